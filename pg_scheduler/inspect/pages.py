@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
@@ -109,9 +109,7 @@ class PageReader:
         searches = self.searches
         match segment.path:
             case Path.IDS:
-                ids = [each for each in segment.ids if not key or each > str(key[0])]
-                scan = scan._replace(limit=len(ids), rows=len(ids))
-                return await searches.ids(ids, scan, on=connection)
+                return await self._examine_ids(segment, key, scan, connection)
             case Path.WAITING:
                 return await searches.waiting(segment.priority, start, segment.end, scan, on=connection)
             case Path.DUE:
@@ -122,3 +120,14 @@ class PageReader:
                 return await searches.unsuccessful(start, segment.end, scan, on=connection)
             case Path.NEWEST:
                 return await searches.newest(start[0] if start else None, scan, on=connection)
+
+    async def _examine_ids(self, segment: Segment, key: Key, scan: Scan, connection: Connection) -> Examined:
+        """Examine all of the ids that follow a key."""
+        is_descending = segment.is_descending
+        ids = [id_ for id_ in segment.ids if not key or (id_ < key[0] if is_descending else id_ > key[0])]
+        scan = scan._replace(limit=len(ids), rows=len(ids))
+        examined = await self.searches.ids(ids, scan, on=connection)
+        if not is_descending:
+            return examined
+        jobs = [(job, examined.count + 1 - number) for job, number in reversed(examined.jobs)]
+        return replace(examined, jobs=jobs)

@@ -112,6 +112,7 @@ class Segment:
         ids: The ids of ``Path.IDS``.
         priority: The number of the priority of ``Path.WAITING``.
         priorities: The numbers of the priorities of ``Path.DUE``.
+        is_descending: Whether ``Path.IDS`` has the greatest id first.
     """
 
     path: Path
@@ -120,6 +121,7 @@ class Segment:
     ids: tuple[str, ...] = ()
     priority: int = 0
     priorities: tuple[int, ...] = ()
+    is_descending: bool = False
 
     @property
     def ranges(self) -> int:
@@ -190,7 +192,7 @@ def plan_search(search: Search, indexes: Iterable[str], *, sort: Sort | None = N
         return _by_due_time(search, kinds) if sort == "due" else _by_end(search, kinds, indexes)
     ids = _ids(search)
     if ids is not None:
-        return Plan((Segment(Path.IDS, ids=ids),))
+        return Plan((Segment(Path.IDS, ids=ids, is_descending=sort == "id"),))
     if not kinds:
         return Plan(())
     if sort == "id":

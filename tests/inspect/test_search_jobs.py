@@ -160,6 +160,10 @@ SORTED: dict[tuple[Sort, str], tuple[str, str]] = {
     ),
     ("finished", "id:job-00003,job-00009"): ("job_id = ANY ('{job-00003,job-00009}')", "finished_at DESC"),
     ("finished", "status:pending"): ("false", "job_id"),
+    ("id", "id:" + ",".join(f"job-{number:05}" for number in range(3, 30))): (
+        "job_id >= 'job-00003' AND job_id < 'job-00030'",
+        "job_id DESC",
+    ),
     ("id", "status:failed,pending"): ("status = ANY ('{failed,pending}')", "job_id DESC"),
 }
 
