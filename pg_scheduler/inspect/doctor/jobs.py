@@ -34,6 +34,8 @@ WEEK_S: Final = 7 * 86_400.0
 SLOTS_FREE: Final = " slots are free"
 """Ends the evidence of LATE that concerns its name; what follows concerns others."""
 FAILING_S: Final = 15 * 60.0
+ALWAYS_FAILING: Final = 0.5
+"""The share of failed attempts that is a finding whatever the week before was: it may be an outage too."""
 STUCK_FACTOR: Final = 10
 MIN_DURATIONS: Final = 20
 """Attempts from which on their durations say what is usual."""
@@ -167,7 +169,7 @@ def judge_quarantine(rows: Sequence[QuarantinedRow]) -> Iterator[Finding]:
 
 
 def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> Iterator[Finding]:
-    """Yield names of which more attempts fail than in the week before."""
+    """Yield names of which more attempts fail than in the week before, or at least half of them."""
     for row in rows:
         earlier = row.earlier_failed / row.earlier_ended if row.earlier_ended else 0.0
         before = (
@@ -176,7 +178,7 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
             else f"{earlier:.1%} of {row.earlier_ended:,} did in the {length(row.earlier_s or 0)} before"
         )
         share = row.failed / row.ended if row.ended else 0.0
-        if row.failed < failures or share <= ratio or share < 2 * earlier:
+        if row.failed < failures or share <= ratio or share < min(2 * earlier, ALWAYS_FAILING):
             continue
         yield Finding(
             FindingCode.FAILING,

@@ -34,7 +34,9 @@ class Thresholds:
     failures: int = 5
     """Attempts of a name that failed in the last 15 minutes: FAILING."""
     failure_ratio: float = 0.1
-    """The share of its attempts that failed, and that is at least twice that of the week before: FAILING."""
+    """The share of its attempts that failed, and that is at least twice that of the week before: FAILING.
+
+    A share of 0.5 counts whatever that of the week before was."""
     stuck_s: float = 60.0
     """Seconds that a job runs at least, or that have passed since its lease expired: STUCK."""
     payload_bytes: int = 65_536

@@ -13,7 +13,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import run
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.inspect import FindingCode, Severity
+from pg_scheduler.inspect import FindingCode, Inspector, Severity, read_status
 from pg_scheduler.inspect.doctor.jobs import judge_failures
 from pg_scheduler.jobs.settlement import QUARANTINED
 from pg_scheduler.store.connections.pool import Connections
@@ -155,11 +155,11 @@ async def test_failures_are_compared_with_those_of_the_week_before(pool: asyncpg
 
     await count(1, timedelta(days=9), failed=900)
     await count(2, timedelta(days=2), completed=90, failed=10)
-    await count(3, timedelta(0), completed=5, failed=5)
+    await count(3, timedelta(0), completed=6, failed=5)
     assert await Store(Connections(pool)).statistics.fold(60, 600, 1, 99) == 2
     finding = await find(pool, FindingCode.FAILING)
     assert finding.evidence == (
-        "5 of 10 attempts of 'doctor.week' failed in the last 15 minutes; 10.0% of 100 did in the 2 d before"
+        "5 of 11 attempts of 'doctor.week' failed in the last 15 minutes; 10.0% of 100 did in the 2 d before"
     )
     await count(4, timedelta(hours=1), failed=30)
     assert await subjects(pool, FindingCode.FAILING) == [], "it fails as often all week"
@@ -180,8 +180,21 @@ async def test_workers_that_count_nothing_are_named_until_statistics_are_on(
 
 
 def test_name_that_always_failed_as_often_is_no_finding() -> None:
-    assert list(judge_failures([FailingRow("x", 5, 10, 500, 1000, 9.0)], 5, 0.1)) == []
-    assert len(list(judge_failures([FailingRow("x", 5, 10, 100, 1000, 9.0)], 5, 0.1))) == 1
+    assert list(judge_failures([FailingRow("x", 5, 11, 500, 1000, 9.0)], 5, 0.1)) == []
+    assert len(list(judge_failures([FailingRow("x", 5, 11, 100, 1000, 9.0)], 5, 0.1))) == 1
+
+
+async def test_lasting_outage_remains_a_finding_of_doctor_and_status(pool: asyncpg.Pool) -> None:
+    await add_worker(pool)
+    earlier = Store(Connections(pool), clock=FakeClock(datetime.now(UTC) - timedelta(hours=1)))
+    assert await earlier.statistics.add("w1", 1, {"doctor.outage": figures(completed=5, failed=900)})
+    statistics = Store(Connections(pool)).statistics
+    assert await statistics.add("w1", 2, {"doctor.outage": figures(completed=4, failed=4)})
+    assert await subjects(pool, FindingCode.FAILING) == [], "fewer than the minimum"
+    assert await statistics.add("w1", 3, {"doctor.outage": figures(completed=4, failed=4)})
+    assert await subjects(pool, FindingCode.FAILING) == ["doctor.outage"]
+    status = await read_status(Inspector(pool))
+    assert {area.area: area.severity for area in status.areas}["results"] == Severity.WARNING
 
 
 async def test_job_that_runs_unusually_long_is_found_until_it_ends(pool: asyncpg.Pool, make: Make) -> None:
