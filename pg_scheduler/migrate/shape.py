@@ -194,6 +194,7 @@ def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] 
     """
     found = {_key(part): part.value for part in parts}
     differences: list[str] = []
+    are_indexes = True
     statements: list[str] = []
     for part, add in _expected_parts():
         table = f"{quote_identifier(schema)}.{part.table}"
@@ -202,18 +203,26 @@ def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] 
             continue
         if value is None:
             differences.append(f"{part.kind} {part.name} of {part.table} is missing")
+            are_indexes = are_indexes and part.name in index_statements()
             statements.append(add.format(table=table))
         elif part.kind == "column" and value != part.value:
             differences.append(
                 f"column {part.name} of {part.table} has the type {value}, expected {part.value}"
             )
+            are_indexes = False
             statements.append(_alter_type(part, add).format(table=table))
     if differences:
+        remedy = (
+            "execute pg-scheduler migrate indexes, or call pg_scheduler.migrate.build_indexes(connection), "
+            "which builds them while jobs run"
+            if are_indexes
+            else "restore the tables that differ from a backup, or drop them, and start() creates them "
+            "again, empty"
+        )
         raise SchemaMismatchError(
             f"the tables of pg_scheduler in schema {schema!r} differ from version "
-            f"{shipped_migrations()[-1].version}: {', '.join(differences)}; restore the tables that differ "
-            "from a backup, or drop them, and start() creates them again, empty, or execute as their owner: "
-            f"{'; '.join(statements)}"
+            f"{shipped_migrations()[-1].version}: {', '.join(differences)}; {remedy}, or execute as their "
+            f"owner: {'; '.join(statements)}"
         )
 
 

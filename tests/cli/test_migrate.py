@@ -151,6 +151,23 @@ def test_indexes_builds_the_missing_index_once(call: Run, dsn: str) -> None:
     assert "no index is missing" in again.err
 
 
+def test_missing_claim_index_names_the_command_that_builds_it(call: Run, dsn: str) -> None:
+    execute(dsn, "DROP INDEX scheduled_jobs_claim")
+    for command in (("status",), ("migrate",)):
+        ran = call(*command, "--dsn", dsn)
+        assert ran.code == ExitCode.REFUSED
+        assert "execute pg-scheduler migrate indexes" in ran.err
+        assert "backup" not in ran.err
+        assert "drop" not in ran.err
+    verified = call("migrate", "verify", "--dsn", dsn)
+    assert (verified.code, json.loads(verified.out)["missing_indexes"]) == (
+        ExitCode.NEGATIVE,
+        ["scheduled_jobs_claim"],
+    )
+    assert call("migrate", "indexes", "--dsn", dsn).code == 0
+    assert call("status", "--dsn", dsn).code in {0, ExitCode.NEGATIVE}
+
+
 def test_verify_exits_with_1_when_a_table_differs(call: Run, dsn: str) -> None:
     good = call("migrate", "verify", "--dsn", dsn)
     jsonschema.validate(json.loads(good.out), schema("schema"))
@@ -159,7 +176,8 @@ def test_verify_exits_with_1_when_a_table_differs(call: Run, dsn: str) -> None:
     ran = call("migrate", "verify", "--dsn", dsn)
     jsonschema.validate(json.loads(ran.out), schema("schema"))
     assert ran.code == ExitCode.NEGATIVE
-    assert "column details of scheduler_audit is missing" in json.loads(ran.out)["problem"]
+    problem = json.loads(ran.out)["problem"]
+    assert "column details of scheduler_audit is missing; restore the tables that differ" in problem
     assert call("migrate", "--dsn", dsn).code == ExitCode.REFUSED
 
 
