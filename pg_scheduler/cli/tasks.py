@@ -135,7 +135,7 @@ async def pause(
     ends_at = None if until is None else read_time("--until", until, command.output.zone)
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
-        states = (await inspector.tasks()).items
+        states, workers = (await inspector.tasks()).items, await inspector.workers()
         changed = await scheduler.tasks.pause(name, until=ends_at, note=note)
         expiring = None
         try:
@@ -143,7 +143,7 @@ async def pause(
             expiry = expiring.summary
         except SchedulerError as error:  # the task is paused nevertheless
             expiry = f"jobs that would expire during the pause were not counted: {error}"
-    state = _find(states, name)
+    state = _find(states, name) or _find(states, _task_of(name, workers))
     if state is None:
         near = difflib.get_close_matches(name, [each.name for each in states], 1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -167,6 +167,12 @@ async def resume(command: Command, name: TaskName) -> None:
 
 def _find(states: Sequence[TaskState], name: str) -> TaskState | None:
     return next((each for each in states if each.name == name), None)
+
+
+def _task_of(name: str, workers: Sequence[Worker]) -> str:
+    """Return the name of the task of which a live worker reports this alias; the name itself for others."""
+    reported = [worker.settings.get("aliases") for worker in workers if worker.is_alive]
+    return next((str(each[name]) for each in reported if isinstance(each, dict) and name in each), name)
 
 
 def _row(task: TaskState, figures: JobFigures) -> dict[str, Any]:

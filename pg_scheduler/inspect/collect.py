@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -24,7 +24,7 @@ from pg_scheduler.store.inspections import BacklogRow, InspectedWorker, LockRow
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.figures import Histogram
 
-__all__ = ["claimed_names", "collect_facts", "count_claiming", "task_state"]
+__all__ = ["claimed_names", "collect_facts", "count_claiming", "task_state", "tasks_of_aliases"]
 
 RECENT_S: Final = 900.0
 """How far back statistics count as those of now."""
@@ -57,7 +57,7 @@ async def collect_facts(store: Store, job_id: str, limits: LimitBook) -> Facts |
         task=found.task,
         now=found.now,
         workers=[_state(each) for each in workers],
-        pause=await _pause(store, found.task) if is_pending else None,
+        pause=await _pause(store, found.task, tasks_of_aliases(workers)) if is_pending else None,
         limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
         parents=await _parents(store, job) if is_pending else (),
         schedule=await _schedule(store, job),
@@ -72,7 +72,17 @@ async def collect_facts(store: Store, job_id: str, limits: LimitBook) -> Facts |
 
 def claimed_names(workers: Sequence[InspectedWorker]) -> set[str]:
     """Return the names of the tasks that live workers claim, without aliases."""
-    return {name for each in workers if each.is_alive for name in (each.names or frozenset()) - each.aliases}
+    return {
+        name
+        for each in workers
+        if each.is_alive
+        for name in (each.names or frozenset()) - each.aliases.keys()
+    }
+
+
+def tasks_of_aliases(workers: Sequence[InspectedWorker]) -> dict[str, str]:
+    """Return the name of the task of each alias that live workers report. A pause holds all of its names."""
+    return {alias: task for each in workers if each.is_alive for alias, task in each.aliases.items()}
 
 
 def count_claiming(
@@ -122,8 +132,10 @@ def _state(worker: InspectedWorker) -> WorkerState:
     )
 
 
-async def _pause(store: Store, task: str) -> Pause | None:
-    return next((pause for pause in await store.pauses.paused() if pause.name == task), None)
+async def _pause(store: Store, name: str, tasks: Mapping[str, str]) -> Pause | None:
+    paused = sorted(await store.pauses.paused(), key=lambda pause: not pause.is_over)  # the last one counts
+    pauses = {tasks.get(pause.name, pause.name): pause for pause in paused}
+    return pauses.get(tasks.get(name, name))
 
 
 async def _limit(store: Store, blocked_on: str, limits: LimitBook) -> LimitUse:

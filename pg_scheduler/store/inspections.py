@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -70,7 +70,7 @@ class InspectedWorker:
 
     Attributes:
         names: The names that it claims; None if it does not report them.
-        aliases: Those of them that are other names of a task which it claims too.
+        aliases: Other names of tasks that it claims, with the names of those tasks.
         health: What it reports about itself: ``loop_blocked_s`` and ``blocking_job_id`` while its event loop
             is blocked. Empty if it reports nothing.
         reclaim_at: When its jobs are reclaimed at the latest; None at the end of its lease.
@@ -84,7 +84,7 @@ class InspectedWorker:
     claims_jobs: bool
     is_draining: bool
     names: frozenset[str] | None
-    aliases: frozenset[str]
+    aliases: Mapping[str, str]
     health: dict[str, Any]
     lease_until: datetime
     reclaim_at: datetime | None
@@ -246,7 +246,7 @@ def _worker_from(row: Any) -> InspectedWorker:
     names: Sequence[str | None] | None = values.pop("names")
     return InspectedWorker(
         names=None if names is None else frozenset(name for name in names if name is not None),
-        aliases=frozenset(_object(values.pop("aliases"))),
+        aliases={alias: str(task) for alias, task in _object(values.pop("aliases")).items()},
         health=_object(values.pop("health")),
         **values,
     )

@@ -149,6 +149,14 @@ def test_pause_of_an_unknown_name_suggests_the_nearest(on: Callable[..., Ran]) -
     )
 
 
+def test_pause_of_an_alias_counts_the_due_jobs_of_its_task(on: Callable[..., Ran], dsn: str) -> None:
+    aliases = """'{"aliases": {"periodic_mail": "mail.send"}}'"""
+    execute(dsn, f"UPDATE scheduler_workers SET settings = {aliases}")
+    ran = on("tasks", "pause", "periodic_mail")
+    assert "no worker claims" not in ran.err
+    assert "held back: 3 due jobs" in ran.err
+
+
 def test_resume_of_a_task_that_is_not_paused_exits_with_4(on: Callable[..., Ran]) -> None:
     on("tasks", "pause", "report.build")
     ran = on("tasks", "resume", "mail.send")

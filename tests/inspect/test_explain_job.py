@@ -10,7 +10,7 @@ import pytest
 
 from pg_scheduler import JobNotFoundError, JobSpec, Limit, Scheduler
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.inspect import Inspector, ReasonCode, Verdict
+from pg_scheduler.inspect import FindingCode, Inspector, ReasonCode, Verdict
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.figures import Histogram, JobFigures
@@ -169,6 +169,28 @@ async def test_explain_job_of_a_running_job_reads_its_worker(
     reasons = (await inspector.explain_job("job")).reasons
     assert reasons[0].code is ReasonCode.LEASE_EXPIRED
     assert "it is reclaimed within 59 s" in reasons[0].text
+
+
+async def test_explain_job_finds_a_pause_of_another_name_of_its_task(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    settings = '{"aliases": {"periodic_work": "work", "former_work": "work"}}'
+    await add_worker(pool, names=["work", "periodic_work", "former_work"], settings=settings)
+    await add_job(scheduler)
+    await update(pool, "job_name = 'periodic_work', execution_time = execution_time - interval '1 hour'")
+    late = ("LATE",)
+    assert [each.code for each in (await inspector.doctor(only=late)).findings] == [FindingCode.LATE]
+    await scheduler.tasks.pause("periodic_work")
+    (reason,) = (await inspector.explain_job("job")).reasons
+    assert (reason.code, reason.command) == (
+        ReasonCode.TASK_PAUSED,
+        "pg-scheduler tasks resume periodic_work",
+    )
+    assert (await inspector.doctor(only=late)).findings == ()
+    await update(pool, "function = 'former_work'")
+    assert await codes(inspector) == [ReasonCode.TASK_PAUSED]
+    await scheduler.tasks.resume("periodic_work")
+    assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW]
 
 
 async def test_explain_job_reads_its_schedule(

@@ -26,7 +26,7 @@ NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 def worker(name: str = "w1", **changes: Any) -> InspectedWorker:
     values: dict[str, Any] = {
         "hostname": "host", "slots": 25, "running_jobs": 20, "is_alive": True, "claims_jobs": True,
-        "is_draining": False, "names": frozenset({"mail"}), "aliases": frozenset(), "health": {},
+        "is_draining": False, "names": frozenset({"mail"}), "aliases": {}, "health": {},
         "lease_until": NOW, "reclaim_at": None,
     }  # fmt: skip
     return InspectedWorker(worker_id=name, **(values | changes))

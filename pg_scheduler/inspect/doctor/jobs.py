@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.collect import count_claiming
+from pg_scheduler.inspect.collect import count_claiming, tasks_of_aliases
 from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.counting import why_uncounted
@@ -44,9 +44,11 @@ MIN_DURATIONS: Final = 20
 async def _check_backlog(store: Store, thresholds: Thresholds) -> Found:
     rows = await store.inspections.backlog(MAX_BACKLOG_ROWS, MAX_NAMES)
     workers = await store.inspections.workers()
-    paused = {pause.name for pause in await store.pauses.paused() if not pause.is_over}
+    tasks = tasks_of_aliases(workers)
+    paused = {tasks.get(pause.name, pause.name) for pause in await store.pauses.paused() if not pause.is_over}
+    rows = [row for row in rows if tasks.get(row.name, row.name) not in paused]
     now = await store.schedules.now()
-    return judge_backlog(rows, workers, paused, now, thresholds.late_s)
+    return judge_backlog(rows, workers, now, thresholds.late_s)
 
 
 async def _check_quarantine(store: Store, _: Thresholds) -> Found:
@@ -79,7 +81,6 @@ async def _check_payloads(store: Store, thresholds: Thresholds) -> Found:
 def judge_backlog(
     rows: Sequence[BacklogRow],
     workers: Sequence[InspectedWorker],
-    paused: Collection[str],
     now: datetime,
     late_s: float,
 ) -> Iterator[Finding]:
@@ -89,7 +90,7 @@ def judge_backlog(
         return  # WORKER-NONE
     known = sorted({name for each in claiming for name in each.names or ()})
     for row in rows:
-        if not row.due or row.oldest_due_at is None or row.name in paused:
+        if not row.due or row.oldest_due_at is None:
             continue
         if count_claiming(workers, row.name, with_draining=True) == 0:
             yield _unknown(row, known, len(claiming))
@@ -101,7 +102,7 @@ def judge_backlog(
             if not each.is_draining and (each.names is None or row.name in each.names)
         ]
         if able and late >= late_s:  # else WORKER-DRAINING
-            yield _late(row, [each for each in rows if each.name not in paused], late, able)
+            yield _late(row, rows, late, able)
 
 
 def _unknown(row: BacklogRow, known: Sequence[str], workers: int) -> Finding:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.errors import SchemaForbiddenError
+from pg_scheduler.inspect.collect import tasks_of_aliases
 from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
@@ -84,13 +85,16 @@ async def _judge_backlog(
     store: Store, alive: Sequence[Worker], now: datetime, late_s: float
 ) -> Iterator[Finding]:
     rows = await store.inspections.backlog(MAX_BACKLOG_ROWS, MAX_NAMES)
-    paused = {pause.name for pause in await store.pauses.paused() if not pause.is_over}
+    tasks = tasks_of_aliases(await store.inspections.workers())
+    paused = {tasks.get(pause.name, pause.name) for pause in await store.pauses.paused() if not pause.is_over}
     late = [
         row
         for row in rows
         if row.oldest_due_at is not None and (now - row.oldest_due_at).total_seconds() >= late_s
     ]
-    return judge_drained_names([row for row in late if row.name not in paused], alive, now)
+    return judge_drained_names(
+        [row for row in late if tasks.get(row.name, row.name) not in paused], alive, now
+    )
 
 
 def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:

@@ -54,7 +54,7 @@ async def test_paused_schedule_is_not_overdue(pool: asyncpg.Pool) -> None:
 
 def test_overdue_schedule_of_a_known_task_names_the_kinds_of_its_trigger() -> None:
     worker = InspectedWorker(
-        "w1", "host", 1, 0, True, True, False, frozenset({"x"}), frozenset(), {}, datetime.now(UTC), None
+        "w1", "host", 1, 0, True, True, False, frozenset({"x"}), {}, {}, datetime.now(UTC), None
     )
     (finding,) = judge_overdue([OverdueRow("a", "x", ["holiday"], 90.0)], [worker])
     assert "a node needs its task and the trigger kinds holiday" in finding.evidence
