@@ -11,6 +11,7 @@ import typer
 from pg_scheduler.inspect import Inspector
 
 from .commands import Command, add_command
+from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .times import read_since
 
@@ -72,12 +73,12 @@ async def audit(
             limit=limit,
             after=after,
         )
-    rows = [{"v": SHAPE_VERSION} | asdict(record) for record in page.items]
-    command.output.write_list(RECORD, rows, next=page.next, summary=page.summary)
-    command.output.say(page.summary)
     if not page.items and action is not None and action not in ACTIONS:
         near = difflib.get_close_matches(action, ACTIONS, 1)
         hint = f"did you mean {near[0]}?" if near else f"actions: {', '.join(ACTIONS)}"
-        command.output.say(f"unknown action {action!r}; {hint}")
+        raise CommandError(ExitCode.USAGE, f"unknown action {action!r}; {hint}")
+    rows = [{"v": SHAPE_VERSION} | asdict(record) for record in page.items]
+    command.output.write_list(RECORD, rows, next=page.next, summary=page.summary)
+    command.output.say(page.summary)
     if page.next is not None:
         command.output.say(f"continue with --after '{page.next}'")

@@ -15,6 +15,7 @@ MASK: Final = "***"
 """Replaces each password."""
 
 MIN_SECRET_LENGTH: Final = 3
+MAX_PORT: Final = 65535
 
 _SCHEME: Final = re.compile(r"postgres(?:ql)?(?:\+\w+)?")
 _HOST: Final = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::\d*)?")
@@ -51,6 +52,10 @@ def normalise_dsn(dsn: str, name: str = "the DSN") -> str:
             ExitCode.USAGE,
             f"{name} is no valid URL; write special characters of a password as %40, %2F ...",
         )
+    hosts = urlsplit(normal).netloc.rpartition("@")[2].split(",")
+    ports = [port for _, separator, port in (each.rpartition(":") for each in hosts) if separator]
+    if any(port.isdigit() and not 0 < int(port) <= MAX_PORT for port in ports):
+        raise CommandError(ExitCode.USAGE, f"{name} has a port that is not from 1 to {MAX_PORT}")
     return normal
 
 

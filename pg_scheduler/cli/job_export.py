@@ -17,6 +17,7 @@ from .progress import ProgressStyle, Reporter, read_style
 __all__ = ["export"]
 
 PAGE_LENGTH: Final = 500
+ONE_BY_ONE: Final = "jobs are written one by one; pass -o jsonl, csv or ids"
 
 
 async def export(
@@ -34,7 +35,9 @@ async def export(
 ) -> None:
     """Write every job of a search, as jsonl, or with -o csv or ids."""
     if command.output.format == "json":
-        raise CommandError(ExitCode.USAGE, "jobs are written one by one; pass -o jsonl, csv or ids")
+        raise CommandError(ExitCode.USAGE, ONE_BY_ONE)
+    if command.output.is_table and command.settings.origin("output") == "--output":
+        raise CommandError(ExitCode.USAGE, ONE_BY_ONE)
     output = Output("jsonl" if command.output.is_table else command.output.format, command.output.zone)
     style, page, written = read_style(progress), None, 0
     async with command.scheduler() as scheduler:

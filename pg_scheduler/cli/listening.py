@@ -23,4 +23,4 @@ def address(host: str, port: int) -> str:
 
 def cannot_listen(host: str, port: int, error: OSError) -> CommandError:
     """Return the error for a port that cannot be used."""
-    return CommandError(ExitCode.USAGE, f"cannot listen on {host} port {port}: {error.strerror or error}")
+    return CommandError(ExitCode.REFUSED, f"cannot listen on {host} port {port}: {error.strerror or error}")

@@ -116,6 +116,8 @@ class TestSettings:
             f"postgresql://a:{SECRET}?x@h/y",
             f"postgresql://a:{SECRET}/x@h/y",
             f"postgresql://a:12?{SECRET}@h/y",
+            f"postgresql://a:{SECRET}@h:99999/y",
+            f"postgresql://a:{SECRET}@h:5432,[::1]:0/y",
         ],
     )
     def test_invalid_dsn_is_a_usage_error_that_does_not_quote_it(self, call: Run, dsn: str) -> None:

@@ -126,11 +126,11 @@ def test_role_decides_what_a_user_may_do(dsn: str, role: str | None, status: int
         assert process.wait(PATIENCE) == 0
 
 
-def test_used_port_is_a_usage_error(call: Run, dsn: str) -> None:
+def test_used_port_is_refused(call: Run, dsn: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = call("dashboard", "--dsn", dsn, "--port", str(port))
-    assert ran.code == ExitCode.USAGE
+    assert ran.code == ExitCode.REFUSED
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in ran.err
 
 

@@ -65,11 +65,11 @@ def test_exporter_serves_the_metrics_of_all_workers_until_a_signal(
     assert process.stderr.read() == ""
 
 
-def test_used_port_is_a_usage_error(call: Run, dsn: str) -> None:
+def test_used_port_is_refused(call: Run, dsn: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = call("exporter", "--dsn", dsn, "--port", str(port))
-    assert ran.code == ExitCode.USAGE
+    assert ran.code == ExitCode.REFUSED
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in ran.err
 
 

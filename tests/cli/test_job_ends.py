@@ -254,7 +254,14 @@ class TestExport:
         assert len(first.out.split()) == 700
 
     def test_invalid_search_or_format_is_a_usage_error(self, on: Run) -> None:
-        for arguments in (("-o", "json"), ("stats:x",), ("--after", "x"), ("--limit", "0")):
+        for arguments in (
+            ("-o", "json"),
+            ("-o", "table"),
+            ("-o", "wide"),
+            ("stats:x",),
+            ("--after", "x"),
+            ("--limit", "0"),
+        ):
             ran = on("jobs", "export", *arguments)
             assert (ran.code, ran.out) == (ExitCode.USAGE, "")
 
