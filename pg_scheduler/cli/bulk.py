@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
@@ -96,7 +97,10 @@ class BulkOptions:
     def jobs(self, command: Command, *, has_group: bool) -> dict[str, Any]:
         """Return the parameters that name the jobs."""
         if bool(self.job_ids) == (self.where is not None or has_group):
-            raise CommandError(ExitCode.USAGE, "name jobs either by their ids or by a search")
+            hint = ""
+            if self.job_ids and self.where is not None:  # the shell has split the search
+                hint = f"; quote the search: --where {shlex.quote(' '.join((self.where, *self.job_ids)))}"
+            raise CommandError(ExitCode.USAGE, f"name jobs either by their ids or by a search{hint}")
         return {"ids": self.job_ids} if self.job_ids else {"where": self.where, "tz": command.output.zone}
 
 

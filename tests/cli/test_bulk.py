@@ -208,6 +208,10 @@ def test_table_of_a_search_fits_the_width(
     [
         (("cancel",), "either by their ids or by a search"),
         (("cancel", "a", "--where", "status:pending"), "either by their ids or by a search"),
+        (
+            ("cancel", "--where", "status:pending", "name:mail.*"),
+            "quote the search: --where 'status:pending name:mail.*'",
+        ),
         (("cancel", "--where", " ", "--yes"), "status:pending,running"),
         (("cancel", "--where", "stats:x", "--yes"), "did you mean"),
         (("cancel", "--where", "status:pending", "--rate", "fast", "--yes"), "50/s"),
