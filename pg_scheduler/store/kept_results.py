@@ -107,11 +107,18 @@ def _result_from(row: Any) -> JobResult | None:
         job_id,
         status,
         no_value_reason=NOT_KEPT if status is JobStatus.COMPLETED else None,
-        error=None if message is None else JobError("", message),
+        error=None if message is None else _row_error(message, row["row_error_type"]),
         attempts=row["row_attempts"],
         started_at=row["row_started_at"],
         finished_at=row["row_finished_at"],
     )
+
+
+def _row_error(message: str, kind: str | None) -> JobError:
+    """Return the error of a row, whose message starts with the class of the newest attempt if that failed."""
+    if kind is None or not f"{message}: ".startswith(f"{kind}: "):
+        return JobError("", message)
+    return JobError(kind, message.removeprefix(kind).removeprefix(": "))
 
 
 def _ended(status: str | None) -> JobStatus | None:

@@ -14,6 +14,7 @@ from pg_scheduler import (
     ConflictResolution,
     DatabaseUnavailableError,
     JobCancelledError,
+    JobError,
     JobExpiredError,
     JobFailedError,
     JobNotFoundError,
@@ -205,8 +206,10 @@ async def test_result_without_a_kept_value_is_read_from_the_row(scheduler: Sched
     assert (completed.status, completed.attempts, completed.expires_at) == (JobStatus.COMPLETED, 1, None)
     with pytest.raises(ResultUnavailableError, match="was not kept"):
         completed.unwrap()
+    result = await result_of(scheduler, failed)
+    assert result.error == JobError("ValueError", "no luck")
     with pytest.raises(JobFailedError, match="failed: ValueError: no luck"):
-        (await result_of(scheduler, failed)).unwrap()
+        result.unwrap()
 
 
 async def test_plain_job_stores_no_result(scheduler: Scheduler, pool: asyncpg.Pool, seen: Recorder) -> None:

@@ -26,6 +26,7 @@ RETURNING pg_notify($6, 'result ' || job_id);
 SELECT wanted.id AS job_id,
     job.job_id IS NOT NULL AS has_row,
     job.status AS row_status, job.attempt AS row_attempts, job.error_message AS row_error,
+    job.errors #>> ARRAY['-1', 'error_type'] AS row_error_type,
     CASE WHEN job.started_at >= {first_day} AND job.started_at <= {last_day} THEN job.started_at END
         AS row_started_at,
     CASE WHEN job.finished_at >= {first_day} AND job.finished_at <= {last_day} THEN job.finished_at END
