@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -34,6 +35,11 @@ RUN: Final = Shape(
         Column("error", "ERROR", is_wide=True),
     ),
 )
+SUSPECT: Final = "suspect"
+"""The phase of a run whose process has probably ended."""
+
+PROBABLY_ENDED: Final = "writes no more records, so its process has probably ended; continue it with"
+
 SHOW_S: Final = 0.2
 """Seconds between two looks at the progress."""
 
@@ -61,7 +67,7 @@ async def runs(
             if state.phase in {"stopped", "complete"}:
                 raise CommandError(ExitCode.REFUSED, f"the run {stop} does not run: it is {state.phase}")
             await bulk.stop(stop, state)
-            command.output.say(f"the run {stop} stops after the batch in progress")
+            command.output.say(_stopping(command, stop, state))
             return ExitCode.DONE
         if resume is not None:
             return await _resume(command, bulk, resume, Reporter(style, command.output))
@@ -69,7 +75,19 @@ async def runs(
         found = [(each.run_id, await bulk.state(each.run_id)) for each in started]
     rows = [_row(run_id, state) for run_id, state in found if state is not None]
     command.output.write_list(RUN, rows)
+    for each in rows:
+        if each["phase"] == SUSPECT:
+            command.output.say(
+                f"{each['run_id']} {PROBABLY_ENDED}: pg-scheduler jobs runs --resume {each['run_id']}"
+            )
     return ExitCode.DONE
+
+
+def _stopping(command: Command, run_id: str, state: BulkState) -> str:
+    if not state.is_suspect(datetime.now(UTC)):
+        return f"the run {run_id} stops after the batch in progress"
+    since = command.output.when(state.answered_at)
+    return f"no process has answered for the run {run_id} since {since}; it has probably ended"
 
 
 async def _found(bulk: BulkRuns, run_id: str) -> BulkState:
@@ -85,7 +103,7 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
     state = await _found(bulk, run_id)
     if state.phase == "complete":
         raise CommandError(ExitCode.REFUSED, f"the run {run_id} is complete")
-    await bulk.resume(run_id, state)
+    begun = await bulk.resume(run_id, state)
     try:
         with reporter:
             ended = asyncio.create_task(bulk.wait())
@@ -96,10 +114,16 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
         await bulk.interrupt()
         state = await _found(bulk, run_id)
         command.output.write_one(RUN, _row(run_id, state))
-        if state.phase != "complete":
+        is_own = state.begun == begun
+        if not is_own:
+            since = command.output.when(state.started_at)
+            command.output.say(
+                f"the run {run_id} was taken over by another call, of {state.actor} at {since}"
+            )
+        elif state.phase != "complete":
             command.output.say(f"continue with: pg-scheduler jobs runs --resume {run_id}")
     if state.phase != "complete":
-        reason = state.error or "another process stopped or continues it"
+        reason = state.error or ("another process stopped it" if is_own else "another call has taken it over")
         raise CommandError(ExitCode.NEGATIVE, f"the run {run_id} is not complete here: {reason}")
     return ExitCode.DONE
 
@@ -110,7 +134,7 @@ def _row(run_id: str, state: BulkState) -> dict[str, Any]:
         "v": SHAPE_VERSION,
         "run_id": run_id,
         "action": jobs.verb,
-        "phase": state.phase,
+        "phase": SUSPECT if state.is_suspect(datetime.now(UTC)) else state.phase,
         "done": state.done,
         "searched": state.searched,
         "total_estimate": state.total_estimate,

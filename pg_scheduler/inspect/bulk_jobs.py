@@ -63,8 +63,12 @@ class BulkJobs:
         run_id: str | None = None,
         begun: int | None = None,
         after: str | None = None,
+        done_before: int = 0,
     ) -> AsyncGenerator[Progress, None]:
-        """Return the steps of the Inspector, whose records name the one by which the run began."""
+        """Return the steps of the Inspector, whose records name the one by which the run began.
+
+        They also have the number of jobs that the run had changed before.
+        """
         call: Any = getattr(inspector, f"{self.verb}_jobs")
         arguments: dict[str, Any] = {}
         if self.to is not None:
@@ -79,7 +83,7 @@ class BulkJobs:
             after=after,
             tz=UTC,
             run_id=run_id,
-            details={"begun": begun},
+            details={"begun": begun, "done_before": done_before},
             **arguments,
         )
         return steps

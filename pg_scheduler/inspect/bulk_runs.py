@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pg_scheduler.errors import SchedulerError
@@ -43,6 +43,9 @@ MAX_RUNS: Final = 4
 
 RECENT: Final = 20
 """Records that are read after each batch: fewer are written in between."""
+
+SUSPECT_AFTER_S: Final = 60.0
+"""Seconds without a record, beyond those between two batches, after which a run is taken for dead."""
 
 PREFIX: Final = "bulk-"
 """Of the ids of runs."""
@@ -93,10 +96,12 @@ class BulkState:
         actor: Who started or resumed it last.
         started_at: When.
         last_at: When its newest record was written.
-        phase: Whether it runs. A run whose process has ended without a record stays ``running``.
+        answered_at: When its newest record was written that is no request to stop.
+        phase: Whether it runs. A run whose process has ended without a record stays ``running``; see
+            ``is_suspect()``.
         is_here: Whether it runs in this process.
         cursor: Where it continues; None for the start.
-        done: Jobs that were changed since it was started or resumed last.
+        done: Jobs that were changed, before it was resumed too.
         searched: Jobs that were examined.
         total_estimate: About how many jobs it examines; None if unknown.
         error: Why it has stopped; None if nothing went wrong.
@@ -107,6 +112,7 @@ class BulkState:
     actor: str
     started_at: datetime
     last_at: datetime
+    answered_at: datetime
     phase: Phase
     is_here: bool
     cursor: str | None
@@ -115,6 +121,13 @@ class BulkState:
     total_estimate: int | None
     error: str | None
 
+    def is_suspect(self, now: datetime) -> bool:
+        """Return whether a run that has not ended lacks the records that each batch writes."""
+        if self.is_here or self.phase not in {"running", "stopping"}:
+            return False
+        between_s = 1 / self.jobs.rate if self.jobs.rate else 0.0  # the jobs of a batch are those of a second
+        return (now - self.answered_at) / timedelta(seconds=1) > SUSPECT_AFTER_S + between_s
+
 
 @dataclass(slots=True)
 class _Run:
@@ -122,6 +135,7 @@ class _Run:
 
     jobs: BulkJobs
     after: str | None
+    done_before: int
     begun: int = 0
     progress: Progress | None = None
 
@@ -147,16 +161,19 @@ class BulkRuns:
         """
         await jobs.steps(self._inspector).aclose()  # checks the arguments
         run_id = f"{PREFIX}{new_job_id()}"
-        await self._begin(run_id, jobs, START, None)
+        await self._begin(run_id, START, _Run(jobs, None, 0))
         return run_id
 
-    async def resume(self, run_id: str, state: BulkState) -> None:
+    async def resume(self, run_id: str, state: BulkState) -> int:
         """Continue a run where its records end. If it still runs somewhere, it stops there.
+
+        Returns:
+            The id of the record by which it is resumed, its ``begun`` until another call resumes it.
 
         Raises:
             BusyError: Too many run already.
         """
-        await self._begin(run_id, state.jobs, RESUME, state.cursor)
+        return await self._begin(run_id, RESUME, _Run(state.jobs, state.cursor, state.done), done=state.done)
 
     async def stop(self, run_id: str, state: BulkState) -> None:
         """Request of a run to stop after the batch in progress."""
@@ -224,30 +241,33 @@ class BulkRuns:
             actor=begun.actor,
             started_at=begun.at,
             last_at=records[0].at if records else begun.at,
+            answered_at=next((each.at for each in records if each.action != STOP), begun.at),
             phase=phase,
             is_here=run is not None,
             cursor=cursor if isinstance(cursor, str) else None,
-            done=progress.done if progress else _number(placed, "done") + _number(placed, "count"),
+            done=progress.done
+            if progress
+            else sum(_number(placed, name) for name in ("done_before", "done", "count")),
             searched=progress.searched if progress else _number(placed, "searched"),
             total_estimate=progress.total_estimate if progress else _number(placed, "total") or None,
             error=error if isinstance(error, str) else None,
         )
 
-    async def _begin(self, run_id: str, jobs: BulkJobs, action: str, after: str | None) -> None:
+    async def _begin(self, run_id: str, action: str, run: _Run, **details: Any) -> int:
         if len(self._runs) >= MAX_RUNS:
             raise BusyError(
                 f"{len(self._runs)} bulk runs are in progress here; wait until one ends, or stop one"
             )
-        run = _Run(jobs, after)
         self._runs[run_id] = run  # before the record is written, so that the bound holds
         try:
-            run.begun = await self._inspector.record_action(action, run_id, **asdict(jobs))
+            run.begun = await self._inspector.record_action(action, run_id, **asdict(run.jobs), **details)
             task = asyncio.create_task(self._follow(run_id, run))
         except BaseException:  # a cancellation too
             self._forget(run_id, run)
             raise
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return run.begun
 
     async def _follow(self, run_id: str, run: _Run) -> None:
         """Change the jobs until none is left, the run is stopped, or an error occurs."""
@@ -255,7 +275,7 @@ class BulkRuns:
         try:
             async with aclosing(self._steps(run_id, run)) as steps:
                 async for step in steps:
-                    run.progress = step
+                    run.progress = replace(step, done=step.done + run.done_before)
                     if step.cursor is not None and (request := await self._request(run_id, run)) is not None:
                         if request == RESUME:
                             return  # another task continues it
@@ -279,7 +299,13 @@ class BulkRuns:
     async def _steps(self, run_id: str, run: _Run) -> AsyncGenerator[Progress, None]:
         """Yield the steps of a run, which follow the last batch of the task that this one replaces."""
         while True:
-            steps = run.jobs.steps(self._inspector, run_id=run_id, begun=run.begun, after=run.after)
+            steps = run.jobs.steps(
+                self._inspector,
+                run_id=run_id,
+                begun=run.begun,
+                after=run.after,
+                done_before=run.done_before,
+            )
             try:
                 async with aclosing(steps):
                     async for step in steps:
@@ -288,7 +314,7 @@ class BulkRuns:
                 state = await self.state(run_id)
                 if state is None or state.begun != run.begun or state.phase == "complete":
                     raise
-                run.after = state.cursor
+                run.after, run.done_before = state.cursor, state.done
             else:
                 return
 

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import asyncpg
@@ -102,6 +102,41 @@ async def test_run_of_another_process_stops_after_its_batch(command: Command, in
     assert (await command("--stop", run_id)).code == ExitCode.REFUSED
 
 
+async def test_run_without_records_is_suspect(
+    command: Command, inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    run_id = await start_and_die(inspector, BulkJobs(verb="cancel", where=JOBS.where, rate=1 / 360))
+    await pool.execute("UPDATE scheduler_audit SET at = at - interval '2 min'")
+    assert (await command()).lines[0]["phase"] == "running", "its rate leaves six minutes between batches"
+    await pool.execute("UPDATE scheduler_audit SET at = at - interval '10 min'")
+    ran = await command()
+    assert ran.checked("bulk_run")[0]["phase"] == "suspect"
+    assert (
+        f"its process has probably ended; continue it with: pg-scheduler jobs runs --resume {run_id}"
+        in ran.err
+    )
+    ran = await command("--stop", run_id)
+    assert (ran.code, f"no process has answered for the run {run_id} since " in ran.err) == (0, True)
+    assert (await command()).lines[0]["phase"] == "suspect", "a request to stop is no answer"
+
+
+async def test_resumed_run_counts_the_jobs_of_the_whole_run(
+    command: Command, inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    runs = BulkRuns(inspector)
+    run_id = await runs.start(BulkJobs(verb="cancel", where=JOBS.where, rate=20))
+    async with asyncio.timeout(PATIENCE):
+        while runs.progress(run_id) is None:  # noqa: ASYNC110 - a step is no event
+            await asyncio.sleep(0.02)  # until its first batch
+        await runs.interrupt()
+        before = await runs.state(run_id)
+        assert before is not None
+        assert 0 < before.done == await cancelled(pool) < 700
+        await runs.resume(run_id, replace(before, jobs=JOBS))
+        await runs.wait()
+    assert ((await command()).lines[0]["done"], await cancelled(pool)) == (700, 700)
+
+
 @pytest.mark.parametrize("is_stopped", [True, False])
 async def test_resume_exits_with_1_when_another_process_stops_or_continues_the_run(
     command: Command, inspector: Inspector, pool: asyncpg.Pool, is_stopped: bool
@@ -118,7 +153,9 @@ async def test_resume_exits_with_1_when_another_process_stops_or_continues_the_r
         ran = await resumed
         await runs.interrupt()
     assert ran.code == ExitCode.NEGATIVE, ran.err
-    assert f"the run {run_id} is not complete here: another process stopped or continues it" in ran.err
+    assert f"the run {run_id} is not complete here: another " in ran.err
+    assert ("taken over by another call" in ran.err) is not is_stopped
+    assert (f"--resume {run_id}" in ran.err) is is_stopped
     assert ran.lines[0]["phase"] == ("stopped" if is_stopped else "running")
 
 

@@ -170,7 +170,9 @@ async def test_number_of_many_jobs_must_be_typed(
     assert asked.status == (400 if typed == "x" else 200)
     assert await controls(pool) == []
     if typed != "x":
-        assert "Type 1200 to confirm" in Page(asked.text).text
+        page = Page(asked.text).text
+        assert "Type 1200 to confirm" in page
+        assert f"you typed {typed or 'nothing'}; 1,200 jobs match now" in page
         assert (await send(app, CANCEL, {"confirm": "yes", "typed": "1,200"})).status == 303
         await runs(app).wait()
         assert await count(pool, "cancelled") == 1_200
@@ -274,6 +276,7 @@ async def test_run_is_stopped_and_resumed_from_other_applications(
     assert (await send(third, f"/actions/bulk/resume?id={halted.id}")).status == 303
     await runs(third).wait()
     assert await count(pool, "cancelled") == 9
+    assert "Complete: 9 jobs changed" in (await request(first, f"/run?id={halted.id}")).text
     assert await controls(pool) == [
         ("ada", "dashboard", "start_bulk"),
         ("bob", "dashboard", "stop_bulk"),
@@ -322,6 +325,11 @@ async def test_run_of_a_process_that_ended_is_resumed(create: Callable[..., App]
             await task
     assert await count(pool, "cancelled") == 6, "the batch in progress is completed"
     assert "its process has ended" in (await request(second, f"/run?id={halted.id}")).text
+    await pool.execute("UPDATE scheduler_audit SET at = at - interval '1 h'")
+    assert (
+        "Without new records, its process has probably ended"
+        in (await request(second, f"/run?id={halted.id}")).text
+    )
     assert (await send(second, f"/actions/bulk/resume?id={halted.id}")).status == 303
     await runs(second).wait()
     assert await count(pool, "cancelled") == 9

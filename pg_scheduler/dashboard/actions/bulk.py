@@ -123,6 +123,9 @@ async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back
     if request.is_confirmed and is_typed and not has_grown:
         run_id = await request.operations.runs.start(jobs)
         return Done("/run", "run_started", {"id": run_id})
+    problem = None
+    if request.is_confirmed and not is_typed:
+        problem = f"you typed {request.text('typed') or 'nothing'}; {found:,} jobs match now"
     many = f"{found:,} jobs found so far, and the search continues" if has_more else f"{found:,} jobs found"
     before = f"; {shown:,} when you were asked" if has_grown else ""
     question = f"{jobs.verb.capitalize()} all jobs {which}? {many}{before}."
@@ -133,6 +136,7 @@ async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back
         back,
         fields={**_fields(jobs), "shown": str(found), "more": "yes" if has_more else "no"},
         number=found if found > MAX_UNTYPED else None,
+        problem=problem,
     )
 
 

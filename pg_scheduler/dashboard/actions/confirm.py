@@ -31,6 +31,8 @@ class ConfirmPage:
     """Further fields of the form."""
     number: int | None = None
     """The number that has to be typed; None for none."""
+    problem: str | None = None
+    """Why the question is asked again; None for the first time."""
 
     @property
     def shown(self) -> Sequence[str]:
@@ -47,6 +49,7 @@ def ask(
     rows: Sequence[str] = (),
     fields: Mapping[str, str] | None = None,
     number: int | None = None,
+    problem: str | None = None,
 ) -> Shown:
     """Return the page with a question.
 
@@ -58,6 +61,7 @@ def ask(
         rows: The ids that were selected.
         fields: Further fields of the form.
         number: The number that has to be typed; None for none.
+        problem: Why the question is asked again.
     """
-    page = ConfirmPage(question, label, back, request.page.parameters, rows, fields or {}, number)
+    page = ConfirmPage(question, label, back, request.page.parameters, rows, fields or {}, number, problem)
     return Shown(page, "confirm")

@@ -87,7 +87,7 @@ async def build_one(request: PageRequest) -> RunPage:
         action=state.jobs.verb,
         which=_which(state.jobs, request),
         phase=state.phase,
-        sentence=_sentence(state, sees_all=sees_all),
+        sentence=_sentence(state, request.now, sees_all=sees_all),
         share=_share(state) if sees_all or state.phase == "complete" else None,
         done=state.done,
         searched=state.searched if sees_all else None,
@@ -144,7 +144,7 @@ def _share(state: BulkState) -> float | None:
     return min(state.searched / state.total_estimate, 1.0)
 
 
-def _sentence(state: BulkState, *, sees_all: bool) -> str:
+def _sentence(state: BulkState, now: datetime, *, sees_all: bool) -> str:
     changed = f"{state.done:,} jobs changed"
     about = (
         "an unknown number of" if state.total_estimate is None else f"about {rounded(state.total_estimate)}"
@@ -154,6 +154,8 @@ def _sentence(state: BulkState, *, sees_all: bool) -> str:
     where = (
         "" if state.is_here or state.phase == "stopped" else " in another process, or its process has ended"
     )
-    phase = {"running": "Runs", "stopping": "Stops after the batch in progress"}.get(state.phase, "Stopped")
     searched = f", searched {state.searched:,} of {about} jobs" if sees_all else ""
+    if state.is_suspect(now):
+        return f"Without new records, its process has probably ended; resume it: {changed}{searched}."
+    phase = {"running": "Runs", "stopping": "Stops after the batch in progress"}.get(state.phase, "Stopped")
     return f"{phase}{where}: {changed}{searched}."
