@@ -94,7 +94,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "read the logs of those workers, correct the function, then pg-scheduler jobs retry",
     ),
     FindingCode.FAILING: Advice(
-        "a tenth of the attempts of a name failed in 15 minutes, twice the share of the week, or half",
+        "a tenth of the attempts of a name failed in 15 minutes, twice that of up to a week, or half",
         "pg-scheduler jobs errors --since 15m, then correct the cause",
     ),
     FindingCode.STUCK: Advice(

@@ -49,7 +49,7 @@ class FindingCode(StrEnum):
     QUARANTINE = "QUARANTINE"
     """Jobs reached max_crashes in the last seven days."""
     FAILING = "FAILING"
-    """Attempts of a name fail more often than in the week before, or half of them do."""
+    """Attempts of a name fail more often than in up to a week before, or half of them do."""
     STUCK = "STUCK"
     """A job runs far longer than others of its name, or beyond its lease."""
     PAYLOAD = "PAYLOAD"

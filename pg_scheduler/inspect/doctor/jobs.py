@@ -174,7 +174,7 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
     for row in rows:
         earlier = row.earlier_failed / row.earlier_ended if row.earlier_ended else 0.0
         before = (
-            "none ended in the week before"
+            "none ended in up to a week before"
             if not row.earlier_ended
             else f"{earlier:.1%} of {row.earlier_ended:,} did in the {length(row.earlier_s or 0)} before"
         )

@@ -138,7 +138,7 @@ async def test_failing_name_is_found_until_its_attempts_complete(pool: asyncpg.P
     finding = await find(pool, FindingCode.FAILING)
     assert finding.subject == "doctor.fails"
     assert finding.evidence == (
-        "8 of 10 attempts of 'doctor.fails' failed in the last 15 minutes; none ended in the week before"
+        "8 of 10 attempts of 'doctor.fails' failed in the last 15 minutes; none ended in up to a week before"
     )
     assert finding.remedy == "pg-scheduler jobs errors --since 15m"
     assert await subjects(pool, FindingCode.FAILING, failures=9) == []
