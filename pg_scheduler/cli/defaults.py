@@ -110,6 +110,10 @@ def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[s
         elif key in options:
             found[options[key].name] = _checked(options[key], value, f"{key} in {place}")
         else:
+            homes = [each.path for each in names_of(command, path) if each.name == key]
+            if len(homes) == 1:
+                home = ".".join(("tool", "pg-scheduler", *homes[0]))
+                raise CommandError(ExitCode.USAGE, f"{place} has the key {key!r}, which belongs in [{home}]")
             raise _unknown(place, key, [*(() if path else VARIABLES), *options, *commands])
     return found
 

@@ -110,6 +110,26 @@ def _default_map(command: Any) -> dict[str, Any]:
     return {}
 
 
+def _in_plain_words(message: str) -> str:
+    """Return the message of a validation without the phrases of the library that made it."""
+    return re.sub("^Input should", "it must", message.removeprefix("Value error, "))
+
+
+def _origin(error: Any) -> str | None:
+    """Return the variable or the file of a value that is invalid; None if it is an argument."""
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    if context is None or parameter is None:
+        return None
+    source = getattr(context.get_parameter_source(parameter.name), "name", None)
+    if source == "ENVIRONMENT":
+        return f"the variable {parameter.envvar}"
+    if source == "DEFAULT_MAP":
+        table = ".".join(("tool", PROGRAM, *context.command_path.split()[1:]))
+        key = next((each[2:] for each in parameter.opts if each.startswith("--")), parameter.name)
+        return f"{key} in [{table}] of {find_project()}"
+    return None
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit code. Errors that a user can cause are one line on stderr."""
     try:
@@ -121,8 +141,12 @@ def run(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"{PROGRAM}: {escape(str(error))}\n")
         return error.code
     except typer.TyperException as error:
+        if isinstance(error, typer.BadParameter):
+            error.message = _in_plain_words(error.message)
         if show := getattr(error, "show", None):  # Typer has no public name for errors with usage
             show(file=sys.stderr)
+        if (origin := _origin(error)) is not None:
+            sys.stderr.write(f"{PROGRAM}: this value comes from {escape(origin)}\n")
         if (word := next(filter(_EXCLUSION.match, arguments), None)) and "--" not in arguments:
             sys.stderr.write(f"{PROGRAM}: put -- before the terms of a search: -- {escape(word)}\n")
         return ExitCode.USAGE

@@ -129,6 +129,10 @@ def read_project(project: Path | None) -> Mapping[str, Any]:
         document: dict[str, Any] = tomllib.loads(project.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CommandError(ExitCode.USAGE, f"{project} cannot be read: {error}") from error
+    if "pg_scheduler" in document.get("tool", {}):
+        raise CommandError(
+            ExitCode.USAGE, f"[tool.pg_scheduler] in {project} is not read; rename it to [tool.pg-scheduler]"
+        )
     table = document.get("tool", {}).get("pg-scheduler", {})
     if not isinstance(table, dict):
         raise CommandError(ExitCode.USAGE, f"tool.pg-scheduler in {project} must be a table, not {table!r}")

@@ -124,6 +124,10 @@ def test_config_shows_the_options_that_are_set_and_their_origins(
             "[tool.pg-scheduler] in {file} has the unknown key 'workr'; did you mean worker?",
         ),
         (
+            "slots = 3",
+            "[tool.pg-scheduler] in {file} has the key 'slots', which belongs in [tool.pg-scheduler.worker]",
+        ),
+        (
             "worker.slot = 3",
             "[tool.pg-scheduler.worker] in {file} has the unknown key 'slot'; did you mean slots?",
         ),
@@ -154,6 +158,29 @@ def test_invalid_value_of_a_variable_is_a_usage_error(call: Run, monkeypatch: py
     ran = call(*PREVIEW)
     assert ran.code == ExitCode.USAGE
     assert "--count" in ran.err
+    assert "this value comes from the variable PG_SCHEDULER_SCHEDULES_PREVIEW_COUNT" in ran.err
+    assert "Input should" not in ran.err
+    monkeypatch.delenv("PG_SCHEDULER_SCHEDULES_PREVIEW_COUNT")
+    monkeypatch.setenv("PG_SCHEDULER_JOBS_ADD_PRIORITY", "urgent")
+    ran = call("jobs", "add", "x")
+    assert "this value comes from the variable PG_SCHEDULER_JOBS_ADD_PRIORITY" in ran.err
+    assert "Value error" not in ran.err
+
+
+def test_invalid_value_of_the_file_is_a_usage_error_that_names_its_key(call: Run, tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text("[tool.pg-scheduler.schedules.preview]\ncount = 'many'\n")
+    ran = call(*PREVIEW)
+    assert ran.code == ExitCode.USAGE
+    assert f"comes from count in [tool.pg-scheduler.schedules.preview] of {file}" in ran.err
+
+
+def test_table_with_an_underscore_is_a_usage_error(call: Run, tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text("[tool.pg_scheduler]\nschema = 'jobs'\n")
+    ran = call("config")
+    assert ran.code == ExitCode.USAGE
+    assert f"[tool.pg_scheduler] in {file} is not read; rename it to [tool.pg-scheduler]" in ran.err
 
 
 def test_page_names_the_options_without_a_default() -> None:
