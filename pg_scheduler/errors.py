@@ -152,11 +152,13 @@ class ScheduleConflictError(SchedulerError, ValueError):
     Attributes:
         schedule_id: The id.
         version: The version of the existing schedule.
+        expected: The version that the call expected; None if it wanted to add the schedule.
     """
 
     def __init__(self, schedule_id: str, version: int, *, expected: int | None = None) -> None:
         self.schedule_id = schedule_id
         self.version = version
+        self.expected = expected
         super().__init__(
             f"schedule {schedule_id!r} already exists; pass another id, "
             "or conflict_resolution=ConflictResolution.IGNORE or REPLACE"
@@ -209,7 +211,15 @@ class SchemaError(SchedulerError):
 
 
 class SchemaMissingError(SchemaError):
-    """A table is missing: call ``await scheduler.initialize_db()`` or ``start()`` first."""
+    """A table is missing: call ``await scheduler.initialize_db()`` or ``start()`` first.
+
+    Attributes:
+        problem: What is missing, without the remedy.
+    """
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        self.problem = problem
+        super().__init__(f"{problem}{remedy}")
 
 
 class SchemaMismatchError(SchemaError):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 import typer
 
 from pg_scheduler import Scheduler
-from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError, SchemaMissingError
+from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import verify
 from pg_scheduler.store.author import Author, acting_as
@@ -26,7 +26,7 @@ from pg_scheduler.store.faults import translated
 
 from .defaults import set_options
 from .dsn import mask_dsn, remove_secrets
-from .errors import CommandError, ExitCode, exit_code_of
+from .errors import CommandError, ExitCode, exit_code_of, message_of
 from .output import FORMATS, FULL, Output, discard_stdout, read_format, read_zone
 from .settings import NAMES, Settings, find_project, resolve
 
@@ -289,5 +289,5 @@ def _execute(
         code = exit_code_of(error)
         if code is None:
             raise
-        hint = "; or run pg-scheduler migrate" if isinstance(error, SchemaMissingError) else ""
-        raise CommandError(code, remove_secrets(f"{error}{hint}", settings.secrets)) from error
+        message = message_of(error, schema=settings["schema"])
+        raise CommandError(code, remove_secrets(message, settings.secrets)) from error

@@ -20,8 +20,9 @@ from pg_scheduler.errors import (
     SchemaMissingError,
     SchemaTooNewError,
 )
+from pg_scheduler.inspect.positions import PositionError
 
-__all__ = ["CommandError", "ExitCode", "exit_code_of"]
+__all__ = ["CommandError", "ExitCode", "exit_code_of", "message_of"]
 
 
 class ExitCode(IntEnum):
@@ -66,6 +67,42 @@ _CODES: Final[tuple[tuple[type[Exception], ExitCode], ...]] = (  # the first mat
     (DatabaseUnavailableError, ExitCode.UNAVAILABLE),
     (ValueError, ExitCode.USAGE),  # an argument that the library rejects, such as a search
 )
+
+
+def message_of(error: Exception, *, schema: str | None) -> str:
+    """Return the message of an error, with commands and options in place of calls of the library.
+
+    Args:
+        error: The error.
+        schema: The schema that the command was given.
+    """
+    conflict = "or pass --on-conflict ignore or replace"
+    match error:
+        case JobConflictError(unique_key=None):
+            problem = f"job id {error.job_id!r} already exists with status {error.status!r}"
+            remedy = f"pass another --id, {conflict}"
+        case JobConflictError():
+            holder = f"job {error.job_id!r} with status {error.status!r}"
+            problem = f"unique key {error.unique_key!r} is taken by {holder}"
+            remedy = f"wait until that job has ended, {conflict}"
+        case ScheduleConflictError(expected=None):
+            problem = f"schedule {error.schedule_id!r} already exists"
+            remedy = f"pass another --id, {conflict}"
+        case ScheduleConflictError():
+            problem = f"schedule {error.schedule_id!r} has version {error.version}, not {error.expected}"
+            remedy = f"read it again with pg-scheduler schedules show {error.schedule_id}"
+        case ScheduleNotFoundError():
+            problem = f"schedule {error.schedule_id!r} does not exist"
+            remedy = "pg-scheduler schedules list lists them"
+        case PositionError():
+            problem = f"--after is no position of {error.subject}: {error.text!r}"
+            remedy = "pass the one that the command printed before"
+        case SchemaMissingError():
+            option = "" if schema is None else f"--schema {schema} "
+            problem, remedy = error.problem, f"run pg-scheduler {option}migrate"
+        case _:
+            return str(error)
+    return f"{problem}; {remedy}"
 
 
 def exit_code_of(error: Exception) -> ExitCode | None:

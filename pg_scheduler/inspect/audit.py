@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from pg_scheduler.inspect.positions import PositionError
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_text
 from pg_scheduler.store.audit import AuditFilters
@@ -120,5 +121,5 @@ class AuditReader:
 
 def _read_position(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= MAX_ID):
-        raise ValueError(f"after= is no position of the audit: {text[:100]!r}; pass the next= of a page")
+        raise PositionError("the audit", text)
     return int(text)

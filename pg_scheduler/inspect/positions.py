@@ -66,6 +66,22 @@ def read_now(text: str) -> datetime:
     return now
 
 
+class PositionError(ValueError):
+    """A text is no position of a list or a search.
+
+    Attributes:
+        subject: What has no such position.
+        text: The start of the text.
+    """
+
+    def __init__(self, subject: str, text: str) -> None:
+        self.subject = subject
+        self.text = text[:100]
+        super().__init__(
+            f"after= is no position of {subject}: {self.text!r}; pass the next= of one of its pages"
+        )
+
+
 def read_position(text: str, plan: Plan) -> Position:
     """Return the position of a text.
 
@@ -91,10 +107,8 @@ def _values(text: str) -> Any:
     return json.loads(base64.b64decode(padded, b"-_", validate=True))
 
 
-def _mistake(text: str) -> ValueError:
-    return ValueError(
-        f"after= is no position of this search: {text[:100]!r}; pass the next= of one of its pages"
-    )
+def _mistake(text: str) -> PositionError:
+    return PositionError("this search", text)
 
 
 def _read(value: object, kind: type) -> str | int | datetime:

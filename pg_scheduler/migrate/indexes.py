@@ -155,7 +155,7 @@ async def _missing(connection: AnyConnection, home: str) -> list[str]:
     try:
         state = await read_state(connection, home, shipped_migrations())
     except asyncpg.UndefinedTableError as error:
-        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler{REMEDY}") from error
+        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler", REMEDY) from error
     missing = missing_shipped_indexes(state.parts)
     return missing if state.is_newest else [name for name in missing if name in LATER_INDEXES]
 

@@ -147,17 +147,19 @@ async def verify_parts(
     try:
         state = await read_state(connection, home, shipped)
     except asyncpg.UndefinedTableError as error:
-        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler{REMEDY}") from error
+        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler", REMEDY) from error
     check_relations(state.parts, home)
     check(state.applied, shipped)
     missing = [f"{migration.version:04}" for migration in shipped if migration.version not in state.applied]
     if missing:
         raise SchemaMissingError(
-            f"the tables of pg_scheduler in schema {home!r} lack the migrations {', '.join(missing)}{REMEDY}"
+            f"the tables of pg_scheduler in schema {home!r} lack the migrations {', '.join(missing)}",
+            REMEDY,
         )
     if tables := missing_tables(state, shipped):
         raise SchemaMissingError(
-            f"tables of pg_scheduler are missing in schema {home!r}: {', '.join(tables)}{REMEDY}"
+            f"tables of pg_scheduler are missing in schema {home!r}: {', '.join(tables)}",
+            REMEDY,
         )
     check_shape(state, home, optional=optional)
     if tables := unlogged_tables(state.parts):

@@ -149,8 +149,8 @@ def translated() -> Iterator[None]:
         asyncpg.InvalidSchemaNameError,
     ) as error:
         raise SchemaMissingError(
-            f"the scheduler's tables are missing or old ({error}); "
-            "call await scheduler.initialize_db() or start()"
+            f"the scheduler's tables are missing or old ({error})",
+            "; call await scheduler.initialize_db() or start()",
         ) from error
     except asyncpg.InsufficientPrivilegeError as error:
         raise SchemaForbiddenError(

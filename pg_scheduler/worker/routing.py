@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.executors import ASYNC
+from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.jobs.registry import TaskRegistry
 
 __all__ = ["Routing"]
@@ -82,8 +83,10 @@ class Routing:
         for option, patterns in (("only", self._only), ("skip", self._skip)):
             for pattern in patterns:
                 if not any(fnmatchcase(name, pattern) for name in names):
-                    message = "%s=%r matches no registered function; see scheduler.register()"
-                    logger.warning(message, option, pattern, extra=record_fields(worker_id=worker_id))
+                    near = most_similar(pattern, names)
+                    hint = "see scheduler.register()" if near is None else f"did you mean {near!r}?"
+                    message = "%s=%r matches no registered function; %s"
+                    logger.warning(message, option, pattern, hint, extra=record_fields(worker_id=worker_id))
         for executor in sorted({self._executor_of(name) for name in names} - self._executors):
             missing = sorted({self._name_of(name) for name in names if self._executor_of(name) == executor})
             logger.warning(

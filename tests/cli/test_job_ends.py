@@ -131,7 +131,8 @@ class TestAdd:
         job_of(on("jobs", "add", "mail.send", "--id", "a", "--in", "1h"))
         again = on("jobs", "add", "mail.send", "--id", "a")
         assert (again.code, again.out) == (ExitCode.REFUSED, "")
-        assert "'a'" in again.err
+        assert "'a' already exists with status 'pending'" in again.err
+        assert "pass another --id, or pass --on-conflict ignore or replace" in again.err
         assert job_of(on("jobs", "add", "mail.new", "--id", "a", "--on-conflict", "ignore"))["job_name"] == (
             "mail.send"
         )
@@ -264,6 +265,8 @@ class TestExport:
         ):
             ran = on("jobs", "export", *arguments)
             assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+        ran = on("jobs", "export", "--after", "x")
+        assert "--after is no position of this search: 'x'; pass the one that the command printed" in ran.err
 
     def test_closed_pipe_is_no_error(self, on: Run, execute: Callable[[str], None]) -> None:
         execute(self.FILL)

@@ -354,6 +354,20 @@ def test_task_whose_schedules_are_all_paused_is_no_error(on: Callable[..., Ran])
     assert "no schedule matches" in ran.err
 
 
+def test_conflict_of_schedules_names_the_options(on: Callable[..., Ran]) -> None:
+    ran = on("schedules", "add", "reports.send", "--every", "1h", "--id", "daily")
+    assert "'daily' already exists; pass another --id, or pass --on-conflict ignore or replace" in ran.err
+    ran = on("schedules", "update", "daily", "--every", "1h", "--if-version", "7")
+    assert (ran.code, "read it again with pg-scheduler schedules show daily" in ran.err) == (4, True)
+
+
+def test_missing_tables_name_the_command_that_makes_them(on: Callable[..., Ran]) -> None:
+    ran = on("schedules", "list", "--schema", "nosuch")
+    assert ran.code == ExitCode.SCHEMA
+    assert "; run pg-scheduler --schema nosuch migrate" in ran.err
+    assert "initialize_db" not in ran.err
+
+
 def test_removal_accepts_yes(on: Callable[..., Ran]) -> None:
     assert on("schedules", "remove", "daily", "--yes").checked("action")[0]["result"] == "removed"
 

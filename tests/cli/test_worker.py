@@ -438,10 +438,12 @@ class TestCheck:
         assert "importlib" not in ran.err
         assert "cliworker_broken cannot be imported: ZeroDivisionError" in ran.err
 
-    def test_names_that_match_no_task_exit_with_1(self, call: Run) -> None:
+    def test_names_that_match_no_task_exit_with_2(self, call: Run) -> None:
         ran = call("worker", "--check", JOBS, "--names", "cliworker.*,shop.nope")
-        assert ran.code == ExitCode.NEGATIVE
+        assert ran.code == ExitCode.USAGE
         assert "--names matches no registered task: shop.nope" in ran.err
+        ran = call("worker", "--check", JOBS, "--names", "cliworker.blok")
+        assert "--names matches no registered task: cliworker.blok; did you mean cliworker.block?" in ran.err
         assert call("worker", "--check", JOBS, "--names", "cliworker.*").code == 0
 
     def test_missing_tables_exit_with_6(self, call: Run, empty_dsn: str) -> None:

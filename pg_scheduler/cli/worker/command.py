@@ -14,6 +14,7 @@ from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.times import read_duration
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.jobs.naming import most_similar
 
 from .inside import verify_tables
 from .logs import configure_logging
@@ -125,7 +126,11 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
     names = [name for row in rows for name in (row["name"], *row["aliases"])]
     unmatched = [each for each in options.names if not any(fnmatchcase(name, each) for name in names)]
     if unmatched:
-        raise CommandError(ExitCode.NEGATIVE, f"--names matches no registered task: {', '.join(unmatched)}")
+        near = most_similar(unmatched[0], names)
+        hint = "" if near is None else f"; did you mean {near}?"
+        raise CommandError(
+            ExitCode.USAGE, f"--names matches no registered task: {', '.join(unmatched)}{hint}"
+        )
     command.output.say(f"{counted(len(rows), 'registered task')}; the tables can be used")
     return ExitCode.DONE
 
