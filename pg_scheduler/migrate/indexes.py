@@ -40,19 +40,19 @@ snapshot, for whose end the build would wait."""
 _LOCK_CLASS = 0x70677369  # "pgsi"; the second half of the key is a hash of the schema's name
 _TRY_LOCK = "SELECT pg_catalog.pg_try_advisory_lock($1::integer, $2::integer)"
 _UNLOCK = "SELECT pg_catalog.pg_advisory_unlock($1::integer, $2::integer)"
-_PROGRESS: Final = """
+_PROGRESS: Final = qualify_builtins("""
     SELECT phase,
         CASE WHEN blocks_total > 0 THEN blocks_done WHEN tuples_total > 0 THEN tuples_done
             ELSE lockers_done END,
         CASE WHEN blocks_total > 0 THEN blocks_total WHEN tuples_total > 0 THEN tuples_total
             ELSE lockers_total END
     FROM pg_catalog.pg_stat_progress_create_index
-    WHERE pid OPERATOR(pg_catalog.=) $1::integer
-"""
-_VALID = """
+    WHERE pid = $1::integer
+""")
+_VALID: Final = qualify_builtins("""
     SELECT indisvalid FROM pg_catalog.pg_index
-    WHERE indexrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1::text)
-"""
+    WHERE indexrelid = to_regclass($1::text)
+""")
 _DROP = "DROP INDEX CONCURRENTLY IF EXISTS "
 _REPLACED: Final = "_replaced"
 """Ends the name of a valid index of another definition until the right one is built."""

@@ -69,9 +69,8 @@ FROM (
 WHERE starts_with(error_message, 'quarantined:')
 LIMIT $3::bigint;
 
--- The attempts of a row of statistics that ended, in whatever way: unnest() would take longer than reading the rows.
-
 -- fragment: ended_attempts
+-- The attempts of a row of statistics that ended, in whatever way: unnest() would take longer than reading the rows.
 examined.counts[3] + examined.counts[4] + examined.counts[5] + examined.counts[6] + examined.counts[7]
             + examined.counts[8] + examined.counts[9] + examined.counts[10] + examined.counts[11]
 
