@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.bulk_runs import BulkRuns, BulkState, recent_runs
+from pg_scheduler.inspect.bulk_records import BulkState, recent_runs
+from pg_scheduler.inspect.bulk_runs import BulkRuns
 
 from .commands import Command
 from .errors import CommandError, ExitCode

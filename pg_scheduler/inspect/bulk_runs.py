@@ -1,132 +1,47 @@
 """Change all jobs of a search in the background; the audit has all that another process needs to continue.
 
 A run is a task of the event loop, for example of the server of the dashboard, where it outlives the page
-that started it. It ends with the process. Its state is in the audit, under its id: ``start_bulk`` or
-``resume_bulk`` with what to do, a record per batch with the cursor behind it, ``stop_bulk`` as a request,
-and ``end_bulk``. A run reads the newest records after each batch, so a request to stop it, or to continue
-it elsewhere, may reach any process. A batch of a task that another one has replaced meanwhile changes
-nothing, because the records show another cursor. Every record names the one by which the run was started or
-resumed last, so that it is found behind any number of them.
+that started it. It ends with the process. It reads the newest records after each batch, so a request to stop
+it, or to continue it elsewhere, may reach any process. A batch of a task that another one has replaced
+meanwhile changes nothing, because the records show another cursor.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.inspect.audit import AuditRecord
 from pg_scheduler.inspect.bulk import Progress
 from pg_scheduler.inspect.bulk_jobs import BulkJobs
+from pg_scheduler.inspect.bulk_records import (
+    END,
+    PREFIX,
+    RECENT,
+    RESUME,
+    START,
+    STOP,
+    BulkState,
+    beginning_of,
+    last_control,
+    read_state,
+)
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.store.bulk import StaleRunError
 
-__all__ = [
-    "MAX_RUNS",
-    "PREFIX",
-    "BulkRuns",
-    "BulkState",
-    "BusyError",
-    "Phase",
-    "StartedRun",
-    "recent_runs",
-]
+__all__ = ["MAX_RUNS", "BulkRuns", "BusyError"]
 
 MAX_RUNS: Final = 4
 """Runs of one process at once. Each changes a batch of at most 500 jobs at a time."""
 
-RECENT: Final = 20
-"""Records that are read after each batch: fewer are written in between."""
-
-SUSPECT_AFTER_S: Final = 60.0
-"""Seconds without a record, beyond those between two batches, after which a run is taken for dead."""
-
-PREFIX: Final = "bulk-"
-"""Of the ids of runs."""
-
-START: Final = "start_bulk"
-RESUME: Final = "resume_bulk"
-STOP: Final = "stop_bulk"
-END: Final = "end_bulk"
-BEGINNINGS: Final = frozenset({START, RESUME})
-CONTROL: Final = BEGINNINGS | {STOP, END}
-
-Phase: TypeAlias = Literal["running", "stopping", "stopped", "complete"]
-
-_PHASES: Final[Mapping[str, Phase]] = {STOP: "stopping", END: "stopped"}
-
-
-class StartedRun(NamedTuple):
-    """A run in a list, as the record of its start has it."""
-
-    run_id: str
-    jobs: BulkJobs
-    actor: str
-    started_at: datetime
-
-
-async def recent_runs(inspector: Inspector, *, limit: int) -> list[StartedRun]:
-    """Return the runs that were started last, the newest first."""
-    found = (await inspector.audit(action=START, limit=limit)).items
-    read = ((each, BulkJobs.of(each.details)) for each in found)
-    return [
-        StartedRun(each.subject, jobs, each.actor, each.at)
-        for each, jobs in read
-        if each.subject and jobs is not None
-    ]
-
 
 class BusyError(ValueError):
     """This process has as many runs as it may have."""
-
-
-@dataclass(frozen=True, slots=True)
-class BulkState:
-    """How far a run is, as the audit and this process know it.
-
-    Attributes:
-        jobs: What it does.
-        begun: The id of the record by which it was started or resumed last.
-        actor: Who started or resumed it last.
-        started_at: When.
-        last_at: When its newest record was written.
-        answered_at: When its newest record was written that is no request to stop.
-        phase: Whether it runs. A run whose process has ended without a record stays ``running``; see
-            ``is_suspect()``.
-        is_here: Whether it runs in this process.
-        cursor: Where it continues; None for the start.
-        done: Jobs that were changed, before it was resumed too.
-        searched: Jobs that were examined.
-        total_estimate: About how many jobs it examines; None if unknown.
-        error: Why it has stopped; None if nothing went wrong.
-    """
-
-    jobs: BulkJobs
-    begun: int
-    actor: str
-    started_at: datetime
-    last_at: datetime
-    answered_at: datetime
-    phase: Phase
-    is_here: bool
-    cursor: str | None
-    done: int
-    searched: int
-    total_estimate: int | None
-    error: str | None
-
-    def is_suspect(self, now: datetime) -> bool:
-        """Return whether a run that has not ended lacks the records that each batch writes."""
-        if self.is_here or self.phase not in {"running", "stopping"}:
-            return False
-        between_s = 1 / self.jobs.rate if self.jobs.rate else 0.0  # the jobs of a batch are those of a second
-        return (now - self.answered_at) / timedelta(seconds=1) > SUSPECT_AFTER_S + between_s
 
 
 @dataclass(slots=True)
@@ -200,57 +115,18 @@ class BulkRuns:
 
     async def state(self, run_id: str) -> BulkState | None:
         """Return how far a run is; None if there is no such run."""
-        recent = (await self._inspector.audit(subject=run_id, limit=RECENT)).items
-        begun = await self._record(run_id, _beginning(recent))
-        jobs = None if begun is None else BulkJobs.of(begun.details)
-        if begun is None or jobs is None:
-            return None
-        batch = f"{jobs.verb}_jobs"
-        newest: Sequence[AuditRecord] = [each for each in recent if each.action == batch][:1]
-        newest = newest or (await self._inspector.audit(subject=run_id, action=batch, limit=1)).items
-        return self._state(run_id, jobs, begun, recent, newest)
-
-    async def _record(self, run_id: str, record_id: int) -> AuditRecord | None:
-        """Return a record of a run by its id; None if it does not exist."""
-        if record_id <= 0:
-            return None
-        found = (await self._inspector.audit(subject=run_id, after=str(record_id + 1), limit=1)).items
-        return next((each for each in found if each.id == record_id), None)
-
-    def _state(
-        self,
-        run_id: str,
-        jobs: BulkJobs,
-        begun: AuditRecord,
-        recent: Sequence[AuditRecord],
-        newest: Sequence[AuditRecord],
-    ) -> BulkState:
-        records = [each for each in recent if each.id >= begun.id]
-        last = _last_control(records, begun.id) or begun
-        placed = next((each for each in records if "searched" in each.details), begun).details
-        cursor = newest[0].details.get("next") if newest else None
+        state = await read_state(self._inspector, run_id)
         run = self._runs.get(run_id)
-        progress = None if run is None else run.progress
-        phase: Phase = _PHASES.get(last.action, "running")
-        if newest and cursor is None:
-            phase = "complete"
-        error = last.details.get("error")
-        return BulkState(
-            jobs=jobs,
-            begun=begun.id,
-            actor=begun.actor,
-            started_at=begun.at,
-            last_at=records[0].at if records else begun.at,
-            answered_at=next((each.at for each in records if each.action != STOP), begun.at),
-            phase=phase,
-            is_here=run is not None,
-            cursor=cursor if isinstance(cursor, str) else None,
-            done=progress.done
-            if progress
-            else sum(_number(placed, name) for name in ("done_before", "done", "count")),
-            searched=progress.searched if progress else _number(placed, "searched"),
-            total_estimate=progress.total_estimate if progress else _number(placed, "total") or None,
-            error=error if isinstance(error, str) else None,
+        if state is None or run is None:
+            return state
+        state = replace(state, is_here=True)
+        if (progress := run.progress) is None:
+            return state
+        return replace(
+            state,
+            done=progress.done,
+            searched=progress.searched,
+            total_estimate=progress.total_estimate,
         )
 
     async def _begin(self, run_id: str, action: str, run: _Run, **details: Any) -> int:
@@ -321,9 +197,9 @@ class BulkRuns:
     async def _request(self, run_id: str, run: _Run) -> str | None:
         """Return the action by which a run is to end here; None if it continues."""
         recent = (await self._inspector.audit(subject=run_id, limit=RECENT)).items
-        if _beginning(recent) > run.begun:  # whatever was recorded since concerns the other task
+        if beginning_of(recent) > run.begun:  # whatever was recorded since concerns the other task
             return RESUME
-        last = _last_control(recent, run.begun)
+        last = last_control(recent, run.begun)
         return None if last is None or last.id == run.begun else last.action
 
     async def _record_end(self, run_id: str, run: _Run, error: str | None) -> None:
@@ -348,20 +224,3 @@ class BulkRuns:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a bulk run failed", exc_info=error, extra=record_fields())
-
-
-def _beginning(recent: Sequence[AuditRecord]) -> int:
-    """Return the id of the record by which a run was started or resumed last; 0 if none names it."""
-    named = [each.id if each.action in BEGINNINGS else _number(each.details, "begun") for each in recent]
-    return max(named, default=0)
-
-
-def _last_control(recent: Sequence[AuditRecord], begun: int) -> AuditRecord | None:
-    """Return the newest record that is no batch, except those of a task that another one has replaced."""
-    own = (each for each in recent if each.details.get("begun", begun) == begun)
-    return next((each for each in own if each.action in CONTROL), None)
-
-
-def _number(details: Mapping[str, Any], name: str) -> int:
-    value = details.get(name)
-    return value if isinstance(value, int) else 0

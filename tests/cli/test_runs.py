@@ -18,7 +18,8 @@ from pg_scheduler import Scheduler
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.bulk_jobs import BulkJobs
-from pg_scheduler.inspect.bulk_runs import START, BulkRuns
+from pg_scheduler.inspect.bulk_records import START
+from pg_scheduler.inspect.bulk_runs import BulkRuns
 from tests.cli.conftest import Ran, Run
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE

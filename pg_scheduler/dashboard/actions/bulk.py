@@ -14,7 +14,7 @@ from pg_scheduler.dashboard.pages.errors import SPANS
 from pg_scheduler.dashboard.pages.run import visible_state
 from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.bulk_jobs import BulkAction, BulkJobs
-from pg_scheduler.inspect.bulk_runs import BulkState
+from pg_scheduler.inspect.bulk_records import BulkState
 
 __all__ = ["cancel", "delete", "move", "resume", "retry", "retry_group", "stop"]
 

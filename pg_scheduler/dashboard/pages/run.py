@@ -11,7 +11,7 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import SearchError, parse_search
 from pg_scheduler.inspect.bulk_jobs import BulkJobs
-from pg_scheduler.inspect.bulk_runs import BulkState, recent_runs
+from pg_scheduler.inspect.bulk_records import BulkState, recent_runs
 from pg_scheduler.inspect.model import rounded
 
 __all__ = ["RunPage", "RunRow", "RunsPage", "build", "build_one", "visible_state"]
