@@ -281,7 +281,7 @@ async def test_timeout_counts_in_middleware_and_ends_it(make: Make, kind: str, p
 
     def in_thread() -> None:
         while place == "inside" and not current_job().is_cancelled:
-            time.sleep(0.01)
+            time.sleep(0.01)  # a job in a thread asks now and then
 
     function = {"loop": in_loop, "thread": in_thread, "process": sleep}[kind]
     scheduler = make(middleware=[wait], shutdown_timeout=PATIENCE)
@@ -297,7 +297,7 @@ async def test_timeout_counts_in_middleware_and_ends_it(make: Make, kind: str, p
 
 def sleep() -> None:
     """A job of a child process."""
-    time.sleep(60)
+    time.sleep(60)  # its timeout ends the process
 
 
 async def test_process_runs_on_when_its_former_attempt_is_cancelled_in_middleware(make: Make) -> None:

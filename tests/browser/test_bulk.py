@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 import asyncpg
@@ -10,9 +9,10 @@ import pytest
 from playwright.async_api import expect
 
 from pg_scheduler import Scheduler
+from pg_scheduler.events import JobCompleted
 from tests.browser.person import WAYS, Person
 from tests.browser.test_reading import heading
-from tests.support.worker import PATIENCE
+from tests.support.worker import PATIENCE, Recorder
 
 FAILURES = 5000
 
@@ -51,7 +51,7 @@ async def test_failures_are_retried_at_a_rate_stopped_and_resumed_in_another_bro
     await person.press(second.get_by_role("button", name="Resume", exact=True))
     await expect(second.locator("#region")).to_contain_text("Complete:", timeout=PATIENCE * 2000)
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'") == FAILURES
+    seen = Recorder(scheduler)
     await scheduler.start()
-    async with asyncio.timeout(PATIENCE):
-        while (await scheduler.count_jobs(job_name="browser.mail")).completed < FAILURES:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await seen.until(JobCompleted, FAILURES)
+    assert (await scheduler.count_jobs(job_name="browser.mail")).completed == FAILURES
