@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
+from pg_scheduler.store.statistics import figures_of
+from pg_scheduler.telemetry.figures import JobFigures
 
 __all__ = ["ClusterRepository", "ScheduleRow", "ServerRow", "TableRow"]
 
@@ -68,10 +68,7 @@ class ClusterRepository:
     async def totals(self, names: int) -> list[tuple[str, JobFigures]]:
         """Return the totals of the statistics, for at most so many names."""
         rows = await self._statements.fetch("inspect_totals", names)
-        return [
-            (row["job_name"], _figures(row["counts"], row["sums"], row["run_hist"], row["late_hist"]))
-            for row in rows
-        ]
+        return [(row["job_name"], figures_of(row)) for row in rows]
 
     async def schedules(self, limit: int) -> list[ScheduleRow]:
         """Return schedules by id, at most so many."""
@@ -88,26 +85,3 @@ class ClusterRepository:
     async def server(self) -> ServerRow:
         """Return the time and the oldest transaction."""
         return ServerRow(*(await self._statements.fetch("inspect_server"))[0])
-
-
-def _figures(
-    counts: Sequence[int | None],
-    sums: Sequence[float | None],
-    durations: Sequence[int | None],
-    lateness: Sequence[int | None],
-) -> JobFigures:
-    """Return the figures of a row, which may have been written by hand."""
-    scheduled, started, *ended = _filled(counts, 2 + len(OUTCOMES))
-    seconds = [value or 0.0 for value in (*sums, 0.0, 0.0)][:2]
-    buckets = len(BOUNDS) + 1
-    return JobFigures(
-        scheduled,
-        started,
-        tuple(ended),
-        Histogram(_filled(durations, buckets), seconds[0]),
-        Histogram(_filled(lateness, buckets), seconds[1]),
-    )
-
-
-def _filled(values: Sequence[int | None], length: int) -> tuple[int, ...]:
-    return tuple(value or 0 for value in (*values, *([0] * length))[:length])

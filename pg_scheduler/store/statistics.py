@@ -6,25 +6,26 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import asyncpg
 
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
 
-__all__ = ["StatisticsPage", "StatisticsRepository", "StatisticsRow"]
+__all__ = ["StatisticsPage", "StatisticsRepository", "StatisticsRow", "figures_of"]
 
 SPANS_S: Final = (60, 600, 3600)
 """The spans of rows, in seconds; the vacuum merges each into the next."""
-
-ARRAYS: Final = ("counts", "sums", "run_hist", "late_hist")
 
 PAGE_SIZE: Final = 250
 """Rows that are read at a time: to decode their histograms takes the event loop 40 us each."""
 
 SUM_SIZE: Final = 8000
 """Rows that the server adds up at a time: it takes up to 10 us each."""
+
+
+N = TypeVar("N", bound=float)
 
 
 class StatisticsRow(NamedTuple):
@@ -119,7 +120,7 @@ class StatisticsRepository:
                 )
                 kept = [row for row in found if row["bucket"] is not None]
                 span = timedelta(seconds=span_s)
-                rows += [StatisticsRow(row["bucket"], span, row["job_name"], _figures(row)) for row in kept]
+                rows += [StatisticsRow(row["bucket"], span, row["job_name"], figures_of(row)) for row in kept]
                 left -= len(kept)
                 if len(kept) < size or not left:
                     break
@@ -157,8 +158,7 @@ class StatisticsRepository:
                 )
                 for row in found:
                     if row["start"] is not None:
-                        sums = {name: [each or 0 for each in row[name]] for name in ARRAYS}  # NULL: too short
-                        parts[row["start"]].append(_figures(sums))
+                        parts[row["start"]].append(figures_of(row))
                 left -= found[0]["examined"]
                 if found[0]["examined"] < size or not left:
                     break
@@ -177,18 +177,27 @@ class StatisticsRepository:
         return None if not row["started"] else row["started"] / max(row["seconds"], 1.0)
 
 
-def _figures(row: Mapping[str, Any] | asyncpg.Record) -> JobFigures:
-    """Return the figures of a row, without elements that a later release has appended."""
-    scheduled, started, *ended = row["counts"]
-    durations, lateness, *_ = row["sums"]
-    size = len(BOUNDS) + 1
+def figures_of(row: asyncpg.Record) -> JobFigures:
+    """Return the figures of a row, as many as this release knows.
+
+    Its arrays may be longer if a later release wrote it, and shorter if an earlier release or a person did.
+    """
+    buckets = len(BOUNDS) + 1
+    scheduled, started, *ended = _fitted(row["counts"], 2 + len(OUTCOMES), 0)
+    durations, lateness = _fitted(row["sums"], 2, 0.0)
     return JobFigures(
         scheduled,
         started,
-        tuple(ended[: len(OUTCOMES)]),
-        Histogram(tuple(row["run_hist"][:size]), durations),
-        Histogram(tuple(row["late_hist"][:size]), lateness),
+        tuple(ended),
+        Histogram(_fitted(row["run_hist"], buckets, 0), durations),
+        Histogram(_fitted(row["late_hist"], buckets, 0), lateness),
     )
+
+
+def _fitted(values: Sequence[N | None], length: int, zero: N) -> tuple[N, ...]:
+    """Return so many elements, with zero for each that is missing."""
+    found = [zero if value is None else value for value in values[:length]]
+    return (*found, *[zero] * (length - len(found)))
 
 
 def _row(name: str, figures: JobFigures) -> dict[str, object]:

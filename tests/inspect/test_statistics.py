@@ -133,6 +133,21 @@ async def test_elements_of_a_later_release_are_left_out(pool: asyncpg.Pool) -> N
     assert (await Inspector(pool).statistics()).total() == figures(2)
 
 
+async def test_rows_of_an_earlier_release_with_fewer_elements_are_read_and_added(pool: asyncpg.Pool) -> None:
+    now = await now_of(pool)
+    await add(pool, now, mail=figures(2), report=figures(3))
+    await pool.execute(
+        "UPDATE scheduler_stats SET counts = counts[:8], sums = sums[:1], run_hist = run_hist[:40],"
+        " late_hist = late_hist[:20] WHERE job_name = 'mail'"
+    )
+    short = figures(2)._replace(lateness=figures(2).lateness._replace(total=0.0))
+    inspector = Inspector(pool)
+    assert (await inspector.statistics()).by_name() == {"mail": short, "report": figures(3)}
+    assert (await inspector.statistics_by_time()).total() == JobFigures.added(short, figures(3))
+    await add(pool, now + timedelta(seconds=1), mail=figures(1))
+    assert (await inspector.statistics(names=["mail"])).total() == JobFigures.added(short, figures(1))
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
