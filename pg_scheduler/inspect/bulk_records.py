@@ -128,9 +128,8 @@ async def read_state(inspector: Inspector, run_id: str) -> BulkState | None:
     newest = newest or (await inspector.audit(subject=run_id, action=batch, limit=1)).items
     records = [each for each in recent if each.id >= begun.id]
     last = last_control(records, begun.id) or begun
-    placed = next((each for each in records if "searched" in each.details), begun).details
-    cursor = newest[0].details.get("next") if newest else None
-    error = last.details.get("error")
+    placed = newest[0].details if newest else {}
+    cursor, error = placed.get("next"), last.details.get("error")
     return BulkState(
         jobs=jobs,
         begun=begun.id,
@@ -142,7 +141,7 @@ async def read_state(inspector: Inspector, run_id: str) -> BulkState | None:
         cursor=cursor if isinstance(cursor, str) else None,
         done=sum(_number(placed, name) for name in ("done_before", "done", "count")),
         searched=_number(placed, "searched"),
-        total_estimate=_number(placed, "total") or None,
+        total_estimate=_number(last.details, "total") or None,
         error=error if isinstance(error, str) else None,
     )
 

@@ -88,7 +88,7 @@ class BulkRuns:
         Raises:
             BusyError: Too many run already.
         """
-        return await self._begin(run_id, RESUME, _Run(state.jobs, state.cursor, state.done), done=state.done)
+        return await self._begin(run_id, RESUME, _Run(state.jobs, state.cursor, state.done))
 
     async def stop(self, run_id: str, state: BulkState) -> None:
         """Request of a run to stop after the batch in progress."""
@@ -119,24 +119,17 @@ class BulkRuns:
         run = self._runs.get(run_id)
         if state is None or run is None:
             return state
-        state = replace(state, is_here=True)
-        if (progress := run.progress) is None:
-            return state
-        return replace(
-            state,
-            done=progress.done,
-            searched=progress.searched,
-            total_estimate=progress.total_estimate,
-        )
+        total = state.total_estimate if run.progress is None else run.progress.total_estimate
+        return replace(state, is_here=True, total_estimate=total)
 
-    async def _begin(self, run_id: str, action: str, run: _Run, **details: Any) -> int:
+    async def _begin(self, run_id: str, action: str, run: _Run) -> int:
         if len(self._runs) >= MAX_RUNS:
             raise BusyError(
                 f"{len(self._runs)} bulk runs are in progress here; wait until one ends, or stop one"
             )
         self._runs[run_id] = run  # before the record is written, so that the bound holds
         try:
-            run.begun = await self._inspector.record_action(action, run_id, **asdict(run.jobs), **details)
+            run.begun = await self._inspector.record_action(action, run_id, **asdict(run.jobs))
             task = asyncio.create_task(self._follow(run_id, run))
         except BaseException:  # a cancellation too
             self._forget(run_id, run)

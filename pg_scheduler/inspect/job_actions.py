@@ -249,9 +249,9 @@ class JobActions(Acting):
             raise ValueError(f"by must be at most {MAX_MOVE.days} days in either direction, not {by}")
         to = None if to is None else check_execution_time(to, name="to")
         by_s = 0.0 if by is None else by.total_seconds()
-        details = {"by_s": by_s} if to is None else {"to": to.isoformat()}
+        moved = {"by_s": by_s} if to is None else {"to": to.isoformat()}
         return self._run(
-            Batch(BulkAction.MOVE, to=to, by_s=by_s, details=details),
+            Batch(BulkAction.MOVE, to=to, by_s=by_s, details=moved),
             [StatusTerm(frozenset({SearchStatus.PENDING}))],
             ids=ids,
             where=where,

@@ -79,10 +79,10 @@ async def create(build: Callable[..., App]) -> AsyncIterator[Callable[..., App]]
 
 
 class Halted:
-    """A run whose third batch waits for a lock."""
+    """A run that waits for the lock of a job, by default one of its third batch."""
 
-    def __init__(self, pool: asyncpg.Pool, app: App, url: str = CANCEL) -> None:
-        self.pool, self.app, self.url = pool, app, url
+    def __init__(self, pool: asyncpg.Pool, app: App, url: str = CANCEL, job_id: str = "j00005") -> None:
+        self.pool, self.app, self.url, self.job_id = pool, app, url, job_id
         self.id = ""
         self.is_released = False
 
@@ -90,7 +90,7 @@ class Halted:
         self._connection = await self.pool.acquire()
         self._transaction = self._connection.transaction()
         await self._transaction.start()
-        await self._connection.execute("SELECT FROM scheduled_jobs WHERE job_id = 'j00005' FOR UPDATE")
+        await self._connection.execute("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE", self.job_id)
         answer = await send(self.app, self.url, {"confirm": "yes"})
         assert answer.status == 303, answer.text
         self.id = run_id(answer.headers["location"])
@@ -419,6 +419,49 @@ async def test_actor_of_a_resumed_run_is_known_after_many_batches(
     shown = (await request(third, f"/run?id={halted.id}", headers=JSON)).data
     assert (await runs(third).state(halted.id)).started_at == resumed["at"] > started["at"]
     assert (shown["actor"], shown["phase"]) == ("bob", "complete")
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_bulk_move_is_followed_stopped_and_resumed_after_many_batches(
+    create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 60)
+    first, second = create("ada"), create("bob")
+    move = f"/actions/bulk/move?q={Q}"
+    async with Halted(pool, first, move, "j00010") as halted:  # the 26th batch: the newest ids are first
+        shown = (await request(second, f"/run?id={halted.id}", headers=JSON)).data
+        assert (shown["phase"], shown["done"], shown["actor"]) == ("running", 50, "ada")
+        assert (await send(second, f"/actions/bulk/stop?id={halted.id}")).status == 303
+    await runs(first).wait()
+    shown = (await request(second, f"/run?id={halted.id}", headers=JSON)).data
+    assert (shown["phase"], shown["done"]) == ("stopped", 52)
+    assert (await send(second, f"/actions/bulk/resume?id={halted.id}")).status == 303
+    await runs(second).wait()
+    shown = (await request(first, f"/run?id={halted.id}", headers=JSON)).data
+    assert (shown["phase"], shown["done"], shown["actor"]) == ("complete", 60, "bob")
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_run_that_several_processes_continue_reports_the_jobs_that_all_of_them_changed(
+    create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 9)
+    first, second, third = create("ada"), create("bob"), create("cyd")
+    async with Halted(pool, first) as halted:
+        for app in (second, third):
+            assert (await send(app, f"/actions/bulk/stop?id={halted.id}")).status == 303
+        before = await runs(second).state(halted.id)  # the batch in progress follows
+    await runs(first).wait()
+    for app in (second, third):
+        await runs(app).resume(halted.id, before)
+        await runs(app).wait()
+        shown = (await request(app, f"/run?id={halted.id}", headers=JSON)).data
+        assert (shown["phase"], shown["done"], shown["searched"]) == ("complete", 9, 9)
+    assert await count(pool, "cancelled") == 9
+    (end,) = await pool.fetch(
+        "SELECT details FROM scheduler_audit WHERE action = 'end_bulk' AND details ->> 'is_complete' = 'true'"
+    )
+    assert json.loads(end["details"])["done"] == 9
 
 
 async def test_run_that_the_server_refuses_ends_and_says_so(

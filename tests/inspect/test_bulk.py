@@ -90,6 +90,18 @@ async def test_records_of_a_named_run_have_its_id_and_the_cursor(
     assert found == [(500, 100, None), (0, 500, steps[0].cursor)]
 
 
+@pytest.mark.parametrize("action", ["cancel", "retry", "delete", "move"])
+async def test_records_have_the_details_of_the_caller(
+    action: str, inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 1, "pending")
+    moved = {"by": timedelta(hours=1)} if action == "move" else {}
+    call = getattr(inspector, f"{action}_jobs")
+    await last_of(call(where="name:bulk.*", run_id="run:4", details={"ticket": 17}, **moved))
+    ((*_, details),) = await records(pool)
+    assert details["ticket"] == 17
+
+
 async def test_batch_of_a_run_is_changed_by_one_call_only(inspector: Inspector, pool: asyncpg.Pool) -> None:
     await fill(pool, 1_100, "completed")
     run: dict[str, Any] = {"where": "status:completed", "run_id": "run:2"}
