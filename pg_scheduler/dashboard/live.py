@@ -64,15 +64,19 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
             try:
                 data, html, read_at = await request.cache.get(key, request.settings.refresh_s, read)
             except RejectedError as error:  # what the page shows does not exist any more
-                yield f"event: problem\ndata: {json.dumps(str(error))}\n\n"
+                yield _event("problem", str(error))
                 return
             except SchedulerError:  # the database is unavailable: the page keeps what it shows
-                yield "event: problem\ndata: the database did not answer in time\n\n"
+                yield _event("problem", "the database did not answer in time")
             else:
                 if data != shown:
                     shown = data
-                    region = f"event: region\ndata: {json.dumps(html)}\n\n"
-                    yield f"{region}event: read\ndata: {json.dumps(read_at)}\n\n"
+                    yield _event("region", html) + _event("read", read_at)
             await asyncio.sleep(request.settings.refresh_s)
 
     return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})
+
+
+def _event(name: str, text: str) -> str:
+    """Return an event with a text as JSON, because its lines would end the event."""
+    return f"event: {name}\ndata: {json.dumps(text)}\n\n"

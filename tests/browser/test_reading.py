@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import asyncpg
@@ -150,6 +151,14 @@ async def test_list_of_jobs_is_updated_except_while_rows_are_selected(
     await expect(page.get_by_role("link", name="zz-mail")).to_be_visible()
     assert "sort=job" in page.url
     assert await page.evaluate("window.isSamePage")
+
+
+async def test_end_of_a_watched_job_is_announced_as_plain_text(
+    open_page: Open, shop: Shop, pool: asyncpg.Pool
+) -> None:
+    page = await open_page(f"/job?id={shop.waiting}")
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = $1", shop.waiting)
+    await expect(page.locator("#announcement")).to_have_text(re.compile("^there is no job"))
 
 
 async def test_more_tabs_than_connections_all_answer(

@@ -33,6 +33,11 @@ def html_of(event: str) -> str:
     return str(json.loads(region.partition("data: ")[2]))
 
 
+def problem_of(event: str) -> str:
+    assert event.startswith("event: problem\ndata: ")
+    return str(json.loads(event.removeprefix("event: problem\ndata: ")))
+
+
 async def test_stream_sends_the_region_when_its_data_changes(
     build: Callable[..., App], pool: asyncpg.Pool
 ) -> None:
@@ -125,7 +130,7 @@ async def test_stream_of_a_job_follows_its_progress_to_the_end(
         )
         assert "It completed" in html_of(await read())
         await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = '1'")
-        assert "there is no job" in await read()
+        assert problem_of(await read()).startswith("there is no job")
 
 
 async def test_stream_of_a_job_has_what_its_viewer_may_see(
@@ -198,7 +203,7 @@ async def test_outage_is_reported_and_the_stream_continues(
     await pool.execute("ALTER TABLE scheduler_workers RENAME TO hidden")
     async with asyncio.timeout(PATIENCE), stream(build(refresh=0.5), "/live?page=/workers") as read:
         await read()
-        assert "event: problem" in await read()
+        assert problem_of(await read()) == "the database did not answer in time"
         await pool.execute("ALTER TABLE hidden RENAME TO scheduler_workers")
         while "event: region" not in await read():
             pass

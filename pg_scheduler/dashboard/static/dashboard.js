@@ -94,7 +94,7 @@
     source = new EventSource(region.dataset.live);
     source.addEventListener("region", (event) => replace([...parse(JSON.parse(event.data)).body.childNodes]));
     source.addEventListener("read", (event) => showRead(parse(JSON.parse(event.data)).body));
-    source.addEventListener("problem", (event) => announce(event.data));
+    source.addEventListener("problem", (event) => announce(JSON.parse(event.data)));
     source.addEventListener("error", () => {
       if (source?.readyState !== EventSource.CLOSED) return; // otherwise the browser connects again
       stop();
