@@ -156,7 +156,7 @@ class VacuumPolicy:
     def immediate(cls) -> VacuumPolicy:
         """Return a policy that deletes jobs at the next vacuum.
 
-        A Scheduler with ``vacuum_enabled=True`` deletes completed jobs in the statement that would mark them.
+        A Scheduler with ``vacuum_enabled=True`` deletes completed jobs in the transaction that ends them.
         """
         return cls(VacuumTrigger.IMMEDIATE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
@@ -10,6 +11,7 @@ import asyncpg
 
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
+from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CrashOutcome, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.settlement import RowChange, row_change
@@ -65,18 +67,29 @@ class ResultRepository:
             for claim, outcome in outcomes
         ]
 
-    async def settle(self, worker_id: str, outcomes: Sequence[tuple[Claim, Outcome]]) -> set[str]:
+    async def settle(
+        self,
+        worker_id: str,
+        outcomes: Sequence[tuple[Claim, Outcome]],
+        *,
+        deleted: Counter[JobStatus] | None = None,
+    ) -> set[str]:
         """Write outcomes, each job once, in one transaction.
 
         If the encoding of the database lacks a character of an error message, the messages and the history
         are written in ASCII, with escapes.
+
+        Args:
+            worker_id: The worker whose attempts ended.
+            outcomes: The attempts and their outcomes.
+            deleted: Counts the completed jobs, whose rows are deleted; None to keep them.
 
         Returns:
             The ids of the jobs that were still held. A replacement that waited has taken their rows.
         """
         changes = {claim.job_id: row_change(claim.attempt, outcome) for claim, outcome in outcomes}
         try:
-            return await self._write_all(changes, worker_id)
+            return await self._write_all(changes, worker_id, deleted)
         except UNSTORABLE_TEXTS:
             escaped = {
                 job_id: replace(
@@ -87,13 +100,22 @@ class ResultRepository:
                 )
                 for job_id, change in changes.items()
             }
-            return await self._write_all(escaped, worker_id)
+            return await self._write_all(escaped, worker_id, deleted)
 
-    async def _write_all(self, changes: Changes, worker_id: str) -> set[str]:
+    async def _write_all(
+        self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None
+    ) -> set[str]:
         events: list[Event] = []
+        count = 0
         async with self._statements.transaction() as connection:
             accepted = await self.write(changes, worker_id, connection, events)
+            completed = [each for each in accepted if changes[each].status is JobStatus.COMPLETED]
+            if deleted is not None and completed:
+                rows = await self._statements.fetch("delete_completed", completed, on=connection)
+                count = len(rows)
         self.consequences.publish_all(events)
+        if deleted is not None:
+            deleted[JobStatus.COMPLETED] += count
         return accepted
 
     async def write(

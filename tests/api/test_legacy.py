@@ -184,6 +184,24 @@ async def test_vacuum_deletes_and_counts_completed_jobs_at_once_with_the_immedia
     assert (await scheduler.get_total_vacuum_stats())["total_completed"] == 3
 
 
+async def test_completed_jobs_with_results_and_consequences_are_deleted_with_the_immediate_policy(
+    make: Make,
+) -> None:
+    scheduler = make(vacuum_config=VacuumConfig(completed=IMMEDIATE, track_metrics=True))
+    seen = Recorder(scheduler)
+    parent = await scheduler.schedule(work, execution_time=now())
+    child = await scheduler.schedule(work, execution_time=now(), after=[parent])
+    kept = await scheduler.schedule(work, execution_time=now(), keep_result=timedelta(hours=1))
+    await scheduler.start()
+    assert {event.job_id for event in await seen.until(JobCompleted, 3)} == {parent, child, kept}
+    assert await scheduler.list_jobs() == []
+    result = await scheduler.get_job_result(kept)
+    assert result is not None
+    assert (result.status, result.attempts) == (JobStatus.COMPLETED, 1)
+    await scheduler.shutdown()
+    assert (await scheduler.get_total_vacuum_stats())["total_completed"] == 3
+
+
 async def test_completed_jobs_are_kept_when_the_vacuum_is_disabled(make: Make) -> None:
     scheduler = make(vacuum_config=VacuumConfig(completed=IMMEDIATE), vacuum_enabled=False)
     seen = Recorder(scheduler)

@@ -31,6 +31,8 @@ from pg_scheduler import (
     PeriodicJobConfig,
     RetryPolicy,
     Scheduler,
+    VacuumConfig,
+    VacuumPolicy,
     current_job,
     job,
     periodic,
@@ -247,6 +249,7 @@ async def main() -> None:
     parser.add_argument("--tick", type=float, help="seconds between two ticks")
     parser.add_argument("--role", help="the role that each connection sets before its use")
     parser.add_argument("--jobs", help="a module with further jobs")
+    parser.add_argument("--immediate", action="store_true", help="delete jobs as they complete")
     parser.add_argument("--tock", action="store_true", help="every second by cron")
     options = parser.parse_args()
     if options.jobs:
@@ -264,11 +267,13 @@ async def main() -> None:
 
     hooks: dict[str, Any] = {"setup": set_role} if options.role else {}
     async with asyncpg.create_pool(options.dsn, min_size=1, max_size=4, **hooks) as pool:
-        settings = {
+        settings: dict[str, Any] = {
             name: value
             for name in ("max_loop_block", "stop_grace")
             if (value := getattr(options, name)) is not None
         }
+        if options.immediate:
+            settings["vacuum_config"] = VacuumConfig(completed=VacuumPolicy.immediate())
         scheduler = Node(
             pool,
             max_concurrent_jobs=options.slots,

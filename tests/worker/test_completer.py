@@ -190,6 +190,27 @@ async def test_completer_writes_the_batch_when_one_result_is_refused(parts: Part
     assert seen.events == [JobCompleted("b", "test.job", 1), JobLost("a", "test.job", 1)]
 
 
+async def test_completion_whose_row_was_locked_is_deleted_when_completed_jobs_are_not_kept(
+    parts: Parts, seen: Recorder, dsn: str
+) -> None:
+    parts.use_results(keeps_completed=False)
+    held = await claim(parts.store, new_job("a"), new_job("b"))
+    completer = parts.completer()
+    for each in held:
+        parts.results.put(each, CompleteOutcome())
+    other = await asyncpg.connect(dsn)
+    async with other.transaction():
+        await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'a' FOR UPDATE")
+        with parts.results.completions() as completions:
+            completions.refused = await parts.store.claims.complete("me", completions.claims, keep=False)
+    assert await other.fetchval("SELECT string_agg(job_id, ',') FROM scheduled_jobs") == "a"
+    await completer.run_once()
+    assert await other.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+    await other.close()
+    assert {event.job_id for event in seen.of(JobCompleted)} == {"a", "b"}
+    assert parts.deleted == {JobStatus.COMPLETED: 2}
+
+
 @pytest.mark.parametrize(
     ("outcome", "status"),
     [(CompleteOutcome(), "completed"), (FailOutcome("no"), "failed"), (SkipOutcome("no"), "cancelled")],

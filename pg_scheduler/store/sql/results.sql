@@ -64,6 +64,15 @@ WHERE job_id = ANY ($1)
   AND attempt = ($2::integer[])[{place}]
   AND finished_at IS NOT NULL;
 
+-- name: delete_completed
+-- route: caller
+-- Delete those of the jobs $1 that have completed and whose consequences are applied, and return their ids.
+--
+-- One that was replaced is pending again.
+DELETE FROM {schema}scheduled_jobs
+WHERE job_id = ANY ($1) AND status = 'completed' AND on_end IS NULL
+RETURNING job_id;
+
 -- name: apply_replacements
 -- route: caller
 -- Give the rows of attempts that ended ($1, $2 attempts) the new definitions that waited for that.

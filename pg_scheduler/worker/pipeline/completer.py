@@ -66,7 +66,11 @@ class Completer(Service):
                 await self._progress.write_last(claim for claim, _ in others.outcomes)
                 if any(isinstance(outcome, CrashOutcome) for _, outcome in others.outcomes):
                     others.outcomes = await self._store.results.count_crashes(others.outcomes)
-                others.accepted = await self._store.results.settle(self._worker_id, others.outcomes)
+                others.accepted = await self._store.results.settle(
+                    self._worker_id,
+                    others.outcomes,
+                    deleted=None if results.keeps_completed else results.deleted,
+                )
             if any(isinstance(outcome, ReleaseOutcome) for _, outcome in others.outcomes):
                 self._signals.jobs_released()
             self._signals.due()  # retried and replaced jobs are pending again

@@ -60,7 +60,7 @@ class ResultBuffer:
     ) -> None:
         self._events = events
         self.keeps_completed: Final = keeps_completed
-        self._deleted = deleted
+        self.deleted: Final = deleted
         self._signals = signals
         self._options = options
         self._meter = meter
@@ -177,7 +177,7 @@ class ResultBuffer:
         if not claims:
             return
         if not self.keeps_completed:
-            self._deleted[JobStatus.COMPLETED] += len(claims) - len(refused)
+            self.deleted[JobStatus.COMPLETED] += len(claims) - len(refused)
         if refused:
             self._return_others([(claim, _COMPLETE) for claim in claims if claim.job_id in refused])
         self._end(batch)
