@@ -36,6 +36,15 @@ DROP INDEX IF EXISTS
     {schema}idx_jobs_running_heartbeat,
     {schema}idx_jobs_worker_cleanup;
 
+-- Before the rows are written: half of each page is left free, so that every row of a page can be claimed on it.
+ALTER TABLE {schema}scheduled_jobs SET (
+    fillfactor = 45,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off
+);
+
 -- What 0.2.x allowed and the CHECKs below do not. A running job keeps its worker and its lease: if that
 -- worker is gone, the rescuer gives the job to another one when the lease is over.
 UPDATE {schema}scheduled_jobs SET
@@ -96,14 +105,6 @@ ALTER TABLE {schema}scheduled_jobs
 CREATE INDEX scheduled_jobs_claim
     ON {schema}scheduled_jobs (priority, execution_time, job_id)
     WHERE finished_at IS NULL;
-
-ALTER TABLE {schema}scheduled_jobs SET (
-    fillfactor = 70,
-    autovacuum_vacuum_scale_factor = 0,
-    autovacuum_vacuum_threshold = 20000,
-    autovacuum_vacuum_cost_delay = 0,
-    vacuum_truncate = off
-);
 
 CREATE TABLE IF NOT EXISTS {schema}vacuum_stats (
     stat_date         date PRIMARY KEY DEFAULT CURRENT_DATE,

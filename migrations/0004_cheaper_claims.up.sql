@@ -1,10 +1,6 @@
--- What claims were measured to want. Half of each page is left free, so that every row of a page can be claimed
--- on that page: with a backlog, where whole pages are claimed at once, fillfactor 70 had room for 40 of 100 of
--- those updates, and the others wrote both indexes. Ids are compared byte by byte, on any database, as the
--- claim's answer is sorted. And the rules of a row are two constraints instead of seven, since each is looked
--- at in every update: one for the states, one for the values.
-
-ALTER TABLE {schema}scheduled_jobs SET (fillfactor = 45);
+-- What claims were measured to want. Ids are compared byte by byte, on any database, as the claim's answer is
+-- sorted. And the rules of a row are two constraints instead of seven, since each is looked at in every update:
+-- one for the states, one for the values.
 
 DROP INDEX {schema}scheduled_jobs_claim;
 

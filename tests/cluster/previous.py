@@ -6,7 +6,8 @@ the next one is tested against it::
 
     git archive --format=tar COMMIT pg_scheduler migrations | gzip -9n > tests/cluster/previous.tar.gz
 
-The commit is 31f04ed.
+The commit is 31f04ed, with the present texts of the migrations 0001 and 0004, which no release has: they set
+the storage parameters earlier.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 
 
-async def add_worker(pool: asyncpg.Pool, worker_id: str = "w1", **columns: Any) -> None:
+async def add_worker(pool: asyncpg.Pool | asyncpg.Connection, worker_id: str = "w1", **columns: Any) -> None:
     """Insert the row of a worker that claims "work", with one free slot of two."""
     values = {
         "worker_id": worker_id,

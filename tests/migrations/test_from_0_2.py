@@ -14,11 +14,15 @@ import asyncpg
 import pytest
 
 from pg_scheduler.migrate import migrate, verify
+from pg_scheduler.store.queries import load_queries
+from tests.inspect.workers import add_worker
 from tests.migrations.dump import CHECKED_IN, describe
 
 LEGACY = Path(__file__).with_name("legacy.py")
 WAITING_ARGS = [1, 2.5, "žluť", None, True, [1, {"deep": []}]]
+MAIL = json.dumps({"args": [12345], "kwargs": {"to": "someone@example.org", "subject": "Your order"}})
 ALL_ROWS = "SELECT * FROM scheduled_jobs"
+BACKLOG = 3000
 
 Rows = Mapping[str, Mapping[str, Any]]
 
@@ -135,6 +139,30 @@ def expiry(row: Mapping[str, Any]) -> datetime | None:
 
 def is_finished(row: Mapping[str, Any]) -> bool:
     return row["status"] not in {"pending", "running"}
+
+
+async def test_migrated_backlog_of_0_2_is_claimed_with_hot_updates_only(
+    connection: asyncpg.Connection,
+) -> None:
+    await migrate(connection)
+    await migrate(connection, target=0)
+    await connection.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, task_data, misfire_grace_time)"
+        f" SELECT 'job-' || n, 'backlog.mail', now(), 'pending', '{MAIL}', 300"
+        f" FROM generate_series(1, {BACKLOG}) AS n"
+    )
+    await migrate(connection)
+    await add_worker(connection, "w1")
+    statement = load_queries("public")["exchange_jobs"].text
+    since, after = [None] * 4, [""] * 4
+    hot = "SELECT pg_stat_get_xact_tuples_hot_updated('scheduled_jobs'::regclass)"
+    async with connection.transaction():
+        before = await connection.fetchval(hot)
+        for _ in range(BACKLOG // 100):
+            await connection.fetch(
+                statement, "w1", ["backlog.mail"], 100, None, [], 0, *since, True, after, True, False, 1
+            )
+        assert await connection.fetchval(hot) - before == BACKLOG
 
 
 async def test_scheduler_runs_the_migrated_jobs_of_0_2(
