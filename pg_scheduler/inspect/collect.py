@@ -56,7 +56,7 @@ async def collect_facts(store: Store, job_id: str, limits: LimitBook) -> Facts |
         job=job,
         task=found.task,
         now=found.now,
-        workers=[_state(each) for each in workers],
+        workers=[_state(each, found.task) for each in workers],
         pause=await _pause(store, found.task, tasks_of_aliases(workers)) if is_pending else None,
         limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
         parents=await _parents(store, job) if is_pending else (),
@@ -114,7 +114,7 @@ def task_state(name: str, row: BacklogRow | None, pause: Pause | None, workers: 
     )
 
 
-def _state(worker: InspectedWorker) -> WorkerState:
+def _state(worker: InspectedWorker, task: str) -> WorkerState:
     blocked_s, job_id = worker.health.get("loop_blocked_s"), worker.health.get("blocking_job_id")
     return WorkerState(
         worker_id=worker.worker_id,
@@ -129,6 +129,7 @@ def _state(worker: InspectedWorker) -> WorkerState:
         reclaim_at=worker.reclaim_at,
         loop_blocked_s=float(blocked_s) if isinstance(blocked_s, int | float) else None,
         blocking_job_id=job_id if isinstance(job_id, str) else None,
+        missing_executor=worker.missing_executor(task),
     )
 
 

@@ -42,6 +42,7 @@ class WorkerState:
         reclaim_at: When its jobs are reclaimed at the latest if it is not renewed.
         loop_blocked_s: Seconds for which its event loop has been blocked; None if it is not.
         blocking_job_id: The job that blocks the event loop; None if that is unknown.
+        missing_executor: The executor of the job, if the worker has registered its function without it.
     """
 
     worker_id: str
@@ -56,6 +57,7 @@ class WorkerState:
     reclaim_at: datetime | None = None
     loop_blocked_s: float | None = None
     blocking_job_id: str | None = None
+    missing_executor: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,6 +148,14 @@ def _holding(facts: Facts) -> Iterator[Reason]:
 
 
 def _name_unknown(facts: Facts, alive: Sequence[WorkerState]) -> Reason:
+    lacking = [worker for worker in alive if worker.missing_executor is not None]
+    if lacking:
+        executor = lacking[0].missing_executor
+        return Reason(
+            ReasonCode.NAME_UNKNOWN,
+            f"no live worker claims {facts.task!r}: the executor {executor!r} is missing on {hosts(lacking)}",
+            f"pass executors={{{executor!r}: ...}} to the Scheduler of a worker",
+        )
     known = sorted({name for worker in alive for name in worker.names or ()})
     similar = most_similar(facts.task, known)
     meant = (

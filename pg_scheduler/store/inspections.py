@@ -72,7 +72,7 @@ class InspectedWorker:
         names: The names that it claims; None if it does not report them.
         aliases: Other names of tasks that it claims, with the names of those tasks.
         health: What it reports about itself: ``loop_blocked_s`` and ``blocking_job_id`` while its event loop
-            is blocked. Empty if it reports nothing.
+            is blocked, ``missing_executors`` by name of function. Empty if it reports nothing.
         reclaim_at: When its jobs are reclaimed at the latest; None at the end of its lease.
     """
 
@@ -88,6 +88,12 @@ class InspectedWorker:
     health: dict[str, Any]
     lease_until: datetime
     reclaim_at: datetime | None
+
+    def missing_executor(self, name: str) -> str | None:
+        """Return the executor of a function that it has registered without it, or None."""
+        missing = self.health.get("missing_executors")
+        found = missing.get(name) if isinstance(missing, dict) else None
+        return found if isinstance(found, str) else None
 
 
 class QueueRow(NamedTuple):

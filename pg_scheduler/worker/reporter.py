@@ -37,6 +37,9 @@ RECENT_S: Final = 900.0
 MAX_ALIASES: Final = 1000
 """Names among which a worker reports those that are other names of a task."""
 
+MAX_MISSING: Final = 100
+"""Names of functions without an executor that a worker reports."""
+
 COLUMNS: Final = frozenset({"max_concurrent_jobs", "role", "identity", "metadata"})
 """Settings that have columns of their own."""
 
@@ -160,8 +163,15 @@ class Reporter:
             "loop_lag_s": round(self._lag_s, 4),
             "is_listening": self._signals.notifications_up.is_set,
             "has_liveness_lock": self._lease.liveness_key is not None,
+            **self._missing_executors(),
             **self._last_blocked(),
         }
+
+    def _missing_executors(self) -> dict[str, Any]:
+        if self._routing is None or not self._runs_jobs:
+            return {}
+        missing = self._routing.missing_executors()
+        return {"missing_executors": dict(islice(missing.items(), MAX_MISSING))} if missing else {}
 
     def _last_blocked(self) -> dict[str, Any]:
         if self._watchdog is None or self._watchdog.last_blocked is None:

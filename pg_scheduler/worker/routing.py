@@ -6,8 +6,11 @@ pending for other workers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.executors import ASYNC
@@ -25,6 +28,7 @@ class Routing:
         executors: The names of the executors that the worker has.
         only: Patterns, one of which a name must match; empty for all names.
         skip: Patterns that a name must not match.
+        worker_id: The worker, for log records.
     """
 
     def __init__(
@@ -33,17 +37,23 @@ class Routing:
         executors: Collection[str],
         only: Sequence[str] = (),
         skip: Sequence[str] = (),
+        *,
+        worker_id: str,
     ) -> None:
         self._tasks = tasks
         self._executors = {ASYNC, *executors}
         self._only = only
         self._skip = skip
+        self._worker_id = worker_id
         self._paused: frozenset[str] = frozenset()
         self._is_draining = False
         self._registered: list[str] | None = None
         self._names: list[str] = []
         self._known: list[str] | None = None
         self._claimable: list[str] = []
+        self._checked: list[str] | None = None
+        self._missing: dict[str, str] = {}
+        self._warned: set[tuple[str, str]] = set()
 
     def names(self) -> list[str]:
         """Return the names to claim. The list is the same object until it changes."""
@@ -53,6 +63,7 @@ class Routing:
             paused = {task.identity for name in self._paused if (task := self._tasks.resolve(name))}
             names = [name for name in registered if not self._is_draining and self._is_claimed(name, paused)]
             self._names = registered if len(names) == len(registered) else names
+            self._warn_of_executors()
         return self._names
 
     def claimable(self) -> list[str]:
@@ -62,6 +73,15 @@ class Routing:
             self._known = registered
             self._claimable = [name for name in registered if self._is_claimed(name, ())]
         return self._claimable
+
+    def missing_executors(self) -> Mapping[str, str]:
+        """Return which executors are missing here, by the names of the functions that run in them."""
+        registered = self._tasks.names()
+        if registered is not self._checked:
+            self._checked = registered
+            executors = {name: self._executor_of(name) for name in registered if self._is_selected(name)}
+            self._missing = {name: each for name, each in executors.items() if each not in self._executors}
+        return self._missing
 
     def drain(self, *, is_draining: bool) -> bool:
         """Leave out all jobs while the worker is draining; return whether it claims jobs again."""
@@ -77,8 +97,8 @@ class Routing:
             self._registered = None  # the next call of names() returns another list
         return not before <= self._paused
 
-    def warn(self, worker_id: str) -> None:
-        """Log which patterns match no registered name, and which functions have no executor here."""
+    def warn_of_patterns(self) -> None:
+        """Log which patterns match no registered name."""
         names = self._tasks.names()
         for option, patterns in (("only", self._only), ("skip", self._skip)):
             for pattern in patterns:
@@ -86,23 +106,34 @@ class Routing:
                     near = most_similar(pattern, names)
                     hint = "see scheduler.register()" if near is None else f"did you mean {near!r}?"
                     message = "%s=%r matches no registered function; %s"
-                    logger.warning(message, option, pattern, hint, extra=record_fields(worker_id=worker_id))
-        for executor in sorted({self._executor_of(name) for name in names} - self._executors):
-            missing = sorted({self._name_of(name) for name in names if self._executor_of(name) == executor})
+                    logger.warning(message, option, pattern, hint, extra=self._fields())
+
+    def _warn_of_executors(self) -> None:
+        """Log which functions have no executor here, once; functions may be registered at any time."""
+        missing = {(executor, self._name_of(name)) for name, executor in self.missing_executors().items()}
+        for executor, found in groupby(sorted(missing - self._warned), key=itemgetter(0)):
             logger.warning(
                 "executor %r is missing here, so jobs of %s are left to other workers; pass executors=",
                 executor,
-                ", ".join(missing),
-                extra=record_fields(worker_id=worker_id),
+                ", ".join(name for _, name in found),
+                extra=self._fields(),
             )
+        self._warned = missing
+
+    def _fields(self) -> dict[str, Any]:
+        return record_fields(worker_id=self._worker_id)
 
     def _is_claimed(self, name: str, paused: Collection[str]) -> bool:
         task = self._tasks.resolve(name)
         return (
             (task is None or task.identity not in paused)
-            and (not self._only or any(fnmatchcase(name, pattern) for pattern in self._only))
-            and not any(fnmatchcase(name, pattern) for pattern in self._skip)
+            and self._is_selected(name)
             and self._executor_of(name) in self._executors
+        )
+
+    def _is_selected(self, name: str) -> bool:
+        return (not self._only or any(fnmatchcase(name, pattern) for pattern in self._only)) and not any(
+            fnmatchcase(name, pattern) for pattern in self._skip
         )
 
     def _executor_of(self, name: str) -> str:

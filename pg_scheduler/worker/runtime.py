@@ -153,7 +153,7 @@ class Runtime:
             store.limits, events, self.executor, results, lease, tasks, worker_id, unblocker
         )
         audience = Audience()
-        self.routing = Routing(tasks, executors, config.only, config.skip)
+        self.routing = Routing(tasks, executors, config.only, config.skip, worker_id=worker_id)
         self.watchdog = LoopWatchdog(events, in_flight, tuning.watchdog)
         self.reporter = Reporter(
             store.connections,
@@ -294,7 +294,7 @@ class Runtime:
             await self._store.connections.release_held()
             raise
         if self.config.runs_jobs:
-            self.routing.warn(self._worker_id)
+            self.routing.warn_of_patterns()
         if not self._store.connections.can_open_lease_connection:
             self._events.publish(KeeperLost(TOO_SMALL))
 

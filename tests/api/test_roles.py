@@ -194,6 +194,19 @@ class Gpu(JobExecutor):
 def on_gpu() -> None: ...
 
 
+async def test_function_of_a_missing_executor_is_reported_once_when_a_running_worker_registers_it(
+    pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(pool) as (lacking, seen):
+        with caplog.at_level(logging.WARNING, "pg_scheduler"):
+            lacking.register(on_gpu, name="train", executor="gpu")
+            for count in (1, 2):
+                await lacking.enqueue(work)
+                await seen.until(JobCompleted, count)
+    warning = "executor 'gpu' is missing here, so jobs of train are left to other workers; pass executors="
+    assert caplog.messages.count(warning) == 1
+
+
 async def test_jobs_of_a_missing_executor_are_left_to_other_workers_with_a_warning(
     dsn: str, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,6 +9,7 @@ import asyncpg
 
 from pg_scheduler import Limit, Scheduler
 from pg_scheduler.events import JobCompleted, ListenerConnected
+from pg_scheduler.inspect import FindingCode, Inspector, ReasonCode
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.types import DRAIN
 from pg_scheduler.worker.runtime import Runtime
@@ -61,6 +62,23 @@ async def test_worker_reports_its_names_settings_and_health(make: Make, dsn: str
     health = (await only_worker(scheduler)).health
     assert (health["is_listening"], health["has_liveness_lock"]) == (True, True)
     await scheduler.shutdown()
+
+
+async def test_job_whose_executor_is_missing_is_explained_by_that(make: Make) -> None:
+    scheduler = make()
+    await scheduler.start()
+    scheduler.register(work, name="train", executor="gpu")
+    await runtime_of(scheduler).heartbeat.run_once()
+    job_id = await scheduler.enqueue("train", misfire_grace_time=None)
+    (reason,) = (await Inspector(scheduler).explain_job(job_id)).reasons
+    assert reason.code is ReasonCode.NAME_UNKNOWN
+    text = f"no live worker claims 'train': the executor 'gpu' is missing on {scheduler.worker_id} on "
+    assert reason.text.startswith(text)
+    assert reason.remedy == "pass executors={'gpu': ...} to the Scheduler of a worker"
+    diagnosis = await Inspector(scheduler).doctor(only=[FindingCode.NAME_UNKNOWN])
+    (finding,) = diagnosis.findings
+    assert finding.evidence.endswith("claims that name: the executor 'gpu' is missing")
+    assert finding.remedy == reason.remedy
 
 
 async def test_worker_that_runs_no_jobs_reports_no_names(make: Make) -> None:

@@ -47,7 +47,7 @@ BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "admission": admission,
     "unblocker": unblocker,
     "pause_watcher": lambda parts: PauseWatcher(
-        parts.store.pauses, parts.bus, Routing(parts.tasks, ()), parts.signals
+        parts.store.pauses, parts.bus, Routing(parts.tasks, (), worker_id="me"), parts.signals
     ),
     "claimer": Parts.claimer,
     "completer": Parts.completer,

@@ -26,7 +26,8 @@ def reporter_of(parts: Parts, *names: str) -> Reporter:
     tasks = TaskRegistry()
     for name in names:
         tasks.register(work, name=name)
-    return Reporter(parts.store.connections, parts.lease, parts.signals, Routing(tasks, [ASYNC]))
+    routing = Routing(tasks, [ASYNC], worker_id=parts.worker_id)
+    return Reporter(parts.store.connections, parts.lease, parts.signals, routing)
 
 
 async def test_names_are_written_again_only_when_they_change(parts: Parts) -> None:

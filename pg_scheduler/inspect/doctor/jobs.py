@@ -93,7 +93,7 @@ def judge_backlog(
         if not row.due or row.oldest_due_at is None:
             continue
         if count_claiming(workers, row.name, with_draining=True) == 0:
-            yield _unknown(row, known, len(claiming))
+            yield _unknown(row, known, claiming)
             continue
         late = (now - row.oldest_due_at).total_seconds()
         able = [
@@ -105,16 +105,20 @@ def judge_backlog(
             yield _late(row, rows, late, able)
 
 
-def _unknown(row: BacklogRow, known: Sequence[str], workers: int) -> Finding:
+def _unknown(row: BacklogRow, known: Sequence[str], workers: Sequence[InspectedWorker]) -> Finding:
     near = most_similar(row.name, known)
     renamed = f"@job(name={near!r}, aliases=[{row.name!r}]) if it was renamed, or " if near else ""
+    missing = next(filter(None, (each.missing_executor(row.name) for each in workers)), None)
     return Finding(
         FindingCode.NAME_UNKNOWN,
         Severity.ERROR,
         row.name,
         f"{counted(row.due, 'due job')} of {row.name!r} not started, the oldest since "
-        f"{instant(row.oldest_due_at)}, and none of {counted(workers, 'live worker')} claims that name",
-        f"{renamed}import the module of the function in a worker",
+        f"{instant(row.oldest_due_at)}, and none of {counted(len(workers), 'live worker')} claims that name"
+        + ("" if missing is None else f": the executor {missing!r} is missing"),
+        f"{renamed}import the module of the function in a worker"
+        if missing is None
+        else f"pass executors={{{missing!r}: ...}} to the Scheduler of a worker",
     )
 
 
