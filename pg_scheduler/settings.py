@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from pg_scheduler.dsn import check_dsn
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.sqltext import MAX_IDENTIFIER_BYTES
 
@@ -270,6 +271,14 @@ class SchedulerConfig:
     skip: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     metadata: Annotated[dict[str, Any], AfterValidator(_check_json)] | None = None
     statistics: bool = True
+
+    @model_validator(mode="after")
+    def _have_readable_dsns(self) -> Self:
+        for name in SECRETS:
+            dsn = getattr(self, name)
+            if dsn is not None:
+                check_dsn(dsn, name)
+        return self
 
     @property
     def runs_jobs(self) -> bool:

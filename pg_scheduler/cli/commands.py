@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 import typer
 
 from pg_scheduler import Scheduler
+from pg_scheduler.dsn import mask_dsn, remove_secrets
 from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import verify
@@ -25,7 +26,6 @@ from pg_scheduler.store.connections.standalone import open_connection, open_pool
 from pg_scheduler.store.faults import translated
 
 from .defaults import set_options
-from .dsn import mask_dsn, remove_secrets
 from .errors import CommandError, ExitCode, exit_code_of, message_of
 from .output import FORMATS, FULL, Output, discard_stdout, read_format, read_zone
 from .settings import NAMES, Settings, find_project, resolve

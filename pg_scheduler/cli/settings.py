@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from .dsn import mask_dsn, normalise_dsn, passwords_in
+from pg_scheduler.dsn import mask_dsn, normalise_dsn, passwords_in
+from pg_scheduler.errors import ConfigurationError
+
 from .errors import CommandError, ExitCode
 
 __all__ = ["NAMES", "VARIABLES", "Setting", "Settings", "find_project", "read_project", "resolve"]
@@ -135,7 +137,8 @@ def read_project(project: Path | None) -> Mapping[str, Any]:
         )
     table = document.get("tool", {}).get("pg-scheduler", {})
     if not isinstance(table, dict):
-        raise CommandError(ExitCode.USAGE, f"tool.pg-scheduler in {project} must be a table, not {table!r}")
+        kind = type(table).__name__  # not its value: it may be a DSN
+        raise CommandError(ExitCode.USAGE, f"tool.pg-scheduler in {project} must be a table, not a {kind}")
     return table
 
 
@@ -153,11 +156,16 @@ def _resolve(
         found = Setting(name, environment[variable], variable)
     elif name in table:
         if not isinstance(table[name], str):
+            kind = type(table[name]).__name__  # not its value: it may have a password
             raise CommandError(
                 ExitCode.USAGE,
-                f"{name} in [tool.pg-scheduler] of {project} must be a text, not {table[name]!r}",
+                f"{name} in [tool.pg-scheduler] of {project} must be a text, not a {kind}",
             )
         found = Setting(name, table[name], str(project))
     if found.value is not None and "dsn" in name:
-        return Setting(name, normalise_dsn(found.value, f"the DSN from {found.origin}"), found.origin)
+        try:
+            dsn = normalise_dsn(found.value, f"the DSN from {found.origin}")
+        except ConfigurationError as error:
+            raise CommandError(ExitCode.USAGE, str(error)) from error
+        return Setting(name, dsn, found.origin)
     return found

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pg_scheduler import Worker
+from pg_scheduler.dsn import remove_secrets
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect import Inspector, TaskState
 from pg_scheduler.inspect.expiring import ExpiringJobs, count_expiring
@@ -20,7 +21,6 @@ from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 
 from .commands import Command, add_command
 from .complete import TaskName
-from .dsn import remove_secrets
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .status import seconds

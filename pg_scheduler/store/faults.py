@@ -33,6 +33,7 @@ __all__ = [
     "is_lock_timeout",
     "is_timeout",
     "is_transient",
+    "reading_dsn",
     "translated",
 ]
 
@@ -116,6 +117,25 @@ def connecting() -> Iterator[None]:
         if is_transient(error):
             raise
         raise ConnectionRejectedError(_describe_rejection(error)) from error
+
+
+@contextmanager
+def reading_dsn(name: str) -> Iterator[None]:
+    """Raise the errors of asyncpg about a DSN as ConfigurationError. The message does not quote the DSN.
+
+    Args:
+        name: The setting that it comes from, for the message.
+    """
+    try:
+        yield
+    except ssl.SSLCertVerificationError:  # a ValueError too
+        raise
+    except asyncpg.ClientConfigurationError as error:
+        raise ConfigurationError(f"{name} is invalid: {error}") from None
+    except ValueError as error:  # its message may quote any part of the DSN, and so may its cause
+        raise ConfigurationError(
+            f"{name} is invalid ({type(error).__name__}); check its host, port and options"
+        ) from None
 
 
 def _describe_rejection(error: Exception) -> str:

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
-from urllib.parse import urlsplit
 
 import asyncpg
 
 from pg_scheduler.blocking import check_may_block
-from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError
+from pg_scheduler.dsn import check_dsn
+from pg_scheduler.errors import DatabaseUnavailableError, NotRunningError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.validation import check_count
 from pg_scheduler.scheduler import Scheduler
@@ -99,12 +99,7 @@ class SyncScheduler(BlockingMethods):
     def __init__(self, dsn: str, *, pool_size: int = 5, **settings: Unpack[Settings]) -> None:
         if not isinstance(dsn, str):
             raise TypeError(f"dsn must be a str, not {type(dsn).__name__}; for a pool, use Scheduler")
-        if urlsplit(dsn).scheme not in {"postgresql", "postgres"}:
-            raise ConfigurationError(  # not its text: it may have a password
-                "dsn is invalid; expected postgresql://user:password@host:5432/database, "
-                "without the name of a driver"
-            )
-        self._dsn = dsn
+        self._dsn = check_dsn(dsn, "dsn")
         self._pool_size = check_count("pool_size", pool_size, least=1)
         self._settings = settings
         self._draft = self._last = self._new_draft()

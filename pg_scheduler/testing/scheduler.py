@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Self
 import asyncpg
 
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.dsn import check_dsn
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY
 from pg_scheduler.jobs.validation import check_count, check_delay, check_execution_time
@@ -79,7 +80,7 @@ class TestScheduler(JobAssertions):
         check_count("concurrency", concurrency, least=1)
         start = datetime.now(UTC) if now is None else check_execution_time(now, name="now")
         self._clock = FakeClock(start)
-        self._given = pool
+        self._given = check_dsn(pool, "the DSN") if isinstance(pool, str) else pool
         self._settings = {
             "retry_policy": replace(DEFAULT_RETRY_POLICY, jitter=0),
             **settings,

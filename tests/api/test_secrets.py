@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import asyncpg
 import pytest
@@ -21,6 +23,8 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed, JobRetried
 from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.sync import SyncScheduler
+from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make
 from tests.support.worker import Recorder, now
 
@@ -58,6 +62,36 @@ async def test_error_omits_the_password_when_the_dsn_cannot_be_used(pool: asyncp
     with pytest.raises((ConfigurationError, DatabaseUnavailableError)) as raised:
         await held.__aenter__()
     assert SECRET not in logged_text(raised.value)
+
+
+@pytest.mark.parametrize(
+    "receive",
+    [
+        lambda pool, dsn: Scheduler(pool, direct_dsn=dsn),
+        lambda pool, dsn: Scheduler(pool, keeper_dsn=dsn),
+        lambda _, dsn: SyncScheduler(dsn),
+        lambda _, dsn: TestScheduler(dsn),
+    ],
+    ids=["direct_dsn", "keeper_dsn", "SyncScheduler", "TestScheduler"],
+)
+@pytest.mark.parametrize(
+    ("password", "remedy"),
+    [
+        (f"p@{SECRET}:1", "@ as %40"),
+        (f"p/{SECRET}:1", "/ as %2F"),
+        (f"1?{SECRET}=1", r"\? as %3F"),
+        (f"1#{SECRET}", "# as %23"),
+        (f"[{SECRET}", r"\[ as %5B"),
+        (f"\N{ACCOUNT OF}{SECRET}", "special characters"),
+    ],
+)
+async def test_error_names_the_character_to_encode_when_a_password_is_not_encoded(
+    pool: asyncpg.Pool, receive: Callable[[asyncpg.Pool, str], object], password: str, remedy: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=remedy) as raised:
+        receive(pool, f"postgresql://me:{password}@127.0.0.1:1/db")
+    assert SECRET not in logged_text(raised.value)
+    assert quote(SECRET) not in logged_text(raised.value)
 
 
 async def test_error_omits_the_password_when_a_dsn_is_passed_for_another_parameter(

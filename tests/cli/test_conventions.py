@@ -15,9 +15,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pg_scheduler.cli.dsn import mask_dsn, normalise_dsn
 from pg_scheduler.cli.errors import CommandError, ExitCode, exit_code_of
 from pg_scheduler.cli.output import Column, Output, Shape, read_zone
+from pg_scheduler.dsn import mask_dsn, normalise_dsn
 from pg_scheduler.errors import JobNotFoundError
 from tests.cli.conftest import Run, schema
 from tests.docs.snippets import ROOT
@@ -104,7 +104,7 @@ class TestSettings:
         ],
     )
     def test_passwords_of_a_dsn_are_masked(self, dsn: str, masked: str) -> None:
-        assert mask_dsn(normalise_dsn(dsn)) == masked
+        assert mask_dsn(normalise_dsn(dsn, "dsn")) == masked
 
     @pytest.mark.parametrize(
         "dsn",
@@ -116,6 +116,12 @@ class TestSettings:
             f"postgresql://a:{SECRET}?x@h/y",
             f"postgresql://a:{SECRET}/x@h/y",
             f"postgresql://a:12?{SECRET}@h/y",
+            f"postgresql://a:12/{SECRET}?x=1@h/y",
+            f"postgresql://a:p@{SECRET}:1@h/y",
+            f"postgresql://a:[{SECRET}@h/y",
+            f"postgresql://a:{SECRET}",
+            f"postgresql://h/y?password=p@{SECRET}",
+            f"postgresql://h/y?password=p&{SECRET}",
             f"postgresql://a:{SECRET}@h:99999/y",
             f"postgresql://a:{SECRET}@h:5432,[::1]:0/y",
         ],
@@ -124,6 +130,38 @@ class TestSettings:
         ran = call("migrate", "--check", "--dsn", dsn)
         assert ran.code == ExitCode.USAGE
         assert "the DSN from --dsn" in ran.err
+        assert SECRET not in ran.out + ran.err
+
+    @pytest.mark.parametrize(
+        "source", ["PG_SCHEDULER_DSN", "DATABASE_URL", "PG_SCHEDULER_DIRECT_DSN", "file"]
+    )
+    @pytest.mark.parametrize(
+        "command", ["config", "migrate --check", "jobs list", "worker os", "doctor", "exporter", "demo"]
+    )
+    def test_commands_omit_the_password_of_a_dsn_with_a_raw_at_sign(
+        self, call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, command: str
+    ) -> None:
+        dsn = f"postgresql://app:p@{SECRET}:1@127.0.0.1:5432/shop"
+        for variable in ("PG_SCHEDULER_DSN", "DATABASE_URL"):
+            monkeypatch.delenv(variable, raising=False)
+        if source == "file":
+            (tmp_path / "pyproject.toml").write_text(f"[tool.pg-scheduler]\ndsn = {json.dumps(dsn)}\n")
+        else:
+            monkeypatch.setenv(source, dsn)
+        ran = call(*command.split())
+        assert ran.code == ExitCode.USAGE
+        assert "@ as %40" in ran.err
+        assert SECRET not in ran.out + ran.err
+
+    @pytest.mark.parametrize(
+        "table", ['[tool]\npg-scheduler = "{}"\n', '[tool.pg-scheduler]\ndirect-dsn = ["{}"]\n']
+    )
+    def test_file_with_a_dsn_of_another_type_is_not_quoted(
+        self, call: Run, tmp_path: Path, table: str
+    ) -> None:
+        (tmp_path / "pyproject.toml").write_text(table.format(f"postgresql://a:{SECRET}@h/x"))
+        ran = call("config")
+        assert ran.code == ExitCode.USAGE
         assert SECRET not in ran.out + ran.err
 
 

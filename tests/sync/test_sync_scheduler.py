@@ -230,7 +230,7 @@ def test_next_call_starts_another_thread_when_the_thread_has_ended(
     ("dsn", "error", "text"),
     [
         (5, TypeError, "dsn must be a str, not int"),
-        ("localhost/app", ConfigurationError, "dsn is invalid"),
+        ("localhost/app", ConfigurationError, "dsn must start with postgresql://"),
         ("postgresql+psycopg://u:secret@h/app", ConfigurationError, "without the name of a driver"),
     ],
 )

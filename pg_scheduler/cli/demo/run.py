@@ -18,6 +18,7 @@ import asyncpg
 
 from pg_scheduler import Scheduler, embedded
 from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.dsn import check_dsn
 
 from .afterwards import show_dashboard
 from .ledger import Ledger
@@ -38,7 +39,7 @@ def database() -> Iterator[str]:
     """Yield the address of the database to use; start a server if none is configured."""
     dsn = os.environ.get("PG_SCHEDULER_DSN") or embedded.server_dsn()
     if dsn:
-        yield dsn
+        yield check_dsn(dsn, "the DSN of the demo")
     else:
         with embedded.server() as server:
             yield server.dsn()

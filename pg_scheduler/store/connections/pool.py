@@ -46,7 +46,7 @@ from pg_scheduler.store.connections.session import (
     transact_with,
 )
 from pg_scheduler.store.connections.sticky import StickyConnection
-from pg_scheduler.store.faults import connecting, translated
+from pg_scheduler.store.faults import connecting, reading_dsn, translated
 
 __all__ = ["Connections"]
 
@@ -258,8 +258,12 @@ class Connections:
     async def connect(self) -> Connection:
         """Open a connection outside of the pool, in the caller's event loop, with the hooks of the pool."""
         dsn = self._keeper_dsn or self._direct_dsn
-        connect = partial(connect_to, dsn, self._pool) if dsn else partial(connect_as_pool, self._pool)
-        return await prepare_as_pool(self._pool, await inherited_sockets.open(connect))
+        if dsn:
+            with reading_dsn("keeper_dsn" if self._keeper_dsn else "direct_dsn"):
+                connection = await inherited_sockets.open(partial(connect_to, dsn, self._pool))
+        else:
+            connection = await inherited_sockets.open(partial(connect_as_pool, self._pool))
+        return await prepare_as_pool(self._pool, connection)
 
     async def release_held(self) -> None:
         """Release the dedicated and the sticky connections."""
@@ -271,16 +275,10 @@ class Connections:
     async def _connect_directly(self, dsn: str) -> Connection:
         timeout_s = self.options.call_timeout_s
         with connecting():
-            try:
+            with reading_dsn("direct_dsn"):
                 connection = await inherited_sockets.open(
                     partial(connect_to, dsn, self._pool, timeout=timeout_s)
                 )
-            except ValueError as error:  # a parse error, whose message or cause may quote the password
-                raise ConfigurationError(
-                    f"direct_dsn is invalid ({type(error).__name__}); expected "
-                    "postgresql://user:password@host:5432/database with every @, : and / of the password "
-                    "written as %40, %3A and %2F"
-                ) from None
             async with asyncio.timeout(timeout_s):
                 return await prepare_as_pool(self._pool, connection)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import asyncpg
 
-from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.store.faults import connecting, translated
+from pg_scheduler.store.faults import connecting, reading_dsn, translated
 
 __all__ = ["open_connection", "open_pool"]
 
@@ -85,10 +83,5 @@ def _options(application_name: str, *, is_pooled: bool = True) -> dict[str, Any]
 
 @contextmanager
 def _opening() -> Iterator[None]:
-    with translated(), connecting():
-        try:
-            yield
-        except (asyncpg.ClientConfigurationError, ValueError) as error:
-            if isinstance(error, ssl.SSLCertVerificationError):  # which is a ValueError too
-                raise
-            raise ConfigurationError(f"the DSN is invalid: {error}") from error
+    with translated(), connecting(), reading_dsn("the DSN"):
+        yield

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events import EventBus, KeeperConnected, KeeperLost, ServiceFaulted
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.store.connections.lease import LeaseConnection
@@ -245,8 +245,8 @@ class LeaseKeeper:
         self._connect_at = time.monotonic() + delay
         if not self._has_reported_loss:
             self._has_reported_loss = True
-            # An error about a DSN quotes parts of it, and it has a password.
-            reason = str(error) if is_transient or isinstance(error, REFUSALS) else type(error).__name__
+            is_ours = is_transient or isinstance(error, (ConfigurationError, *REFUSALS))
+            reason = str(error) if is_ours else type(error).__name__  # one of user code may quote a password
             self._call(self._events.publish, KeeperLost(reason))
 
     async def _disconnect(self) -> None:

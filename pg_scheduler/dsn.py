@@ -1,0 +1,145 @@
+"""Connection strings: their rules, the spellings of other tools, and the passwords in them.
+
+A special character that is not percent-encoded moves the parts of a URL: a piece of the password becomes the
+host, the port, the database or an option. asyncpg quotes those in its errors and looks the host up. Therefore
+every DSN that this library receives is checked here before asyncpg reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit
+
+from pg_scheduler.errors import ConfigurationError
+
+__all__ = ["MASK", "check_dsn", "mask_dsn", "normalise_dsn", "passwords_in", "remove_secrets"]
+
+MASK: Final = "***"
+"""Replaces each password."""
+
+MIN_SECRET_LENGTH: Final = 3
+MAX_PORT: Final = 65535
+EXPECTED: Final = "postgresql://user:password@host:5432/database"
+
+_DIALECT: Final = re.compile(r"(postgres(?:ql)?)\+\w+")
+_HOST: Final = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::(\d*))?", re.ASCII)
+_SECRETS: Final = frozenset({"password", "sslpassword"})
+
+
+def normalise_dsn(dsn: str, name: str) -> str:
+    """Return the DSN as asyncpg takes it: the dialects of SQLAlchemy are accepted.
+
+    Args:
+        dsn: The connection string.
+        name: The setting that it comes from, for the message.
+
+    Raises:
+        ConfigurationError: As `check_dsn()`.
+
+    Example:
+        >>> normalise_dsn("postgresql+asyncpg://app@db/shop?ssl=require", "dsn")
+        'postgresql://app@db/shop?sslmode=require'
+    """
+    scheme, separator, rest = dsn.strip().partition("://")
+    if dialect := _DIALECT.fullmatch(scheme):
+        scheme, rest = dialect[1], re.sub("([?&])ssl=", r"\1sslmode=", rest)
+    checked = check_dsn(f"{scheme}{separator}{rest}", name)
+    return f"postgresql://{checked.partition('://')[2]}"
+
+
+def check_dsn(dsn: str, name: str) -> str:
+    """Return the DSN without the white space around it.
+
+    Args:
+        dsn: The connection string.
+        name: The setting that it comes from, for the message.
+
+    Raises:
+        ConfigurationError: It is no URL of PostgreSQL, or has special characters that are not encoded. The
+            message does not quote it.
+
+    Example:
+        >>> check_dsn("postgresql://app:p%40ss@db/shop", "direct_dsn")
+        'postgresql://app:p%40ss@db/shop'
+    """
+    dsn = dsn.strip()
+    scheme, separator, rest = dsn.partition("://")
+    if not separator or scheme not in {"postgresql", "postgres"}:
+        raise ConfigurationError(
+            f"{name} must start with postgresql:// or postgres://, without the name of a driver; "
+            f"expected {EXPECTED}"
+        )
+    if raw := _raw_characters(rest):
+        encoded = ", ".join(f"{each} as {quote(each, safe='')}" for each in raw)
+        raise ConfigurationError(
+            f"{name} has special characters that are not encoded; write, in its user, password and options, "
+            f"{encoded}"
+        )
+    if not _is_readable(dsn):
+        raise ConfigurationError(
+            f"{name} has a host, port or option that cannot be read; expected {EXPECTED} with a port from 1 "
+            f"to {MAX_PORT}, options as ?name=value, and special characters written as %40, %3A, %26 ..."
+        )
+    return dsn
+
+
+def mask_dsn(dsn: str) -> str:
+    """Return the DSN with every password replaced.
+
+    Example:
+        >>> mask_dsn("postgresql://app:secret@db/shop?password=other&sslmode=require")
+        'postgresql://app:***@db/shop?password=***&sslmode=require'
+    """
+    parts = urlsplit(dsn)
+    account, separator, hosts = parts.netloc.rpartition("@")
+    user, has_password, _ = account.partition(":")
+    netloc = f"{user}:{MASK}{separator}{hosts}" if has_password else parts.netloc
+    query = [
+        f"{pair.partition('=')[0]}={MASK}" if _is_secret(pair) else pair for pair in parts.query.split("&")
+    ]
+    return f"{parts.scheme}://{netloc}{parts.path}" + (f"?{'&'.join(query)}" if parts.query else "")
+
+
+def passwords_in(dsn: str) -> list[str]:
+    """Return the passwords of a DSN, as they are written in it and decoded."""
+    parts = urlsplit(dsn)
+    account = parts.netloc.rpartition("@")[0]
+    written = [account.partition(":")[2]]
+    written += [pair.partition("=")[2] for pair in parts.query.split("&") if _is_secret(pair)]
+    return [word for word in dict.fromkeys([*written, *map(unquote, written)]) if word]
+
+
+def remove_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Return the text with each secret replaced, the longest first, except those that are mere letters."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= MIN_SECRET_LENGTH:
+            text = text.replace(secret, MASK)
+    return text
+
+
+def _raw_characters(rest: str) -> list[str]:
+    """Return the characters after the scheme that must be encoded: one ``@`` at most, after the account."""
+    account, separator, _ = rest.rpartition("@")
+    found = {each for each in "/?#[]" if each in account}
+    if "@" in account or (separator and found):
+        found.add("@")
+    if "#" in rest:  # it would start a fragment, which asyncpg ignores
+        found.add("#")
+    return sorted(found)
+
+
+def _is_readable(dsn: str) -> bool:
+    try:
+        parts = urlsplit(dsn)
+    except ValueError:  # its message would quote the DSN
+        return False
+    hosts = [_HOST.fullmatch(host) for host in parts.netloc.rpartition("@")[2].split(",")]
+    return all("=" in pair for pair in parts.query.split("&") if pair) and all(
+        host and (not host[1] or 0 < int(host[1]) <= MAX_PORT) for host in hosts
+    )
+
+
+def _is_secret(pair: str) -> bool:
+    return unquote(pair.partition("=")[0]).lower() in _SECRETS
