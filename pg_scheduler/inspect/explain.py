@@ -16,6 +16,7 @@ from pg_scheduler.inspect.remedies import command as shell
 from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
 from pg_scheduler.inspect.texts import instant, later, length, listed, short
 from pg_scheduler.inspect.waiting import explain_pending
+from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.settlement import QUARANTINED
 
@@ -104,6 +105,8 @@ def _ended(facts: Facts) -> Iterator[Reason]:
         yield Reason(ReasonCode.EXPIRED, text, remedy, job.finished_at, command)
     elif job.status is JobStatus.CANCELLED:
         text = error or "cancelled by a caller"
+        if job.errors and job.errors[-1].outcome == PARENT:
+            text += f": {job.errors[-1].message}"
         yield Reason(ReasonCode.CANCELLED, text, retry, job.finished_at, command)
     elif job.error_message and job.error_message.startswith(QUARANTINED.partition("{")[0]):
         remedy = f"read the log of the workers that died, correct the function, then {retry}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pg_scheduler.inspect.texts import length
+from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import Job, JobStatus
 
 __all__ = ["Event", "timeline_of"]
@@ -47,7 +48,7 @@ def _past(job: Job) -> Iterator[Event]:
             ran = f" after {length(each.ended_at - each.started_at)}"
         yield Event(
             each.ended_at,
-            f"attempt {each.attempt}: {each.outcome}{ran}",
+            "not started" if each.outcome == PARENT else f"attempt {each.attempt}: {each.outcome}{ran}",
             each.worker_id,
             error,
             each.traceback,

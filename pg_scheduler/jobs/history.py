@@ -20,6 +20,7 @@ from typing import Any, Final
 from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
 
 __all__ = [
+    "PARENT",
     "AttemptError",
     "entry_in_ascii",
     "errors_from",
@@ -30,6 +31,9 @@ __all__ = [
     "storable",
     "to_ascii",
 ]
+
+PARENT: Final = "parent"
+"""The outcome of a job that was cancelled because of another job."""
 
 MAX_MESSAGE_LENGTH: Final = 10_000
 """Characters of an error message that are kept."""
@@ -62,7 +66,8 @@ class AttemptError:
     outcome: str
     """How it ended: ``error``, ``timeout``, ``crashed`` (its worker died), ``released`` (at a shutdown),
     ``cancelled``, ``lost`` (the lease expired, or the status was set by hand), ``skipped`` (another attempt
-    holds the advisory lock) or ``snoozed``."""
+    holds the advisory lock), ``snoozed`` or ``parent`` (not started: a job that it waited for did not
+    complete; the message names that job)."""
     error_type: str | None
     """The qualified name of the exception's class; None without an exception."""
     message: str | None

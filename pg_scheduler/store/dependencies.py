@@ -225,7 +225,7 @@ class DependencyRepository:
             for row in await self._statements.fetch("cancel_blocked", ids, reasons, now, on=connection):
                 if row["ended"]:
                     about = row["job_id"], row["job_name"], row["attempt"]
-                    effects.events.append(JobCancelled(*about, reason=row["error_message"]))
+                    effects.events.append(JobCancelled(*about, reason=failed[row["job_id"]]))
                 if row["has_consequences"]:
                     effects.ended.append(row["job_id"])
         return effects

@@ -118,7 +118,8 @@ async def test_job_whose_parent_fails_is_cancelled_with_an_event(scheduler: Sche
     row = await scheduler.get_job(child)
     assert row
     assert row.status is JobStatus.CANCELLED
-    assert row.error_message == f"job '{parent}', after which this job was to run, ended as 'failed'"
+    assert row.error_message == "a job after which this job was to run did not complete"
+    assert row.errors[-1].message == f"job '{parent}', after which this job was to run, ended as 'failed'"
     assert cancelled == [child]
 
 

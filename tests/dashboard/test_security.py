@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 import re
 from collections.abc import Callable
 from typing import Any, get_args
+from urllib.parse import quote
 
 import asyncpg
 import pytest
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from pg_scheduler import Scheduler
+from pg_scheduler import Scheduler, Unique
 from pg_scheduler.dashboard import (
     Access,
     allow_anyone,
@@ -26,9 +28,10 @@ from pg_scheduler.dashboard.access import Role
 from pg_scheduler.dashboard.app import STREAMS
 from pg_scheduler.dashboard.headers import POLICY
 from pg_scheduler.dashboard.pages import PAGES
-from tests.dashboard.client import JSON, Answer, App, Page, request
+from tests.dashboard.client import JSON, Answer, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.dashboard.hosts import HOSTS
+from tests.support.worker import PATIENCE
 
 STATIC = ["/static/dashboard.css", "/static/dashboard.js"]
 STREAMED = {"/live": 404, "/live?page=/workers": 200, "/export": 200, "/metrics": 200}
@@ -102,6 +105,66 @@ async def test_metrics_are_for_no_role_that_sees_some_names_only(role: Role, bui
             answer = await request(app, route, method=method)
             assert answer.status == (405 if method == "POST" else status), (route, method)
             check_headers(answer)
+
+
+async def test_job_that_is_cancelled_because_of_a_hidden_one_does_not_show_it(
+    scheduler: Scheduler, build: Callable[..., App], app: App
+) -> None:
+    async def work() -> None: ...
+
+    for name in ("payroll.bonus", "billing.invoice"):
+        scheduler.register(work, name=name)
+    parent = await scheduler.enqueue("payroll.bonus", job_id="bonus-of-eve", delay=60)
+    child = await scheduler.enqueue("billing.invoice", job_id="child", after=[parent])
+    await scheduler.cancel_job(parent)
+    late = await scheduler.enqueue("billing.invoice", job_id="late", after=[parent])
+    restricted = build(authorize=lambda _: Access("bob", "admin", names=("billing.*",)))
+    routes = ["/", "/jobs", "/errors?since=all", "/export", "/export?format=csv", "/runs", "/live?page=/jobs"]
+    for url in [*routes, *(f"/job?id={each}" for each in (child, late)), f"/live?page=/job&id={child}"]:
+        for headers in ({}, JSON):
+            if url.startswith("/live"):
+                async with asyncio.timeout(PATIENCE), stream(restricted, url) as read:
+                    text = await read() + await read()
+            else:
+                text = (await request(restricted, url, headers=headers)).text
+            assert "bonus" not in text, url
+            assert "ended as" not in text, url
+    for q in ("error:*bonus*", "error:~ended", "-error:*bonus*"):
+        found = (await request(restricted, f"/jobs?q={quote(q)}", headers=JSON)).data["items"]
+        assert len(found) == (2 if q.startswith("-") else 0), q
+    (group,) = (await request(restricted, "/errors?since=all", headers=JSON)).data["items"]
+    assert group["count"] == 2
+    for each in (child, late):
+        shown = await request(app, f"/job?id={each}")
+        assert "bonus-of-eve" in Page(shown.text).text
+        job = await scheduler.get_job(each)
+        assert job is not None
+        assert "bonus-of-eve" in (job.errors[-1].message or "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_shown"),
+    [
+        ({}, True),
+        ({"authorize": lambda _: Access("bob", sees_arguments=False)}, False),
+        ({"redact": ["number"]}, False),
+        ({"redact": ["other"]}, True),
+    ],
+)
+async def test_unique_key_is_shown_to_those_who_see_all_arguments(
+    scheduler: Scheduler, build: Callable[..., App], arguments: dict[str, Any], is_shown: bool
+) -> None:
+    async def charge(number: int) -> None: ...
+
+    scheduler.register(charge, name="charge")
+    job_id = await scheduler.enqueue("charge", kwargs={"number": 4711}, delay=60, unique=Unique())
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    assert job.unique_key is not None
+    for headers in ({}, JSON):
+        answer = await request(build(**arguments), f"/job?id={job_id}", headers=headers)
+        assert (job.unique_key in answer.text) is is_shown
+        assert is_shown or "[hidden]" in answer.text
 
 
 async def test_nothing_is_read_before_the_decision(scheduler: Scheduler) -> None:

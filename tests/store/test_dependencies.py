@@ -14,6 +14,7 @@ import pytest
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.events import JobCancelled, JobEvent
+from pg_scheduler.jobs.history import PARENT, errors_from
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
     CompleteOutcome,
@@ -35,6 +36,7 @@ COMPLETE = CompleteOutcome()
 FREE = ("pending", None)
 BLOCKED = ("pending", "after")
 CANCELLED = ("cancelled", None)
+NOT_COMPLETED = "a job after which this job was to run did not complete"
 
 
 async def settle(store: Store, claim: Claim, outcome: Outcome = COMPLETE) -> None:
@@ -112,7 +114,9 @@ async def test_job_is_cancelled_with_the_reason_when_a_parent_does_not_complete(
     assert await state(pool, "c", "any") == [CANCELLED, FREE]
     found = await row(pool, "c")
     reason = f"job 'a', after which this job was to run, ended as '{status}'"
-    assert (found["error_message"], found["finished_at"]) == (reason, NOW)
+    assert (found["error_message"], found["finished_at"]) == (NOT_COMPLETED, NOW)
+    (entry,) = errors_from(found["errors"])
+    assert (entry.outcome, entry.message, entry.ended_at) == (PARENT, reason, NOW)
     assert published == [JobCancelled("c", NAME, 0, reason=reason)]
     await settle(store, b)
     assert await state(pool, "c") == [CANCELLED]
@@ -140,7 +144,7 @@ async def test_cancellation_cascades(store: Store, pool: Pool, published: list[J
     await settle(store, a, FailOutcome("no"))
     assert await state(pool, *"bcd", "end") == [CANCELLED] * 3 + [FREE]
     assert [event.job_id for event in published] == ["b", "c", "d"]
-    assert "job 'c'" in (await row(pool, "d"))["error_message"]
+    assert "job 'c'" in (await row(pool, "d"))["errors"]
     assert await column(pool, "on_end") == dict.fromkeys([*"abcd", "end"])
 
 

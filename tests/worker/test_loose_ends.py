@@ -60,7 +60,7 @@ async def test_scan_corrects_jobs_that_wait_for_a_deleted_job(
     await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'a'")
     await parts.scanner().run_once()
     assert await state(pool, "b") == [("cancelled", None)]
-    reason = await pool.fetchval("SELECT error_message FROM scheduled_jobs WHERE job_id = 'b'")
+    reason = await pool.fetchval("SELECT errors -> -1 ->> 'message' FROM scheduled_jobs WHERE job_id = 'b'")
     assert reason == "job 'a', after which this job was to run, does not exist"
 
 

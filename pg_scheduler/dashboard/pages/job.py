@@ -22,6 +22,7 @@ from pg_scheduler.inspect.remedies import command as shell_command
 from pg_scheduler.inspect.schedule_history import PastFire
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.timeline import Event, timeline_of
+from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.metadata import trace_id_of
 from pg_scheduler.jobs.model import Job, JobStatus
@@ -33,6 +34,7 @@ MAX_CHANGES: Final = 10
 
 OTHERS: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.AFTER: "waits for other jobs",
+    ReasonCode.CANCELLED: "by a caller, by itself, or because of another job",
     ReasonCode.EXPIRED: "did not start before it expired",
     ReasonCode.LOOP_BLOCKED: "the event loop of its worker, or of every worker that claims it, is blocked",
     ReasonCode.LIMIT: "waits for a limit",
@@ -68,6 +70,7 @@ class JobPage:
     worker: str | None
     blocked_on: str | None
     unique_key: str | None
+    """Hidden with any of its arguments: a key may contain a digest of them, which can be guessed."""
     schedule: str | None
     fire_time: datetime | None
     schedule_results: Sequence[PastFire]
@@ -107,6 +110,8 @@ async def build(request: PageRequest) -> JobPage:
         raise missing from error
     if job is None or not request.access.sees_name(job.job_name):
         raise missing
+    if request.access.visible_names is not None:
+        job = replace(job, errors=tuple(each for each in job.errors if each.outcome != PARENT))
     try:
         explanation = await request.inspector.explain_job(job_id)
     except JobNotFoundError as error:  # deleted since
@@ -140,7 +145,7 @@ def _visible(explanation: Explanation, job: Job, request: PageRequest) -> Explan
 
 
 def _without_others(reason: Reason) -> Reason:
-    if reason.code is ReasonCode.EXPIRED:  # its remedy concerns the job itself
+    if reason.code in {ReasonCode.CANCELLED, ReasonCode.EXPIRED}:  # their remedies concern the job itself
         return replace(reason, text=OTHERS[reason.code])
     return replace(reason, text=OTHERS[reason.code], remedy=None, command=None)
 
@@ -189,7 +194,7 @@ def _page(job: Job, explanation: Explanation, result: str | None, request: PageR
         misfire_grace_s=job.misfire_grace_time,
         worker=job.worker_id,
         blocked_on=_blocked_on(job, request),
-        unique_key=job.unique_key,
+        unique_key=HIDDEN if job.unique_key and not _sees_all(job, request) else job.unique_key,
         schedule=job.schedule_id,
         fire_time=job.fire_time,
         schedule_results=(),
@@ -220,12 +225,22 @@ def _arguments(job: Job, request: PageRequest) -> str:
     return json_text({"args": job.args, "kwargs": job.kwargs})
 
 
+def _sees_all(job: Job, request: PageRequest) -> bool:
+    """Return whether the request may see all that the job contains."""
+    values = _values(job)
+    hidden = request.settings.redaction.values(values)
+    return request.access.sees_arguments and bool(plain(hidden) == plain(values))
+
+
+def _values(job: Job) -> dict[str, Any]:
+    return {"args": list(job.args), "kwargs": job.kwargs, "metadata": job.metadata}
+
+
 def _command(job: Job, request: PageRequest) -> str | None:
     """Return the command that adds such a job; None if the request may not see all that it contains."""
-    values = {"args": list(job.args), "kwargs": job.kwargs, "metadata": job.metadata}
-    hide = request.settings.redaction.values
-    if not request.access.sees_arguments or plain(hide(values)) != plain(values):
+    if not _sees_all(job, request):
         return None
+    values = _values(job)
     try:
         options = [f"--{name}={json.dumps(value)}" for name, value in values.items() if value]
     except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have

@@ -116,18 +116,24 @@ RETURNING job_id;
 -- name: cancel_blocked
 -- route: caller
 -- Cancel jobs that wait in vain ($1), with the reasons $2. If one is running, its waiting definition is dropped.
+--
+-- The reasons name other jobs, which a reader of this one may not be allowed to see. So they are in the history only.
 WITH place AS MATERIALIZED ({places})
-UPDATE {schema}scheduled_jobs SET
+UPDATE {schema}scheduled_jobs AS job SET
     status        = CASE WHEN status = 'pending' THEN 'cancelled' ELSE status END,
     finished_at   = CASE WHEN status = 'pending' THEN coalesce($3, now()) END,
-    error_message = CASE WHEN status = 'pending' THEN ($2::text[])[{place}] ELSE error_message END,
+    error_message = CASE WHEN status = 'pending'
+        THEN 'a job after which this job was to run did not complete' ELSE error_message END,
+    errors        = CASE WHEN status = 'pending' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
+        || jsonb_build_object('outcome', 'parent', 'message', ($2::text[])[{place}],
+            'ended_at', coalesce($3, now()))) ELSE errors END,
     blocked_on    = NULL,
     on_end        = CASE WHEN status = 'pending' THEN {on_end_with_result} ELSE on_end - 'replacement' END
 FROM place
 WHERE job_id = ANY ($1)
   AND (status = 'pending' AND coalesce(blocked_on, '') = 'after'
        OR status = 'running' AND (on_end -> 'replacement' ->> 'blocked_on') = 'after')
-RETURNING job_id, job_name, attempt, error_message, finished_at IS NOT NULL AS ended,
+RETURNING job_id, job_name, attempt, finished_at IS NOT NULL AS ended,
     finished_at IS NOT NULL AND on_end IS NOT NULL AS has_consequences;
 
 -- name: table_blocks_of_edges
