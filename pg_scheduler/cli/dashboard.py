@@ -87,6 +87,7 @@ async def serve(
 ) -> None:
     """Serve the dashboard of a Scheduler, and say where, until SIGTERM or SIGINT."""
     from pg_scheduler.dashboard import dashboard as create  # noqa: PLC0415 - needs the extra
+    from pg_scheduler.dashboard.link import OneTimeLink  # noqa: PLC0415
 
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -95,13 +96,16 @@ async def serve(
         raise cannot_listen(host, port, error) from error
     with listening:
         bound = listening.getsockname()[1]
-        authorize, query = _authorization(auth, bound, role)
+        authorize = _authorization(auth, bound, role)
+        app, query = create(scheduler, authorize=authorize, read_only=read_only), ""
+        if isinstance(authorize, OneTimeLink):
+            app, query = authorize.before(app), authorize.query
         say(f"serving {address(host, bound)}/{query}")
-        await _serve(create(scheduler, authorize=authorize, read_only=read_only), listening)
+        await _serve(app, listening)
 
 
-def _authorization(auth: str, port: int, role: str | None = None) -> tuple[Authorize, str]:
-    """Return the function of a value of ``--auth``, and the query of the link."""
+def _authorization(auth: str, port: int, role: str | None = None) -> Authorize:
+    """Return the function of a value of ``--auth``."""
     from pg_scheduler.dashboard import Access, basic_auth, trusted_header  # noqa: PLC0415 - needs the extra
     from pg_scheduler.dashboard.access import MAX_ACTOR_LENGTH  # noqa: PLC0415
     from pg_scheduler.dashboard.link import OneTimeLink  # noqa: PLC0415
@@ -111,8 +115,7 @@ def _authorization(auth: str, port: int, role: str | None = None) -> tuple[Autho
         raise CommandError(ExitCode.USAGE, f"--role must be viewer, operator or admin, not {role!r}")
     kind, _, header = auth.partition(":")
     if auth == "token":
-        link = OneTimeLink(f"pg_scheduler_{port}", cast("Role", role or "admin"))
-        return link, link.query
+        return OneTimeLink(f"pg_scheduler_{port}", cast("Role", role or "admin"))
     chosen = cast("Role", role or "viewer")
     if auth == "basic":
         password = os.environ.get(PASSWORD, "")
@@ -120,11 +123,11 @@ def _authorization(auth: str, port: int, role: str | None = None) -> tuple[Autho
             raise CommandError(ExitCode.USAGE, f"--auth basic needs a password; set {PASSWORD}")
         user = os.environ.get(USER, "admin")
         try:
-            return basic_auth(user, password, access=Access(user[:MAX_ACTOR_LENGTH], chosen)), ""
+            return basic_auth(user, password, access=Access(user[:MAX_ACTOR_LENGTH], chosen))
         except ValueError as error:
             raise CommandError(ExitCode.USAGE, f"{USER}: {error}") from error
     if kind == "proxy" and header:
-        return trusted_header(header, role=chosen), ""
+        return trusted_header(header, role=chosen)
     raise CommandError(ExitCode.USAGE, f"--auth must be token, basic or proxy:HEADER, not {auth!r}")
 
 

@@ -1,21 +1,42 @@
-"""Let in the browser that opens a link which only the terminal shows."""
+"""Let in the browser that opens a link which only the terminal shows, and confirms it.
+
+Programs open links too: those that preview a message, scan it or fetch a page in advance. So the link shows a
+page with a button, and only the POST of the button uses it up. Its redirect comes from this site, so the
+browser sends the strict cookie with it, wherever the link was clicked.
+"""
 
 from __future__ import annotations
 
 import secrets
 from hmac import compare_digest
+from html import escape
+from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pg_scheduler.dashboard.access import Access
+from pg_scheduler.dashboard.context import base_of
+from pg_scheduler.dashboard.headers import secured
 from pg_scheduler.dashboard.rights import Role
 
 __all__ = ["OneTimeLink"]
 
+PAGE: Final = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>Open the dashboard</title></head>
+<body><main>
+<h1>Dashboard</h1>
+<p>This link lets in one browser.</p>
+<form method="post" action="{action}"><button autofocus>Open the dashboard</button></form>
+</main></body>
+</html>
+"""
+
 
 class OneTimeLink:
-    """An ``authorize=``: the first request with the token receives a cookie.
+    """An ``authorize=`` for the browser that receives the cookie of the link.
 
     The cookie lasts as long as this object.
 
@@ -40,11 +61,31 @@ class OneTimeLink:
         given = request.cookies.get(self._name, "")
         if compare_digest(given.encode(), self._cookie.encode()):
             return self._access
+        text = "open the link that the terminal shows; it works once, so start the dashboard again\n"
+        return PlainTextResponse(text, status_code=403)
+
+    def before(self, app: ASGIApp) -> ASGIApp:
+        """Return the application with the page of the link before it."""
+
+        async def entrance(scope: Scope, receive: Receive, send: Send) -> None:
+            answer = self._answer(Request(scope)) if scope["type"] == "http" else None
+            if answer is None:
+                await app(scope, receive, send)
+            else:
+                has_body = scope["method"] != "HEAD"
+                await answer(scope, receive, secured(send, has_policy=True, has_body=has_body))
+
+        return entrance
+
+    def _answer(self, request: Request) -> Response | None:
+        """Return the answer to the link; None to any other request."""
         token = request.query_params.get("token", "")
         if self._token is None or not compare_digest(token.encode(), self._token.encode()):
-            text = "open the link that the terminal shows; it works once, so start the dashboard again\n"
-            return PlainTextResponse(text, status_code=403)
+            return None
+        root = "/" + f"{base_of(request, trust_forwarded=False)}/".lstrip("/")
+        if request.method != "POST":
+            return HTMLResponse(PAGE.format(action=escape(root + self.query)))
         self._token = None
-        answer = RedirectResponse(request.url.path, status_code=303)
+        answer = RedirectResponse(root, status_code=303)
         answer.set_cookie(self._name, self._cookie, httponly=True, samesite="strict")
         return answer

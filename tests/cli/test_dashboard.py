@@ -47,9 +47,9 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def get(port: int, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+def get(port: int, path: str, headers: Mapping[str, str] | None = None, *, method: str = "GET") -> Answer:
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
-        connection.request("GET", path, headers=dict(headers or {}))
+        connection.request(method, path, headers=dict(headers or {}))
         with connection.getresponse() as answer:
             return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
 
@@ -58,11 +58,13 @@ def test_link_works_once_and_its_cookie_until_a_signal(dsn: str) -> None:
     with running(dsn) as (process, port, path):
         assert get(port, "/").status == 403
         assert get(port, "/?token=wrong").status == 403
-        first = get(port, path)
+        assert get(port, "/?token=wrong", method="POST").status == 405
+        first = get(port, path, method="POST")
         assert (first.status, first.headers["location"]) == (303, "/")
         cookie = first.headers["set-cookie"]
         assert {"HttpOnly", "SameSite=strict"} <= set(cookie.split("; "))
-        assert get(port, path).status == 403, "the link was used"
+        for method, status in (("GET", 403), ("POST", 405)):
+            assert get(port, path, method=method).status == status, "the link was used"
         headers = {"cookie": cookie.partition(";")[0]}
         page = get(port, "/", headers)
         assert page.status == 200
@@ -76,6 +78,26 @@ def test_link_works_once_and_its_cookie_until_a_signal(dsn: str) -> None:
                 assert process.wait(PATIENCE) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
+
+
+def test_link_is_used_up_by_its_button_only(dsn: str) -> None:
+    with running(dsn) as (_, port, path):
+        assert get(port, path, method="HEAD").body == b""
+        for headers in ({}, {"sec-purpose": "prefetch;prerender"}, {"user-agent": "preview"}):
+            shown = get(port, path, headers)
+            assert (shown.status, "set-cookie" in shown.headers) == (200, False)
+            assert "form-action 'self'" in shown.headers["content-security-policy"]
+            form = re.search(r'<form method="post" action="([^"]+)"><button', shown.body.decode())
+            assert form
+            assert form[1] == path
+        assert get(port, path, method="POST").status == 303
+
+
+def test_link_leads_to_the_root_whatever_its_path(dsn: str) -> None:
+    with running(dsn) as (_, port, path):
+        for start in ("//evil.example", "/\\evil.example", "//evil.example/%2e%2e"):
+            assert f'action="{path}"'.encode() in get(port, f"{start}{path}").body
+        assert get(port, f"//evil.example{path}", method="POST").headers["location"] == "/"
 
 
 def test_password_lets_in(dsn: str) -> None:
@@ -106,9 +128,7 @@ def test_wrong_authorization_is_a_usage_error(
 
 
 def test_users_of_a_proxy_are_let_in() -> None:
-    authorize, query = dashboard._authorization("proxy:X-Auth-User", 1)
-    assert callable(authorize)
-    assert query == ""
+    assert callable(dashboard._authorization("proxy:X-Auth-User", 1))
 
 
 @pytest.mark.parametrize(("role", "status"), [(None, 403), ("operator", 400)])
