@@ -1,27 +1,82 @@
-"""Calls in a thread of their own."""
+"""Search for fire times in a thread of its own, for a limited time.
+
+A trigger of the application may take any time, never return, or raise what would end the process. The thread
+of a search that never returns cannot be ended: it is left behind as a daemon, which delays neither a shutdown
+nor the exit, and further searches of the same trigger are rejected until it returns.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
 
-__all__ = ["call_in_own_thread"]
+from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.triggers.base import SearchLimitError
 
-P = ParamSpec("P")
+__all__ = ["search_in_own_thread"]
+
 R = TypeVar("R")
 
+WAITS: Final = 10
+"""Waits for the end of a search. A process that is suspended, or whose loop is blocked, loses only one."""
 
-async def call_in_own_thread(func: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function in a new thread.
+WAIT_S: Final = 0.5
+
+REMEDY: Final = "next_after() must compute its result from its arguments alone, in milliseconds"
+
+_left_behind: Final[dict[str, Future[Any]]] = {}
+"""Searches that have not returned in time, by trigger."""
+
+
+async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: int = WAITS) -> R:
+    """Return what a function returns that calls a trigger.
 
     ``asyncio.to_thread()`` would wait for a thread of the event loop, and all of these may be waiting for
     this call: they may call blocking methods of the Scheduler.
+
+    Args:
+        trigger: The trigger as JSON.
+        search: The function.
+        waits: Its time limit, in half seconds.
+
+    Raises:
+        SearchLimitError: It has not returned in time, or an earlier one with this trigger still runs.
+        ValueError: It raised an exception that is no Exception, such as SystemExit.
+        Exception: It raised this exception.
     """
-    executor = ThreadPoolExecutor(1, thread_name_prefix="pg_scheduler search")
+    if trigger in _left_behind:
+        raise SearchLimitError(f"an earlier search with {trigger[:200]} has not returned yet; {REMEDY}")
+    found: Future[R] = Future()
+
+    def run() -> None:
+        if not found.set_running_or_notify_cancel():
+            return
+        try:
+            result = search()
+        except Exception as error:  # noqa: BLE001 - user code: a trigger of the application
+            found.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - it would end the process, or cancel the caller
+            failure = ValueError(f"{trigger[:200]} raised {describe(error)}; raise an Exception instead")
+            failure.__cause__ = error
+            found.set_exception(failure)
+        else:
+            found.set_result(result)
+
+    threading.Thread(target=run, name="pg_scheduler search", daemon=True).start()
+    waiting = asyncio.wrap_future(found)
     try:
-        return await asyncio.get_running_loop().run_in_executor(executor, partial(func, *args, **kwargs))
+        for _ in range(waits):
+            await asyncio.wait([waiting], timeout=WAIT_S)
+            if waiting.done():
+                return waiting.result()
+        _left_behind[trigger] = found
+        found.add_done_callback(lambda _: _left_behind.pop(trigger, None))
     finally:
-        executor.shutdown(wait=False)
+        waiting.cancel()
+    raise SearchLimitError(
+        f"the search for a fire time with {trigger[:200]} has not returned after {waits * WAIT_S:g} s; "
+        f"{REMEDY}"
+    )

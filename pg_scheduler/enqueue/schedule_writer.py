@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from pg_scheduler.enqueue.own_thread import call_in_own_thread
+from pg_scheduler.enqueue.own_thread import search_in_own_thread
 from pg_scheduler.enqueue.schedule_jobs import JobBuilder, ScheduleJobs, in_order
 from pg_scheduler.enqueue.unique_fire_times import insert_unique
 from pg_scheduler.errors import (
@@ -26,12 +27,8 @@ from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.dependencies import waiting_events
 from pg_scheduler.store.store import Store
-from pg_scheduler.triggers.at import At
 from pg_scheduler.triggers.base import INSTANT, Search, next_fire_time
-from pg_scheduler.triggers.calendar_interval import CalendarInterval
-from pg_scheduler.triggers.combine import is_fixed_delay
-from pg_scheduler.triggers.cron import Cron
-from pg_scheduler.triggers.interval import Every, FixedDelay
+from pg_scheduler.triggers.combine import is_fixed_delay, is_quick
 from pg_scheduler.triggers.serialization import kinds_of
 
 __all__ = ["ScheduleWriter"]
@@ -42,9 +39,8 @@ MAX_ATTEMPTS = 5
 TIMING = frozenset({"trigger", "start", "end", "max_runs"})
 """Fields that decide when a schedule fires."""
 
-QUICK = frozenset({At, CalendarInterval, Cron, Every, FixedDelay})
-"""Triggers that compute a fire time in microseconds. Combinations may search for half a second, and those of
-the application for any time."""
+BACKFILL_WAITS = 16
+"""Half seconds within which a backfill must find its fire times: its transaction may be idle for 10 s."""
 
 
 class ScheduleWriter:
@@ -207,7 +203,8 @@ class ScheduleWriter:
             if schedule_id not in locked:
                 raise ScheduleNotFoundError(schedule_id)
             row, now = locked[schedule_id]
-            fires = await call_in_own_thread(_fire_times, row, start, end, limit)
+            search = partial(_fire_times, row, start, end, limit)
+            fires = await search_in_own_thread(row.trigger, search, waits=BACKFILL_WAITS)
             builder = self._jobs.builder(row)
             jobs = [builder.fire_time_job(fire, fire, now) for fire in fires]
             existing = await self._store.jobs.statuses_of(
@@ -301,9 +298,9 @@ def _trigger_or_none(row: ScheduleRow) -> object:
 
 async def _searched(timed: Callable[..., ScheduleRow], row: ScheduleRow, **values: Any) -> ScheduleRow:
     """Return what ``timed()`` makes of a row; in a thread unless the search for its fire times is quick."""
-    if type(read_trigger(row.trigger)) in QUICK:
+    if is_quick(read_trigger(row.trigger)):
         return timed(row, **values)
-    return await call_in_own_thread(timed, row, **values)
+    return await search_in_own_thread(row.trigger, partial(timed, row, **values))
 
 
 def _has_same_timing(row: ScheduleRow, old: ScheduleRow) -> bool:

@@ -14,7 +14,15 @@ from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.schedules.policies import CatchUp, Overlap
 from pg_scheduler.schedules.row import Owner, ScheduleRow, read_trigger
-from pg_scheduler.triggers.base import INSTANT, Search, Trigger, next_fire_time, to_utc
+from pg_scheduler.triggers.base import (
+    INSTANT,
+    Search,
+    SearchLimitError,
+    Trigger,
+    next_fire_time,
+    to_utc,
+)
+from pg_scheduler.triggers.serialization import is_built_in
 
 __all__ = ["Schedule", "schedule_from_row"]
 
@@ -181,12 +189,12 @@ def catch_up_of(row: ScheduleRow) -> CatchUp:
 
 def _next_fire_at(row: ScheduleRow, trigger: Trigger | None) -> datetime | None:
     """Return the next fire time, also of a schedule that was resumed and awaits the next pass."""
-    if row.resume_from is None or trigger is None:
-        return row.next_fire_at
+    if row.resume_from is None or trigger is None or not is_built_in(trigger):
+        return row.next_fire_at  # no code of the application: it may take any time
     after = max(row.resume_from, row.last_fire_at or row.resume_from)
     try:
         fire = next_fire_time(trigger, after, row.anchor, Search())
-    except Exception:  # noqa: BLE001 - user code: a trigger of the application, which the next pass reports
+    except SearchLimitError:  # the next pass reports it
         return row.next_fire_at
     return None if fire is None or (row.end_at is not None and fire > row.end_at) else fire
 

@@ -14,6 +14,7 @@ from pg_scheduler.schedules.definition import anchor_for, described
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.row import NO_ARGUMENTS, ScheduleRow, next_version, read_trigger
 from pg_scheduler.triggers.base import INSTANT
+from pg_scheduler.triggers.combine import is_quick
 
 __all__ = ["NO_CHANGES", "SyncPlan", "plan_sync"]
 
@@ -146,12 +147,13 @@ def _row(
 
 
 def _timed(row: ScheduleRow, config: PeriodicJobConfig, *, after: datetime, now: datetime) -> ScheduleRow:
-    """Return the row with its first fire time after an instant; finished without one, paused by an error."""
-    try:
-        first = first_allowed(config.trigger, after=after, anchor=row.anchor, end=config.end)
-    except Exception as error:  # noqa: BLE001 - user code: a trigger of the application
-        note = f"{type(error).__name__}: {error}"[:1000].replace("\x00", "")
-        return replace(row, next_fire_at=now, paused_at=now, note=note, is_broken=True)
+    """Return the row with its first fire time after an instant; finished without one.
+
+    The planner searches for that of a trigger that may take long or raise, and pauses the schedule then.
+    """
+    if not is_quick(config.trigger):
+        return replace(row, next_fire_at=now, resume_from=after, finished_at=None)
+    first = first_allowed(config.trigger, after=after, anchor=row.anchor, end=config.end)
     return replace(row, next_fire_at=first, finished_at=now if first is None else None)
 
 

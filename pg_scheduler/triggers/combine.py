@@ -11,8 +11,12 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import lcm
+from typing import Final
 
+from pg_scheduler.triggers.at import At
 from pg_scheduler.triggers.base import INSTANT, Search, Trigger, end_of_search, next_fire_time, to_utc
+from pg_scheduler.triggers.calendar_interval import CalendarInterval
+from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every, FixedDelay
 from pg_scheduler.triggers.kinds import trigger_kind
 from pg_scheduler.triggers.part import Part, Unordered, check_count, check_parts, parts_of
@@ -38,9 +42,14 @@ __all__ = [
     "either",
     "first_fire_time",
     "is_fixed_delay",
+    "is_quick",
     "outside",
     "restricted_trigger",
 ]
+
+QUICK: Final = frozenset({At, CalendarInterval, Cron, Every, FixedDelay})
+"""Triggers that compute a fire time in microseconds. Combinations may search for half a second, and those of
+the application for any time."""
 
 
 class Combination(Trigger):
@@ -208,6 +217,11 @@ def restricted_trigger(trigger: Trigger) -> Trigger:
 def is_fixed_delay(trigger: Trigger) -> bool:
     """Return whether the fire times follow the ends of jobs, with or without a restriction."""
     return isinstance(restricted_trigger(trigger), FixedDelay)
+
+
+def is_quick(trigger: Trigger) -> bool:
+    """Return whether the event loop may wait for a fire time of the trigger."""
+    return type(trigger) in QUICK
 
 
 def first_fire_time(trigger: Trigger, *, after: datetime, anchor: datetime) -> datetime:

@@ -18,7 +18,7 @@ from pydantic_core import CoreSchema, core_schema
 from pg_scheduler.triggers.kinds import Kind, kind_named
 from pg_scheduler.triggers.part import MAX_DEPTH, MAX_PARTS, Part, parts_of
 
-__all__ = ["UnknownKindError", "field_schema", "from_json", "kinds_of", "to_json"]
+__all__ = ["UnknownKindError", "field_schema", "from_json", "is_built_in", "kinds_of", "to_json"]
 
 P = TypeVar("P", bound=Part)
 
@@ -82,6 +82,11 @@ def from_json(value: object, kind_of: type[P]) -> P:
 def kinds_of(part: Part) -> frozenset[str]:
     """Return the kinds that a node needs to interpret a trigger."""
     return frozenset((part.kind,)).union(*map(kinds_of, parts_of(part)))
+
+
+def is_built_in(part: Part) -> bool:
+    """Return whether all parts of a trigger are those of this package."""
+    return type(part).__module__.startswith("pg_scheduler.") and all(map(is_built_in, parts_of(part)))
 
 
 def _fields(cls: type[Part]) -> list[Field[Any]]:

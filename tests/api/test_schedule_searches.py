@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +16,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, Scheduler
-from pg_scheduler.enqueue import schedule_writer
-from pg_scheduler.enqueue.own_thread import call_in_own_thread
-from pg_scheduler.triggers import Cron, During, Every, Trigger, trigger_kind
+from pg_scheduler.enqueue import own_thread, schedule_writer
+from pg_scheduler.enqueue.own_thread import search_in_own_thread
+from pg_scheduler.triggers import Cron, During, Every, SearchLimitError, Trigger, trigger_kind
 from tests.support.worker import PATIENCE, now
 
 NAME = "searching.mail"
@@ -48,6 +50,15 @@ class Exhausted(Trigger):
         return next(fire for fire in [anchor] if fire > instant)
 
 
+@trigger_kind("tests.exiting")
+@dataclass(frozen=True)
+class Exiting(Trigger):
+    """Would end the process."""
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        sys.exit(3)
+
+
 @pytest.fixture
 async def scheduler(pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     loop = asyncio.get_running_loop()
@@ -74,11 +85,11 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[Callable[..., Any]]:
     """Return the functions that were called in threads."""
     called: list[Callable[..., Any]] = []
 
-    async def note(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        called.append(function)
-        return await call_in_own_thread(function, *args, **kwargs)
+    async def note(trigger: str, search: Callable[[], Any], **options: Any) -> Any:
+        called.append(search)
+        return await search_in_own_thread(trigger, search, **options)
 
-    monkeypatch.setattr(schedule_writer, "call_in_own_thread", note)
+    monkeypatch.setattr(schedule_writer, "search_in_own_thread", note)
     return called
 
 
@@ -110,3 +121,40 @@ async def test_trigger_that_raises_stop_iteration_is_an_error_of_the_call(schedu
         ValueError, match=r"Exhausted\(\) raised StopIteration; return None after its last fire"
     ):
         await asyncio.wait_for(scheduler.schedules.add(NAME, Exhausted()), PATIENCE)
+
+
+async def test_trigger_that_exits_the_process_is_an_error_of_the_call(scheduler: Scheduler) -> None:
+    with pytest.raises(ValueError, match="raised SystemExit: 3; raise an Exception instead"):
+        await scheduler.schedules.add(NAME, Exiting())
+    assert await scheduler.schedules.list() == []
+
+
+async def test_trigger_that_hangs_is_an_error_of_the_call(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_thread, "WAIT_S", 0.01)
+    may_return = threading.Event()
+    monkeypatch.setattr(Waiting, "call_soon", lambda _: may_return.wait(PATIENCE))
+    with pytest.raises(SearchLimitError, match=r"has not returned after 0\.1 s; next_after\(\) must"):
+        await scheduler.schedules.add(NAME, Waiting(9))
+    may_return.set()
+    assert await scheduler.schedules.list() == []
+
+
+HANGING = """
+import asyncio, threading
+from pg_scheduler.enqueue import own_thread
+own_thread.WAIT_S = 0.01
+try:
+    asyncio.run(own_thread.search_in_own_thread("{}", threading.Event().wait))
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_search_that_hangs_does_not_delay_the_exit_of_the_process() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert "has not returned" in ended.stdout
+    assert ended.stderr == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -18,6 +18,7 @@ from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
+from pg_scheduler.triggers import Trigger, trigger_kind
 from pg_scheduler.worker.maintenance.planner import FAST_POLL_INTERVAL_S, POLL_INTERVAL_S
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, Recorder, new_worker
@@ -35,6 +36,19 @@ def clock() -> FakeClock:
 @pytest.fixture
 def parts(clocked: Store, bus: EventBus) -> Parts:
     return Parts(clocked, bus)
+
+
+@trigger_kind("tests.faulty")
+@dataclass(frozen=True)
+class Faulty(Trigger):
+    """Raises an error with a character that no row can store."""
+
+    is_repaired: bool = False
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime:
+        if not self.is_repaired:
+            raise OSError("no network\x00")
+        return instant + MINUTE
 
 
 async def work() -> None: ...
@@ -495,3 +509,21 @@ async def test_planner_enqueues_the_other_schedules_when_one_row_is_invalid(
         updated_at=NOON + 2 * MINUTE,
         version=2,
     )
+
+
+async def test_planner_pauses_a_declared_schedule_whose_trigger_raises_until_its_declaration_changes(
+    parts: Parts, clock: FakeClock, seen: Recorder
+) -> None:
+    periodic(trigger=Faulty(), dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    broken = await row(parts.store)
+    assert (broken.is_broken, broken.note, broken.paused_at) == (True, "OSError: no network\\x00", NOON)
+    assert [event.dedup_key for event in seen.of(PeriodicJobBroken)] == [KEY]
+    periodic_catalogue.clear()
+    periodic(trigger=Faulty(is_repaired=True), dedup_key=KEY)(work)
+    planner.book.forget_sync()
+    await planner.run_once()
+    repaired = await row(parts.store)
+    assert (repaired.is_broken, repaired.note, repaired.paused_at) == (False, None, None)
+    assert repaired.next_fire_at == NOON + MINUTE

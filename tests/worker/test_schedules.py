@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import asyncpg
 import pytest
@@ -33,6 +34,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.api.schedules import Schedules
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.enqueue import own_thread
 from pg_scheduler.events import (
     EventBus,
     JobBlocked,
@@ -72,7 +74,7 @@ from pg_scheduler.triggers import (
 )
 from pg_scheduler.worker.maintenance import planner, vacuum
 from tests.support.parts import Parts
-from tests.support.worker import LEASE, Recorder, new_worker
+from tests.support.worker import LEASE, PATIENCE, Recorder, new_worker
 
 NOON = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -101,6 +103,59 @@ class Raising(Trigger):
         if instant >= self.until:
             raise RuntimeError("a bug of the application")
         return self.until
+
+
+@trigger_kind("tests.ending")
+@dataclass(frozen=True)
+class Ending(Trigger):
+    """Raises what would end the process or the task that calls it."""
+
+    name: str
+    errors: ClassVar[dict[str, BaseException]] = {
+        "exit": SystemExit(3),
+        "interrupt": KeyboardInterrupt(),
+        "cancel": asyncio.CancelledError(),
+        "close": GeneratorExit(),
+    }
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        if instant > NOON:
+            raise self.errors[self.name]
+        return NOON + MINUTE
+
+
+@trigger_kind("tests.hanging")
+@dataclass(frozen=True)
+class Hanging(Trigger):
+    """Computes its first fire time at once, and the next ones when the test permits it."""
+
+    number: int
+    calls: ClassVar[list[int]] = []
+    has_called: ClassVar[threading.Event] = threading.Event()
+    may_return: ClassVar[threading.Event] = threading.Event()
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        if instant > NOON:
+            self.calls.append(self.number)
+            self.has_called.set()
+            self.may_return.wait()
+        return instant + MINUTE
+
+
+@pytest.fixture
+def hanging() -> Iterator[type[Hanging]]:
+    Hanging.calls.clear()
+    Hanging.has_called.clear()
+    Hanging.may_return.clear()
+    yield Hanging
+    end_searches()
+
+
+def end_searches() -> None:
+    Hanging.may_return.set()
+    for thread in threading.enumerate():
+        if thread.name == "pg_scheduler search":
+            thread.join(PATIENCE)
 
 
 class Bench:
@@ -499,6 +554,56 @@ async def test_trigger_that_raises_pauses_its_own_schedule_only(bench: Bench, se
     assert [event.schedule_id for event in seen.of(ScheduleBroken)] == ["raising"]
     next_fires = {row.schedule_id: row.next_fire_at for row in await bench.schedules.list(paused=False)}
     assert next_fires == {KEY: NOON + 3 * MINUTE, "other": NOON + 4 * MINUTE}
+
+
+@pytest.mark.parametrize("name", Ending.errors)
+async def test_trigger_that_raises_what_ends_a_process_pauses_its_own_schedule_only(
+    bench: Bench, seen: Recorder, name: str
+) -> None:
+    await bench.add(Every(MINUTE))
+    await bench.add(Ending(name), schedule_id="ending")
+    await bench.plan(MINUTE)
+    assert [event.schedule_id for event in seen.of(ScheduleBroken)] == ["ending"]
+    broken = await bench.schedules.get("ending")
+    assert broken is not None
+    assert broken.note is not None
+    assert f"raised {type(Ending.errors[name]).__name__}" in broken.note
+    assert await bench.minutes() == [1]
+
+
+async def test_trigger_that_is_slow_delays_no_other_schedule(bench: Bench, hanging: type[Hanging]) -> None:
+    await bench.add(hanging(1), schedule_id="slow")
+    await bench.add(Every(MINUTE))
+    planning = asyncio.create_task(bench.plan(MINUTE))
+    assert await asyncio.to_thread(hanging.has_called.wait, PATIENCE)
+    assert [job.schedule_id for job in await bench.jobs()] == [KEY]
+    hanging.may_return.set()
+    await planning
+    assert await bench.minutes() == [1, 1]
+
+
+async def test_trigger_that_hangs_pauses_its_own_schedule_and_is_not_called_again_meanwhile(
+    bench: Bench, hanging: type[Hanging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.add(hanging(2))
+    monkeypatch.setattr(own_thread, "WAIT_S", 0.01)
+    await bench.plan(MINUTE)
+    paused = await bench.get()
+    assert paused.paused_at == NOON + MINUTE
+    assert paused.note is not None
+    assert "has not returned after 0.1 s" in paused.note
+    assert hanging.calls == [2]
+    await bench.schedules.resume(KEY)
+    await bench.plan()
+    refused = await bench.get()
+    assert refused.note is not None
+    assert "an earlier search" in refused.note
+    assert hanging.calls == [2]
+    end_searches()
+    monkeypatch.undo()
+    await bench.schedules.resume(KEY)
+    await bench.plan()
+    assert (await bench.get()).note is None
 
 
 @pytest.mark.parametrize(

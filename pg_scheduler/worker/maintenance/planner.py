@@ -3,7 +3,11 @@
 Every node runs a planner, and plans the schedules whose task and trigger it has registered. One transaction
 locks due rows, inserts the jobs of their fire times and advances the rows; rows that another planner has
 locked are skipped. The fire time is part of the job's id, so even a row that was set back by hand cannot
-enqueue a fire time twice while its job exists. An error of one trigger pauses its own schedule only.
+enqueue a fire time twice while its job exists.
+
+An error of one trigger pauses its own schedule only. Triggers of the application, which may take any time,
+are called in a thread, and planned in a transaction without the others. It keeps their rows locked, so no
+other node calls a trigger that hangs here.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
 from pg_scheduler.enqueue.outbox import Outbox
+from pg_scheduler.enqueue.own_thread import search_in_own_thread
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs, in_order
 from pg_scheduler.enqueue.unique_fire_times import insert_unique
@@ -45,6 +50,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.base import INSTANT, Trigger
 from pg_scheduler.triggers.combine import is_fixed_delay
 from pg_scheduler.triggers.kinds import registered_kinds
+from pg_scheduler.triggers.serialization import is_built_in
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
@@ -82,6 +88,44 @@ class UniquePlan:
     last_job_id: str | None
     following: datetime | None
     """The next fire time if none of them does."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueSearch:
+    """A search for the due fire times of a schedule, which calls no code of the application but the trigger.
+
+    Attributes:
+        grace: The misfire grace time in seconds; None for no limit.
+        is_busy: Whether the last job is unfinished and the overlap policy drops fire times.
+        is_unique: Whether the database may reject the jobs.
+    """
+
+    row: ScheduleRow
+    trigger: Trigger
+    now: datetime
+    grace: int | None
+    is_busy: bool
+    is_unique: bool
+
+    def run(self) -> tuple[Advance, list[timedelta], datetime | None]:
+        """Return the due fire times, the jitter of each, and the next fire time if all jobs are rejected."""
+        row, trigger = self.row, self.trigger
+        due = advance(
+            trigger,
+            anchor=row.anchor,
+            first=_first(row, trigger),
+            now=self.now,
+            end=row.end_at,
+            catch_up=catch_up_of(row),
+            grace_s=self.grace,
+            runs_left=None if row.max_runs is None else max(row.max_runs - row.runs, 0),
+            is_busy=self.is_busy,
+        )
+        following = due.next_fire_at
+        if following is None and due.last_fire_at is not None and self.is_unique:
+            after = max(due.last_fire_at, self.now) if is_fixed_delay(trigger) else due.last_fire_at
+            following = first_allowed(trigger, after=after, anchor=row.anchor, end=row.end_at)
+        return due, [_jitter(row, trigger, each) for each in due.fire_times], following
 
 
 @dataclass(slots=True)
@@ -157,12 +201,22 @@ class Planner(Service):
             self._signals.switches_written()
 
     async def _plan(self, plannable: Plannable) -> int:
-        """Plan due schedules in one transaction; return how many were locked for it."""
+        """Plan due schedules; return how many were locked for it."""
+        planned, left = await self._plan_some(plannable, built_in=True)
+        return planned if not left else planned + (await self._plan_some(plannable, built_in=False))[0]
+
+    async def _plan_some(self, plannable: Plannable, *, built_in: bool) -> tuple[int, int]:
+        """Plan due schedules with built-in triggers, or the others, in one transaction.
+
+        Returns:
+            How many were locked for it, and how many others are due.
+        """
         schedules = self._store.schedules
         async with self._store.connections.transaction(reserved=True) as connection:
-            rows, now = await schedules.lock_due(plannable, MAX_ROWS, on=connection)
+            due, now = await schedules.lock_due(plannable, MAX_ROWS, on=connection)
             if now is None:
-                return 0
+                return 0, 0
+            rows = [row for row in due if _is_built_in(row) == built_in]
             unfinished = await self._unfinished(rows, connection)
             planned = await self._plan_rows(rows, now, unfinished)
             if planned.jobs:
@@ -180,7 +234,7 @@ class Planner(Service):
             self._signals.jobs_planned()
         for job_id in planned.cancelled:
             await self._cancel(job_id)
-        return len(rows) if planned.changes else 0
+        return len(rows) if planned.changes else 0, len(due) - len(rows)
 
     async def _cancel(self, job_id: str) -> None:
         """Cancel the job that a new one replaces. If the planner dies before, the new one waits for it."""
@@ -202,7 +256,7 @@ class Planner(Service):
         began = time.monotonic()
         for row in rows:
             try:
-                self._plan_row(row, now, unfinished, planned)
+                await self._plan_row(row, now, unfinished, planned)
             except Exception as error:  # noqa: BLE001 - user code: a trigger of the application, and its row
                 planned.changes.append(
                     ScheduleChange(row.schedule_id, error=describe(error)[:MAX_NOTE_LENGTH])
@@ -214,7 +268,7 @@ class Planner(Service):
                 break
         return planned
 
-    def _plan_row(
+    async def _plan_row(
         self, row: ScheduleRow, now: datetime, unfinished: Mapping[str, LastJob], planned: Planned
     ) -> None:
         last = unfinished.get(row.last_job_id or "") if row.overlap != Overlap.ALLOW else None
@@ -225,26 +279,16 @@ class Planner(Service):
             return  # it is about to end: the next pass decides
         builder = self._jobs.builder(row)
         trigger = read_trigger(row.trigger)
-        due = advance(
-            trigger,
-            anchor=row.anchor,
-            first=_first(row, trigger),
-            now=now,
-            end=row.end_at,
-            catch_up=catch_up_of(row),
-            grace_s=builder.grace,
-            runs_left=None if row.max_runs is None else max(row.max_runs - row.runs, 0),
-            is_busy=is_busy,
+        search = DueSearch(row, trigger, now, builder.grace, is_busy, builder.is_unique)
+        due, delays, following = (
+            search.run() if _is_built_in(row) else await search_in_own_thread(row.trigger, search.run)
         )
         jobs = [
-            builder.fire_time_job(each, each + _jitter(row, trigger, each), now) for each in due.fire_times
+            builder.fire_time_job(each, each + delay, now)
+            for each, delay in zip(due.fire_times, delays, strict=True)
         ]
         last_job_id = None if last is None else row.last_job_id
         if jobs and builder.is_unique:
-            following = due.next_fire_at
-            if following is None and due.last_fire_at is not None:
-                after = max(due.last_fire_at, now) if is_fixed_delay(trigger) else due.last_fire_at
-                following = first_allowed(trigger, after=after, anchor=row.anchor, end=row.end_at)
             planned.unique.append(UniquePlan(row, due, jobs, last_job_id, following))
             return
         if row.overlap != Overlap.ALLOW:
@@ -307,6 +351,13 @@ def _add(
             is_finished=due.is_finished,
         )
     )
+
+
+def _is_built_in(row: ScheduleRow) -> bool:
+    try:
+        return is_built_in(read_trigger(row.trigger))
+    except ValueError:  # planning it reports the error
+        return True
 
 
 def _first(row: ScheduleRow, trigger: Trigger) -> datetime | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.schedules.sync import SyncPlan, plan_sync
-from pg_scheduler.triggers import Trigger, trigger_kind
 from pg_scheduler.triggers.cron import Cron
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -236,25 +235,3 @@ def test_schedule_without_a_fire_time_before_its_end_is_finished() -> None:
     assert stored(config).finished_at is None  # its first fire time is due, and is missed
     (row,) = write(PeriodicJobConfig(make(), 2 * HOUR, end=NOW + HOUR), now=NOW).write
     assert (row.next_fire_at, row.finished_at) == (None, NOW)
-
-
-@dataclass(frozen=True)
-class Faulty(Trigger):
-    """Raises an error with a character that no row can store."""
-
-    is_repaired: bool = False
-
-    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime:
-        if not self.is_repaired:
-            raise OSError("no network\x00")
-        return instant + HOUR
-
-
-def test_schedule_whose_trigger_raises_is_paused_until_its_declaration_changes() -> None:
-    trigger_kind("faulty")(Faulty)
-    broken = stored(PeriodicJobConfig(make(), trigger=Faulty(), dedup_key="k"))
-    assert (broken.is_broken, broken.note, broken.paused_at) == (True, "OSError: no network", NOW)
-    repaired = PeriodicJobConfig(make(), trigger=Faulty(is_repaired=True), dedup_key="k")
-    (row,) = write(repaired, rows=(broken,), now=NOW + MINUTE).write
-    assert (row.is_broken, row.note, row.paused_at) == (False, None, None)
-    assert row.next_fire_at == NOW + MINUTE + HOUR
