@@ -1240,6 +1240,43 @@ async def test_backfill_enqueues_missing_fire_times_in_order(bench: Bench) -> No
         await bench.schedules.backfill(KEY, NOON, NOON + HOUR + SECOND, limit=6)
 
 
+async def test_jobs_run_one_by_one_after_a_backfill_of_fire_times_to_come(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ALL)
+    await bench.plan(MINUTE)
+    await bench.schedules.backfill(KEY, NOON + 2 * MINUTE, NOON + 3 * MINUTE + SECOND)
+    ran = []
+    for _ in range(4):
+        await bench.plan(MINUTE)  # the first two fire times have their jobs already
+        await bench.schedules.trigger(KEY)
+    while claims := await bench.claim():
+        (claim,) = claims
+        ran.append(claim.job_id)
+        await bench.settle(claim, CompleteOutcome())
+    assert len(ran) == 9
+    assert [job.status for job in await bench.jobs()] == [JobStatus.COMPLETED] * 9
+
+
+async def test_missed_fire_times_run_one_by_one_when_some_of_them_were_backfilled(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ALL, catch_up=CatchUp.all())
+    await bench.schedules.backfill(KEY, NOON + 2 * MINUTE, NOON + 3 * MINUTE)
+    await bench.schedules.trigger(KEY)
+    await bench.plan(4 * MINUTE)
+    ran = 0
+    while claims := await bench.claim():
+        assert len(claims) == 1
+        ran += 1
+        await bench.settle(claims[0], CompleteOutcome())
+    assert ran == 5
+
+
+async def test_cancel_spares_the_last_job_when_the_fire_time_has_a_job_already(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.CANCEL)
+    await bench.schedules.backfill(KEY, NOON + MINUTE, NOON + 2 * MINUTE)
+    await bench.schedules.trigger(KEY)
+    await bench.plan(MINUTE)
+    assert {job.status for job in await bench.jobs()} == {JobStatus.PENDING}
+
+
 async def test_backfill_rejects_a_fixed_delay(bench: Bench) -> None:
     await bench.add(FixedDelay(HOUR))
     with pytest.raises(ValueError, match="has no fire times in the past"):

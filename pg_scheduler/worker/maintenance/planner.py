@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Final
@@ -79,15 +79,21 @@ BY_SCHEDULE: Final = "cancelled by the next fire time of its schedule"
 
 
 @dataclass(frozen=True, slots=True)
-class UniquePlan:
-    """The due fire times of a schedule whose task is unique: which become jobs, the database decides."""
+class Plan:
+    """The due fire times of a schedule.
+
+    Attributes:
+        jobs: Their jobs. If the task is unique, the database decides which of them are enqueued.
+        last_job_id: The last job of the schedule if it is unfinished and the new ones wait for it.
+        following: The next fire time if none of the jobs of a unique task is enqueued.
+    """
 
     row: ScheduleRow
     due: Advance
     jobs: list[ExtendedJob]
     last_job_id: str | None
     following: datetime | None
-    """The next fire time if none of them does."""
+    is_unique: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +138,10 @@ class DueSearch:
 class Planned:
     """What one transaction writes, and the events that follow its commit."""
 
-    jobs: list[ExtendedJob] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
     changes: list[ScheduleChange] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
-    unique: list[UniquePlan] = field(default_factory=list)
 
 
 class Planner(Service):
@@ -219,18 +224,15 @@ class Planner(Service):
             rows = [row for row in due if _is_built_in(row) == built_in]
             unfinished = await self._unfinished(rows, connection)
             planned = await self._plan_rows(rows, now, unfinished)
-            if planned.jobs:
-                inserted = await self._store.jobs.insert_extended(planned.jobs, connection=connection)
-                blocked = [job for job in planned.jobs if job.after and job.job_id in inserted]
-                if blocked:
-                    planned.events += await self._store.dependencies.block(blocked, connection)
-            for plan in planned.unique:
-                await self._insert_unique(plan, planned, connection)
+            await self._insert([plan for plan in planned.plans if not plan.is_unique], planned, connection)
+            for plan in planned.plans:
+                if plan.is_unique:
+                    await self._insert_unique(plan, planned, connection)
             if planned.changes:
                 await schedules.advance(planned.changes, on=connection)
         for event in planned.events:
             self._events.publish(event)
-        if planned.jobs or planned.unique:
+        if any(plan.jobs for plan in planned.plans):
             self._signals.jobs_planned()
         for job_id in planned.cancelled:
             await self._cancel(job_id)
@@ -288,15 +290,24 @@ class Planner(Service):
             for each, delay in zip(due.fire_times, delays, strict=True)
         ]
         last_job_id = None if last is None else row.last_job_id
-        if jobs and builder.is_unique:
-            planned.unique.append(UniquePlan(row, due, jobs, last_job_id, following))
-            return
-        if row.overlap != Overlap.ALLOW:
+        is_unique = builder.is_unique and bool(jobs)
+        if row.overlap != Overlap.ALLOW and not is_unique:
             jobs = in_order(jobs, last_job_id)
-        planned.jobs += jobs
-        _add(planned, row, due, jobs, last_job_id)
+        planned.plans.append(Plan(row, due, jobs, last_job_id, following, is_unique))
 
-    async def _insert_unique(self, plan: UniquePlan, planned: Planned, connection: Connection) -> None:
+    async def _insert(self, plans: Sequence[Plan], planned: Planned, connection: Connection) -> None:
+        """Insert the jobs of schedules with one statement."""
+        jobs = [job for plan in plans for job in plan.jobs]
+        inserted = await self._store.jobs.insert_extended(jobs, connection=connection) if jobs else set()
+        blocked: list[ExtendedJob] = []
+        for plan in plans:
+            new = _new_jobs(plan, inserted)
+            blocked += [job for job in new if job.after]
+            _add(planned, plan, plan.due, plan.jobs, new)
+        if blocked:
+            planned.events += await self._store.dependencies.block(blocked, connection)
+
+    async def _insert_unique(self, plan: Plan, planned: Planned, connection: Connection) -> None:
         """Insert the jobs that no other one excludes. The other fire times are skipped."""
         row, due = plan.row, plan.due
         jobs, conflict = await insert_unique(
@@ -314,22 +325,42 @@ class Planner(Service):
             is_last = row.max_runs is not None and row.runs + len(jobs) >= row.max_runs
             following = None if is_last else plan.following
             due = replace(due, next_fire_at=following, is_finished=following is None)
-        _add(planned, row, due, jobs, plan.last_job_id, holder=None if conflict is None else conflict.job_id)
+        _add(planned, plan, due, jobs, jobs, holder=None if conflict is None else conflict.job_id)
+
+
+def _new_jobs(plan: Plan, inserted: Collection[str]) -> list[ExtendedJob]:
+    """Return the jobs that were inserted. The job of another fire time may exist: ``backfill()`` enqueued it.
+
+    A job that was to wait for such a one waits for the newest job of the schedule too.
+    """
+    found: list[ExtendedJob] = []
+    newest = plan.last_job_id
+    for job in plan.jobs:
+        if job.job_id not in inserted:
+            continue
+        if job.after and newest is not None and newest not in job.after:
+            after = (*job.after, newest)
+            found.append(ExtendedJob.of(job, job.extras, after=after, after_outcome=job.after_outcome))
+        else:
+            found.append(job)
+        newest = job.job_id
+    return found
 
 
 def _add(
     planned: Planned,
-    row: ScheduleRow,
+    plan: Plan,
     due: Advance,
     jobs: Sequence[ExtendedJob],
-    last_job_id: str | None,
+    new: Sequence[ExtendedJob],
     *,
     holder: str | None = None,
 ) -> None:
-    """Add the change of a schedule, and its events."""
+    """Add the change of a schedule, and its events, for the jobs of its fire times, of which some are new."""
+    row = plan.row
     about = row.schedule_id
-    if row.overlap == Overlap.CANCEL and jobs and last_job_id is not None:
-        planned.cancelled.append(last_job_id)
+    if row.overlap == Overlap.CANCEL and new and plan.last_job_id is not None:
+        planned.cancelled.append(plan.last_job_id)
     kind = PeriodicJobPlanned if row.is_declared else ScheduleFired
     events: list[Event] = [kind(about, job.job_id, due.next_fire_at) for job in jobs]
     if due.skipped:
@@ -344,7 +375,7 @@ def _add(
             about,
             next_fire_at=due.next_fire_at,
             last_fire_at=due.last_fire_at,
-            last_job_id=jobs[-1].job_id if jobs else None,
+            last_job_id=new[-1].job_id if new else None,
             runs=len(jobs),
             skipped=due.skipped,
             missed=due.missed,
