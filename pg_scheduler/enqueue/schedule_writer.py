@@ -21,6 +21,7 @@ from pg_scheduler.errors import (
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.jobs.stored_json import is_equal_json
+from pg_scheduler.schedules.advance import not_before
 from pg_scheduler.schedules.definition import Definition, restarted, retimed
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
@@ -326,7 +327,7 @@ def _fire_times(row: ScheduleRow, start: datetime, end: datetime, limit: int) ->
     trigger = read_trigger(row.trigger)
     if is_fixed_delay(trigger):
         raise ConfigurationError(f"'{trigger}' has no fire times in the past; use trigger() instead")
-    after = start - INSTANT if row.start_at is None else max(start, row.start_at) - INSTANT
+    after = not_before(trigger, start if row.start_at is None else max(start, row.start_at))
     last = end if row.end_at is None else min(end, row.end_at + INSTANT)
     search = Search()
     search.left += 100 * limit

@@ -11,7 +11,7 @@ from pg_scheduler.triggers.base import INSTANT, Search, Trigger, next_fire_time
 from pg_scheduler.triggers.combine import is_fixed_delay
 from pg_scheduler.triggers.missed import FireCount, count_fire_times, latest_fire_time, newest_fire_times
 
-__all__ = ["Advance", "advance", "fire_time_job_id", "first_allowed", "jitter_of"]
+__all__ = ["Advance", "advance", "fire_time_job_id", "first_allowed", "jitter_of", "not_before"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,11 @@ class Advance:
     missed: int = 0
     is_exact: bool = True
     is_finished: bool = False
+
+
+def not_before(trigger: Trigger, start: datetime) -> datetime:
+    """Return the instant after which to search for the first fire time of a schedule with a start."""
+    return start if is_fixed_delay(trigger) else start - INSTANT
 
 
 def first_allowed(

@@ -23,12 +23,12 @@ from pg_scheduler.jobs.validation import (
     check_text,
     check_timeout,
 )
-from pg_scheduler.schedules.advance import first_allowed
+from pg_scheduler.schedules.advance import first_allowed, not_before
 from pg_scheduler.schedules.policies import MAX_SPAN, CatchUp, Overlap, check_policies
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
-from pg_scheduler.triggers.base import INSTANT, Trigger
+from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.calendar_interval import CalendarInterval
-from pg_scheduler.triggers.combine import first_fire_time, is_fixed_delay, restricted_trigger
+from pg_scheduler.triggers.combine import first_fire_time, restricted_trigger
 
 __all__ = [
     "Definition",
@@ -201,7 +201,7 @@ def restarted(row: ScheduleRow, *, now: datetime) -> ScheduleRow:
     trigger = read_trigger(row.trigger)
     anchor, after = anchor_for(trigger, start=row.start_at, now=now), now
     if row.start_at is not None:
-        after = row.start_at if is_fixed_delay(trigger) else row.start_at - INSTANT
+        after = not_before(trigger, row.start_at)
     if row.last_fire_at is not None:
         after = max(after, row.last_fire_at)
     first = _first(trigger, row, after, anchor)
@@ -218,7 +218,7 @@ def retimed(row: ScheduleRow, *, now: datetime) -> ScheduleRow:
     anchor = row.anchor if row.start_at is None else anchor_for(trigger, start=row.start_at, now=now)
     after = max(now, row.last_fire_at or now)
     if row.start_at is not None:
-        after = max(after, row.start_at - INSTANT)
+        after = max(after, not_before(trigger, row.start_at))
     first = _first(trigger, row, after, anchor)
     return replace(row, anchor=anchor, next_fire_at=first, resume_from=None, finished_at=None)
 

@@ -12,6 +12,7 @@ from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.jobs.unset import UNSET, Unset
+from pg_scheduler.schedules.advance import not_before
 from pg_scheduler.schedules.policies import CatchUp, Overlap
 from pg_scheduler.schedules.row import Owner, ScheduleRow, read_trigger
 from pg_scheduler.triggers.base import (
@@ -121,7 +122,7 @@ class Schedule:
                 return []
             after = self.next_fire_at - INSTANT
         if self.start is not None:
-            after = max(to_utc(after), self.start - INSTANT)
+            after = max(to_utc(after), not_before(self.trigger, self.start))
         left = n if self.max_runs is None else min(n, max(self.max_runs - self.runs, 0))
         fires = self.trigger.upcoming(left, after=after, anchor=self.anchor)
         return fires if self.end is None else [fire for fire in fires if fire <= self.end]

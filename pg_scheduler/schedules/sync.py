@@ -9,11 +9,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.jobs.stored_json import is_equal_json
-from pg_scheduler.schedules.advance import first_allowed
+from pg_scheduler.schedules.advance import first_allowed, not_before
 from pg_scheduler.schedules.definition import anchor_for, described
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.row import NO_ARGUMENTS, ScheduleRow, next_version, read_trigger
-from pg_scheduler.triggers.base import INSTANT
 from pg_scheduler.triggers.combine import is_quick
 
 __all__ = ["NO_CHANGES", "SyncPlan", "plan_sync"]
@@ -122,9 +121,8 @@ def _row(
         )
         if config.start is None:
             return _timed(new, config, after=max(now, chained or now), now=now)
-        return _timed(
-            new, config, after=max(config.start - INSTANT, chained or config.start - INSTANT), now=now
-        )
+        start = not_before(config.trigger, config.start)
+        return _timed(new, config, after=max(start, chained or start), now=now)
     # JSON is compared as values: the database writes it in its own way.
     same = {name for name, value in definition.items() if _is_same(name, getattr(old, name), value)}
     if len(same) == len(definition):
@@ -142,7 +140,7 @@ def _row(
     anchor = old.anchor if config.start is None else anchor_for(config.trigger, start=config.start, now=now)
     after = max(now, new.last_fire_at or now)
     if config.start is not None:
-        after = max(after, config.start - INSTANT)
+        after = max(after, not_before(config.trigger, config.start))
     return _timed(replace(new, anchor=anchor, resume_from=None), config, after=after, now=now)
 
 

@@ -39,7 +39,7 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob
-from pg_scheduler.schedules.advance import Advance, advance, first_allowed, jitter_of
+from pg_scheduler.schedules.advance import Advance, advance, first_allowed, jitter_of, not_before
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.schedules.schedule import catch_up_of
@@ -47,7 +47,7 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.dependencies import waiting_events
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
-from pg_scheduler.triggers.base import INSTANT, Trigger
+from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.combine import is_fixed_delay
 from pg_scheduler.triggers.kinds import registered_kinds
 from pg_scheduler.triggers.serialization import is_built_in
@@ -395,8 +395,9 @@ def _first(row: ScheduleRow, trigger: Trigger) -> datetime | None:
     """Return the first fire time to plan: never at or before the last one that was planned."""
     last = row.last_fire_at
     if row.resume_from is not None:
-        after = row.resume_from if row.start_at is None else max(row.resume_from, row.start_at - INSTANT)
-        after = after if last is None else max(after, last)
+        after = row.resume_from if last is None else max(row.resume_from, last)
+        if row.start_at is not None:
+            after = max(after, not_before(trigger, row.start_at))
         return first_allowed(trigger, after=after, anchor=row.anchor, end=row.end_at)
     first = row.next_fire_at
     if first is not None and last is not None and first <= last:

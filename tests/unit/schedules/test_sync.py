@@ -10,6 +10,7 @@ from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.schedules.sync import SyncPlan, plan_sync
 from pg_scheduler.triggers.cron import Cron
+from pg_scheduler.triggers.interval import FixedDelay
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -235,3 +236,11 @@ def test_schedule_without_a_fire_time_before_its_end_is_finished() -> None:
     assert stored(config).finished_at is None  # its first fire time is due, and is missed
     (row,) = write(PeriodicJobConfig(make(), 2 * HOUR, end=NOW + HOUR), now=NOW).write
     assert (row.next_fire_at, row.finished_at) == (None, NOW)
+
+
+def test_declared_fixed_delay_counts_from_its_start() -> None:
+    row = stored(PeriodicJobConfig(make(), trigger=FixedDelay(HOUR), dedup_key="k", start=NOW + HOUR))
+    assert row.next_fire_at == NOW + 2 * HOUR
+    moved = PeriodicJobConfig(make(), trigger=FixedDelay(HOUR), dedup_key="k", start=NOW + 2 * HOUR)
+    (row,) = write(moved, rows=(row,)).write
+    assert row.next_fire_at == NOW + 3 * HOUR
