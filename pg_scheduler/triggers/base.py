@@ -75,7 +75,7 @@ class Trigger(Part):
         """
 
     def upcoming(self, n: int = 10, *, after: datetime, anchor: datetime | None = None) -> list[datetime]:
-        """Return the next fire times in order, fewer than ``n`` if there are no more.
+        """Return the next fire times in order, fewer than ``n`` if no more are found.
 
         Args:
             n: How many.
@@ -83,14 +83,19 @@ class Trigger(Part):
             anchor: The instant from which the schedule is counted; ``after`` when None.
 
         Raises:
-            ValueError: A datetime is naive, or the search took too many steps.
+            ValueError: A datetime is naive, or the search took too many steps to find any.
         """
         fire = to_utc(after)
         origin = fire if anchor is None else to_utc(anchor)
         search = Search(MAX_STEPS + 100 * n)
         found: list[datetime] = []
         while len(found) < n:
-            following = next_fire_time(self, fire, origin, search)
+            try:
+                following = next_fire_time(self, fire, origin, search)
+            except SearchLimitError:
+                if not found:
+                    raise
+                break
             if following is None:
                 break
             found.append(fire := following)

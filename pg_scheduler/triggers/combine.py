@@ -8,13 +8,21 @@ after a fixed number of steps, so no combination can occupy the CPU.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import lcm
 from typing import Final
 
 from pg_scheduler.triggers.at import At
-from pg_scheduler.triggers.base import INSTANT, Search, Trigger, end_of_search, next_fire_time, to_utc
+from pg_scheduler.triggers.base import (
+    INSTANT,
+    LAST,
+    Search,
+    Trigger,
+    end_of_search,
+    next_fire_time,
+    to_utc,
+)
 from pg_scheduler.triggers.calendar_interval import CalendarInterval
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every, FixedDelay
@@ -51,6 +59,9 @@ QUICK: Final = frozenset({At, CalendarInterval, Cron, Every, FixedDelay})
 """Triggers that compute a fire time in microseconds. Combinations may search for half a second, and those of
 the application for any time."""
 
+MAX_SPANS: Final = 1000
+"""Spans without a fire time that a combination remembers."""
+
 
 class Combination(Trigger):
     """A trigger made of others."""
@@ -72,6 +83,10 @@ class AnyOf(Combination, Unordered):
     """Fires at the fire times of each of several triggers; at a common instant once."""
 
     triggers: tuple[Trigger, ...]
+    _empty: dict[tuple[int, datetime], tuple[datetime, datetime]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    """Spans of 10 years without a fire time, by the place of the trigger and the anchor."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "triggers", _flat(AnyOf, self.triggers))
@@ -79,8 +94,27 @@ class AnyOf(Combination, Unordered):
 
     def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
         """Return the earliest fire time of the triggers."""
-        fires = (next_fire_time(each, instant, anchor, search) for each in self.triggers)
-        return min((fire for fire in fires if fire is not None), default=None)
+        earliest: datetime | None = None
+        passed: list[tuple[int, datetime]] = []
+        for place in range(len(self.triggers)):
+            start, end = self._empty.get((place, anchor), (LAST, LAST))
+            if start <= instant < end:
+                passed.append((place, end))
+            else:
+                earliest = _earlier(earliest, self._fire_of(place, instant, anchor, search))
+        for place, end in passed:
+            if earliest is None or earliest > end:
+                earliest = _earlier(earliest, self._fire_of(place, instant, anchor, search))
+        return earliest
+
+    def _fire_of(self, place: int, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+        """Return the next fire time of one of the triggers, and remember if it has none."""
+        fire = next_fire_time(self.triggers[place], instant, anchor, search)
+        if fire is None:
+            if len(self._empty) >= MAX_SPANS:
+                self._empty.clear()
+            self._empty[place, anchor] = instant, end_of_search(instant)
+        return fire
 
     def __str__(self) -> str:
         return " or ".join(map(_group, self.triggers))
@@ -270,6 +304,10 @@ def _flat(kind: type[AnyOf] | type[AllOf], triggers: tuple[Trigger, ...]) -> tup
     if not found:
         raise ValueError(f"{kind.__name__} has no triggers; pass at least one")
     return tuple(found)
+
+
+def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    return min((fire for fire in (one, other) if fire is not None), default=None)
 
 
 def _group(part: Part) -> str:

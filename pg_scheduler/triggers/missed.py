@@ -77,27 +77,31 @@ def latest_fire_time(
 def newest_fire_times(
     trigger: Trigger, *, first: datetime, now: datetime, anchor: datetime, limit: int
 ) -> list[datetime]:
-    """Return the newest ``limit`` fire times from ``first`` to ``now``, in order.
+    """Return the newest ``limit`` fire times from ``first`` to ``now``, in order; fewer after too many steps.
+
+    The search goes back in spans of adapted length, each of which ends where the one before began. So a gap
+    between clusters of fire times costs a few more spans.
 
     Raises:
-        SearchLimitError: The trigger is a combination that takes too many steps.
+        SearchLimitError: The trigger is a combination that takes too many steps for the latest one.
     """
     begin, origin, search = to_utc(first), to_utc(anchor), Search()
     search.left += 100 * limit
     found = [latest_fire_time(trigger, first=first, now=now, anchor=anchor, search=search)]
-    step = timedelta(seconds=1)
-    while len(found) < limit and found[-1] > begin:
-        edge = found[-1]
-        start = edge - min(step, edge - begin) - INSTANT
-        chunk = _between(trigger, start, edge, origin, search)
+    edge, step = found[0], timedelta(seconds=1)
+    while len(found) < limit and edge > begin:
+        start = edge - min(step, edge - begin)
+        try:
+            chunk = _between(trigger, start - INSTANT, edge, origin, search)
+        except SearchLimitError:
+            break
         if chunk is None:
             step /= 4
-        elif chunk:
-            found += reversed(chunk)
-        elif step < edge - begin:
+            continue
+        found += reversed(chunk)
+        edge = start
+        if len(chunk) < CHUNK // 8:
             step *= 4
-        else:  # ``first`` is no longer a fire time, after an update of the time zone data
-            break
     return found[:limit][::-1]
 
 

@@ -522,6 +522,15 @@ async def test_fire_time_after_its_grace_time_is_missed(
     assert (await bench.get()).missed == 1 - len(minutes)
 
 
+async def test_catch_up_of_all_finds_fire_times_that_come_in_clusters(bench: Bench) -> None:
+    await bench.add(Cron("*/5 9-17 * * 1-5"), catch_up=CatchUp.all(limit=100))
+    await bench.plan(6 * 24 * HOUR)  # from Tuesday to Monday
+    newest = Cron("*/5 9-17 * * 1-5").upcoming(1000, after=NOON)
+    expected = [fire for fire in newest if fire <= NOON + 6 * 24 * HOUR][-100:]
+    assert [job.execution_time for job in await bench.jobs()] == expected
+    assert (await bench.get()).paused_at is None
+
+
 async def test_schedule_of_seconds_resumes_after_a_year_with_one_job(bench: Bench) -> None:
     await bench.add(Every(SECOND))
     await bench.schedules.pause(KEY)
@@ -930,6 +939,19 @@ async def test_fixed_delay_counts_from_the_end_of_the_last_job(bench: Bench) -> 
     assert (await bench.get()).next_fire_at == NOON + 80 * MINUTE
     await bench.plan(10 * MINUTE)
     assert await bench.minutes() == [10, 80]
+
+
+async def test_fixed_delay_counts_from_the_start_when_it_is_added_updated_or_resumed(bench: Bench) -> None:
+    first = NOON + 2 * HOUR
+    added = await bench.add(FixedDelay(HOUR), start=NOON + HOUR)
+    assert added.next_fire_at == first
+    assert added.upcoming(1, after=NOON) == [first]
+    changed = await bench.schedules.update(KEY, start=NOON + 2 * HOUR)
+    assert changed.next_fire_at == NOON + 3 * HOUR
+    await bench.schedules.pause(KEY)
+    await bench.schedules.resume(KEY, resume_from=NOON)
+    await bench.plan()
+    assert (await bench.get()).next_fire_at == NOON + 3 * HOUR
 
 
 async def test_fixed_delay_is_not_shifted_by_other_changes(bench: Bench) -> None:

@@ -403,3 +403,44 @@ def test_naive_datetimes_are_rejected(trigger: Trigger) -> None:
 )
 def test_str_describes_the_combination(trigger: Trigger, text: str) -> None:
     assert str(trigger) == text
+
+
+@dataclass(frozen=True)
+class Ended(Trigger):
+    """Has no fire time, and counts its searches."""
+
+    searches: list[datetime] = field(default_factory=list, compare=False)
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        self.searches.append(instant)
+        return None
+
+
+def test_branch_that_never_fires_is_searched_once_in_ten_years() -> None:
+    ended = Ended()
+    trigger = Cron("0 0 1 * *") | ended
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    for after in trigger.upcoming(110, after=start):
+        assert trigger.next_after(after, anchor=start) is not None
+    assert ended.searches == [start]
+    trigger.upcoming(20, after=datetime(2033, 12, 1, tzinfo=UTC), anchor=start)
+    assert len(ended.searches) == 2
+
+
+def test_branch_that_fires_after_more_than_ten_years_is_found_in_time() -> None:
+    start, late = datetime(2024, 1, 1, tzinfo=UTC), datetime(2036, 1, 1, tzinfo=UTC)
+    branch = Cron("0 0 1 1 *") & During(since=late)
+    others = At(
+        datetime(2025, 1, 1, tzinfo=UTC), datetime(2035, 1, 1, tzinfo=UTC), datetime(2040, 6, 1, tzinfo=UTC)
+    )
+    trigger = others | branch
+    found = [f"{fire:%Y-%m}" for fire in trigger.upcoming(8, after=start)]
+    assert found == ["2025-01", "2035-01", "2036-01", "2037-01", "2038-01", "2039-01", "2040-01", "2040-06"]
+
+
+def test_upcoming_returns_what_was_found_when_the_search_takes_too_many_steps() -> None:
+    trigger = Cron("* * * * *") & Every(seconds=59.99)  # twice a week, in 12,000 steps
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    found = trigger.upcoming(40, after=start)
+    assert 0 < len(found) < 40
+    assert found == trigger.upcoming(len(found), after=start)

@@ -210,3 +210,29 @@ def test_newest_fire_times_are_found_when_a_second_has_hundreds() -> None:
     now = ANCHOR + timedelta(hours=1)
     newest = newest_fire_times(trigger, first=ANCHOR + every, now=now, anchor=ANCHOR, limit=100)
     assert newest == [now - back * every for back in reversed(range(100))]
+
+
+@pytest.mark.parametrize("nights", [1, 3, 366])
+@pytest.mark.parametrize("limit", [7, 100, 5000])
+def test_newest_fire_times_are_found_when_they_come_in_clusters(nights: int, limit: int) -> None:
+    trigger = Cron("*/5 9-17 * * 1-5")
+    friday = datetime(2024, 1, 5, 12, tzinfo=UTC)
+    now = friday + timedelta(days=nights)
+    walked = [fire for fire in trigger.upcoming(30_000, after=friday) if fire <= now]
+    newest = newest_fire_times(trigger, first=walked[0], now=now, anchor=friday, limit=limit)
+    assert newest == walked[-limit:]
+
+
+def test_newest_fire_times_are_those_that_were_found_when_the_search_takes_too_many_steps() -> None:
+    trigger = Cron("* * * * *") & Every(seconds=59.9)  # every 10 hours, in 1,200 steps
+    now = ANCHOR + YEAR
+    newest = newest_fire_times(trigger, first=first_of(trigger), now=now, anchor=ANCHOR, limit=100)
+    assert 0 < len(newest) < 100
+    assert newest[-1] == latest_fire_time(trigger, first=first_of(trigger), now=now, anchor=ANCHOR)
+
+
+def test_latest_fire_time_is_found_when_a_branch_never_fires() -> None:
+    trigger = Cron("* * * * *") | (Every(hours=2) & Cron("30 1 * * *"))
+    now = ANCHOR + YEAR
+    latest = latest_fire_time(trigger, first=first_of(trigger), now=now, anchor=ANCHOR)
+    assert latest == now
