@@ -8,8 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import asyncpg
+import pytest
 
-from pg_scheduler import ConflictResolution, JobSpec, Limit, PollingConfig, RetryPolicy
+from pg_scheduler import ConflictResolution, JobSpec, JobStatus, Limit, PollingConfig, RetryPolicy
+from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobBlocked, JobCompleted, JobExpired, JobFailed, JobStarted
 from pg_scheduler.store.limits import LOCK_CLASS
 from pg_scheduler.worker.maintenance.expirer import ExpirerOptions
@@ -305,6 +307,52 @@ async def test_cancelling_or_replacing_a_blocked_job_takes_effect_at_once(
     assert gate.calls == [(), (2,)]
     assert await scheduler.retry_job(cancelled)
     await record.until(JobCompleted, job_id=cancelled)
+
+
+@pytest.mark.parametrize("change", ["retry", "replace", "replace extended", "set pending"])
+async def test_job_starts_again_only_when_its_cancelled_attempt_counts_no_more(
+    make: Make, change: str
+) -> None:
+    clock = FakeClock(now())  # 2 seconds pass when the test says so
+    inside: list[int] = []
+    began, cancelled, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow_to_stop() -> None:
+        inside.append(len(inside))
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            await may_end.wait()
+            raise
+
+    scheduler = make(clock=clock, stop_grace=PATIENCE)
+    scheduler.register(slow_to_stop, limits=ONE)
+    record = Recorder(scheduler)
+    await scheduler.start()
+    async with asyncio.timeout(PATIENCE):
+        job_id = await scheduler.enqueue(slow_to_stop)
+        await began.wait()
+        if change != "set pending":
+            await scheduler.cancel_job(job_id)
+        if change == "retry":
+            await scheduler.retry_job(job_id)
+        elif change == "set pending":
+            await scheduler.update_job_status(job_id, JobStatus.PENDING)
+        else:
+            await scheduler.enqueue(
+                slow_to_stop,
+                job_id=job_id,
+                keep_result=timedelta(hours=1) if change == "replace extended" else None,
+                conflict_resolution=ConflictResolution.REPLACE,
+            )
+        await cancelled.wait()
+        await record.until(JobBlocked, job_id=job_id)
+    assert len(inside) == 1
+    may_end.set()
+    clock.advance(timedelta(seconds=2))
+    await record.until(JobStarted, 2, job_id=job_id)
 
 
 async def test_failed_attempt_makes_room_for_its_retry(make: Make, pool: asyncpg.Pool) -> None:

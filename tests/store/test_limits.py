@@ -121,6 +121,48 @@ async def test_admit_counts_a_cancelled_attempt_for_two_more_seconds(store: Stor
     assert await admit(store, await running(store, new_job("c")), (KEY, most(1))) == {"c": None}
 
 
+@pytest.mark.parametrize("change", ["retry", "replace", "set pending", "replace after set pending"])
+async def test_admit_counts_an_attempt_that_was_ended_by_hand_whatever_becomes_of_its_job(
+    store: Store, clock: FakeClock, change: str
+) -> None:
+    first = await running(store, new_job("a"))
+    await admit(store, first, (KEY, most(1)))
+    clock.advance(timedelta(seconds=30))
+    if "pending" not in change:
+        await store.jobs.cancel("a")
+    else:
+        await store.jobs.set_status("a", JobStatus.PENDING, LEASE)
+    if change == "retry":
+        await store.jobs.retry("a")
+    elif "replace" in change:
+        await store.jobs.replace([new_job("a")])
+    clock.advance(timedelta(seconds=1.9))
+    again = (await store.claims.exchange("w1", [NAME], 10)).jobs
+    assert await admit(store, again, (KEY, most(1))) == {"a": KEY}
+    (found,) = await store.limits.unblock({KEY: [[most(1)]]}, 100)
+    assert found.jobs == 0
+    clock.advance(timedelta(seconds=0.1))
+    (found,) = await store.limits.unblock({KEY: [[most(1)]]}, 100)
+    assert found.jobs == 1
+
+
+async def test_admit_counts_an_attempt_that_was_ended_by_hand_after_a_waiting_definition_applied(
+    store: Store, clock: FakeClock
+) -> None:
+    first = await running(store, new_job("a"))
+    await admit(store, first, (KEY, most(2)))
+    await store.jobs.cancel("a")
+    await store.jobs.retry("a")
+    (second,) = (await store.claims.exchange("w1", [NAME], 10)).jobs
+    assert await admit(store, [second], (KEY, most(2))) == {"a": None}
+    await store.jobs.replace([new_job("a")])
+    await store.results.settle("w1", [(second, CompleteOutcome())])
+    (third,) = (await store.claims.exchange("w1", [NAME], 10)).jobs
+    assert await admit(store, [third], (KEY, most(1))) == {"a": KEY}
+    (job,) = await store.jobs.get_jobs(["a"])
+    assert [(each.attempt, each.outcome) for each in job.errors] == [(1, "cancelled")]
+
+
 async def test_admit_allows_no_more_starts_than_the_rate_in_any_span(
     store: Store, clock: FakeClock, pool: Pool
 ) -> None:

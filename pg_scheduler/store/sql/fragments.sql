@@ -271,14 +271,26 @@ SELECT jsonb_object_agg(id, n) AS of FROM unnest($1::text[]) WITH ORDINALITY AS 
 -- fragment: head_age
 interval '1 second'
 
--- Whether the attempt of a start runs, or was cancelled within the last 2 seconds.
+-- Whether the attempt of a start runs, or was ended by hand within the last 2 seconds, so that it may still run. The
+-- history has that whatever became of the job since; a status that SQL has set is in the row only. The times keep
+-- the history of other jobs from being read.
 
 -- fragment: is_running
 coalesce((
-        SELECT job.status = 'running' OR job.status = 'cancelled' AND job.finished_at > (clock.at - interval '2 seconds')
+        SELECT CASE
+            WHEN job.attempt = start.attempt AND (job.status = 'running'
+                OR job.status = 'cancelled' AND job.finished_at > (clock.at - interval '2 seconds')) THEN true
+            WHEN coalesce(job.finished_at, job.started_at, clock.at) > (clock.at - interval '2 seconds')
+                THEN jsonb_path_exists_tz(job.errors, {ended_by_hand},
+                    jsonb_build_object('attempt', start.attempt, 'since', clock.at - interval '2 seconds'))
+            ELSE false END
         FROM {schema}scheduled_jobs AS job
-        WHERE job.job_id = start.job_id AND job.attempt = start.attempt
+        WHERE job.job_id = start.job_id
     ), false)
+
+-- fragment: ended_by_hand
+'$[*] ? ((@.outcome == "cancelled" || @.outcome == "lost") && ($attempt == null || @.attempt == $attempt)
+    && @.ended_at.datetime() > $since.datetime())'
 
 -- fragment: starts_within
 {schema}scheduler_starts AS start

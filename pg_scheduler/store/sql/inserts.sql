@@ -101,7 +101,9 @@ ON CONFLICT (job_id) DO UPDATE SET
     status          = CASE WHEN old.status = 'running' THEN 'running'           ELSE 'pending' END,
     finished_at     = NULL,
     blocked_on      = CASE WHEN old.status = 'running' THEN NULL                ELSE EXCLUDED.blocked_on END,
-    errors          = CASE WHEN old.status = 'running' THEN old.errors          END,
+    errors          = CASE WHEN old.status = 'running' THEN old.errors
+        ELSE jsonb_path_query_array_tz(old.errors, {ended_by_hand}, jsonb_build_object('attempt', NULL::integer,
+            'since', coalesce($11, now()) - interval '2 seconds')) END,
     progress        = CASE WHEN old.status = 'running' THEN old.progress        END,
     on_end          = CASE
         WHEN old.status = 'running' THEN
@@ -206,8 +208,8 @@ SELECT coalesce($1, statement_timestamp());
 -- Insert jobs, or give existing ones a new definition with its attempts unused. The ids must differ.
 --
 -- A running job keeps its row until its attempt ends; the new definition waits in "on_end". The attempt
--- number never decreases: it is part of the fencing token. Other jobs that wait for this one wait for its new
--- definition. Rows are written in the same order as in insert_jobs.
+-- number never decreases: it is part of the fencing token. The history keeps the attempts that limits still count.
+-- Other jobs that wait for this one wait for its new definition. Rows are written in the same order as in insert_jobs.
 INSERT INTO {schema}scheduled_jobs AS old (
     {new_columns}
 )

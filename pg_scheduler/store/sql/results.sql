@@ -91,12 +91,14 @@ UPDATE {schema}scheduled_jobs SET (
         new ->> 'function', (new ->> 'lock_key')::bigint,
         greatest((new ->> 'execution_time')::timestamptz, coalesce($4, now()))
             + make_interval(secs => (new ->> 'misfire_grace_time')::integer),
-        0, 0, NULL, NULL, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, NULL::jsonb, NULL::jsonb,
+        0, 0, NULL, NULL, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, NULL::jsonb,
+        jsonb_path_query_array_tz(errors, {ended_by_hand}, jsonb_build_object('attempt', NULL::integer,
+            'since', coalesce($4, now()) - interval '2 seconds')),
         new ->> 'unique_key', new ->> 'blocked_on',
         CASE WHEN jsonb_typeof(new -> 'options') = 'object' THEN new -> 'options' END,
         CASE WHEN kept || own <> jsonb_build_object() THEN kept || own END
     FROM (
-        SELECT on_end -> 'replacement' AS new, on_end - {definition_keys} AS kept,
+        SELECT errors, on_end -> 'replacement' AS new, on_end - {definition_keys} AS kept,
             CASE WHEN jsonb_typeof(on_end -> 'replacement' -> 'on_end') = 'object'
                 THEN on_end -> 'replacement' -> 'on_end' ELSE jsonb_build_object() END AS own
     ) AS waiting
