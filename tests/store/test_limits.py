@@ -175,6 +175,36 @@ async def test_admit_allows_no_more_starts_than_the_rate_in_any_span(
         await pool.execute("DELETE FROM scheduled_jobs")
 
 
+async def test_admit_counts_the_starts_of_deleted_jobs_whose_id_is_used_again(
+    store: Store, clock: FakeClock, pool: Pool
+) -> None:
+    limit = (KEY, rate(3, 10))
+    for second, admitted in (
+        (0, True),
+        (2, True),
+        (4, True),
+        (9, False),
+        (10, True),
+        (11, False),
+        (12, True),
+    ):
+        clock.now = NOW + second * SECOND
+        (claim,) = await running(store, new_job("same"))
+        answer = await admit(store, [claim], limit, keep_s=10)
+        assert answer == {"same": None if admitted else KEY}, second
+        assert await pool.fetchval("DELETE FROM scheduled_jobs RETURNING attempt") == 1
+
+
+async def test_admit_does_not_count_an_earlier_job_with_the_same_id_as_running(
+    store: Store, pool: Pool
+) -> None:
+    for _ in range(2):
+        (claim,) = await running(store, new_job("same"))
+        assert await admit(store, [claim], (KEY, most(1)), keep_s=10) == {"same": None}
+        assert await admit(store, await running(store, new_job("other")), (KEY, most(1))) == {"other": KEY}
+        await pool.execute("DELETE FROM scheduled_jobs")
+
+
 async def test_admit_ignores_starts_in_the_future_after_the_clock_was_set_back(
     store: Store, clock: FakeClock
 ) -> None:

@@ -21,8 +21,10 @@ FROM (SELECT DISTINCT hashtext(key) AS lock FROM unnest($2::text[]) AS key ORDER
 -- session may have locked one that precedes it.
 --
 -- An attempt has its start in the log while it runs, which is a probe of its job: nothing has to be undone when
--- it ends in whatever way. A cancelled attempt counts for 2 more seconds, while its worker stops it. A start in
--- the future was written before the clock was set back.
+-- it ends in whatever way. An attempt that was ended by hand counts for 2 more seconds, while its worker stops it. A
+-- start in the future was written before the clock was set back. A start with the number of an attempt that asks
+-- for admission is that of an earlier job with this id, which was deleted: it continues to count as a start, under
+-- a negative number.
 --
 -- The result has no row for an attempt that is not this worker's any more, or that has a new definition waiting.
 WITH RECURSIVE clock AS MATERIALIZED (
@@ -39,23 +41,30 @@ own AS MATERIALIZED (
         OFFSET 0
     ) AS held
 ),
+claimed AS MATERIALIZED (
+    SELECT jsonb_object_agg(own.job_id, own.attempt) AS attempts FROM own
+),
 request AS MATERIALIZED (
     SELECT each.key, each.n, each.place
     FROM ROWS FROM (unnest($5::text[]), unnest($6::bigint[])) WITH ORDINALITY AS each (key, n, place)
 ),
 used AS MATERIALIZED (
-    SELECT each.key, started.running, started.past
+    SELECT each.key, started.running, started.past, started.earlier
     FROM ROWS FROM (unnest($7::text[]), unnest($8::double precision[])) AS each (key, keep_s)
     CROSS JOIN LATERAL (
         SELECT
-            count(*) FILTER (WHERE log.is_running) AS running,
+            count(*) FILTER (WHERE log.is_running
+                AND ((claimed.attempts ->> log.job_id)::integer = log.attempt) IS NOT TRUE) AS running,
             array_agg(log.ctid) FILTER (WHERE NOT log.is_running AND (
                 log.at <= (clock.at - make_interval(secs => log.kept_s))
                 OR log.at >= (clock.at + make_interval(secs => log.kept_s))
-            )) AS past
+            )) AS past,
+            array_agg(log.ctid) FILTER (WHERE log.is_running
+                AND (claimed.attempts ->> log.job_id)::integer = log.attempt) AS earlier
         FROM clock
+        CROSS JOIN claimed
         CROSS JOIN LATERAL (
-            SELECT start.ctid, start.at, {is_running} AS is_running,
+            SELECT start.ctid, start.job_id, start.attempt, start.at, {is_running} AS is_running,
                 least(greatest(each.keep_s, start.keep_s), {longest_extension_s}) AS kept_s
             FROM {schema}scheduler_starts AS start
             WHERE start.key = each.key
@@ -153,7 +162,17 @@ admitted AS (
         ON each.key = request.key
     CROSS JOIN clock
     WHERE decided.is_admitted -- IS NULL would be estimated as few rows, and joined by a nested loop
-    ON CONFLICT (key, job_id, attempt) DO NOTHING
+    UNION ALL
+    SELECT start.key, start.job_id, least(lowest.attempt, 0) - 1, start.at, start.keep_s
+    FROM {schema}scheduler_starts AS start
+    CROSS JOIN LATERAL (
+        SELECT min(other.attempt) AS attempt
+        FROM {schema}scheduler_starts AS other
+        WHERE other.key = start.key AND other.job_id = start.job_id
+    ) AS lowest
+    WHERE start.ctid = ANY (ARRAY (SELECT unnest(earlier) FROM used))
+      AND start.job_id = ANY (ARRAY (SELECT job_id FROM decided WHERE is_admitted))
+    ON CONFLICT (key, job_id, attempt) DO UPDATE SET at = EXCLUDED.at, keep_s = EXCLUDED.keep_s
 ),
 blocked AS (
     UPDATE {schema}scheduled_jobs AS job SET
