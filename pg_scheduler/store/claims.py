@@ -101,7 +101,14 @@ class ClaimRepository:
         jobs.sort(key=START_ORDER)
         refused = locked.union(last["refused"] or ())
         return ExchangeResult(
-            jobs, expired, last["due"], refused, last["silence"], last["crashed"], last["crowded"]
+            jobs,
+            expired,
+            last["due"],
+            refused,
+            last["silence"],
+            last["crashed"],
+            last["crowded"],
+            last["execution_time"],
         )
 
     async def skip_head(

@@ -77,6 +77,7 @@ class ExchangeResult:
         crashed: The id of the claimed or expired crashed job; None if there is none.
         crowded: Whether many due rows follow the position from which jobs were claimed; false if this was not
             checked.
+        now: The server's time; None from ``claim()``.
     """
 
     jobs: list[Claim]
@@ -86,6 +87,7 @@ class ExchangeResult:
     silence: bool = False
     crashed: str | None = None
     crowded: bool = False
+    now: datetime | None = None
 
 
 class JobFilters(NamedTuple):
@@ -148,6 +150,7 @@ class RenewResult:
     Attributes:
         alive: Whether the worker still has its row.
         lost: Ids of jobs that the worker no longer holds.
+        now: The server's time.
         late: Whether the lease had expired. The next heartbeat is then the first that counts.
         subscriptions: The classes of events that other workers want, as they wrote them.
         wanted: What is requested of the worker: ``drain``, or None for nothing.
@@ -155,6 +158,7 @@ class RenewResult:
 
     alive: bool
     lost: list[str]
+    now: datetime
     late: bool = False
     subscriptions: Sequence[str | None] = ()
     wanted: str | None = None

@@ -118,7 +118,9 @@ class WorkerRepository:
         now = self._statements.now
         args = (worker_id, list(own), json.dumps(own), lease_s, now, liveness_key, len(held), extension_s)
         (row,) = await self._statements.fetch("renew_lease", *args, *_columns(report), on=on)
-        return RenewResult(row["alive"], row["lost"], row["late"], row["subscriptions"] or (), row["wanted"])
+        return RenewResult(
+            row["alive"], row["lost"], row["now"], row["late"], row["subscriptions"] or (), row["wanted"]
+        )
 
     async def request_state(self, worker_ids: Collection[str], wanted: str | None) -> list[str]:
         """Request of these workers to drain, or to resume; return the ids of those that have a row.

@@ -59,6 +59,7 @@ from pg_scheduler.worker.reporter import Reporter, settings_of
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.middleware import MiddlewareChain
+from pg_scheduler.worker.server_clock import ServerClock
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 from pg_scheduler.worker.supervisor import Part, Supervisor
@@ -153,6 +154,7 @@ class Runtime:
             store.limits, events, self.executor, results, lease, tasks, worker_id, unblocker
         )
         audience = Audience()
+        clock = ServerClock(signals.clock_stepped)
         self.routing = Routing(tasks, executors, config.only, config.skip, worker_id=worker_id)
         self.watchdog = LoopWatchdog(events, in_flight, tuning.watchdog)
         self.reporter = Reporter(
@@ -164,7 +166,9 @@ class Runtime:
             runs_jobs=config.runs_jobs,
         )
         worker = _worker(worker_id, config, tasks)
-        self.heartbeat = Heartbeat(store, events, in_flight, worker, lease, signals, audience, self.reporter)
+        self.heartbeat = Heartbeat(
+            store, events, in_flight, worker, lease, signals, clock, audience, self.reporter
+        )
         relay = EventRelay(store, events, cluster_events, worker_id, audience, options=tuning.relay)
         keeper = LeaseKeeper(
             LeaseConnection(store.workers, store.connections, worker_id, lease.seconds),
@@ -227,6 +231,7 @@ class Runtime:
             self.routing,
             worker_id,
             signals,
+            clock,
             batch=config.batch_claim_limit,
             max_crashes=config.max_crashes,
             polling=config.polling,

@@ -78,6 +78,7 @@ class Signals:
         self.limits_blocked = Signal("jobs wait for a limit, which may be gone from the code")
         self.grace_expired = Signal("the misfire grace time of a pending job elapsed")
         self.notifications_up = Condition("the listener receives notifications; some may have been missed")
+        self.clock_stepped = Signal("the server's clock was set forward or back")
         self.subscriptions_changed = Signal("other workers want other classes of events")
         self.worker_registered = Signal("the row of this worker was missing and is written anew")
         self.database_up = Signal("the lease keeper has connected")

@@ -71,6 +71,7 @@ def wiring(signals: Signals, to: Receivers) -> Wiring:
             signals.notifications_up,
             (to.supervisor.retry, to.claimer.rescan, to.heartbeat.wake, to.planner.wake, to.pauses.wake),
         ),
+        (signals.clock_stepped, (to.planner.wake, to.pauses.wake)),
         (signals.subscriptions_changed, (to.relay.follow,)),
         (signals.worker_registered, (to.relay.announce_again,)),
         (signals.database_up, (to.supervisor.retry,)),

@@ -20,8 +20,11 @@ import pytest
 
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
+from pg_scheduler.events import JobCompleted, PassFinished, ScheduleFired, TaskPaused, TaskResumed
+from pg_scheduler.triggers import At, Every
 from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.conftest import FAST, database, migrate_on, run_on
+from tests.support.worker import Recorder
 from tools.chaos.clock import Clock, find_library
 
 LIBRARY = find_library()
@@ -103,6 +106,16 @@ def test_stepped_clock_keeps_waits_on_the_monotonic_clock(clock: Clock, step: fl
 
 async def enqueue(client: Scheduler, name: str, due: datetime | None = None) -> str:
     return await client.schedule_job(f"cluster.{name}", due or datetime.now(UTC), NO_ARGUMENTS)
+
+
+async def silent() -> None: ...
+
+
+async def wait_for_sleep(seen: Recorder, *, longer: bool) -> None:
+    """Wait until the planner sleeps for more than a minute, or for less."""
+    passes: list[PassFinished] = []
+    while not passes or (passes[-1].next_in > 60) is not longer:
+        passes = await seen.until(PassFinished, len(passes) + 1, service="planner")
 
 
 async def server_time(pool: asyncpg.Pool) -> datetime:
@@ -190,6 +203,35 @@ async def test_fire_time_runs_once_when_the_server_clock_repeats_it(
     assert set(Counter(record.job_id for record in fleet.records("PeriodicJobPlanned")).values()) == {1}
     counts = await client.count_jobs()
     assert counts.completed == counts.total
+
+
+@both_ways
+async def test_planner_plans_again_when_the_server_clock_steps(
+    pool: asyncpg.Pool, server_clock: Clock, step: float
+) -> None:
+    """Planners sleep for two minutes at most, and heartbeats are 20 s apart: a claim reveals the step."""
+    left = MINUTE + timedelta(seconds=max(step, 0))
+    async with Scheduler(pool) as scheduler:
+        seen = Recorder(scheduler)
+        fire_time = At(await server_time(pool) + left)
+        await scheduler.schedules.add(silent, fire_time, schedule_id="once")
+        await wait_for_sleep(seen, longer=step > 0)
+        server_clock.set(step)
+        await wait_for_sleep(seen, longer=step < 0)
+
+
+async def test_schedule_fires_and_pause_ends_when_the_server_clock_is_set_forward_past_their_times(
+    pool: asyncpg.Pool, server_clock: Clock
+) -> None:
+    async with Scheduler(pool) as scheduler:
+        seen = Recorder(scheduler)
+        await scheduler.schedules.add(silent, Every(5 * MINUTE), schedule_id="often")
+        await scheduler.tasks.pause("other", until=await server_time(pool) + 5 * MINUTE)
+        await seen.until(TaskPaused, task_name="other")
+        server_clock.set(STEP_S)
+        await seen.until(ScheduleFired, schedule_id="often")
+        await seen.until(JobCompleted)
+        await seen.until(TaskResumed, task_name="other")
 
 
 async def test_jobs_are_reclaimed_when_a_dead_worker_has_a_lease_in_the_future(

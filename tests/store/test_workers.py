@@ -60,13 +60,13 @@ async def test_renew_extends_the_leases_of_the_worker_and_its_jobs(
 ) -> None:
     await running(store, new_job("a"), new_job("b"))
     clock.advance(20 * SECOND)
-    assert await store.workers.renew("w1", {"a": 1, "b": 1}, LEASE) == RenewResult(True, [])
+    assert await store.workers.renew("w1", {"a": 1, "b": 1}, LEASE) == RenewResult(True, [], clock.now)
     (found,) = await store.workers.list_workers()
     until = clock.now + LEASE * SECOND
     assert (found.last_beat, found.lease_until, found.running_jobs) == (clock.now, until, 2)
     assert set((await column(pool, "lease_until")).values()) == {until}
     assert set((await column(pool, "last_heartbeat")).values()) == {clock.now}
-    assert await store.workers.renew("w1", {}, LEASE) == RenewResult(True, [])
+    assert await store.workers.renew("w1", {}, LEASE) == RenewResult(True, [], clock.now)
     assert (await store.workers.list_workers())[0].running_jobs == 0
 
 
@@ -97,17 +97,17 @@ async def test_renew_returns_every_job_when_the_worker_has_no_row(
     await store.workers.deregister("w1")
     before = await row(pool)
     clock.advance(SECOND)
-    assert await store.workers.renew("w1", {"job": 1}, LEASE) == RenewResult(False, ["job"])
+    assert await store.workers.renew("w1", {"job": 1}, LEASE) == RenewResult(False, ["job"], clock.now)
     assert await row(pool) == before
 
 
 async def test_renew_restores_an_expired_lease_before_the_rescue(store: Store, clock: FakeClock) -> None:
     await running(store, new_job())
     clock.advance(10 * LEASE * SECOND)
-    assert await store.workers.renew("w1", {"job": 1}, LEASE) == RenewResult(True, [], late=True)
+    assert await store.workers.renew("w1", {"job": 1}, LEASE) == RenewResult(True, [], clock.now, late=True)
     assert await store.workers.rescue(THRESHOLD) == NOTHING
     clock.advance(SECOND)
-    assert await store.workers.renew("w1", {"job": 1}, LEASE) == RenewResult(True, [])
+    assert await store.workers.renew("w1", {"job": 1}, LEASE) == RenewResult(True, [], clock.now)
 
 
 # -- rescue --------------------------------------------------------------------------------------------

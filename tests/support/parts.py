@@ -46,6 +46,7 @@ from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer, ResultBuffe
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
+from pg_scheduler.worker.server_clock import ServerClock
 from pg_scheduler.worker.signals import Signals
 from pg_scheduler.worker.tuning import Tuning
 from tests.support.worker import LEASE, PATIENCE, claim, new_worker
@@ -107,6 +108,7 @@ class Parts:
         for name, signal in self.signals:
             if signal is not self.signals.results_waiting:
                 signal.connect(partial(self.calls.append, name))
+        self.clock = ServerClock(self.signals.clock_stepped)
         self.tuning = Tuning()
         self.lease = Lease(LEASE)
         self.lease.renewed(time.monotonic())
@@ -205,6 +207,7 @@ class Parts:
             self.tasks,
             self.worker_id,
             self.signals,
+            self.clock,
             batch=batch,
             polling=PollingConfig(**polling),
             max_crashes=max_crashes,
@@ -237,7 +240,13 @@ class Parts:
     def heartbeat(self, *, lease: float = LEASE, max_loop_block: float = 0) -> Heartbeat:
         self.lease = Lease(lease, max_loop_block)
         return Heartbeat(
-            self.store, self.bus, self.in_flight, new_worker(self.worker_id), self.lease, self.signals
+            self.store,
+            self.bus,
+            self.in_flight,
+            new_worker(self.worker_id),
+            self.lease,
+            self.signals,
+            self.clock,
         )
 
     def listener(self, *, own_mark: str = "mine") -> Listener:

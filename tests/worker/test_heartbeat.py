@@ -116,6 +116,19 @@ async def test_heartbeat_renews_ended_jobs_until_their_results_are_written(
     assert await statuses(clocked, "d") == ["completed"]
 
 
+@pytest.mark.parametrize("step", [timedelta(hours=1), -timedelta(hours=1)])
+async def test_heartbeat_reports_a_step_of_the_server_clock(
+    clocked: Store, clock: FakeClock, bus: EventBus, step: timedelta
+) -> None:
+    parts = Parts(clocked, bus)
+    heartbeat = parts.heartbeat()
+    await heartbeat.prepare()
+    await heartbeat.run_once()
+    clock.advance(step)
+    await heartbeat.run_once()
+    assert parts.calls[-1:] == ["clock_stepped"]
+
+
 async def test_heartbeat_polls_while_jobs_run_and_no_notifications_arrive(parts: Parts, gate: Gate) -> None:
     executor = await running(parts, gate, "a")
     heartbeat = parts.heartbeat(lease=60)

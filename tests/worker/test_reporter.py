@@ -54,7 +54,9 @@ async def test_names_are_written_by_the_heartbeat_after_one_that_failed(
     parts = Parts(touchy, bus)
     reporter = reporter_of(parts, "a")
     worker = new_worker(parts.worker_id)
-    heartbeat = Heartbeat(touchy, bus, parts.in_flight, worker, parts.lease, parts.signals, reporter=reporter)
+    heartbeat = Heartbeat(
+        touchy, bus, parts.in_flight, worker, parts.lease, parts.signals, parts.clock, reporter=reporter
+    )
     await heartbeat.prepare()
     assert reporter._routing is not None
     reporter._routing._tasks.register(work, name="b")

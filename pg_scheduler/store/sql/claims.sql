@@ -20,8 +20,8 @@
 -- They are negative for a due job that could not be claimed: its row is locked, or the lease expired. Claims
 -- and answer share one snapshot, so no job becomes due unseen between them. "silence" is true if the liveness
 -- lock of another worker is free. "crowded" is true where $14 if more rows than skip_head walks at once are due
--- from the claim cursor on. Nothing sorts the rows, so that claims are sent while completions are still being
--- written.
+-- from the claim cursor on. Its execution_time is the server's time: a column of its own would be in every row.
+-- Nothing sorts the rows, so that claims are sent while completions are still being written.
 --
 -- Of crashed jobs, under which $15 workers died or more, at most one is claimed, and none unless $13. Its id is in
 -- the last row. The others stay pending, so that the next death of a worker counts for one of them only.
@@ -100,7 +100,7 @@ SELECT claimed.*, NULL::double precision AS due, NULL::text[] AS refused, NULL::
     NULL::text AS crashed, NULL::boolean AS crowded
 FROM claimed
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, coalesce($4, now()), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     CASE WHEN claims.are_few THEN (
         SELECT extract(epoch FROM min(next.execution_time) - coalesce($4, now()))::double precision
         FROM level

@@ -54,8 +54,8 @@ WHERE worker_id <> $1
 -- job's row must not cost the worker its lease; a later heartbeat renews the row. $6 is the key of the
 -- worker's liveness lock, NULL for none, and $8 the seconds for which it extends the lease. A heartbeat after
 -- the lease expired does not set last_beat: lock_orphans could otherwise release a claim that is still on its
--- way to the worker. Returns also which classes of events other workers subscribe to, NULL for none, and what is
--- requested of the worker. $9, $10 and $11 are its report; NULL leaves what the row has.
+-- way to the worker. Returns also the server's time, which classes of events other workers subscribe to, NULL for
+-- none, and what is requested of the worker. $9, $10 and $11 are its report; NULL leaves what the row has.
 WITH held AS MATERIALIZED (SELECT $3::text::jsonb AS attempts),
 worker AS (
     UPDATE {schema}scheduler_workers SET
@@ -99,6 +99,7 @@ SELECT
     EXISTS (SELECT FROM worker) AS alive,
     coalesce((SELECT late FROM worker), false) AS late,
     ARRAY (SELECT unnest($2::text[]) EXCEPT SELECT job_id FROM own) AS lost,
+    coalesce($5, now()) AS now,
     (SELECT array_agg(DISTINCT kind)
      FROM {schema}scheduler_workers AS other, unnest(other.subscriptions) AS kind
      WHERE other.worker_id <> $1) AS subscriptions,

@@ -17,6 +17,7 @@ from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.lease.revoker import Revoker
 from pg_scheduler.worker.reporter import Reporter
+from pg_scheduler.worker.server_clock import ServerClock
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
@@ -36,6 +37,7 @@ class Heartbeat(Service):
 
     Args:
         worker: The row to register.
+        clock: Reads the time of each answer.
         audience: Receives the classes of events that other workers want.
         reporter: Describes the worker, and receives what is requested of it.
     """
@@ -50,6 +52,7 @@ class Heartbeat(Service):
         worker: Worker,
         lease: Lease,
         signals: Signals,
+        clock: ServerClock,
         audience: Audience | None = None,
         reporter: Reporter | None = None,
     ) -> None:
@@ -59,6 +62,7 @@ class Heartbeat(Service):
         self._worker = worker
         self._lease = lease
         self._signals = signals
+        self._clock = clock
         self._audience = audience or Audience()
         self._reporter = reporter or Reporter(store.connections, lease, signals)
         self._revoker = Revoker(store.jobs, events, in_flight, lease, worker.worker_id)
@@ -105,6 +109,7 @@ class Heartbeat(Service):
             if held and not self._lease.is_trusted:
                 self._lose()
             raise
+        self._clock.read(answer.now, requested_at)
         interval = self._lease.renewal_interval
         if not answer.alive:
             self._revoker.revoke_all()

@@ -28,6 +28,7 @@ from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.head import UnclaimableHead
 from pg_scheduler.worker.pipeline.pacing import Pacing
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
+from pg_scheduler.worker.server_clock import ServerClock
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 
@@ -63,6 +64,7 @@ class Claimer(Service):
     """Claim due jobs for free slots.
 
     Args:
+        clock: Reads the time of each exchange.
         batch: Jobs per claim.
         max_crashes: Workers that may die while they run one job before it fails; None for no limit.
         meter: Counts the claims.
@@ -84,6 +86,7 @@ class Claimer(Service):
         names: Names,
         worker_id: str,
         signals: Signals,
+        clock: ServerClock,
         *,
         batch: int,
         polling: PollingConfig,
@@ -101,6 +104,7 @@ class Claimer(Service):
         self._names = names.names
         self._worker_id = worker_id
         self._signals = signals
+        self._clock = clock
         self._batch = batch
         self._polling = polling
         self._isolated_from = (
@@ -239,13 +243,15 @@ class Claimer(Service):
                     isolated_from=self._isolated_from,
                 )
             self._exchange_at = sent_at + self._polling.max_interval
-            return await self._exchange(limit, since, crashed=crashed)
+            return await self._exchange(limit, since, sent_at, crashed=crashed)
         except BaseException:  # whatever it was: results do not wait for the next claim
             self._may_have_unacknowledged = True
             self._results.claims_follow = False
             raise
 
-    async def _exchange(self, limit: int, since: ClaimPosition, *, crashed: bool) -> ExchangeResult:
+    async def _exchange(
+        self, limit: int, since: ClaimPosition, sent_at: float, *, crashed: bool
+    ) -> ExchangeResult:
         """Send completions and receive claims; report what else the response contains."""
         with self._results.completions() as completions:
             answer = await self._claims.exchange(
@@ -261,6 +267,8 @@ class Claimer(Service):
                 check_crowd=since is self._cursor.start and self._head.should_check(),
             )
             completions.refused = answer.refused
+        if answer.now is not None:
+            self._clock.read(answer.now, sent_at)
         if answer.crowded:
             self._head.extend()
         if answer.silence:
