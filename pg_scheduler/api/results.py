@@ -48,6 +48,7 @@ class ResultMethods(JobMethods, ControlMethods):
         Raises:
             JobNotFoundError: There is no such job; a LookupError.
             TimeoutError: The job did not end in time. It runs on.
+            SchemaError: A table is missing, or the database role may not read results.
 
         Example:
             >>> job_id = await scheduler.enqueue(report, keep_result=timedelta(hours=1))  # doctest: +SKIP

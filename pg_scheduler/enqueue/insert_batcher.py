@@ -12,15 +12,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, TypeVar
 
-from pg_scheduler.errors import DatabaseUnavailableError, ServiceCancelledError
+from pg_scheduler.enqueue.answers import fail, start_answering
+from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.rows import DelayedJob, NewJob
-from pg_scheduler.store.faults import REFUSALS
+from pg_scheduler.store.faults import ROW_ERRORS
 
 __all__ = ["InsertBatcher"]
 
 MAX_JOBS: Final = 1000
 """Jobs per statement."""
 
+ERRORS_OF_ONE_JOB: Final = (*ROW_ERRORS, PayloadError)
+"""Errors that one of several jobs may have caused. Any other one concerns all jobs of a statement."""
 
 J = TypeVar("J", bound=NewJob | DelayedJob)
 
@@ -35,8 +38,8 @@ class InsertBatcher(Generic[J]):
     def __init__(self, insert: Callable[[Sequence[J]], Awaitable[set[str]]]) -> None:
         self._insert = insert
         self._waiting: list[tuple[J, asyncio.Future[bool]]] = []
+        self._batch: dict[str, tuple[J, asyncio.Future[bool]]] = {}
         self._busy = False
-        self._flush: asyncio.Task[None] | None = None
 
     async def insert(self, job: J) -> bool:
         """Insert a job; return False if its id exists."""
@@ -50,32 +53,28 @@ class InsertBatcher(Generic[J]):
         finally:
             self._start_next()
 
-    def _start_next(self, *, shared: bool = False) -> None:
-        self._busy = shared or bool(self._waiting)
+    def _start_next(self) -> None:
+        self._busy = bool(self._waiting)
         if self._busy:
-            self._flush = asyncio.create_task(self._insert_waiting(), name="pg_scheduler insert")
-            self._flush.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() or task is not self._flush:
-            return
-        waiting, self._waiting, self._busy = self._waiting, [], False  # cancelled before its first step
-        for _, answer in waiting:
-            _fail(answer, _cancelled())
+            start_answering(self._insert_waiting(), "pg_scheduler insert", self._failed)
 
     async def _insert_waiting(self) -> None:
-        batch: dict[str, tuple[J, asyncio.Future[bool]]] = {}
-        try:
+        is_shared = False
+        while self._waiting or is_shared:
             await asyncio.sleep(0)
-            batch = self._take()
-            if batch:
-                await self._answer(batch)
-        except asyncio.CancelledError:
-            for _, answer in batch.values():
-                _fail(answer, _cancelled())
-            raise
-        finally:
-            self._start_next(shared=len(batch) > 1)
+            self._batch = self._take()
+            is_shared = len(self._batch) > 1
+            if self._batch:
+                await self._answer(self._batch)
+        self._busy = False
+
+    def _failed(self, task: asyncio.Task[None]) -> list[asyncio.Future[bool]]:
+        left, self._batch = list(self._batch.values()), {}
+        if task.cancelled():  # the event loop may be ending
+            left += self._waiting
+            self._waiting = []
+        self._start_next()
+        return [answer for _, answer in left]
 
     def _take(self) -> dict[str, tuple[J, asyncio.Future[bool]]]:
         batch: dict[str, tuple[J, asyncio.Future[bool]]] = {}
@@ -91,34 +90,14 @@ class InsertBatcher(Generic[J]):
     async def _answer(self, batch: dict[str, tuple[J, asyncio.Future[bool]]]) -> None:
         try:
             inserted = await self._insert([job for job, _ in batch.values()])
-        except DatabaseUnavailableError as fault:
-            for _, answer in batch.values():
-                _fail(answer, fault)
-        except REFUSALS:
-            for job, answer in batch.values():  # one of them was rejected: each gets its own result
-                await self._answer_one(job, answer)
+        except ERRORS_OF_ONE_JOB as error:
+            if len(batch) == 1:
+                for _, answer in batch.values():
+                    fail(answer, error)
+                return
+            for job_id, each in batch.items():  # one of them was rejected: each gets its own result
+                await self._answer({job_id: each})
         else:
             for job_id, (_, answer) in batch.items():
                 if not answer.done():
                     answer.set_result(job_id in inserted)
-
-    async def _answer_one(self, job: J, answer: asyncio.Future[bool]) -> None:
-        try:
-            inserted = bool(await self._insert([job]))
-        except (*REFUSALS, DatabaseUnavailableError) as error:
-            _fail(answer, error)
-        else:
-            if not answer.done():
-                answer.set_result(inserted)
-
-
-def _cancelled() -> ServiceCancelledError:
-    return ServiceCancelledError(
-        "the task that inserts jobs was cancelled, but not by the Scheduler; call schedule() again with the "
-        "same job_id, and cancel only tasks of your own"
-    )
-
-
-def _fail(answer: asyncio.Future[bool], error: BaseException) -> None:
-    if not answer.done():
-        answer.set_exception(error)

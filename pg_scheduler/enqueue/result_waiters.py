@@ -10,6 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
+from pg_scheduler.enqueue.answers import start_answering
 from pg_scheduler.errors import DatabaseUnavailableError, JobNotFoundError, PoolClosedError
 from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.store.store import Store
@@ -48,6 +49,7 @@ class ResultWaiters:
         Raises:
             JobNotFoundError: There is no such job.
             PoolClosedError: The pool was closed meanwhile.
+            SchemaError: A table is missing, or the role may not read it.
         """
         future = self._waiting.get(job_id)
         if future is None:
@@ -56,7 +58,7 @@ class ResultWaiters:
         self._interval_s = FIRST_INTERVAL_S
         self._wake.set()
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="pg_scheduler result waiters")
+            self._task = start_answering(self._run(), "pg_scheduler result waiters", self._failed)
         try:
             return await asyncio.shield(future)
         finally:
@@ -76,10 +78,10 @@ class ResultWaiters:
             self._wake.clear()
             try:
                 await self._query()
-            except DatabaseUnavailableError as error:
-                if isinstance(error, PoolClosedError):
-                    self._fail_all(error)
-                    return
+            except PoolClosedError:
+                raise
+            except DatabaseUnavailableError:  # the next query may succeed
+                pass
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await self._wake.wait()
@@ -101,7 +103,6 @@ class ResultWaiters:
                     del self._waiting[job_id]
                     future.set_result(result)
 
-    def _fail_all(self, error: DatabaseUnavailableError) -> None:
+    def _failed(self, _: asyncio.Task[None]) -> list[asyncio.Future[JobResult]]:
         waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            future.set_exception(error)
+        return list(waiting.values())

@@ -10,7 +10,15 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import JobSpec, JobStatus, PollingConfig, RetryPolicy, Scheduler, periodic
+from pg_scheduler import (
+    ConfigurationError,
+    JobSpec,
+    JobStatus,
+    PollingConfig,
+    RetryPolicy,
+    Scheduler,
+    periodic,
+)
 from pg_scheduler.events import (
     JobCancelled,
     JobCompleted,
@@ -219,3 +227,22 @@ async def test_scheduler_uses_prepared_statements_through_a_newer_pgbouncer(
         async with make_scheduler(cached) as scheduler:
             await run_every_kind_of_job(scheduler, make_scheduler(cached))
         assert await session_state(pool, pgbouncer_dsn) == CLEAN
+
+
+@pytest.mark.parametrize("suite", [OLD], indirect=True)
+async def test_concurrent_calls_all_end_when_the_pool_caches_statements_of_shared_sessions(
+    pgbouncer_dsn: str,
+) -> None:
+    async def call(number: int) -> None:
+        job_id = await schedulers[number % 2].schedule(note, execution_time=now())
+        await schedulers[number % 2].get_job_result(job_id, timeout=0.05)
+
+    async with (
+        asyncpg.create_pool(pgbouncer_dsn, min_size=1, max_size=6) as one,
+        asyncpg.create_pool(pgbouncer_dsn, min_size=1, max_size=6) as other,
+    ):
+        schedulers = [make_scheduler(one), make_scheduler(other)]
+        async with asyncio.timeout(PATIENCE):
+            results = await asyncio.gather(*map(call, range(20)), return_exceptions=True)
+    assert {type(result) for result in results} <= {ConfigurationError, TimeoutError}
+    assert ConfigurationError in map(type, results)

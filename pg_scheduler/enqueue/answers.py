@@ -1,0 +1,53 @@
+"""Futures that a task answers: each gets an answer, however the task ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeAlias
+
+from pg_scheduler.errors import ServiceCancelledError
+
+__all__ = ["fail", "start_answering"]
+
+Task: TypeAlias = asyncio.Task[None]
+Future: TypeAlias = asyncio.Future[Any]
+
+
+def start_answering(
+    work: Coroutine[Any, Any, None], name: str, on_failure: Callable[[Task], Iterable[Future]]
+) -> Task:
+    """Run a coroutine that answers futures in a task; if it fails, they get its error.
+
+    Args:
+        work: The coroutine. It returns when it has answered all futures.
+        name: The name of the task.
+        on_failure: Called if the task ended in any other way, also by a cancellation before its first step.
+            Returns the futures that get the error, and may start another task for the rest.
+    """
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(lambda task: _answer_rest(task, on_failure))
+    return task
+
+
+def fail(future: Future, error: BaseException) -> None:
+    """Answer a future with an error, unless it has an answer or its caller was cancelled."""
+    if not future.done():
+        future.set_exception(error)
+
+
+def _answer_rest(task: Task, on_failure: Callable[[Task], Iterable[Future]]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is None and not task.cancelled():
+        return
+    for future in on_failure(task):
+        fail(future, error if isinstance(error, Exception) else _interrupted(task, error))
+
+
+def _interrupted(task: Task, cause: BaseException | None) -> ServiceCancelledError:
+    error = ServiceCancelledError(
+        f"the task {task.get_name()!r} was cancelled, but not by the Scheduler; repeat the call, with the "
+        "same job_id if it schedules a job, and cancel only tasks of your own"
+    )
+    error.__cause__ = cause
+    return error
