@@ -132,7 +132,7 @@ class ResultMethods(JobMethods, ControlMethods):
             )
         seconds = None if wait_timeout is None else check_delay("wait_timeout", wait_timeout)
         options = {"keep_result": RUN_JOB_KEEPS, **options}
-        failures: dict[str, BaseException | None] = {}
+        failures: dict[tuple[str, int], BaseException | None] = {}
         expected: list[str] = []
         unsubscribe = self._record_failures(expected, failures)
         try:
@@ -145,17 +145,17 @@ class ResultMethods(JobMethods, ControlMethods):
                 if cancel_on_timeout:
                     await self.cancel_job(job_id)
                 raise
-            return replace(result, exception=failures.get(job_id)).unwrap()
+            return replace(result, exception=failures.get((job_id, result.attempts))).unwrap()
         finally:
             unsubscribe()
 
     def _record_failures(
-        self, expected: Sequence[str], failures: dict[str, BaseException | None]
+        self, expected: Sequence[str], failures: dict[tuple[str, int], BaseException | None]
     ) -> Callable[[], None]:
-        """Record the exceptions of expected jobs; of all jobs until the id is known."""
+        """Record the exceptions of expected jobs by id and attempt; of all jobs until the id is known."""
 
         def record(event: Event) -> None:
             if isinstance(event, JobFailed) and (not expected or event.job_id in expected):
-                failures[event.job_id] = event.exception
+                failures[event.job_id, event.attempt] = event.exception
 
-        return self._events.subscribe(record, JobFailed)
+        return self._waiters.failures.subscribe(record, JobFailed)

@@ -12,6 +12,7 @@ from typing import Final
 
 from pg_scheduler.enqueue.answers import start_answering
 from pg_scheduler.errors import DatabaseUnavailableError, JobNotFoundError, PoolClosedError
+from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.store.store import Store
 
@@ -37,6 +38,8 @@ class ResultWaiters:
     def __init__(self, store: Store, max_interval_s: float) -> None:
         self._store = store
         self._max_interval_s = max_interval_s
+        self.failures = EventBus()
+        """Receives the final failures of this process before they are written."""
         self._waiting: dict[str, asyncio.Future[JobResult]] = {}
         self._numbers: dict[str, int] = {}
         self._interval_s = FIRST_INTERVAL_S

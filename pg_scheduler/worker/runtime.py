@@ -119,7 +119,14 @@ class Runtime:
         self.in_flight = in_flight = InFlight(results)
         progress = ProgressWriter(store.progress, events, in_flight, worker_id)
         self.completer = Completer(
-            store, events, worker_id, results, progress, signals, flush_timeout=config.shutdown_timeout
+            store,
+            events,
+            worker_id,
+            results,
+            progress,
+            signals,
+            waiters.failures,
+            flush_timeout=config.shutdown_timeout,
         )
         runner = AttemptRunner(
             store.locks,

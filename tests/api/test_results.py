@@ -268,6 +268,24 @@ async def test_run_job_raises_the_exception_of_this_process_as_the_cause(schedul
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+async def test_run_job_raises_the_cause_when_the_result_arrives_before_the_event(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, has_raised = scheduler._store.results, asyncio.Event()
+    settle = results.settle
+
+    async def settle_slowly(*args: Any) -> set[str]:
+        accepted = await settle(*args)
+        await has_raised.wait()
+        return accepted
+
+    monkeypatch.setattr(results, "settle", settle_slowly)
+    with pytest.raises(JobFailedError) as caught:
+        await scheduler.run_job(fail)
+    has_raised.set()
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
 @pytest.mark.parametrize("cancels", [False, True])
 async def test_run_job_times_out_and_cancels_the_job_on_request(
     scheduler: Scheduler, gate: Gate, *, cancels: bool

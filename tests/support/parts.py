@@ -146,6 +146,7 @@ class Parts:
             self.results,
             self.progress,
             self.signals,
+            EventBus(),
             flush_timeout=flush_timeout,
         )
         self.signals.results_waiting.connect(completer.wake)

@@ -8,11 +8,14 @@ completions in the statement of the claim. Executors that outrun the database wa
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
-from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.outcome import CrashOutcome, ReleaseOutcome
+from pg_scheduler.events import EventBus, JobFailed
+from pg_scheduler.jobs.outcome import CrashOutcome, Outcome, ReleaseOutcome
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.settlement import outcome_event
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
@@ -29,6 +32,8 @@ class Completer(Service):
     """Write outcomes in batches.
 
     Args:
+        failures: Receives final failures before they are written, since a waiter may read the row before the
+            event is published.
         flush_timeout: Seconds for which outcomes are still written after the last pass.
     """
 
@@ -42,6 +47,7 @@ class Completer(Service):
         results: ResultBuffer,
         progress: ProgressWriter,
         signals: Signals,
+        failures: EventBus,
         *,
         flush_timeout: float,
     ) -> None:
@@ -52,6 +58,7 @@ class Completer(Service):
         self._progress = progress
         self._flush_timeout = flush_timeout
         self._signals = signals
+        self._failures = failures
 
     async def run_once(self) -> float:
         """Write one batch of completions, and one of all other outcomes."""
@@ -66,6 +73,7 @@ class Completer(Service):
                 await self._progress.write_last(claim for claim, _ in others.outcomes)
                 if any(isinstance(outcome, CrashOutcome) for _, outcome in others.outcomes):
                     others.outcomes = await self._store.results.count_crashes(others.outcomes)
+                self._announce_failures(others.outcomes)
                 others.accepted = await self._store.results.settle(
                     self._worker_id,
                     others.outcomes,
@@ -75,6 +83,13 @@ class Completer(Service):
                 self._signals.jobs_released()
             self._signals.due()  # retried and replaced jobs are pending again
         return 0 if results.has_results else NEVER
+
+    def _announce_failures(self, outcomes: Iterable[tuple[Claim, Outcome]]) -> None:
+        if self._failures.wants(JobFailed):
+            for claim, outcome in outcomes:
+                event = outcome_event(claim, outcome, accepted=True)
+                if isinstance(event, JobFailed):
+                    self._failures.publish(event)
 
     async def drain(self) -> None:
         """Write the remaining outcomes, within the flush timeout.
