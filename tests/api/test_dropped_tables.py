@@ -12,15 +12,11 @@ import pytest
 from pg_scheduler import Scheduler, SchemaMismatchError, SchemaMissingError, periodic
 from pg_scheduler.events import JobCompleted, JobsReclaimed, PassFinished, PeriodicJobPlanned
 from tests.api.conftest import Make, Pools
+from tests.support.logs import warnings_of
 from tests.support.worker import PATIENCE, Gate, Recorder, holds, now
 
 DROP = "DROP TABLE IF EXISTS scheduled_jobs CASCADE; DROP TABLE IF EXISTS vacuum_stats CASCADE"
 KEY = "the key"
-
-
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    records = [record for record in caplog.records if record.name == "pg_scheduler"]
-    return [record.getMessage() for record in records if record.levelname == "WARNING"]
 
 
 @pytest.mark.parametrize("call", [Scheduler.initialize_db, Scheduler.start])

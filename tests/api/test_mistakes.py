@@ -36,6 +36,7 @@ from pg_scheduler.events import JobCompleted
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from tests.api.conftest import Make
+from tests.support.logs import records_of
 from tests.support.worker import Recorder, now
 
 ENABLED = "SELECT paused_at IS NULL FROM scheduler_schedules WHERE schedule_id = 'mine'"
@@ -199,7 +200,7 @@ async def test_switch_before_the_first_start_is_stored_by_it(
     scheduler = make()
     assert scheduler.disable_periodic_job("mine")
     await scheduler.shutdown()
-    (record,) = [each for each in caplog.records if each.name == "pg_scheduler"]
+    (record,) = records_of(caplog)
     assert record.levelname == "WARNING"
     assert record.getMessage().startswith("enabled and disabled schedules not stored, start() stores them: ")
     await scheduler.start()

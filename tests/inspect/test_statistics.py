@@ -66,13 +66,13 @@ async def test_statistics_by_time_are_added_up_by_the_database(
     now = await now_of(pool)
     last = Histogram((*[0] * (SIZE - 1), 7), 3.5)
     rare = JobFigures(1, 2, (*[0] * 8, 3), last, last)  # the last element of each array
-    for minutes in range(5):
-        await add(pool, now - minutes * 60 * MINUTE, mail=figures(minutes + 1), report=rare)
+    for started, hours in enumerate((0, 1, 2, 4, 6), 1):  # rows merge at full spans: the ages differ by more
+        await add(pool, now - hours * 60 * MINUTE, mail=figures(started), report=rare)
     store = Store(Connections(pool))
-    assert await store.statistics.fold(60, 600, 2 / 24, 99) == 4
-    assert await store.statistics.fold(600, 3600, 3.5 / 24, 99) == 2
+    assert await store.statistics.fold(60, 600, 3 / 24, 99) == 4
+    assert await store.statistics.fold(600, 3600, 4.5 / 24, 99) == 2
     inspector = Inspector(pool)
-    period = timedelta(hours=6)
+    period = timedelta(hours=8)
     apart = await inspector.statistics(period)
     assert {row.span for row in apart.rows} == {MINUTE, 10 * MINUTE, 60 * MINUTE}
     monkeypatch.setattr("pg_scheduler.store.statistics.SUM_SIZE", 3)
@@ -84,7 +84,7 @@ async def test_statistics_by_time_are_added_up_by_the_database(
     assert (await inspector.statistics_by_time(period, names=["ma*"])).total().started == 1 + 2 + 3 + 4 + 5
     assert (await inspector.statistics_by_time(period, names=[])).rows == ()
     monkeypatch.setattr("pg_scheduler.inspect.statistics_reads.MAX_SUMMED_ROWS", 2)
-    some = await inspector.statistics_by_time(timedelta(hours=1))
+    some = await inspector.statistics_by_time(timedelta(hours=1.5))
     assert (some.is_complete, some.total().started) == (False, 1 + 2)
     with pytest.raises(ValueError, match="width must be at least a minute"):
         await inspector.statistics_by_time(width=timedelta(seconds=59))

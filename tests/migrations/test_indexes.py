@@ -13,6 +13,7 @@ from pg_scheduler.errors import ConfigurationError, SchemaMismatchError, SchemaM
 from pg_scheduler.migrate import build_indexes, indexes, migrate, missing_indexes, shipped_migrations, verify
 from pg_scheduler.migrate.shape import LATER_INDEXES, index_statements
 from tests.migrations.dump import CHECKED_IN, describe
+from tests.support.logs import records_of
 
 HEAD = shipped_migrations()[-1].version
 BEFORE = 17
@@ -60,7 +61,7 @@ async def test_migration_leaves_the_index_out_on_a_large_table(
     assert await migrate(connection) == list(range(BEFORE + 1, HEAD + 1))
     await verify(connection)
     assert (await index_state(connection) is True) == is_built
-    messages = [record.getMessage() for record in caplog.records if record.name == "pg_scheduler"]
+    messages = [record.getMessage() for record in records_of(caplog)]
     warning = (
         "the migrations left out on the large tables of schema 'public': scheduled_jobs_unsuccessful; lists "
         "of jobs are slow until pg_scheduler.migrate.build_indexes(connection) has built them, without "

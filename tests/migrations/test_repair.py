@@ -13,6 +13,7 @@ from pg_scheduler.migrate import Migration, migrate, shipped_migrations, verify
 from pg_scheduler.migrate.apply import apply
 from pg_scheduler.migrate.plan import table_names
 from tests.migrations.dump import CHECKED_IN, describe
+from tests.support.logs import warnings_of
 
 SHIPPED = shipped_migrations()
 HEAD = SHIPPED[-1].version
@@ -47,11 +48,6 @@ INSERT_ROWS = {
         " '2020-01-01', '2020-01-01 01:00', '2020-01-01 02:00', now(), now())"
     ),
 }
-
-
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    records = [record for record in caplog.records if record.name == "pg_scheduler"]
-    return [record.getMessage() for record in records if record.levelname == "WARNING"]
 
 
 async def drop(connection: asyncpg.Connection, *tables: str) -> None:

@@ -11,6 +11,7 @@ from pg_scheduler.errors import SchemaMismatchError
 from pg_scheduler.migrate import build_indexes, migrate, shipped_migrations, verify
 from pg_scheduler.migrate.plan import table_names
 from tests.migrations.dump import CHECKED_IN, describe
+from tests.support.logs import records_of
 
 SHIPPED = shipped_migrations()
 RECORDS = "scheduler_migrations"
@@ -352,10 +353,10 @@ async def test_unlogged_tables_are_warned_about(
 ) -> None:
     await migrate(connection)
     await verify(connection)
-    assert not caplog.records
+    assert not records_of(caplog)
     await connection.execute("ALTER TABLE vacuum_stats SET UNLOGGED; ALTER TABLE scheduled_jobs SET UNLOGGED")
     await verify(connection)
-    (record,) = caplog.records
+    (record,) = records_of(caplog)
     assert record.levelname == "WARNING"
     assert record.getMessage() == (
         "unlogged tables in schema 'public': scheduled_jobs, vacuum_stats; the server empties them after a "

@@ -19,6 +19,7 @@ from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES
 from pg_scheduler.triggers import Every
 from tests.inspect.workers import add_worker
+from tests.support.logs import records_of
 from tests.support.prometheus import Exposition, promtool
 from tests.support.worker import PATIENCE
 from tools.chaos.proxy import Proxy
@@ -225,7 +226,7 @@ async def test_failed_collection_is_counted_and_exports_nothing_stale(
         assert failed[C + "collect_errors_total"] == 1
         await pool.execute("ALTER TABLE gone RENAME TO scheduler_totals")
         assert (await scrape(collector))[C + "collect_errors_total"] == 2
-    assert [record.message for record in caplog.records] == [
+    assert [record.message for record in records_of(caplog)] == [
         "metrics of the cluster could not be collected",
         "metrics of the cluster are collected again, after 2 failures",
     ]

@@ -11,6 +11,7 @@ import pytest
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
 from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from tests.support.parts import Parts
@@ -36,7 +37,8 @@ def seen(bus: EventBus) -> Recorder:
 
 @pytest.fixture
 async def connections(pool: asyncpg.Pool) -> AsyncIterator[Connections]:
-    connections = Connections(pool)
+    options = ConnectionOptions(hot_timeout_s=30)  # under load, a claim of a huge row takes ten seconds
+    connections = Connections(pool, options=options)
     yield connections
     await connections.release_held()
 

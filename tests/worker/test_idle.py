@@ -11,7 +11,11 @@ import pytest
 
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import EventBus
-from pg_scheduler.store.connections.options import HOT_TRANSACTION_SETTINGS, TRANSACTION_SETTINGS
+from pg_scheduler.store.connections.options import (
+    HOT_TRANSACTION_SETTINGS,
+    TRANSACTION_SETTINGS,
+    ConnectionOptions,
+)
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store
@@ -19,7 +23,7 @@ from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
-from tests.support.worker import holds
+from tests.support.worker import PATIENCE, holds
 
 NAMES = {query.text: name for name, query in load_queries("public").items()}
 NAMES |= {
@@ -55,7 +59,8 @@ def log() -> Log:
 @pytest.fixture
 async def parts(dsn: str, bus: EventBus, log: Log, size: int) -> AsyncIterator[Parts]:
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=size, init=log.listen)
-    parts = Parts(Store(Connections(pool)), bus)
+    options = ConnectionOptions(sticky_idle_s=PATIENCE)  # under load, 0.1 s may elapse between two passes
+    parts = Parts(Store(Connections(pool, options=options)), bus)
     if size < 3:
         parts.signals.notifications_up.clear()
     yield parts

@@ -14,6 +14,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt
 from pg_scheduler.worker.lease import watchdog as module
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
+from tests.support.logs import records_of
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, now
 
@@ -103,7 +104,7 @@ async def test_watchdog_reads_no_source_file_until_it_reports(
     watchdog.report()
     for thread in set(threading.enumerate()) - before:
         thread.join()
-    (record,) = caplog.records
+    (record,) = records_of(caplog)
     assert "a line" in record.getMessage()
 
 

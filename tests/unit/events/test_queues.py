@@ -12,6 +12,7 @@ import pytest
 from pg_scheduler.events import Event, EventBus, EventsDropped, JobCompleted, JobFailed, WorkerStarted
 from pg_scheduler.events.gaps import MAX_QUEUED_EVENTS
 from pg_scheduler.events.log import EventLog
+from tests.support.logs import records_of
 
 PATIENCE = 10.0
 FAILED = JobFailed("id", "app.work", 1, error="ValueError: no")
@@ -96,8 +97,8 @@ async def test_async_subscriber_that_raises_is_logged_and_receives_further_event
     bus.publish(completed(2))
     await bus.drain(PATIENCE)
     assert handled == [completed(1), completed(2)]
-    assert len(caplog.records) == 2
-    record = caplog.records[0]
+    assert len(records_of(caplog)) == 2
+    record = records_of(caplog)[0]
     assert record.exc_info
     assert record.getMessage().endswith(
         "handle raised an exception on: job app.work (id job 1, attempt 1) completed"
@@ -114,7 +115,7 @@ async def test_async_subscriber_receives_the_number_of_dropped_events_when_its_q
     await handler.began.get()  # in progress: no longer in the queue
     for number in range(1, MAX_QUEUED_EVENTS + 251):
         bus.publish(completed(number))
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert [record.levelname for record in records_of(caplog)] == ["WARNING"]
     assert "is 1,000 events behind" in caplog.text
     handler.may_end.set()
     await bus.drain(PATIENCE)
@@ -133,7 +134,7 @@ async def test_full_queue_is_logged_again_after_it_was_empty(
         for number in range(MAX_QUEUED_EVENTS + 5):
             bus.publish(completed(number))
         await bus.drain(PATIENCE)
-    assert len(caplog.records) == 2
+    assert len(records_of(caplog)) == 2
     assert sum(event.number for event in handler.handled if isinstance(event, EventsDropped)) == 10
 
 
@@ -205,7 +206,7 @@ async def test_drain_cancels_a_subscriber_that_does_not_end(
     await bus.drain(0)
     assert not bus._busy
     assert handler.handled == []
-    assert caplog.records[0].getMessage() == (
+    assert records_of(caplog)[0].getMessage() == (
         "event subscriber Handler cancelled: it did not handle its events within 0 s after the shutdown, "
         "2 more are discarded"
     )
