@@ -103,6 +103,15 @@ async def migrate_on(connection: Connection) -> None:
     await migrate(connection)
 
 
+@pytest.fixture
+async def debugged_loop() -> None:
+    """Turn on asyncio's debug mode, in which calls of the event loop from other threads raise.
+
+    It also slows tasks down, which hides races: most tests run without it, as applications do.
+    """
+    asyncio.get_running_loop().set_debug(True)
+
+
 @pytest.fixture(autouse=True)
 def restored_logging() -> Iterator[None]:
     """Restore the logging of the process, which some commands and applications set up."""

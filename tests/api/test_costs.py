@@ -70,7 +70,6 @@ async def test_scheduler_uses_one_transaction_per_claim_of_a_backlog(
     make: Make, sent: Statements, slots: int, batch: int, jobs: int
 ) -> None:
     """Each claim is full and carries completions. Nothing else is sent for a job."""
-    asyncio.get_running_loop().set_debug(False)  # its tracebacks make a task ten times as expensive
     scheduler = make(max_concurrent_jobs=slots, batch_claim_limit=batch)
     left, drained = jobs, asyncio.Event()
 

@@ -22,6 +22,8 @@ from tests.api.conftest import Make
 from tests.support.facets import Face
 from tests.support.worker import PATIENCE, Recorder, now
 
+pytestmark = pytest.mark.usefixtures("debugged_loop")
+
 HOUR = timedelta(hours=1)
 
 

@@ -149,7 +149,6 @@ def outage(fault: Fault, instants: Sequence[float]) -> float:
 
 
 async def test_failovers_lose_no_acknowledged_job(scratch: Path | None, tmp_path: Path) -> None:
-    asyncio.get_running_loop().set_debug(False)  # debug mode would slow the enqueuer down
     offset = time.time() - time.monotonic()
     faults: list[Fault] = []
     async with patroni.Cluster(scratch) as cluster, AsyncExitStack() as stack:

@@ -39,6 +39,8 @@ from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, tune, wire_to
 from tools.chaos.proxy import Proxy
 
+pytestmark = pytest.mark.usefixtures("debugged_loop")
+
 LEASE = 1.0
 MAX_LOOP_BLOCK = 60.0
 USUAL = KeeperOptions()

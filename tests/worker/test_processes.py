@@ -31,6 +31,8 @@ from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, new_job, statuses
 from tests.worker import processes
 
+pytestmark = pytest.mark.usefixtures("debugged_loop")
+
 
 class Bench:
     """Runs jobs in processes, and writes their results with a completer."""

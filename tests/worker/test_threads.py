@@ -35,6 +35,8 @@ from pg_scheduler.worker.runners import thread as thread_module
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, holds, new_job, now, statuses
 
+pytestmark = pytest.mark.usefixtures("debugged_loop")
+
 VARIABLE: ContextVar[str] = ContextVar("variable")
 
 
