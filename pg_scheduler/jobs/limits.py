@@ -41,6 +41,9 @@ MAX_NAME_BYTES: Final = 200
 MAX_KEY_BYTES: Final = 200
 MAX_PER: Final = timedelta(days=366)
 
+MIN_STEP_S: Final = 0.1
+"""The time over which a rate is spread: of starts that follow one another faster, some share a step."""
+
 
 class LimitKeyError(ConfigurationError):
     """A key function raised, or returned a value that is no key."""
@@ -56,13 +59,15 @@ class Limit:
         max_running: Attempts that may run at once; at least 1.
         max_starts: Attempts that may start within any time span of ``per``; at least 1.
         per: The time span, as a timedelta of at most 366 days. Required with ``max_starts``.
+        spread: Spread the starts evenly over ``per`` instead of admitting ``max_starts`` at once: 10 per
+            second start at least 100 ms apart. A rate of more than that starts in groups, about 10 a second.
         key: A function that is called with the arguments of the job and returns a str or an int, of at most
             200 bytes. Each key has a limit of its own. It must be fast and must not block, because the event
             loop calls it before each attempt. A job whose key function raises fails.
 
     Raises:
         ConfigurationError: Neither ``max_running`` nor ``max_starts`` is given, ``per`` is missing or out of
-            range, or a value is out of range; a ValueError.
+            range, ``spread`` is given without ``max_starts``, or a value is out of range; a ValueError.
         TypeError: A value has the wrong type.
 
     Example:
@@ -83,6 +88,7 @@ class Limit:
     max_starts: int | None = field(default=None, kw_only=True)
     per: timedelta | None = field(default=None, kw_only=True)
     key: KeyFunction | None = field(default=None, kw_only=True)
+    spread: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.name is not None:
@@ -97,6 +103,7 @@ class Limit:
         if self.max_starts is not None:
             check_count("max_starts", self.max_starts, least=1)
         _check_per(self.max_starts, self.per)
+        _check_spread(self.spread, self.max_starts)
         if self.key is not None:
             _check_key_function(self.key)
 
@@ -135,6 +142,16 @@ def _check_per(max_starts: int | None, per: object) -> None:
         raise ConfigurationError(f"per must be between 1 ms and {MAX_PER.days} days, not {per}")
 
 
+def _check_spread(spread: object, max_starts: int | None) -> None:
+    if not isinstance(spread, bool):
+        raise TypeError(f"spread must be True or False, not {type(spread).__name__}: {spread!r}")
+    if spread and max_starts is None:
+        raise ConfigurationError(
+            "spread= of a Limit needs max_starts= and per=; write "
+            "Limit(max_starts=10, per=timedelta(seconds=1), spread=True)"
+        )
+
+
 def _check_key_function(key: object) -> None:
     if not callable(key):
         raise TypeError(
@@ -165,14 +182,16 @@ def check_limits(limits: object) -> tuple[Limit, ...]:
 def limit_keys(
     limits: Sequence[Limit], task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, LimitRow]]:
-    """Return the text that identifies each limit for a job with these arguments, and its numbers.
+    """Return the text that identifies each limit for a job with these arguments, and all its numbers.
 
     Raises:
         LimitKeyError: A key function raised, or returned something else than a short str or int.
     """
-    return [
-        (_prefix(each, task_name) + _key_of(each, task_name, args, kwargs), _row(each)) for each in limits
-    ]
+    found = []
+    for each in limits:
+        text = _prefix(each, task_name) + _key_of(each, task_name, args, kwargs)
+        found += [(text, row) for row in _rows(each)]
+    return found
 
 
 def common_keys(limits: Sequence[Limit], task_name: str) -> list[tuple[str, LimitRow]] | None:
@@ -185,9 +204,16 @@ def is_shared_by_all(limits: Sequence[Limit], task_name: str, key: str) -> bool:
     return any(each.key is None and _prefix(each, task_name) == key for each in limits)
 
 
-def _row(limit: Limit) -> LimitRow:
-    per_s = None if limit.per is None else limit.per.total_seconds()
-    return LimitRow(limit.max_running, limit.max_starts, per_s)
+def _rows(limit: Limit) -> list[LimitRow]:
+    """Return the numbers of a limit: those that it declares, and those of a step if it spreads its starts."""
+    if limit.max_starts is None or limit.per is None:
+        return [LimitRow(limit.max_running, None, None)]
+    per_s = limit.per.total_seconds()
+    rows = [LimitRow(limit.max_running, limit.max_starts, per_s)]
+    if limit.spread:
+        starts = max(int(limit.max_starts * MIN_STEP_S / per_s), 1)
+        rows.append(LimitRow(None, starts, per_s * starts / limit.max_starts))
+    return rows
 
 
 def _key_of(limit: Limit, task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -248,7 +274,7 @@ class LimitBook:
         for task_name, limits in tasks:
             own: defaultdict[str, list[LimitRow]] = defaultdict(list)
             for each in limits:
-                own[_prefix(each, task_name)].append(_row(each))
+                own[_prefix(each, task_name)] += _rows(each)
             for prefix, rows in own.items():
                 if (option := tuple(rows)) not in self._options[prefix]:
                     self._options[prefix].append(option)

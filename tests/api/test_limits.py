@@ -207,6 +207,24 @@ async def test_rate_is_never_exceeded_and_fully_used_across_schedulers(
     assert all((later - earlier) < 2 * per for earlier, later in pairwise(instants))
 
 
+async def test_starts_are_spread_over_the_time_span_when_a_limit_asks_for_it(
+    make: Make, pools: Pools, pool: asyncpg.Pool
+) -> None:
+    schedulers = [make(await pools(6), max_concurrent_jobs=10) for _ in range(2)]
+    for scheduler in schedulers:
+        limits = [
+            Limit("api", max_starts=10, per=timedelta(seconds=1), spread=True),
+            Limit("api", max_starts=1000, per=timedelta(hours=1)),
+        ]
+        scheduler.register(noop, limits=limits)
+    await schedulers[0].schedule_bulk(specs(noop, 8))
+    await asyncio.gather(*(scheduler.start() for scheduler in schedulers))
+    await until(pool, LEFT, 0)
+    instants = [row[0] for row in await pool.fetch("SELECT at FROM scheduler_starts ORDER BY 1")]
+    assert len(instants) == 8
+    assert all(later - earlier >= timedelta(seconds=0.1) for earlier, later in pairwise(instants))
+
+
 async def test_job_with_several_limits_waits_for_the_first_full_one(
     make: Make, gate: Gate, pool: asyncpg.Pool
 ) -> None:

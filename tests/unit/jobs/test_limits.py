@@ -34,6 +34,7 @@ def own(value: Any) -> Any:
         ({"max_starts": 0, "per": SECOND}, "max_starts must be between 1"),
         ({"max_starts": 1}, "belong together"),
         ({"max_running": 1, "per": SECOND}, "belong together"),
+        ({"max_running": 1, "spread": True}, "spread= of a Limit needs max_starts= and per="),
         ({"max_starts": 1, "per": timedelta(0)}, "per must be between"),
         ({"max_starts": 1, "per": timedelta(days=400)}, "per must be between"),
         ({"name": "", "max_running": 1}, "is empty or contains a colon"),
@@ -52,6 +53,7 @@ def test_limit_rejects_values_out_of_range(options: dict[str, Any], part: str) -
         ({"max_running": "1"}, "max_running must be an int"),
         ({"max_running": True}, "max_running must be an int"),
         ({"max_starts": 1, "per": 10}, r"per must be a timedelta.*timedelta\(seconds=10\)"),
+        ({"max_starts": 1, "per": SECOND, "spread": 1}, "spread must be True or False, not int: 1"),
         ({"max_running": 1, "key": "account"}, "key must be a function"),
         ({"max_running": 1, "key": never}, "cannot await"),
         ({"name": 7, "max_running": 1}, "name must be a str"),
@@ -80,6 +82,24 @@ def test_limit_keys_names_the_limit_and_its_key() -> None:
     assert keys(Limit("stripe", max_running=1), 5) == ["limit:stripe:"]
     assert keys(by_account, 5, x=1) == ["limit:app.task:5"]
     assert keys(by_account, account="a:b") == ["limit:app.task:a:b"]
+
+
+@pytest.mark.parametrize(
+    ("max_starts", "per", "step"),
+    [
+        (10, SECOND, LimitRow(None, 1, 0.1)),
+        (100, timedelta(minutes=1), LimitRow(None, 1, 0.6)),
+        (1000, SECOND, LimitRow(None, 100, 0.1)),
+        (1, SECOND, LimitRow(None, 1, 1.0)),
+    ],
+)
+def test_limit_keys_add_the_numbers_of_a_step_when_a_limit_spreads_its_starts(
+    max_starts: int, per: timedelta, step: LimitRow
+) -> None:
+    limits = [Limit("api", max_running=3, max_starts=max_starts, per=per, spread=True)]
+    declared = LimitRow(3, max_starts, per.total_seconds())
+    assert limit_keys(limits, "task", (), {}) == [("limit:api:", declared), ("limit:api:", step)]
+    assert LimitBook([("task", limits)]).options("limit:api:") == [(declared, step)]
 
 
 def test_limit_keys_are_ascii_so_that_databases_of_any_encoding_agree() -> None:
