@@ -1014,12 +1014,30 @@ async def test_schedule_that_adds_itself_again_in_its_last_job_exists_afterwards
 async def test_vacuum_deletes_schedules_that_finished_long_ago(bench: Bench) -> None:
     await bench.add(Every(MINUTE), max_runs=1)
     await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    await bench.settle(claim, CompleteOutcome())
     for days, exists in ((6, True), (2, False)):
         bench.clock.advance(timedelta(days=days))
         await bench.parts.vacuum().run()
         assert (await bench.schedules.get(KEY) is not None) == exists
     with pytest.raises(ValueError, match="keep_last"):
         VacuumConfig(schedules=VacuumPolicy.keep_last(1))
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_vacuum_keeps_a_finished_schedule_while_its_last_job_runs(
+    bench: Bench, is_cancelled: bool
+) -> None:
+    policy = VacuumConfig(schedules=VacuumPolicy.immediate())
+    await bench.add(Every(MINUTE), max_runs=1, overlap=Overlap.SKIP)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    if is_cancelled:  # its attempt continues
+        await bench.scheduler.cancel_job(claim.job_id)
+    await bench.parts.vacuum(policy).run()
+    await bench.add(Every(MINUTE), max_runs=1, overlap=Overlap.SKIP, conflict_resolution=REPLACE)
+    await bench.plan(MINUTE)
+    assert await bench.claim() == [], "the last job runs"
 
 
 # -- changes -------------------------------------------------------------------------------------------
@@ -1032,6 +1050,8 @@ async def test_vacuum_deletes_finished_schedules_in_batches(
     for schedule_id in "abcde":
         await bench.add(Every(MINUTE), schedule_id=schedule_id, max_runs=1)
     await bench.plan(MINUTE)
+    for claim in await bench.claim():
+        await bench.settle(claim, CompleteOutcome())
     bench.clock.advance(timedelta(days=8))
     await bench.parts.vacuum(VacuumConfig(schedules=VacuumPolicy.never())).run()
     assert len(await bench.schedules.list()) == 5

@@ -299,12 +299,21 @@ LIMIT $2;
 -- name: vacuum_schedules
 -- route: pool
 -- Delete at most $2 schedules of callers that finished before an instant, and count them.
+--
+-- One whose last job has not ended stays: if it is added again, its jobs must not overlap with it.
 WITH gone AS (
     DELETE FROM {schema}scheduler_schedules
     WHERE schedule_id = ANY (ARRAY (
         SELECT schedule_id
-        FROM {schema}scheduler_schedules
-        WHERE owner = 'api' AND finished_at <= $1
+        FROM {schema}scheduler_schedules AS schedule
+        WHERE owner = 'api'
+          AND finished_at <= $1
+          AND NOT EXISTS (
+              SELECT
+              FROM {schema}scheduled_jobs AS job
+              WHERE job.job_id = schedule.last_job_id AND (job.finished_at IS NULL OR {may_run_on})
+              OFFSET 0
+          )
         LIMIT $2
         FOR UPDATE SKIP LOCKED
     ))
