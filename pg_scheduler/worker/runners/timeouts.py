@@ -4,6 +4,9 @@ Nearly all jobs have one of a few timeouts, so the limits of one timeout expire 
 were set: a dict per timeout keeps that order, and one timer per timeout watches the first. An
 ``asyncio.timeout()`` for each job would cost nearly as much as all other Python code of a job.
 
+The timers run in the context in which the queue was created. In that of the attempt that set one, they would
+keep its arguments and its exception alive after its end.
+
 The deadlines use the clock that this module imported, not that of the event loop: a job that replaces
 ``time.monotonic`` must not time out its neighbours.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
@@ -37,6 +41,7 @@ class TimeoutQueue(Generic[T]):
         self._on_expired = on_expired
         self._by_timeout: dict[float, dict[T, float]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
+        self._context = copy_context()
 
     def __len__(self) -> int:
         """Return the number of items with a time limit."""
@@ -69,7 +74,9 @@ class TimeoutQueue(Generic[T]):
         self._by_timeout.clear()
 
     def _set_timer(self, timeout: float, delay: float) -> None:
-        self._timers[timeout] = asyncio.get_running_loop().call_later(delay, self._expire, timeout)
+        self._timers[timeout] = asyncio.get_running_loop().call_later(
+            delay, self._expire, timeout, context=self._context
+        )
 
     def _expire(self, timeout: float) -> None:
         limits = self._by_timeout[timeout]
