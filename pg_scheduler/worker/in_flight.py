@@ -12,6 +12,7 @@ from collections import deque
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
+from pg_scheduler.foreign import current_task, is_a, is_ctrl_c
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.runners.call import JobCall
 
@@ -76,6 +77,21 @@ class Attempt:
         reason = "timeout" if self.revocation is None else self.revocation.name.lower()
         if self.task and not (self.call is not None and self.call.cancel(reason)):
             self.task.cancel()
+
+    def is_stopped_by(self, error: BaseException) -> bool:
+        """Return whether an exception that ends its code came from outside: any other one is its result.
+
+        GeneratorExit does so only if Python closes the coroutine of the attempt, which no task steps then.
+        """
+        if is_a(error, GeneratorExit):
+            return not self._is_stepped()
+        return is_a(error, asyncio.CancelledError) or is_ctrl_c(error)
+
+    def _is_stepped(self) -> bool:
+        task = current_task()
+        if task is None or self.task is not None:
+            return task is not None and task is self.task
+        return task.get_name() == TASK_NAME_PREFIX + self.claim.job_id  # it starts eagerly
 
     @property
     def is_unstoppable(self) -> bool:

@@ -169,12 +169,22 @@ class Odd(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("error", "text"), [(SystemExit(3), "SystemExit: 3"), (Odd("no"), "Odd: no")], ids=["exit", "odd"]
+    ("error", "text"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (Odd("no"), "Odd: no"),
+        (GeneratorExit("no"), "GeneratorExit: no"),
+        (KeyboardInterrupt("no"), "KeyboardInterrupt: no"),
+    ],
+    ids=["exit", "odd", "generator", "interrupt"],
 )
+@pytest.mark.parametrize("suspends", [False, True])
 async def test_executor_fails_only_the_job_that_raises_a_base_exception(
-    bench: Bench, error: BaseException, text: str
+    bench: Bench, error: BaseException, text: str, suspends: bool
 ) -> None:
     async def job() -> None:
+        if suspends:
+            await asyncio.sleep(0)
         if isinstance(error, SystemExit):
             sys.exit(error.code)
         raise error

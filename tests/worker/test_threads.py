@@ -161,6 +161,7 @@ async def test_async_function_in_a_thread_runs_in_an_event_loop_of_its_own(bench
         ValueError("no"),
         SystemExit(3),
         KeyboardInterrupt(),
+        GeneratorExit(),
         StopIteration(1),
         asyncio.CancelledError(),
         JobCancelledError("no"),

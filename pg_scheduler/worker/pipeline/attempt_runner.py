@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -14,7 +13,6 @@ from pg_scheduler.events.types import LOCK_TAKEN
 from pg_scheduler.jobs.context import current
 from pg_scheduler.jobs.executors import ASYNC
 from pg_scheduler.jobs.outcome import (
-    ErrorResult,
     InterruptResult,
     Result,
     ReturnResult,
@@ -26,7 +24,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.in_flight import Attempt
-from pg_scheduler.worker.pipeline.calls import CallRunner
+from pg_scheduler.worker.pipeline.calls import CallRunner, error_result
 from pg_scheduler.worker.pipeline.lock_pause import LockPause
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.runners.call import JobExecutor
@@ -107,7 +105,7 @@ class AttemptRunner:
         except (PayloadError, ConfigurationError) as error:
             return UnrunnableResult(error)
         except BaseException as error:  # noqa: BLE001 - user code: a validator
-            return ErrorResult(error)
+            return error_result(attempt, error)
         if task.executor != ASYNC:
             return await self._calls.run(attempt, task, args, kwargs)
         current.set((claim, time.time(), self._calls.get_scheduler, self._progress.report))
@@ -122,10 +120,8 @@ class AttemptRunner:
         began = time.monotonic() if attempt.measured_for else 0.0
         try:
             value = await func(*args, **kwargs)
-        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-            raise
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
-            return ErrorResult(error)
+            return error_result(attempt, error)
         finally:
             if attempt.measured_for and self._meter is not None:
                 seconds_run = time.monotonic() - began

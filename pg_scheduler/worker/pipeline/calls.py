@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import EventBus, JobStarted, ThreadAbandoned
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.foreign import current_task, ends_task, message_of
 from pg_scheduler.jobs.context import Report, cancellation, current
 from pg_scheduler.jobs.outcome import (
     CrashResult,
@@ -36,7 +37,7 @@ from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 if TYPE_CHECKING:
     from pg_scheduler.scheduler import Scheduler
 
-__all__ = ["CallRunner", "timeout_result"]
+__all__ = ["CallRunner", "error_result", "timeout_result"]
 
 _RETURNED: Final = ReturnResult()
 
@@ -99,10 +100,8 @@ class CallRunner:
             try:
                 await place.start()
                 return await self._call(attempt, task, args, kwargs, place.executor)
-            except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-                raise
             except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
-                return ErrorResult(error)
+                return error_result(attempt, error)
 
     async def stop(self) -> None:
         """Stop the executors that were started, within their grace."""
@@ -112,7 +111,9 @@ class CallRunner:
                 try:
                     async with asyncio.timeout(self._stop_grace):
                         await place.executor.stop(self._stop_grace)
-                except Exception:  # user code
+                except BaseException as error:  # user code
+                    if ends_task(error, current_task()):
+                        raise
                     logger.exception("executor %r could not be stopped", name, extra=record_fields())
 
     async def _call(
@@ -156,7 +157,7 @@ class CallRunner:
         except RaisedError as raised:
             result = ErrorResult(raised.error)
         except CrashedError as crash:
-            result = CrashResult(str(crash), self._max_crashes)
+            result = CrashResult(message_of(crash), self._max_crashes)
         finally:
             if attempt.measured_for and self._meter is not None:
                 seconds_run = time.monotonic() - began
@@ -187,6 +188,17 @@ class _Place:
             if not self.is_started:
                 await self.executor.start()
                 self.is_started = True
+
+
+def error_result(attempt: Attempt, error: BaseException) -> ErrorResult:
+    """Return the result of an attempt whose code raised an exception.
+
+    Raises:
+        BaseException: The exception, if it came from outside of that code.
+    """
+    if attempt.is_stopped_by(error):
+        raise error
+    return ErrorResult(error)
 
 
 def timeout_result(claim: Claim) -> ErrorResult:

@@ -1,0 +1,131 @@
+"""Inspect what user code raises and returns.
+
+User code may override whatever an inspection calls, from ``str()`` to ``__class__``, and each of these may
+raise any exception. The functions here never raise: they read past the overrides, or describe the mistake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from traceback import TracebackException
+from types import TracebackType
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
+
+__all__ = [
+    "MAX_MESSAGE_LENGTH",
+    "ExcInfo",
+    "cause_of",
+    "class_name",
+    "current_task",
+    "ends_task",
+    "exc_info_of",
+    "guarded",
+    "is_a",
+    "is_ctrl_c",
+    "message_of",
+    "traceback_lines",
+    "traceback_of",
+]
+
+MAX_MESSAGE_LENGTH: Final = 10_000
+"""Characters of an error message that are kept."""
+
+ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None]
+
+T = TypeVar("T")
+
+_qualname: Final = vars(type)["__qualname__"].__get__
+_cause: Final = vars(BaseException)["__cause__"].__get__
+_traceback: Final = vars(BaseException)["__traceback__"].__get__
+
+
+def guarded(inspect: Callable[[], T], fallback: Callable[[str], T]) -> T:
+    """Return what an inspection returns; if it raises, what the fallback makes of the name of that class."""
+    try:
+        return inspect()
+    except BaseException as mistake:  # noqa: BLE001 - user code; sys.exit() and the like count as its errors
+        return fallback(class_name(mistake))
+
+
+def is_a(value: object, kind: type[T]) -> TypeGuard[T]:
+    """Return whether the type of a value is this class or a subclass, whatever its ``__class__`` is."""
+    return issubclass(type(value), kind)
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Return whether an exception that passes through user code may be a Ctrl-C, which ends the program.
+
+    Python raises KeyboardInterrupt in the main thread, unless the program or its event loop handles SIGINT.
+    """
+    return (
+        is_a(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
+def current_task() -> asyncio.Task[Any] | None:
+    """Return the task that the event loop steps now; None without one, as where Python closes a coroutine."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop runs
+        return None
+
+
+def ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Return whether an exception that passes through user code ends the task around it.
+
+    That is its cancellation, a Ctrl-C, or the GeneratorExit by which Python closes its coroutine. Any other
+    exception is an error of the user code.
+    """
+    if is_a(error, asyncio.CancelledError):
+        return task is not None and task.cancelling() > 0
+    if is_a(error, GeneratorExit):
+        return current_task() is not task
+    return is_ctrl_c(error)
+
+
+def class_name(value: object) -> str:
+    """Return the qualified name of the type of a value."""
+    return str.__str__(_qualname(type(value)))
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception, which may be empty."""
+    message = guarded(lambda: str.__str__(str(error)), lambda kind: f"(str() of it raised {kind})")
+    return message[:MAX_MESSAGE_LENGTH]
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return the cause of an exception."""
+    found: BaseException | None = _cause(error)
+    return found
+
+
+def traceback_of(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an exception."""
+    found: TracebackType | None = _traceback(error)
+    return found
+
+
+def traceback_lines(error: BaseException, *, limit: int | None = None) -> list[str]:
+    """Return an exception with its causes as ``traceback.format_exception()`` does."""
+
+    def lines() -> list[str]:
+        return list(TracebackException(type(error), error, traceback_of(error), limit=limit).format())
+
+    return guarded(lines, lambda kind: [f"(formatting it raised {kind})"])
+
+
+def exc_info_of(error: BaseException) -> ExcInfo | None:
+    """Return an exception as ``logging`` takes it; None if no handler could format it."""
+    info = (type(error), error, traceback_of(error))
+
+    def checked() -> ExcInfo | None:
+        TracebackException(*info, limit=1)
+        return info
+
+    return guarded(checked, lambda _: None)
