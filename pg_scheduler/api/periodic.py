@@ -48,6 +48,7 @@ class PeriodicMethods(SchedulerParts):
 
         A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
         the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
+        The log warns of changes that were not written before the process ends.
 
         Returns:
             False if the key is unknown in this process.
@@ -93,7 +94,7 @@ class PeriodicMethods(SchedulerParts):
             loop = asyncio.get_running_loop()
         except RuntimeError:  # without a loop, the next start writes it
             return True
-        task = loop.create_task(self._write_switches(), name="pg_scheduler switch")
+        task = loop.create_task(self._write_switches(), name=f"pg_scheduler switch of {dedup_key!r}")
         self._switch_tasks.add(task)
         task.add_done_callback(log_failure)
         task.add_done_callback(self._switch_tasks.discard)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.schedules.catalogue import PeriodicCatalogue
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.row import ScheduleRow
@@ -16,6 +18,11 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.serialization import kinds_of
 
 __all__ = ["ScheduleBook"]
+
+UNWRITTEN: Final = (
+    "schedules not stored: %s; switch them in the event loop, and call await scheduler.shutdown() before the "
+    "pool is closed and the process ends"
+)
 
 
 class ScheduleBook:
@@ -34,6 +41,7 @@ class ScheduleBook:
         self._catalogue = catalogue
         self._synced_version: int | None = None
         self._switches: dict[str, bool] = {}
+        weakref.finalize(self, _report_unwritten, self._switches)  # at the end of the process too
         self._rows: dict[str, ScheduleRow] = {}
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
@@ -172,3 +180,9 @@ class ScheduleBook:
     def _is_enabled(self, config: PeriodicJobConfig) -> bool:
         row = self._rows.get(config.dedup_key)
         return self._switches.get(config.dedup_key, row.enabled if row else config.enabled)
+
+
+def _report_unwritten(switches: Mapping[str, bool]) -> None:
+    if switches:
+        states = (f"{key!r} {'enabled' if enabled else 'disabled'}" for key, enabled in switches.items())
+        logger.warning(UNWRITTEN, ", ".join(states), extra=record_fields())

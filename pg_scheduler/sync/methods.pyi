@@ -556,6 +556,7 @@ class BlockingMethods(Blocking):
 
         A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
         the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
+        The log warns of changes that were not written before the process ends.
 
         Parameters, values and errors are those of ``Scheduler.disable_periodic_job()``.
         """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +18,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCancelled, JobCompleted, JobStarted, PassFinished, PeriodicJobPlanned
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from tests.api.conftest import Make
+from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 KEY = "the key"
@@ -238,6 +241,41 @@ async def test_disabling_takes_effect_when_called_in_a_process_that_never_starts
     await running.start()
     other.disable_periodic_job(KEY)
     await until(seen, lambda: not running.get_periodic_jobs()[KEY].enabled)
+
+
+LEAVING = """
+import asyncio, logging, sys
+import asyncpg
+from pg_scheduler import Scheduler, periodic
+
+logging.basicConfig()
+
+@periodic(cron="0 3 * * *", dedup_key="the key")
+async def work(): ...
+
+async def leave(pool):
+    scheduler = Scheduler(pool)
+    if sys.argv[2] != "without a loop":
+        assert scheduler.disable_periodic_job("the key")
+    if sys.argv[2] == "pool closed":
+        await pool.close()
+        await scheduler.shutdown()
+    return scheduler
+
+async def main():
+    return await leave(await asyncpg.create_pool(sys.argv[1], min_size=0))
+
+scheduler = asyncio.run(main())
+if sys.argv[2] == "without a loop":
+    assert scheduler.disable_periodic_job("the key")
+"""
+
+
+@pytest.mark.parametrize("left", ["without shutdown", "pool closed", "without a loop"])
+def test_disabling_that_is_never_written_is_logged_at_the_end_of_the_process(dsn: str, left: str) -> None:
+    command = [sys.executable, "-c", LEAVING, dsn, left]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, timeout=50)
+    assert "WARNING:pg_scheduler:schedules not stored: 'the key' disabled; " in done.stderr
 
 
 def test_disabling_works_without_a_running_event_loop(dsn: str) -> None:
