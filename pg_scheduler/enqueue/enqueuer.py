@@ -7,13 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from pg_scheduler.enqueue.bulk import PREPARE_BATCH, BulkInserter
 from pg_scheduler.enqueue.dependents import DependentInserter
 from pg_scheduler.enqueue.failure_alerts import FailureAlerts
 from pg_scheduler.enqueue.insert_batcher import InsertBatcher
 from pg_scheduler.enqueue.job_writer import JobWriter
+from pg_scheduler.enqueue.locked_inserts import LockedInserts, LockWait
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.unique import key_of
@@ -21,7 +22,7 @@ from pg_scheduler.enqueue.unique_replacer import UniqueReplacer
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import EventBus, JobScheduled
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
-from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, NewJob
+from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, GeneratedIdDelayedJob, GeneratedIdJob, NewJob
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.store.connections.listen import DUE
 from pg_scheduler.store.connections.session import Connection, check_connection
@@ -55,11 +56,10 @@ class Enqueuer:
         self._events = events
         self._outbox = outbox
         self._meter = meter
-        self._batcher = InsertBatcher(self._insert_batch)
-        self._delayed = InsertBatcher(self._insert_delayed)
-        self._extended = InsertBatcher(self._insert_extended)
-        # A transaction that holds a key delays the jobs of a batch with that key: only unique ones.
-        self._unique = InsertBatcher(self._insert_extended)
+        locked = LockedInserts(store)
+        self._batcher = InsertBatcher(self._insert_batch, locked)
+        self._delayed = InsertBatcher(self._insert_delayed, locked)
+        self._extended = InsertBatcher(self._insert_extended, locked)
         self._dependents = DependentInserter(store)
         self._replacer = UniqueReplacer(store)
         self._writer = JobWriter(store)
@@ -117,7 +117,8 @@ class Enqueuer:
             return await self.insert(due, conflict_resolution, connection)
         publishes = connection is None and self._events.wants(JobScheduled)
         called_at = await self._store.jobs.clock() if publishes else None  # a failure leaves no job behind
-        delayed = DelayedJob(job.job_id, job.task_data, delay_s, *job[3:])
+        kind = GeneratedIdDelayedJob if isinstance(job, GeneratedIdJob) else DelayedJob
+        delayed = kind(job.job_id, job.task_data, delay_s, *job[3:])
         if connection is None:
             inserted = await self._delayed.insert(delayed)
         else:
@@ -158,36 +159,35 @@ class Enqueuer:
         if isinstance(job, ExtendedJob) and job.after:
             return bool(await self._dependents.insert([job], connection))
         if isinstance(job, ExtendedJob) and connection is None:
-            return await (self._extended if key_of(job) is None else self._unique).insert(job)
+            return await self._extended.insert(job)
         message = DUE if self._outbox.is_near(job.execution_time) else None
         return bool(await self._writer.insert([job], connection, message))
 
-    async def _insert_batch(self, jobs: Sequence[NewJob]) -> set[str]:
+    async def _insert_batch(self, jobs: Sequence[NewJob], wait: LockWait) -> set[str]:
         """Insert a batch of jobs and return the ids that were new."""
         near = self._outbox.is_near(min([job.execution_time for job in jobs]))
-        return await self._insert_with_message(
-            near, lambda message: self._store.jobs.insert_small(jobs, message=message)
-        )
+        return await self._insert_with_message(self._store.jobs.insert_small, jobs, near, wait)
 
-    async def _insert_delayed(self, jobs: Sequence[DelayedJob]) -> set[str]:
+    async def _insert_delayed(self, jobs: Sequence[DelayedJob], wait: LockWait) -> set[str]:
         near = min([job.delay_s for job in jobs]) <= self._outbox.horizon_s
-        return await self._insert_with_message(
-            near, lambda message: self._store.jobs.enqueue(jobs, message=message)
-        )
+        return await self._insert_with_message(self._store.jobs.enqueue, jobs, near, wait)
 
-    async def _insert_extended(self, jobs: Sequence[ExtendedJob]) -> set[str]:
+    async def _insert_extended(self, jobs: Sequence[ExtendedJob], wait: LockWait) -> set[str]:
         near = self._outbox.is_near(min([job.execution_time for job in jobs]))
-        return await self._insert_with_message(
-            near, lambda message: self._store.jobs.insert_extended(jobs, message=message)
-        )
+        return await self._insert_with_message(self._store.jobs.insert_extended, jobs, near, wait)
 
     async def _insert_with_message(
-        self, near: bool, insert: Callable[[str | None], Awaitable[set[str]]]
+        self, insert: Callable[..., Awaitable[set[str]]], jobs: Sequence[Any], near: bool, wait: LockWait
     ) -> set[str]:
         """Insert jobs, and notify workers with the same statement if they are due soon and it is time."""
-        message = self._outbox.due_message if near and self._outbox.may_carry() else None
+        carries = near and wait.may_carry and self._outbox.may_carry()
+        message = self._outbox.due_message if carries else None
         began = time.monotonic()
-        inserted = await insert(message)
+        if wait.session is None:
+            inserted = await insert(jobs, message=message, lock_timeout=wait.timeout)
+        else:
+            async with wait.session() as connection:
+                inserted = await insert(jobs, lock_timeout=wait.timeout, connection=connection)
         if inserted and message:
             self._outbox.carried(began)
         elif inserted and near:

@@ -3,29 +3,39 @@
 A single call is inserted at once. Calls that arrive during a statement wait for it and share the next one:
 they wait for one statement at most, and thirty callers cost hardly more than one. Callers that shared a
 statement usually call again together, so all of them run before the next statement starts. Each caller gets
-its own result and its own error.
+its own result and its own error: a statement that is rejected, or waits for a lock, is divided.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from pg_scheduler.enqueue.answers import fail, start_answering
-from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.rows import DelayedJob, NewJob
-from pg_scheduler.store.faults import ROW_ERRORS
+from pg_scheduler.enqueue.locked_inserts import (
+    DIVIDED_WAIT,
+    SHARED_WAIT,
+    UNLIMITED_WAIT,
+    Insert,
+    LockedInserts,
+    LockWait,
+)
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.jobs.rows import DelayedJob, GeneratedIdDelayedJob, GeneratedIdJob, NewJob
+from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
 
 __all__ = ["InsertBatcher"]
 
 MAX_JOBS: Final = 1000
 """Jobs per statement."""
 
-ERRORS_OF_ONE_JOB: Final = (*ROW_ERRORS, PayloadError)
-"""Errors that one of several jobs may have caused. Any other one concerns all jobs of a statement."""
+GENERATED: Final = (GeneratedIdJob, GeneratedIdDelayedJob)
+"""Jobs without a unique key and with an id that no other transaction can have inserted."""
 
 J = TypeVar("J", bound=NewJob | DelayedJob)
+
+Batch: TypeAlias = "dict[str, tuple[J, asyncio.Future[bool]]]"
 
 
 class InsertBatcher(Generic[J]):
@@ -33,25 +43,33 @@ class InsertBatcher(Generic[J]):
 
     Args:
         insert: Inserts jobs with different ids and returns the ids that did not exist.
+        locked: Inserts the jobs that wait for open transactions.
     """
 
-    def __init__(self, insert: Callable[[Sequence[J]], Awaitable[set[str]]]) -> None:
+    def __init__(self, insert: Insert[J], locked: LockedInserts) -> None:
         self._insert = insert
+        self._locked = locked
         self._waiting: list[tuple[J, asyncio.Future[bool]]] = []
-        self._batch: dict[str, tuple[J, asyncio.Future[bool]]] = {}
+        self._batch: Batch[J] = {}
         self._busy = False
 
     async def insert(self, job: J) -> bool:
         """Insert a job; return False if its id exists."""
-        if self._busy:
-            answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            self._waiting.append((job, answer))
-            return await answer
-        self._busy = True
-        try:
-            return bool(await self._insert([job]))
-        finally:
-            self._start_next()
+        if not self._locked.has(job):
+            try:
+                if self._busy:
+                    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+                    self._waiting.append((job, answer))
+                    return await answer
+                self._busy = True
+                try:
+                    return bool(await self._insert([job], _wait_of([job], SHARED_WAIT)))
+                finally:
+                    self._start_next()
+            except DatabaseUnavailableError as fault:
+                if not _is_locked([job], fault):
+                    raise
+        return await self._locked.insert(job, self._insert)
 
     def _start_next(self) -> None:
         self._busy = bool(self._waiting)
@@ -76,8 +94,8 @@ class InsertBatcher(Generic[J]):
         self._start_next()
         return [answer for _, answer in left]
 
-    def _take(self) -> dict[str, tuple[J, asyncio.Future[bool]]]:
-        batch: dict[str, tuple[J, asyncio.Future[bool]]] = {}
+    def _take(self) -> Batch[J]:
+        batch: Batch[J] = {}
         rest: list[tuple[J, asyncio.Future[bool]]] = []
         for job, answer in self._waiting:
             if job.job_id in batch or len(batch) == MAX_JOBS:  # of two jobs with one id, the second one waits
@@ -87,17 +105,42 @@ class InsertBatcher(Generic[J]):
         self._waiting = rest
         return batch
 
-    async def _answer(self, batch: dict[str, tuple[J, asyncio.Future[bool]]]) -> None:
+    async def _answer(self, batch: Batch[J], wait: LockWait = SHARED_WAIT) -> None:
+        jobs = [job for job, _ in batch.values()]
         try:
-            inserted = await self._insert([job for job, _ in batch.values()])
-        except ERRORS_OF_ONE_JOB as error:
+            inserted = await self._insert(jobs, _wait_of(jobs, wait))
+        except (*ROW_ERRORS, DatabaseUnavailableError) as error:
+            if isinstance(error, DatabaseUnavailableError) and not _is_locked(jobs, error):
+                raise
             if len(batch) == 1:
                 for _, answer in batch.values():
                     fail(answer, error)
                 return
-            for job_id, each in batch.items():  # one of them was rejected: each gets its own result
-                await self._answer({job_id: each})
+            for part in _divided(batch):
+                await self._answer(part, DIVIDED_WAIT)
         else:
             for job_id, (_, answer) in batch.items():
                 if not answer.done():
                     answer.set_result(job_id in inserted)
+
+
+def _wait_of(jobs: Sequence[NewJob | DelayedJob], wait: LockWait) -> LockWait:
+    """Return how long a statement waits for locks. Generated ids are in no other transaction."""
+    for job in jobs:
+        if not isinstance(job, GENERATED):
+            return wait
+    return UNLIMITED_WAIT
+
+
+def _is_locked(jobs: Sequence[NewJob | DelayedJob], fault: DatabaseUnavailableError) -> bool:
+    """Return whether one of the jobs waits for a transaction that has inserted its id or key."""
+    return is_lock_timeout(fault) and _wait_of(jobs, SHARED_WAIT) is SHARED_WAIT
+
+
+def _divided(batch: Batch[J]) -> list[Batch[J]]:
+    """Return two parts of a batch: those that cannot wait for a transaction and the others, or halves."""
+    generated = {job_id: each for job_id, each in batch.items() if isinstance(each[0], GENERATED)}
+    if 0 < len(generated) < len(batch):
+        return [generated, {job_id: each for job_id, each in batch.items() if job_id not in generated}]
+    items = list(batch.items())
+    return [dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])]

@@ -7,7 +7,16 @@ from typing import NamedTuple
 
 from pg_scheduler.jobs.unique import slot_id
 
-__all__ = ["Claim", "DelayedJob", "ExtendedJob", "Extras", "GeneratedIdJob", "NewJob", "Span"]
+__all__ = [
+    "Claim",
+    "DelayedJob",
+    "ExtendedJob",
+    "Extras",
+    "GeneratedIdDelayedJob",
+    "GeneratedIdJob",
+    "NewJob",
+    "Span",
+]
 
 
 class NewJob(NamedTuple):
@@ -120,6 +129,12 @@ class DelayedJob(NamedTuple):
     timeout_seconds: float | None
     function: str | None = None
     lock_key: int | None = None
+
+
+class GeneratedIdDelayedJob(DelayedJob):
+    """A delayed job with a generated id, which cannot exist."""
+
+    __slots__ = ()
 
 
 class Claim(NamedTuple):

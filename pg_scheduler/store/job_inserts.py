@@ -33,14 +33,34 @@ class JobInserts:
         """Insert the jobs whose ids are new, send the message if there are any, and return their ids."""
         return await self._insert(jobs, message, on=connection)
 
-    async def insert_small(self, jobs: Sequence[NewJob], *, message: str | None = None) -> set[str]:
-        """Insert a few jobs. Consecutive calls reuse one connection."""
-        return await self._insert(jobs, message, route=Route.STICKY)
+    async def insert_small(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        message: str | None = None,
+        lock_timeout: str | None = None,
+        connection: Connection | None = None,
+    ) -> set[str]:
+        """Insert a few jobs, as ``insert()``. Consecutive calls reuse one connection.
+
+        Args:
+            jobs: The jobs.
+            message: The message.
+            lock_timeout: The longest wait for a lock, for the rest of the transaction.
+            connection: The transaction of the caller; None for none.
+        """
+        route = None if connection is not None else Route.STICKY
+        return await self._insert(jobs, message, lock_timeout, on=connection, route=route)
 
     async def enqueue(
-        self, jobs: Sequence[DelayedJob], *, message: str | None = None, connection: Connection | None = None
+        self,
+        jobs: Sequence[DelayedJob],
+        *,
+        message: str | None = None,
+        lock_timeout: str | None = None,
+        connection: Connection | None = None,
     ) -> set[str]:
-        """Insert the jobs whose ids are new, due a delay from now, with the message; return their ids."""
+        """Insert the jobs whose ids are new, due a delay from now, as ``insert_small()``."""
         columns = jobs[0] if len(jobs) == 1 else zip(*jobs, strict=True)
         channel = await self._statements.channel(on=connection) if message else None
         rows = await self._statements.fetch_retrying(
@@ -49,6 +69,7 @@ class JobInserts:
             self._statements.now,
             channel,
             message,
+            lock_timeout,
             on=connection,
             route=None if connection is not None else Route.STICKY,
         )
@@ -59,9 +80,10 @@ class JobInserts:
         jobs: Sequence[ExtendedJob],
         *,
         message: str | None = None,
+        lock_timeout: str | None = None,
         connection: Connection | None = None,
     ) -> set[str]:
-        """Insert the jobs whose ids and unique keys are free, with the message; return their ids."""
+        """Insert the jobs whose ids and unique keys are free, as ``insert_small()``."""
         channel = await self._statements.channel(on=connection) if message else None
         rows = await self._statements.fetch_retrying(
             "insert_extended_jobs",
@@ -70,6 +92,7 @@ class JobInserts:
             channel,
             message,
             *zip(*(each.extras for each in jobs), strict=True),
+            lock_timeout,
             on=connection,
             route=None if connection is not None else Route.STICKY,
         )
@@ -141,6 +164,7 @@ class JobInserts:
         self,
         jobs: Sequence[NewJob],
         message: str | None,
+        lock_timeout: str | None = None,
         *,
         on: Connection | None = None,
         route: Route | None = None,
@@ -156,5 +180,5 @@ class JobInserts:
             return {job.job_id for job in jobs}
         channel = await self._statements.channel(on=on) if message else None
         name = "insert_job" if is_one else "insert_jobs"
-        rows = await run(name, *columns, now, channel, message, on=on, route=route)
+        rows = await run(name, *columns, now, channel, message, lock_timeout, on=on, route=route)
         return {row[0] for row in rows}

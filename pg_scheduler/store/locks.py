@@ -4,12 +4,34 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import NamedTuple
 
 from pg_scheduler.store.connections.session import Connection, is_open
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["LockRepository"]
+__all__ = ["Blocker", "LockRepository"]
+
+
+class Blocker(NamedTuple):
+    """A session whose transaction another one waits for.
+
+    Attributes:
+        pid: Its process id; 0 for a prepared transaction.
+        application_name: Its name, None if this role may not read it.
+        began_at: When its transaction began, None if this role may not read it.
+    """
+
+    pid: int
+    application_name: str | None
+    began_at: datetime | None
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return "a prepared transaction, see pg_prepared_xacts"
+        name = f", application {self.application_name!r}" if self.application_name else ""
+        return f"pid {self.pid}{name}" + (f", in transaction since {self.began_at}" if self.began_at else "")
 
 
 class LockRepository:
@@ -30,6 +52,15 @@ class LockRepository:
         """Send messages to every process that listens, when the transaction commits."""
         channel = await self._statements.channel(on=connection)
         await self._statements.fetch("notify", channel, messages, on=connection)
+
+    async def session_pid(self, connection: Connection) -> int:
+        """Return the id of the server process that runs the caller's transaction."""
+        pid: int = await self._statements.value("session_pid", on=connection)
+        return pid
+
+    async def blockers(self, pid: int) -> list[Blocker]:
+        """Return the sessions that a session waits for; none if it does not wait."""
+        return [Blocker(*row) for row in await self._statements.fetch("find_blockers", pid)]
 
     @asynccontextmanager
     async def advisory_lock(self, key: int) -> AsyncIterator[bool]:

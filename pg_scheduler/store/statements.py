@@ -22,7 +22,7 @@ from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.queries import Query, Route, Timeout, load_query
 
-__all__ = ["Statements"]
+__all__ = ["CONFLICTS", "Statements"]
 
 MAX_ATTEMPTS: Final = 5
 """Attempts of a statement that lost a deadlock."""

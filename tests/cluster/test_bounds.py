@@ -421,6 +421,8 @@ STORE_CALLS: dict[str, Call] = {
     "changes_session": lambda it, _: it.server.changes_session(),
     "receives_notification": lambda it, _: it.server.receives_notification(0.1),
     "notify": lambda it, _: it.locks.notify(["due"]),
+    "session_pid": lambda it, conn: it.locks.session_pid(conn),
+    "blockers": lambda it, _: it.locks.blockers(1),
     "advisory_lock": lambda it, _: enter(it.locks.advisory_lock(1)),
 }
 

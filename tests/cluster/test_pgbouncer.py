@@ -12,6 +12,7 @@ import pytest
 
 from pg_scheduler import (
     ConfigurationError,
+    JobConflictError,
     JobSpec,
     JobStatus,
     PollingConfig,
@@ -246,3 +247,19 @@ async def test_concurrent_calls_all_end_when_the_pool_caches_statements_of_share
             results = await asyncio.gather(*map(call, range(20)), return_exceptions=True)
     assert {type(result) for result in results} <= {ConfigurationError, TimeoutError}
     assert ConfigurationError in map(type, results)
+
+
+async def test_call_that_waits_for_an_open_transaction_leaves_shared_sessions_clean(
+    pooled: asyncpg.Pool, pool: asyncpg.Pool, pgbouncer_dsn: str
+) -> None:
+    scheduler = make_scheduler(pooled)
+    async with pool.acquire() as connection, asyncio.timeout(PATIENCE):
+        async with connection.transaction():
+            await scheduler.enqueue(note, job_id="x", connection=connection)
+            waiting = asyncio.create_task(scheduler.enqueue(note, job_id="x"))
+            await asyncio.gather(*(scheduler.enqueue(note, job_id=f"other {n}") for n in range(5)))
+            assert not waiting.done()
+        with pytest.raises(JobConflictError):
+            await waiting
+    await scheduler.shutdown()
+    assert await session_state(pool, pgbouncer_dsn) == CLEAN

@@ -439,6 +439,9 @@ async def use_path(store: Store) -> object:
     assert await store.audit.trigger_changes(["s"], 9) == {}
     assert await store.audit.vacuum(NOW - SECOND, 10) == 0
     await store.locks.notify(["due"])
+    async with store.statements.transaction() as transaction:
+        assert await store.locks.session_pid(transaction) > 0
+    assert await store.locks.blockers(1) == []
     async with store.locks.advisory_lock(1) as taken:
         assert taken
     page = await store.jobs.list_jobs(

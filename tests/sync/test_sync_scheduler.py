@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
 from pg_scheduler import (
@@ -33,6 +34,7 @@ from pg_scheduler.sync import SyncScheduler, portal
 from pg_scheduler.sync import scheduler as scheduler_module
 from pg_scheduler.sync.portal import Portal
 
+IGNORE = ConflictResolution.IGNORE
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 TIMEOUT_S = 30
 THREADS = 16
@@ -95,6 +97,30 @@ def test_many_threads_share_one_portal(scheduler: SyncScheduler) -> None:
         job_ids = {each for found in threads.map(enqueue, range(THREADS)) for each in found}
     assert len(job_ids) == THREADS * 10 == scheduler.count_jobs().pending
     assert len(portal_threads()) == before + 1
+
+
+def test_threads_enqueue_other_jobs_while_one_waits_for_an_open_transaction(
+    dsn: str, scheduler: SyncScheduler
+) -> None:
+    async def insert_and_call() -> list[str]:
+        connection = await asyncpg.connect(dsn)
+        try:
+            async with connection.transaction():
+                await connection.execute(
+                    "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('x', 'raw', now())"
+                )
+                waiting = threads.submit(scheduler.enqueue, work, job_id="x", conflict_resolution=IGNORE)
+                others = [
+                    threads.submit(scheduler.enqueue, work, job_id=f"other {n}") for n in range(THREADS)
+                ]
+                found = await asyncio.to_thread(lambda: [each.result(TIMEOUT_S / 2) for each in others])
+                assert not waiting.done()
+            return [*found, await asyncio.wrap_future(waiting)]
+        finally:
+            await connection.close()
+
+    with ThreadPoolExecutor(THREADS + 1) as threads:
+        assert asyncio.run(insert_and_call()) == [*(f"own {n}" for n in range(THREADS)), "x"]
 
 
 def test_context_variables_of_the_caller_reach_the_call(scheduler: SyncScheduler) -> None:

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.enqueue.insert_batcher import MAX_JOBS, InsertBatcher
+from pg_scheduler.enqueue.locked_inserts import LockedInserts, LockWait
 from pg_scheduler.errors import DatabaseUnavailableError, ServiceCancelledError
 from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.store.store import Store
@@ -22,15 +23,15 @@ class Counting:
         self.statements: list[list[str]] = []
         self.fault: BaseException | None = None
         self.hold: asyncio.Event | None = None
-        self._store = store
+        self.store = store
 
-    async def insert(self, jobs: Sequence[NewJob]) -> set[str]:
+    async def insert(self, jobs: Sequence[NewJob], _: LockWait) -> set[str]:
         self.statements.append([job.job_id for job in jobs])
         if self.hold is not None and len(jobs) > 1:
             await self.hold.wait()
         if self.fault is not None:
             raise self.fault
-        return await self._store.jobs.insert_small(jobs)
+        return await self.store.jobs.insert_small(jobs)
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def counting(store: Store) -> Counting:
 
 
 async def test_insert_batcher_inserts_a_single_call_at_once(counting: Counting) -> None:
-    batcher = InsertBatcher(counting.insert)
+    batcher = InsertBatcher(counting.insert, LockedInserts(counting.store))
     assert await batcher.insert(new_job("a"))
     assert await batcher.insert(new_job("b"))
     assert not await batcher.insert(new_job("a"))
@@ -47,7 +48,7 @@ async def test_insert_batcher_inserts_a_single_call_at_once(counting: Counting) 
 
 
 async def test_insert_batcher_inserts_concurrent_calls_with_the_next_statement(counting: Counting) -> None:
-    batcher = InsertBatcher(counting.insert)
+    batcher = InsertBatcher(counting.insert, LockedInserts(counting.store))
     names = [f"{n:02}" for n in range(50)]
     assert all(await asyncio.gather(*(batcher.insert(new_job(name)) for name in names)))
     assert counting.statements == [names[:1], names[1:]]
@@ -55,7 +56,7 @@ async def test_insert_batcher_inserts_concurrent_calls_with_the_next_statement(c
 
 
 async def test_insert_batcher_shares_every_statement_between_callers_in_a_loop(counting: Counting) -> None:
-    batcher = InsertBatcher(counting.insert)
+    batcher = InsertBatcher(counting.insert, LockedInserts(counting.store))
 
     async def caller(name: str) -> None:
         for n in range(5):
@@ -69,19 +70,19 @@ async def test_insert_batcher_shares_every_statement_between_callers_in_a_loop(c
 
 
 async def test_insert_batcher_limits_the_jobs_per_statement(counting: Counting) -> None:
-    batcher = InsertBatcher(counting.insert)
+    batcher = InsertBatcher(counting.insert, LockedInserts(counting.store))
     await asyncio.gather(*(batcher.insert(new_job(f"{n:05}")) for n in range(MAX_JOBS + 3)))
     assert [len(each) for each in counting.statements] == [1, MAX_JOBS, 2]
 
 
 async def test_insert_batcher_inserts_one_of_two_concurrent_jobs_with_the_same_id(counting: Counting) -> None:
-    batcher = InsertBatcher(counting.insert)
+    batcher = InsertBatcher(counting.insert, LockedInserts(counting.store))
     results = await asyncio.gather(*(batcher.insert(new_job(each)) for each in "xaabab"))
     assert results == [True, True, False, True, False, False]
 
 
 async def test_insert_batcher_raises_only_for_the_caller_of_a_rejected_job(counting: Counting) -> None:
-    batcher = InsertBatcher(counting.insert)
+    batcher = InsertBatcher(counting.insert, LockedInserts(counting.store))
     wrong = new_job("wrong", priority=2)  # which the table rejects
     results = await asyncio.gather(
         *(batcher.insert(job) for job in (new_job("x"), new_job("a"), wrong, new_job("b"))),
@@ -94,7 +95,7 @@ async def test_insert_batcher_raises_only_for_the_caller_of_a_rejected_job(count
 async def test_insert_batcher_raises_for_every_caller_when_the_database_is_unavailable(
     counting: Counting,
 ) -> None:
-    batcher = InsertBatcher(counting.insert)
+    batcher = InsertBatcher(counting.insert, LockedInserts(counting.store))
     counting.fault = DatabaseUnavailableError("unreachable")
     results = await asyncio.gather(*(batcher.insert(new_job(each)) for each in "abc"), return_exceptions=True)
     assert all(isinstance(result, DatabaseUnavailableError) for result in results)
@@ -103,7 +104,7 @@ async def test_insert_batcher_raises_for_every_caller_when_the_database_is_unava
 
 
 async def test_insert_batcher_serves_the_other_callers_when_one_is_cancelled(counting: Counting) -> None:
-    batcher = InsertBatcher(counting.insert)
+    batcher = InsertBatcher(counting.insert, LockedInserts(counting.store))
     calls = [asyncio.create_task(batcher.insert(new_job(each))) for each in "abcd"]
     await asyncio.sleep(0)
     calls[0].cancel()  # its statement is running
@@ -130,7 +131,7 @@ async def begin_shared(
 async def test_insert_batcher_fails_the_callers_when_its_task_is_cancelled_during_their_statement(
     counting: Counting,
 ) -> None:
-    batcher = InsertBatcher(counting.insert)
+    batcher = InsertBatcher(counting.insert, LockedInserts(counting.store))
     calls = await begin_shared(batcher, counting, new_job("a"), new_job("b"))
     (flush,) = (task for task in asyncio.all_tasks() if task.get_name() == "pg_scheduler insert")
     flush.cancel()
@@ -143,7 +144,7 @@ async def test_insert_batcher_fails_the_callers_when_its_task_is_cancelled_durin
 async def test_insert_batcher_serves_the_others_when_a_caller_left_before_the_jobs_were_inserted_one_by_one(
     counting: Counting,
 ) -> None:
-    batcher = InsertBatcher(counting.insert)
+    batcher = InsertBatcher(counting.insert, LockedInserts(counting.store))
     wrong = [new_job(job_id, priority=2) for job_id in ("wrong", "left wrong")]  # which the table rejects
     calls = await begin_shared(batcher, counting, new_job("a"), wrong[0], wrong[1], new_job("left"))
     for call in calls[2:]:
@@ -164,7 +165,7 @@ async def test_insert_batcher_serves_the_others_when_a_caller_left_before_the_jo
 async def test_insert_batcher_fails_the_others_when_a_caller_left_before_the_database_was_unavailable(
     counting: Counting,
 ) -> None:
-    batcher = InsertBatcher(counting.insert)
+    batcher = InsertBatcher(counting.insert, LockedInserts(counting.store))
     calls = await begin_shared(batcher, counting, new_job("a"), new_job("left"))
     calls[1].cancel()
     assert counting.hold is not None

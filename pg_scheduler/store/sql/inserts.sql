@@ -34,6 +34,12 @@ FROM (
     )
 ) AS new
 
+-- A longer wait for a lock than $14 milliseconds ends the statement; NULL leaves the session's setting. It is set
+-- before the first row is inserted, for the rest of the transaction.
+
+-- fragment: limited_wait
+WHERE (SELECT $14::text IS NULL OR set_config('lock_timeout', $14, true) IS NOT NULL)
+
 -- fragment: new_rows
 SELECT
     {new_row_values}
@@ -141,11 +147,14 @@ INSERT INTO {schema}scheduled_jobs (
 -- name: insert_job
 -- route: pool | sticky
 -- Insert one job if its id is free, and send a message ($13 on channel $12, unless NULL) in the same commit.
+--
+-- With a lock timeout ($14) it fails early if an open transaction has inserted the id.
 INSERT INTO {schema}scheduled_jobs (
     {new_columns}
-) VALUES (
-    {new_values}
 )
+SELECT
+    {new_values}
+{limited_wait}
 ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
 
@@ -158,6 +167,7 @@ INSERT INTO {schema}scheduled_jobs (
     {new_columns}
 )
 {new_rows}
+{limited_wait}
 ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
@@ -169,6 +179,7 @@ INSERT INTO {schema}scheduled_jobs (
     {new_columns}
 )
 {delayed_values}
+{limited_wait}
 ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
 
@@ -179,6 +190,7 @@ INSERT INTO {schema}scheduled_jobs (
     {new_columns}
 )
 {delayed_rows}
+{limited_wait}
 ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
@@ -187,13 +199,14 @@ RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
 -- route: pool | sticky
 -- Insert jobs with options ($14), unique keys ($15), what they wait for ($16) and their consequences ($17).
 --
--- Returns the ids of those whose id and unique key are free, and sends a message as insert_job does. Of several
--- jobs with one unique key, the first one in the arrays is inserted. Calls that share keys insert in the same
--- order, so they cannot deadlock.
+-- Returns the ids of those whose id and unique key are free, sends a message and limits the wait ($18), as
+-- insert_job does. Of several jobs with one unique key, the first one in the arrays is inserted. Calls that share
+-- keys insert in the same order, so they cannot deadlock.
 INSERT INTO {schema}scheduled_jobs (
     {new_columns}, options, unique_key, blocked_on, on_end
 )
 {extended_rows}
+WHERE (SELECT $18::text IS NULL OR set_config('lock_timeout', $18, true) IS NOT NULL)
 ORDER BY new.unique_key COLLATE "C", CASE WHEN new.unique_key IS NULL THEN new.job_id END COLLATE "C", new.place
 ON CONFLICT DO NOTHING
 RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;

@@ -1,0 +1,152 @@
+"""Insert jobs whose id or unique key an open transaction has inserted, without delaying other jobs.
+
+A statement that calls share fails if it waits longer than ``SHARED_WAIT`` for such a transaction. Its jobs
+are then divided until the ones that wait are alone. Those take turns here, on one connection for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+import asyncpg
+
+from pg_scheduler.enqueue.unique import key_of
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.jobs.rows import DelayedJob, NewJob
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.faults import REFUSALS
+from pg_scheduler.store.locks import Blocker
+from pg_scheduler.store.statements import CONFLICTS
+from pg_scheduler.store.store import Store
+
+__all__ = ["DIVIDED_WAIT", "SHARED_WAIT", "UNLIMITED_WAIT", "Insert", "LockWait", "LockedInserts"]
+
+TURNS_S: Final = 1.0
+"""Seconds in which every waiting job has a turn."""
+
+MIN_TURN_S: Final = 0.02
+
+PAUSE_S: Final = 0.2
+"""Seconds between two turns if the pool has a single connection, which others need as well."""
+
+PASSING: Final = (asyncpg.LockNotAvailableError, *CONFLICTS)
+"""Errors after which the next turn may succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """How long a statement that inserts jobs waits for locks.
+
+    Attributes:
+        timeout: The limit, as PostgreSQL writes it; None for the setting of the session.
+        may_carry: Whether the statement may send a notification, whose commit takes a lock too.
+        session: Yields the connection to use; None for the default.
+    """
+
+    timeout: str | None
+    may_carry: bool = True
+    session: Callable[[], AbstractAsyncContextManager[Connection]] | None = None
+
+
+UNLIMITED_WAIT: Final = LockWait(None)
+SHARED_WAIT: Final = LockWait("10ms")
+DIVIDED_WAIT: Final = LockWait("2ms", may_carry=False)
+
+J = TypeVar("J", bound=NewJob | DelayedJob)
+
+Insert = Callable[[Sequence[J], LockWait], Awaitable[set[str]]]
+
+
+class LockedInserts:
+    """The calls of one process that wait for an open transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._names: Counter[str] = Counter()
+
+    def has(self, job: NewJob | DelayedJob) -> bool:
+        """Return whether a call waits to insert a job with the same id or unique key."""
+        return bool(self._names) and any(name in self._names for name in _names_of(job))
+
+    async def insert(self, job: J, insert: Insert[J]) -> bool:
+        """Insert a job, and wait for the transaction that holds its id or key; return False if it exists.
+
+        Raises:
+            DatabaseUnavailableError: The transaction did not end within the time limit of a call.
+        """
+        timeout_s = self._store.connections.options.call_timeout_s
+        deadline = time.monotonic() + timeout_s
+        blockers: list[Blocker] = []
+        has_one_connection = self._store.connections.pool.get_max_size() == 1
+        with self._counted(job):
+            while True:
+                try:
+                    async with self._turn:
+                        left_s = deadline - time.monotonic()
+                        turn_s = 0 if has_one_connection else min(TURNS_S / self._waiting, left_s)
+                        timeout = f"{max(turn_s, MIN_TURN_S) * 1000:.0f}ms"
+                        wait = LockWait(timeout, may_carry=False, session=partial(self._session, blockers))
+                        return bool(await insert([job], wait))
+                except DatabaseUnavailableError as fault:
+                    if not isinstance(fault.__cause__, PASSING):
+                        raise
+                    if time.monotonic() >= deadline:
+                        raise DatabaseUnavailableError(
+                            _describe(job, timeout_s, blockers)
+                        ) from fault.__cause__
+                if has_one_connection:
+                    await asyncio.sleep(PAUSE_S)
+
+    @contextmanager
+    def _counted(self, job: NewJob | DelayedJob) -> Iterator[None]:
+        names = _names_of(job)
+        self._waiting += 1
+        self._names.update(names)
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            self._names -= Counter(names)
+
+    @asynccontextmanager
+    async def _session(self, blockers: list[Blocker]) -> AsyncIterator[Connection]:
+        """Yield a transaction, and meanwhile look up which transactions it waits for."""
+        async with self._store.connections.transaction() as connection:
+            pid = await self._store.locks.session_pid(connection)
+            looking = asyncio.create_task(self._find_blockers(pid, blockers), name="pg_scheduler blockers")
+            try:
+                yield connection
+            finally:
+                looking.cancel()
+
+    async def _find_blockers(self, pid: int, blockers: list[Blocker]) -> None:
+        found: list[Blocker] = []
+        with suppress(DatabaseUnavailableError, *REFUSALS):  # they are for the message only
+            while not found:
+                await asyncio.sleep(MIN_TURN_S)  # until the statement waits
+                found = await self._store.locks.blockers(pid)
+            blockers[:] = found
+
+
+def _names_of(job: NewJob | DelayedJob) -> list[str]:
+    key = key_of(job) if isinstance(job, NewJob) else None
+    return [job.job_id] if key is None else [job.job_id, key]
+
+
+def _describe(job: NewJob | DelayedJob, timeout_s: float, blockers: Sequence[Blocker]) -> str:
+    key = key_of(job) if isinstance(job, NewJob) else None
+    what = f"job id {job.job_id!r}" if key is None else f"unique key {key!r}"
+    whose = " and ".join(map(str, blockers)) or "which pg_stat_activity may show"
+    return (
+        f"job not inserted within {timeout_s:g} s, because an open transaction has inserted or changed a job "
+        f"with the {what}: {whose}; end that transaction, or repeat the call"
+    )
