@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from pg_scheduler.enqueue.bulk import PREPARE_BATCH
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.metadata import with_trace
 from pg_scheduler.jobs.middleware import Middleware, ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
@@ -67,7 +68,9 @@ class Sender:
         """Return a job of a schedule with the headers; without them if a middleware raises an exception."""
         try:
             return self.add(job, _call_of(job, schedule_id=schedule_id))
-        except Exception:  # user code, which must not stop a schedule
+        except BaseException as error:  # user code, which must not stop a schedule
+            if is_ctrl_c(error):
+                raise
             logger.exception(
                 "headers() of a middleware raised an exception; job %r of schedule %r has none",
                 job.job_id,

@@ -17,6 +17,7 @@ from pg_scheduler.events.gaps import EventsDropped
 from pg_scheduler.events.log import log_subscriber_error, logger, record_fields
 from pg_scheduler.events.queues import AsyncSubscriber, EventStream, StreamQueue
 from pg_scheduler.events.types import Event
+from pg_scheduler.foreign import class_name, guarded, is_a, is_ctrl_c
 
 __all__ = ["EventBus", "Sink", "Subscriber", "check_kinds"]
 
@@ -135,7 +136,9 @@ class EventBus:
                 continue
             try:
                 receiver(event)
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - must not end the publisher
+            except BaseException as error:  # user code, which must not end the publisher
+                if is_ctrl_c(error):
+                    raise
                 log_subscriber_error(_name_of(receiver), event, error, self._worker_id())
 
     def end_streams(self) -> None:
@@ -217,4 +220,6 @@ def _is_async(subscriber: Subscriber) -> bool:
 
 
 def _name_of(subscriber: object) -> str:
-    return getattr(subscriber, "__qualname__", type(subscriber).__name__)
+    own = class_name(subscriber).rpartition(".")[2]
+    name = guarded(lambda: getattr(subscriber, "__qualname__", own), lambda _: own)
+    return str.__str__(name) if is_a(name, str) else own

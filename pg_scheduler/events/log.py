@@ -10,7 +10,6 @@ import logging
 import math
 import sys
 import time
-import traceback
 from collections.abc import Callable, MutableMapping
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -19,6 +18,8 @@ from typing import Any, Final
 from pg_scheduler.errors import ConnectionRejectedError, SchedulerError
 from pg_scheduler.events import gaps, tasks, types
 from pg_scheduler.events.schedule_records import SCHEDULE_RECORDS
+from pg_scheduler.foreign import class_name, exc_info_of, is_a, is_ctrl_c, traceback_lines
+from pg_scheduler.foreign import message_of as error_message_of
 
 __all__ = [
     "LEVELS",
@@ -32,7 +33,10 @@ __all__ = [
 
 
 class _Logger(logging.LoggerAdapter[logging.Logger]):
-    """Print the error of a handler or filter, as ``logging`` does; raised, it would end the service."""
+    """Print the error of a handler or filter, as ``logging`` does; raised, it would end the service.
+
+    An exception that no handler could format is left out of its record.
+    """
 
     def process(
         self, msg: object, kwargs: MutableMapping[str, Any]
@@ -42,11 +46,20 @@ class _Logger(logging.LoggerAdapter[logging.Logger]):
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log a message for the caller."""
+        if not self.isEnabledFor(level):
+            return
+        error = kwargs.get("exc_info")
+        if error is True:
+            error = sys.exc_info()[1]
+        if error is not None:
+            kwargs["exc_info"] = exc_info_of(error)
         try:
             super().log(level, msg, *args, stacklevel=2, **kwargs)
-        except Exception:  # noqa: BLE001 - user code: a handler or filter of the application
+        except BaseException as mistake:  # user code: a handler or filter of the application
+            if is_ctrl_c(mistake):
+                raise
             if logging.raiseExceptions and sys.stderr is not None:
-                traceback.print_exc()
+                sys.stderr.write("".join(traceback_lines(mistake)))
 
 
 logger = _Logger(logging.getLogger("pg_scheduler"))
@@ -323,16 +336,19 @@ def _unregistered_template(event: types.UnregisteredName) -> str:
 
 
 def _exception_of(event: types.Event) -> BaseException | None:
-    error = getattr(event, "exception", None) or getattr(event, "error", None)
-    return error if isinstance(error, BaseException) else None
+    for name in ("exception", "error"):
+        error = getattr(event, name, None)
+        if is_a(error, BaseException):
+            return error
+    return None
 
 
 def _shown(value: Any) -> object:
     """Return a field's value as text for a message: on one line, seconds with their unit."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    elif isinstance(value, BaseException):
-        value = f"{type(value).__name__}: {value}"
+    elif is_a(value, BaseException):
+        value = f"{class_name(value)}: {error_message_of(value)}"
     match value:
         case str() if not value.isprintable():
             value = repr(value)

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from pg_scheduler.events.gaps import MAX_QUEUED_EVENTS, EventsDropped
 from pg_scheduler.events.log import log_subscriber_error
 from pg_scheduler.events.types import Event
+from pg_scheduler.foreign import ends_task
 
 __all__ = ["AsyncSubscriber", "EventQueue", "EventStream", "StreamQueue"]
 
@@ -115,9 +116,8 @@ class AsyncSubscriber:
     async def _handle(self, event: Event) -> None:
         try:
             await self._function(event)
-        except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        except BaseException as error:  # user code
+            if ends_task(error, self._task):
                 raise
             log_subscriber_error(self.name, event, error, self._worker_id())
 

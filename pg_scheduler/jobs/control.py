@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from pg_scheduler.foreign import guarded
 from pg_scheduler.jobs.validation import check_delay
 
-__all__ = ["Abort", "Snooze"]
+__all__ = ["Abort", "Snooze", "delay_of"]
 
 
 DEFAULT_DELAY: Final = timedelta(minutes=1)
@@ -47,6 +48,12 @@ class Snooze(Exception):
 
     def __reduce__(self) -> tuple[type[Snooze], tuple[timedelta]]:
         return type(self), (self.delay,)
+
+
+def delay_of(snooze: Snooze) -> timedelta:
+    """Return the delay of a snooze; the default one if a subclass returns no valid delay."""
+    seconds = guarded(lambda: check_delay("delay", snooze.delay), lambda _: 0.0)
+    return timedelta(seconds=seconds) if seconds else DEFAULT_DELAY
 
 
 class Abort(Exception):

@@ -14,9 +14,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from traceback import TracebackException
 from typing import Any, Final
 
+from pg_scheduler.foreign import cause_of, class_name, guarded, message_of, traceback_lines, traceback_of
 from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
 
 __all__ = [
@@ -27,16 +27,12 @@ __all__ = [
     "exception_entry",
     "history_entry",
     "instant_from",
-    "message_of",
     "storable",
     "to_ascii",
 ]
 
 PARENT: Final = "parent"
 """The outcome of a job that was cancelled because of another job."""
-
-MAX_MESSAGE_LENGTH: Final = 10_000
-"""Characters of an error message that are kept."""
 
 MAX_TRACEBACK_BYTES: Final = 4000
 """Bytes of a traceback that are kept, its end."""
@@ -99,7 +95,7 @@ def history_entry(
         "message": message,
         "traceback": traceback,
         "log": [storable(line) for line in log] or None,
-        "trace": _storable_trace(trace),
+        "trace": guarded(lambda: _storable_trace(trace), lambda _: None),
     }
     given = {name: value for name, value in entry.items() if value is not None}
     return json.dumps(given, ensure_ascii=False, separators=(",", ":"))
@@ -123,7 +119,7 @@ def exception_entry(
     """Return the entry of an attempt that an exception ended, with the lines that it logged and its trace."""
     return history_entry(
         outcome,
-        error_type=storable(type(error).__qualname__),
+        error_type=storable(class_name(error)),
         message=storable(message_of(error)),
         traceback=_traceback_of(error),
         log=log,
@@ -146,18 +142,9 @@ def entry_in_ascii(entry: str) -> str:
     return json.dumps(values, separators=(",", ":"))
 
 
-def message_of(error: BaseException) -> str:
-    """Return the message of an exception, which may be empty."""
-    try:
-        message = str(error)
-    except BaseException as mistake:  # noqa: BLE001 - user code; sys.exit() too ends the job only
-        message = f"(str() of it raised {type(mistake).__qualname__})"
-    return message[:MAX_MESSAGE_LENGTH]
-
-
 def storable(text: str) -> str:
     """Return a text that PostgreSQL can hold: without NUL and surrogates."""
-    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+    return str.replace(text, "\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 def to_ascii(text: str) -> str:
@@ -166,13 +153,10 @@ def to_ascii(text: str) -> str:
 
 
 def _traceback_of(error: BaseException) -> str | None:
-    if error.__traceback__ is None and error.__cause__ is None:
+    if traceback_of(error) is None and cause_of(error) is None:
         return None
-    try:
-        chunks = list(TracebackException.from_exception(error, limit=-MAX_FRAMES).format())
-    except BaseException as mistake:  # noqa: BLE001 - it calls methods of the exception, which are user code
-        return f"(formatting it raised {type(mistake).__qualname__})"
-    return _end_of(storable("".join(map(_shortened, chunks))))
+    lines = traceback_lines(error, limit=-MAX_FRAMES)
+    return _end_of(storable("".join(map(_shortened, lines))))
 
 
 def _shortened(chunk: str) -> str:

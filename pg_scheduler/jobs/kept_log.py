@@ -38,7 +38,7 @@ class KeptLog:
 
     def add(self, line: str) -> None:
         """Keep a line, if an attempt runs in this context; any thread may call it."""
-        lines = self._lines.get(None)
+        lines, line = self._lines.get(None), str.__str__(line)
         if lines is not None:
             lines.append(line if len(line) <= MAX_LINE_LENGTH else line[:MAX_LINE_LENGTH] + " ...")
 

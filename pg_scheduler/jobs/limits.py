@@ -16,6 +16,7 @@ from hashlib import md5
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.foreign import class_name, is_a, is_ctrl_c
 from pg_scheduler.jobs.validation import check_count, check_text
 
 __all__ = [
@@ -223,16 +224,18 @@ def _key_of(limit: Limit, task_name: str, args: Sequence[Any], kwargs: Mapping[s
     try:
         key = limit.key(*args, **kwargs)
     except BaseException as error:  # user code; sys.exit() and the like end the job only
-        if isinstance(error, KeyboardInterrupt | GeneratorExit):
+        if is_ctrl_c(error):
             raise
-        raise LimitKeyError(
-            f"{about} raised {type(error).__qualname__}; correct it, and retry_job()"
-        ) from error
-    if isinstance(key, bool) or not isinstance(key, str | int):
-        raise LimitKeyError(f"{about} returned a {type(key).__name__}; return a str or an int")
-    if isinstance(key, int) and key.bit_length() > MAX_KEY_BYTES * 3:  # str() of a huge int may raise
-        raise LimitKeyError(f"{about} returned an int of {key.bit_length()} bits; return a shorter key")
-    text = str(key)
+        raise LimitKeyError(f"{about} raised {class_name(error)}; correct it, and retry_job()") from error
+    if is_a(key, int) and not is_a(key, bool):
+        key = int.__int__(key)
+        if key.bit_length() > MAX_KEY_BYTES * 3:  # str() of a huge int may raise
+            raise LimitKeyError(f"{about} returned an int of {key.bit_length()} bits; return a shorter key")
+        text = str(key)
+    elif is_a(key, str):
+        text = str.__str__(key)
+    else:
+        raise LimitKeyError(f"{about} returned a {class_name(key)}; return a str or an int")
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_KEY_BYTES:
         raise LimitKeyError(f"{about} returned {size} bytes, more than {MAX_KEY_BYTES}; return a shorter key")

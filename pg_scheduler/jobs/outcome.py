@@ -12,13 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
-from pg_scheduler.jobs.control import Abort, Snooze
-from pg_scheduler.jobs.history import exception_entry, message_of, storable
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.foreign import class_name, guarded, is_a, message_of
+from pg_scheduler.jobs.control import Abort, Snooze, delay_of
+from pg_scheduler.jobs.history import exception_entry, storable
 from pg_scheduler.jobs.result import KeptResult, keep_seconds, kept_error, kept_value
-from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.validation import check_delay
 
 __all__ = [
     "CompleteOutcome",
@@ -39,6 +43,8 @@ __all__ = [
     "describe",
     "may_retry",
 ]
+
+T = TypeVar("T")
 
 MAX_ERROR_LENGTH: Final = 10_000
 """Characters of an error message that are kept, with the name of its class."""
@@ -202,12 +208,12 @@ def decide(  # noqa: PLR0911 - one for each result
             seconds = keep_seconds(claim.options)
             kept = None if seconds is None else kept_value(seconds, value, max_result_bytes)
             return CompleteOutcome(kept)
-        case ErrorResult(Snooze() as snooze):
-            return SnoozeOutcome(snooze.delay)
+        case ErrorResult(error) if is_a(error, Snooze):
+            return SnoozeOutcome(delay_of(error))
         case ErrorResult(error, timed_out, log, trace):
             entry = exception_entry("timeout" if timed_out else "error", error, log, trace)
             return (
-                RetryOutcome(policy.delay(claim.retry_count, spread=spread), describe(error), error, entry)
+                RetryOutcome(_retry_delay(claim, policy, spread), describe(error), error, entry)
                 if may_retry(claim, error, policy)
                 else _fail(claim, error, entry)
             )
@@ -226,7 +232,29 @@ _RELEASE: Final = ReleaseOutcome()
 
 def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
     """Return whether the job is retried after this error of an attempt."""
-    return claim.retry_count < claim.max_retries and not isinstance(error, Abort) and policy.allows(error)
+    if claim.retry_count >= claim.max_retries or is_a(error, Abort):
+        return False
+    return guarded(lambda: bool(policy.allows(error)), partial(_broken_policy, claim, True))
+
+
+def _retry_delay(claim: Claim, policy: RetryPolicy, spread: float) -> timedelta:
+    """Return the delay of a policy, whose class may be derived by the user."""
+    count = claim.retry_count
+    return guarded(
+        lambda: timedelta(seconds=check_delay("delay", policy.delay(count, spread=spread))),
+        partial(_broken_policy, claim, DEFAULT_RETRY_POLICY.delay(count, spread=spread)),
+    )
+
+
+def _broken_policy(claim: Claim, default: T, kind: str) -> T:
+    logger.error(
+        "the retry policy of job %s (id %s) raised %s; the default policy applies",
+        claim.job_name,
+        claim.job_id,
+        kind,
+        extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
+    )
+    return default
 
 
 def _fail(claim: Claim, error: BaseException, entry: str) -> FailOutcome:
@@ -237,5 +265,5 @@ def _fail(claim: Claim, error: BaseException, entry: str) -> FailOutcome:
 
 def describe(error: BaseException) -> str:
     """Return an exception as text that PostgreSQL can hold: without NUL and surrogates."""
-    name, message = type(error).__qualname__, message_of(error)
+    name, message = class_name(error), message_of(error)
     return storable((f"{name}: {message}" if message else name)[:MAX_ERROR_LENGTH])

@@ -125,7 +125,10 @@ def encode_value(value: object) -> str:
         PayloadError: JSON cannot represent it; a TypeError and a ValueError.
     """
     _check(value, "the value", 1)
-    return _to_json(value)
+    text = _to_json(value)
+    if "\\u0000" in text or "\\ud" in text:  # a lazy value may have changed since
+        _check(_read(text)[0], "the value", 1)
+    return text
 
 
 def split_task_data(task_data: object) -> tuple[Any, Any]:

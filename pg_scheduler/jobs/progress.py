@@ -35,12 +35,12 @@ def checked_progress(done: float, total: float | None, note: str | None) -> JobP
         TypeError: A number is not an int or a float, or the note is not a str.
         ValueError: A number is not finite, or beyond 1e300.
     """
-    _check("done", done)
-    if total is not None:
-        _check("total", total)
+    done = _checked("done", done)
+    total = None if total is None else _checked("total", total)
     if note is not None and not isinstance(note, str):
         raise TypeError(f"note must be a str or None, not {note!r}; pass note=str(...)")
-    return JobProgress(done, total, None if note is None else storable(note[:MAX_NOTE_LENGTH]))
+    note = None if note is None else storable(str.__str__(note)[:MAX_NOTE_LENGTH])
+    return JobProgress(done, total, note)
 
 
 def progress_text(progress: JobProgress, *, in_ascii: bool = False) -> str:
@@ -73,14 +73,17 @@ def progress_from(column: str | None) -> JobProgress | None:
     )
 
 
-def _check(name: str, value: Any) -> None:
+def _checked(name: str, value: Any) -> float:
+    """Return a number, without what its class overrides."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(
             f"{name} must be an int or a float, not {value!r}; pass {name}=int(...) or float(...)"
         )
+    value = int.__int__(value) if isinstance(value, int) else float.__float__(value)
     if not _is_number(value):
         shown = f"{value}" if isinstance(value, float) else f"an int of {value.bit_length()} bits"
         raise ValueError(f"{name} must be finite and at most 1e300, not {shown}")
+    return value
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -16,7 +16,8 @@ from pg_scheduler.errors import (
     PayloadError,
     ResultUnavailableError,
 )
-from pg_scheduler.jobs.history import to_ascii
+from pg_scheduler.foreign import MAX_MESSAGE_LENGTH, class_name, guarded, is_a, traceback_of
+from pg_scheduler.jobs.history import storable, to_ascii
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.payload import encode_value
 from pg_scheduler.jobs.stored_json import object_from
@@ -32,9 +33,6 @@ __all__ = [
     "kept_error",
     "kept_value",
 ]
-
-MAX_MESSAGE_LENGTH: Final = 10_000
-"""Characters of an error message that are kept."""
 
 MAX_TRACEBACK_LENGTH: Final = 16_000
 """Characters of a traceback that are kept: the last ones, which name the place of the error."""
@@ -183,12 +181,17 @@ def kept_value(seconds: float, value: object, limit: int | None) -> KeptResult:
         value: What the function returned.
         limit: The maximum size of its JSON in bytes; None for no limit.
     """
-    if isinstance(value, NoValue):
+    if is_a(value, NoValue):
         return KeptResult(seconds, no_value_reason=value.reason)
     try:
         text = encode_value(value)
     except PayloadError as error:
-        return KeptResult(seconds, no_value_reason=_storable(str(error)).replace("; pass ", "; return "))
+        return KeptResult(seconds, no_value_reason=storable(str(error)).replace("; pass ", "; return "))
+    except BaseException as mistake:  # noqa: BLE001 - user code; sys.exit() and the like leave the value out only
+        remedy = "return None, bool, int, float, str, list or dict"
+        return KeptResult(
+            seconds, no_value_reason=storable(f"reading the value raised {class_name(mistake)}; {remedy}")
+        )
     if limit is not None and len(text) > limit:
         return KeptResult(
             seconds,
@@ -208,19 +211,15 @@ def kept_error(seconds: float, message: str, exception: BaseException | None) ->
     """
     kind, trace = "", None
     if exception is not None:
-        kind = type(exception).__qualname__
+        kind = class_name(exception)
         message = message.removeprefix(kind).removeprefix(": ")
-        lines = traceback.format_exception(type(exception), _Unprinted(), exception.__traceback__)[:-1]
-        remote = getattr(exception, "remote_traceback", None)
-        text = remote if isinstance(remote, str) else "".join(lines)
-        trace = _storable(text)[-MAX_TRACEBACK_LENGTH:] or None
-    error = {"type": kind, "message": _storable(message)[:MAX_MESSAGE_LENGTH], "traceback": trace}
+        lines = traceback.format_exception(type(exception), _Unprinted(), traceback_of(exception))[:-1]
+        remote = guarded(lambda: getattr(exception, "remote_traceback", None), lambda _: None)
+        text = str.__str__(remote) if is_a(remote, str) else "".join(lines)
+        trace = storable(text)[-MAX_TRACEBACK_LENGTH:] or None
+    error = {"type": kind, "message": storable(message)[:MAX_MESSAGE_LENGTH], "traceback": trace}
     return KeptResult(seconds, error=json.dumps(error))
 
 
 class _Unprinted(Exception):
     """Stands for an exception in a traceback: its own str() may raise, and is stored apart."""
-
-
-def _storable(text: str) -> str:
-    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -71,7 +71,8 @@ class RetryPolicy:
 
     def allows(self, error: BaseException) -> bool:
         """Return whether an attempt that raised this exception is retried."""
-        return not isinstance(error, self.never) and (not self.only or isinstance(error, self.only))
+        kind = type(error)
+        return not issubclass(kind, self.never) and (not self.only or issubclass(kind, self.only))
 
     def delay(self, retry_count: int, *, spread: float) -> timedelta:
         """Return the delay before the next attempt.

@@ -15,6 +15,7 @@ from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.validation import check_text
 
@@ -171,8 +172,9 @@ def _bound(
         if each.name not in values and each.default is not each.empty:
             try:
                 values[each.name] = json.loads(json.dumps(each.default))
-            except (TypeError, ValueError, RecursionError):
-                continue
+            except BaseException as error:  # user code: an object that JSON cannot represent, or may not read
+                if is_ctrl_c(error):
+                    raise
     if others := {name: value for name, value in kwargs.items() if name not in by_name}:
         values[OTHER_NAMES] = others
     return values

@@ -25,6 +25,7 @@ from opentelemetry.trace import (
 
 from pg_scheduler.errors import PayloadError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.foreign import class_name, guarded, is_a
 from pg_scheduler.jobs.context import CurrentJob
 from pg_scheduler.jobs.control import Snooze
 from pg_scheduler.jobs.history import instant_from
@@ -210,9 +211,9 @@ class Tracing(SendingMiddleware):
             return None
 
     def _outcome(self, call: JobCall, error: BaseException) -> str:
-        if isinstance(error, Snooze):
+        if is_a(error, Snooze):
             return "snoozed"
-        if isinstance(error, CrashedError):
+        if is_a(error, CrashedError):
             return "crashed"
         if call.cancelled_by not in {None, "timeout"}:
             return {"shutdown": "released"}.get(call.cancelled_by or "", call.cancelled_by or "")
@@ -258,8 +259,10 @@ class Tracing(SendingMiddleware):
 
 def _fail(span: Span, error: BaseException) -> str:
     """Mark a span as failed; return the class of the error."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = class_name(error)
+    module = guarded(lambda: type(error).__module__, lambda _: "builtins")
+    if module != "builtins":
+        name = f"{module}.{name}"
     span.set_attribute("error.type", name)
     span.set_status(StatusCode.ERROR)
     return name

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from pg_scheduler.foreign import is_a
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt
@@ -79,6 +80,6 @@ async def _execute(executor: JobExecutor, call: JobCall) -> Any:
         raise asyncio.CancelledError
     if raised is None:
         return value
-    if isinstance(raised, RaisedError) and isinstance(raised.error, Exception):
+    if isinstance(raised, RaisedError) and is_a(raised.error, Exception):
         raise raised.error
     raise raised  # as it is, SystemExit would end the worker

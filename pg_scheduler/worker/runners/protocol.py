@@ -6,11 +6,12 @@ import json
 import logging
 import struct
 import sys
-import traceback
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
-from pg_scheduler.jobs.control import Snooze
+from pg_scheduler.foreign import class_name, guarded, is_a, traceback_lines
+from pg_scheduler.jobs.control import Snooze, delay_of
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.result import NoValue, keep_seconds, kept_value
 from pg_scheduler.jobs.rows import Claim
@@ -78,15 +79,14 @@ def claim_from(values: dict[str, Any]) -> Claim:
 
 def error_to(error: BaseException) -> dict[str, Any]:
     """Return an exception as values of JSON."""
-    if isinstance(error, Snooze):
-        return {"snooze": error.delay.total_seconds()}
-    name, text = type(error).__qualname__, describe(error)
-    lines = traceback.format_exception(error)
+    if is_a(error, Snooze):
+        return {"snooze": delay_of(error).total_seconds()}
+    name, text = class_name(error), describe(error)
     return {
         "name": name,
         "text": text.removeprefix(name).removeprefix(": "),
-        "classes": [[each.__module__, each.__qualname__] for each in type(error).__mro__],
-        "traceback": "".join(lines)[-MAX_TRACEBACK_LENGTH:],
+        "classes": guarded(lambda: _classes_of(error), lambda _: []),
+        "traceback": "".join(traceback_lines(error))[-MAX_TRACEBACK_LENGTH:],
     }
 
 
@@ -94,21 +94,11 @@ def error_from(values: dict[str, Any]) -> BaseException:
     """Return an exception of the same name and text, and of the first class that is loaded here."""
     if "snooze" in values:
         return Snooze(values["snooze"])
-    error: RemoteError | None = None
     for module, path in values["classes"]:
-        found: Any = sys.modules.get(module)
-        for part in path.split("."):
-            found = getattr(found, part, None)
-        if isinstance(found, type) and issubclass(found, BaseException):
-            error = _derive(values["name"], found)
-            if error is not None:
-                break
-    if error is None:
-        error = RemoteError()
-    error.text = values["text"]
-    error.remote_traceback = values["traceback"]
-    error.__cause__ = RemoteTraceback(values["traceback"])
-    return error
+        derive = partial(_derive, values, module, path)
+        if (error := guarded(derive, lambda _: None)) is not None:
+            return error
+    return _filled(RemoteError(), values)
 
 
 def value_to(options: str | None, value: object) -> dict[str, Any]:
@@ -127,14 +117,31 @@ def value_from(values: dict[str, Any]) -> Any:
     return None if values.get("value") is None else json.loads(values["value"])
 
 
-def _derive(name: str, base: type[BaseException]) -> RemoteError | None:
-    """Return an exception that is both, without calling the constructor; None if the class forbids it."""
-    try:
-        kind: Any = type(name, (RemoteError, base), {"__qualname__": name, "__module__": base.__module__})
-        error = kind.__new__(kind)
-    except Exception:  # noqa: BLE001 - user code: a class may forbid subclasses, or require arguments
+def _classes_of(error: BaseException) -> list[list[str]]:
+    return [[each.__module__, each.__qualname__] for each in type(error).__mro__]
+
+
+def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | None:
+    """Return an exception that is also one of that class, without calling its constructor.
+
+    None if the class is not loaded here. The class may raise: it may forbid subclasses, or require arguments.
+    """
+    base: Any = sys.modules.get(module)
+    for part in path.split("."):
+        base = getattr(base, part, None)
+    if not (isinstance(base, type) and issubclass(base, BaseException)):
         return None
-    return error if isinstance(error, RemoteError) else None
+    name = values["name"]
+    kind: Any = type(name, (RemoteError, base), {"__qualname__": name, "__module__": base.__module__})
+    error = kind.__new__(kind)
+    return _filled(error, values) if is_a(error, RemoteError) else None
+
+
+def _filled(error: RemoteError, values: dict[str, Any]) -> RemoteError:
+    error.text = values["text"]
+    error.remote_traceback = values["traceback"]
+    error.__cause__ = RemoteTraceback(values["traceback"])
+    return error
 
 
 def record_to(record: logging.LogRecord) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pg_scheduler.jobs.rows import ExtendedJob, NewJob
 from pg_scheduler.jobs.task import Task, TaskOptions
 from pg_scheduler.jobs.unique import check_unique, slot_id, unique_text
 from pg_scheduler.jobs.unset import UNSET
+from tests.support.foreign import overriding
 
 DUE = datetime(2030, 1, 1, 12, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -173,3 +174,12 @@ def test_unique_job_of_an_unregistered_task_needs_a_key() -> None:
     assert key_of(made_unique(job(), "import:7", None, has_id=False)) == "import:7"
     with pytest.raises(ValueError, match=r"'app\.work' is not registered in this process"):
         made_unique(job(), Unique(), None, has_id=False)
+
+
+def test_key_leaves_out_a_default_that_cannot_be_read() -> None:
+    default = overriding(dict, SystemExit, "items", "__iter__", "__len__")(a=1)
+    parameter = inspect.Parameter("order", inspect.Parameter.KEYWORD_ONLY, default=default)
+    keys = {
+        unique_text(Unique(), "t", inspect.Signature(each), encode((), None)) for each in ([], [parameter])
+    }
+    assert len(keys) == 1
