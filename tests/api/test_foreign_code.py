@@ -13,6 +13,7 @@ from pydantic import AfterValidator
 
 from pg_scheduler import (
     JobCall,
+    JobExecutor,
     JobResult,
     JobSpec,
     JobStatus,
@@ -23,10 +24,13 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import (
     Event,
+    JobCancelled,
     JobCompleted,
     JobFailed,
     JobRetried,
     JobSnoozed,
+    JobStarted,
+    ServiceFaulted,
 )
 from pg_scheduler.telemetry.logging import JobLogHandler
 from pg_scheduler.triggers import Every
@@ -337,3 +341,92 @@ async def test_validator_of_a_typed_argument_that_raises_fails_its_job(
     assert result is not None
     assert result.status is JobStatus.FAILED
     await check(scheduler)
+
+
+# -- executors of the user -----------------------------------------------------------------------------
+
+
+class Broken(JobExecutor):
+    """An executor that raises where it is told to."""
+
+    def __init__(self, place: str, mistake: type[BaseException]) -> None:
+        self._place = place
+        self._mistake = mistake
+        self.cancelled = asyncio.Event()
+
+    def _reach(self, place: str) -> None:
+        if place == self._place:
+            raise self._mistake(place)
+
+    async def start(self) -> None:
+        self._reach("start")
+
+    async def run(self, call: JobCall) -> Any:
+        self._reach("run")
+        self.goes_on = asyncio.Event()
+        call.on_cancel(self._cancel, is_running=self._is_running)
+        try:
+            await self.goes_on.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+    async def stop(self, grace: float) -> None:
+        self._reach("stop")
+
+    def _cancel(self) -> None:
+        self._reach("on_cancel")
+        self.goes_on.set()
+
+    def _is_running(self) -> bool:
+        self._reach("is_running")
+        return False
+
+
+def plain() -> None: ...
+
+
+@every_mistake
+@pytest.mark.parametrize("place", ["start", "run", "stop", "on_cancel"])
+async def test_executor_that_raises_concerns_its_attempt_only(
+    make: Make, mistake: type[BaseException], place: str
+) -> None:
+    executor = Broken(place, mistake)
+    scheduler = make(executors={"broken": executor}, stop_grace=5)
+    scheduler.register(plain, name="foreign.plain", executor="broken", max_retries=0)
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    await scheduler.enqueue(plain, timeout=timedelta(milliseconds=20))
+    ended = await seen.until(JobCompleted if place == "stop" else JobFailed)
+    assert len(ended) == 1
+    assert executor.cancelled.is_set() == (place == "on_cancel")
+    job_id = await scheduler.enqueue(plain)
+    if place not in {"start", "run"}:
+        await seen.until(JobStarted, 2)
+        await scheduler.cancel_job(job_id)
+        await seen.until(JobCancelled)
+    await check(scheduler)
+    await scheduler.shutdown()
+    assert not seen.of(ServiceFaulted)
+
+
+class Deaf(Broken):
+    """One that ends no job, and does not tell whether it runs."""
+
+    def _cancel(self) -> None: ...
+
+
+@every_mistake
+async def test_is_running_that_raises_does_not_break_the_shutdown(
+    make: Make, mistake: type[BaseException]
+) -> None:
+    executor = Deaf("is_running", mistake)
+    scheduler = make(executors={"broken": executor}, stop_grace=0.05)
+    scheduler.register(plain, name="foreign.plain", executor="broken")
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    await scheduler.enqueue(plain)
+    await seen.until(JobStarted)
+    await scheduler.shutdown()
+    assert not seen.of(ServiceFaulted)
+    executor.goes_on.set()

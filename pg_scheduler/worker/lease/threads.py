@@ -21,10 +21,16 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *
     return True
 
 
-def log_in_thread(level: int, message: str, *args: object, extra: dict[str, object]) -> None:
+def log_in_thread(
+    level: int,
+    message: str,
+    *args: object,
+    extra: dict[str, object],
+    error: BaseException | None = None,
+) -> None:
     """Log a message without waiting for the handlers.
 
     A handler may be what blocks the event loop, and then it holds the lock that every log call needs.
     """
-    write = partial(logger.log, level, message, *args, extra=extra)
+    write = partial(logger.log, level, message, *args, extra=extra, exc_info=error)
     threading.Thread(target=write, daemon=True).start()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pg_scheduler.events.log import record_fields
+from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.context import CurrentJob, current_job
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.worker.lease.threads import log_in_thread
 
 __all__ = ["CrashedError", "JobCall", "JobExecutor", "RaisedError", "invoke"]
 
@@ -120,9 +124,10 @@ class JobCall:
         """Call back in the event loop when the attempt is cancelled, instead of cancelling ``run()``.
 
         Args:
-            callback: Called once.
+            callback: Called once. If it raises an exception, that is logged, and ``run()`` is cancelled.
             is_running: For code that cannot be stopped: whether it still runs. Any thread may call it. While
-                it is true, the job is given to no other worker, even after a shutdown.
+                it is true, the job is given to no other worker, even after a shutdown. If it raises an
+                exception, that is logged, and the code counts as ended.
         """
         self._on_cancel, self._is_running = callback, is_running
 
@@ -139,15 +144,37 @@ class JobCall:
         was_cancelled, self.is_cancelled = self.is_cancelled, True
         self.cancelled_by = self.cancelled_by or reason
         if self._on_cancel is None:
-            return False
-        if not was_cancelled:
-            self._on_cancel()
+            return self.is_unstoppable
+        try:
+            if not was_cancelled:
+                self._on_cancel()
+        except BaseException as error:  # user code
+            if is_ctrl_c(error):
+                raise
+            self._on_cancel = None
+            self._log("the callback of on_cancel() raised an exception, so run() is cancelled", error)
+            return self.is_unstoppable
         return True
 
     @property
     def is_unstoppable(self) -> bool:
-        """Whether its code runs and cannot be stopped."""
-        return self._is_running is not None and self._is_running()
+        """Whether its code runs and cannot be stopped; callable from any thread."""
+        is_running = self._is_running
+        if is_running is None:
+            return False
+        try:
+            return bool(is_running())
+        except BaseException as error:  # noqa: BLE001 - user code
+            self._is_running = None
+            self._log("is_running= of on_cancel() raised an exception, so the code counts as ended", error)
+            return False
+
+    def _log(self, problem: str, error: BaseException) -> None:
+        claim = self.claim
+        fields = record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt)
+        text = "job %s (id %s, attempt %s): %s"
+        about = (claim.job_name, claim.job_id, claim.attempt, problem)
+        log_in_thread(logging.ERROR, text, *about, extra=fields, error=error)
 
 
 class JobExecutor(ABC):
