@@ -46,8 +46,14 @@ ROW_ERRORS: Final = (asyncpg.PostgresError, ValueError)
 LOST_STATEMENTS: Final = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 """Errors of a prepared statement whose session is not the one that prepared it."""
 
-PAYLOAD_CONSTRAINT: Final = "scheduled_jobs_payload"
-"""The constraint that limits the size of a job's arguments."""
+TOO_LARGE: Final = {
+    "scheduled_jobs_payload": "the arguments of a job exceed 16 MiB in the table, or its name 64 KiB",
+    "scheduler_schedules_sizes": (
+        "the arguments of a schedule exceed 16 MiB in the table, "
+        "or its metadata or the name of its task 64 KiB"
+    ),
+}
+"""What is too large, by constraint."""
 
 TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57", "58"})
 """Connection exception, transaction rollback, insufficient resources (disk, memory, connections), operator
@@ -185,12 +191,10 @@ def translated() -> Iterator[None]:
         ) from error
     except asyncpg.CheckViolationError as error:
         _remove_values(error)
-        if error.constraint_name != PAYLOAD_CONSTRAINT:
+        if error.constraint_name not in TOO_LARGE:
             raise
-        raise PayloadError(
-            "the arguments of a job exceed 16 MiB in the table, or its name 64 KiB; store large data "
-            "elsewhere and pass a reference to it"
-        ) from error
+        what = TOO_LARGE[error.constraint_name]
+        raise PayloadError(f"{what}; store large data elsewhere and pass a reference to it") from error
     except (
         asyncpg.PostgresError,
         asyncpg.InterfaceError,

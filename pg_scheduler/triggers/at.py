@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from pg_scheduler.triggers.base import Trigger, to_utc
+from pg_scheduler.triggers.base import Trigger, is_in_range, to_utc
 from pg_scheduler.triggers.kinds import trigger_kind
 
 __all__ = ["At"]
@@ -39,7 +39,7 @@ class At(Trigger):
             given: object = instant
             if not isinstance(given, datetime):
                 raise ValueError(f"At takes datetimes, not {given!r}")  # noqa: TRY004 - as the other errors
-            if to_utc(given) != given:
+            if not is_in_range(given):
                 raise ValueError(
                     f"{given!r} is out of range: its date in UTC must be from 0001-01-03 to 9999-12-31"
                 )

@@ -18,6 +18,7 @@ __all__ = [
     "SearchLimitError",
     "Trigger",
     "end_of_search",
+    "is_in_range",
     "next_fire_time",
     "to_utc",
 ]
@@ -186,3 +187,18 @@ def to_utc(instant: datetime) -> datetime:
         return max(instant.astimezone(UTC), FIRST)
     except OverflowError:
         return FIRST if instant.year == 1 else LAST
+
+
+def is_in_range(instant: datetime) -> bool:
+    """Return whether ``to_utc()`` keeps the instant.
+
+    The instants are not compared: a wall time that is skipped or repeated equals none of another time zone.
+
+    Raises:
+        ValueError: It is naive.
+    """
+    utc = to_utc(instant)
+    try:
+        return utc == instant.astimezone(UTC)
+    except OverflowError:
+        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, tzinfo
+from datetime import timezone as tz
 from typing import Any, Final
 
 from pg_scheduler.triggers.base import Search, to_utc
@@ -102,6 +103,7 @@ class During(DuringSet):
             None if start is None else check_time("start", start),
             None if end is None else check_time("end", end),
         )
+        since, until = _plain(since), _plain(until)
         first, last = _bound("since", since, zone), _bound("until", until, zone)
         if first is not None and last is not None and last <= first:
             raise ValueError(f"until={until!r} is not after since={since!r}; swap them")
@@ -211,6 +213,13 @@ def _bound(name: str, given: object, zone: tzinfo) -> datetime | None:
         except OverflowError as error:
             raise ValueError(f"{name}={given!r} begins outside of the years 1 to 9999") from error
     raise ValueError(f"{name} must be a timezone-aware datetime or a date, not {given!r}")
+
+
+def _plain(bound: date | datetime | None) -> date | datetime | None:
+    """Return an instant with its UTC offset, as JSON carries it: the fold of a time zone is not compared."""
+    if not isinstance(bound, datetime) or (offset := bound.utcoffset()) is None:
+        return bound
+    return bound.replace(tzinfo=tz(offset), fold=0)
 
 
 def _dates_text(dates: tuple[date, ...] | None) -> str | None:

@@ -333,6 +333,16 @@ async def test_add_rejects_an_invalid_schedule_and_stores_nothing(
     assert await bench.schedules.list() == []
 
 
+@pytest.mark.parametrize("options", [{}, {"metadata": {"note": "x" * 2**16}}])
+async def test_add_raises_a_payload_error_beyond_the_limits_of_the_table(
+    bench: Bench, options: dict[str, Any]
+) -> None:
+    name = "tests.work" if options else "x" * (2**16 + 1)
+    with pytest.raises(PayloadError, match="the name of its task 64 KiB; store large data elsewhere"):
+        await bench.schedules.add(name, Every(HOUR), schedule_id=KEY, **options)
+    assert await bench.schedules.list() == []
+
+
 async def test_add_rejects_triggers_that_never_coincide(bench: Bench) -> None:
     with pytest.raises(ValueError, match=r"never coincide|too many steps"):
         await bench.add(Cron("0 * * * *") & Cron("30 * * * *"))

@@ -287,3 +287,14 @@ def test_conditions_that_always_hold_have_no_instant_outside(during: During) -> 
     assert find_inside(during, instant, Search()) == instant
     assert find_outside(during, instant, Search()) is None
     assert instant not in ~during
+
+
+@pytest.mark.parametrize("wall", [datetime(2024, 3, 31, 2, 30), datetime(2024, 10, 27, 2, 30)])  # noqa: DTZ001
+@pytest.mark.parametrize("name", ["since", "until"])
+def test_bounds_differ_by_the_fold_of_their_wall_time(name: str, wall: datetime) -> None:
+    first, second = (wall.replace(tzinfo=ZoneInfo("Europe/Berlin"), fold=fold) for fold in (0, 1))
+    early, late = During(**{name: first}), During(**{name: second})  # type: ignore[arg-type]
+    assert early != late
+    for during, bound in ((early, first), (late, second)):
+        assert DuringSet.from_json(during.to_json()) == during
+        assert During(**{name: bound.astimezone(UTC)}) == during  # type: ignore[arg-type]

@@ -103,6 +103,15 @@ def test_at_fires_once_at_each_instant() -> None:
     assert trigger.next_after(later) is None
 
 
+@pytest.mark.parametrize("fold", [0, 1])
+@pytest.mark.parametrize("wall", [datetime(2024, 3, 31, 2, 30), datetime(2024, 10, 27, 2, 30)])  # noqa: DTZ001
+def test_at_fires_at_wall_times_that_are_skipped_or_repeated(wall: datetime, fold: int) -> None:
+    instant = wall.replace(tzinfo=BERLIN, fold=fold)
+    trigger = At(instant)
+    assert trigger.instants == (instant.astimezone(UTC),)
+    assert Trigger.from_json(trigger.to_json()) == trigger
+
+
 @pytest.mark.parametrize(
     ("instants", "reason"),
     [
