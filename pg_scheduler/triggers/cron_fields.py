@@ -34,10 +34,18 @@ ALIASES: Final[Mapping[str, str]] = {
 
 _NAMES: Final = ("minute", "hour", "day of month", "month", "day of week", "second")
 _RANGES: Final = (range(60), range(24), range(1, 32), range(1, 13), range(7), range(60))
+_DAY_OF_MONTH: Final = 2
 _WEEKDAY: Final = 4
+_MORE: Final = {
+    _DAY_OF_MONTH: ", or L for the last day",
+    _WEEKDAY: ", L5 for the last Friday, or 5#3 for the third one",
+}
 _SPAN: Final = re.compile(r"(?P<low>\d+|[a-z]{3})(-(?P<high>\d+|[a-z]{3}))?(?P<step>/\d+)?(#.*)?")
 _RANDOM: Final = re.compile(r"[hr](\(.*\))?(/.*)?")
 _NEAREST_WEEKDAY: Final = re.compile(r"\d+w|w\d+")
+_NTH_WEEKDAY: Final = re.compile(r".*#.*|l\d")
+_LAST_WEEKDAY: Final = re.compile(r"(?P<day>[0-7]|[a-z]{3})l|l(?P<name>[a-z]{3})")
+_BEFORE_LAST_DAY: Final = re.compile(r"l?w|l-.*")
 _MAX_LENGTH: Final = 1000
 _MONTHS_AHEAD: Final = 50 * 12  # a 29th of February on a given weekday can be 40 years away
 
@@ -52,7 +60,7 @@ class CronFields:
         either_day: Whether day of month and day of week are both restricted, so that one match is enough.
         last_day: Whether the day of month field contains ``L``.
         nth_weekdays: The occurrences in the month to which a weekday (0 = Sunday) is restricted, as text;
-            ``"l"`` is the last.
+            ``"l"`` is the last. They match in addition to ``weekdays``.
     """
 
     seconds: tuple[int, ...]
@@ -121,8 +129,7 @@ def _days_of_month(fields: CronFields, first_weekday: int, length: int) -> tuple
         weekday = (first_weekday + day) % 7  # 0 = Sunday
         by_date = day in fields.days or (fields.last_day and day == length)
         by_weekday = weekday in fields.weekdays
-        if fields.nth_weekdays:
-            wanted = fields.nth_weekdays.get(weekday, frozenset())
+        if not by_weekday and (wanted := fields.nth_weekdays.get(weekday)):
             by_weekday = str((day + 6) // 7) in wanted or ("l" in wanted and day + 7 > length)
         if (by_date or by_weekday) if fields.either_day else (by_date and by_weekday):
             found.append(day)
@@ -174,7 +181,7 @@ def parse_cron(expression: str) -> CronFields:
         months=frozenset(months),
         weekdays=frozenset(weekdays),
         nth_weekdays=sets[_WEEKDAY][1],
-        last_day=sets[2][2],
+        last_day=sets[_DAY_OF_MONTH][2],
         either_day=not any(texts[index][0] in "*?" for index in (2, _WEEKDAY)),
         wild=any(texts[index].startswith("*") for index in (0, 1)),
     )
@@ -189,9 +196,14 @@ def _values(
     expression: str, index: int, text: str
 ) -> tuple[frozenset[int], Mapping[int, frozenset[str]], bool]:
     """Return the numbers of one field, its nth weekdays, and whether it has the last day of the month."""
-    for item in text.split(","):
+    items = text.split(",")
+    for item in items:
         _check_item(expression, index, item)
-    numbers, nth = _expand(expression, index, text)
+    # croniter rejects some lists of plain and nth weekdays, and ignores the plain ones of others.
+    plain = [item for item in items if index != _WEEKDAY or not _NTH_WEEKDAY.fullmatch(item)]
+    nth_items = [item for item in items if item not in plain]
+    numbers = _expand(expression, index, ",".join(plain))[0] if plain else []
+    nth = _expand(expression, index, ",".join(nth_items))[1] if nth_items else {}
     whole = frozenset(_RANGES[index])
     found = whole if "*" in numbers else frozenset(n for n in numbers if isinstance(n, int))
     return found, nth, "l" in numbers
@@ -206,6 +218,12 @@ def _check_item(expression: str, index: int, item: str) -> None:
         )
     if _NEAREST_WEEKDAY.fullmatch(item):
         raise _invalid(expression, f"{field}, a nearest weekday, which is not supported", "write plain days")
+    if index == _DAY_OF_MONTH and _BEFORE_LAST_DAY.fullmatch(item):
+        reason = f"{field}, a day before the last one, which is not supported"
+        raise _invalid(expression, reason, "write L for the last day")
+    if index == _WEEKDAY and (last := _LAST_WEEKDAY.fullmatch(item)):
+        number = _number(expression, index, last["day"] or last["name"])
+        raise _invalid(expression, f"{field}, which is invalid", f"write L{number} for the last such day")
     span = _SPAN.fullmatch(item)
     if span is None or not (span["high"] or span["step"]):
         return
@@ -232,6 +250,7 @@ def _expand(expression: str, index: int, text: str) -> tuple[list[int | str], Ma
     except ValueError as error:
         reason = f"has {text!r} as {_NAMES[index]}, which is invalid"
         remedy = f"write *, numbers from {_RANGES[index][0]} to {_RANGES[index][-1]}, ranges, steps or lists"
+        remedy += _MORE.get(index, "")
         if len(expression.split()) == len(_NAMES):
             remedy += f"; the order of six fields is {', '.join(_NAMES)}"
         raise _invalid(expression, reason, remedy) from error

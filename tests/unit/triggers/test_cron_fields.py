@@ -108,3 +108,40 @@ def test_cron_has_no_fire_time_when_the_calendar_ends_before_the_next_match() ->
     last = datetime(9996, 2, 29, tzinfo=UTC)
     assert fire_after(leap_day, datetime(9995, 6, 1, tzinfo=UTC)) == last
     assert leap_day.next_after(last) is None
+
+
+@pytest.mark.parametrize(
+    ("weekdays", "days"),
+    [
+        ("sat#3", "20"),
+        ("*,sat#3", "15 16 17 18 19 20 21"),
+        ("0-6,sat#3", "15 16 17 18 19 20 21"),
+        ("*,L5", "15 16 17 18 19 20 21"),
+        ("1,sat#3", "15 20"),
+        ("mon,L5", "15"),
+        ("5,6#3", "19 20"),
+        ("6#3,L5", "20"),
+    ],
+)
+def test_list_of_weekdays_matches_each_of_its_items(weekdays: str, days: str) -> None:
+    fires = Cron(f"0 0 * * {weekdays}").upcoming(7, after=datetime(2024, 1, 14, tzinfo=UTC))
+    assert " ".join(str(fire.day) for fire in fires if fire < datetime(2024, 1, 22, tzinfo=UTC)) == days
+
+
+@pytest.mark.parametrize(
+    ("expression", "remedy"),
+    [
+        ("0 0 * * 5L", "write L5 for the last such day"),
+        ("0 0 * * FRIL", "write L5 for the last such day"),
+        ("0 0 * * 1,LFRI", "write L5 for the last such day"),
+        ("0 0 * * L", "L5 for the last Friday, or 5#3 for the third one"),
+        ("0 0 LW * *", "write L for the last day"),
+        ("0 0 L-2 * *", "write L for the last day"),
+        ("0 0 L/2 * *", "or L for the last day"),
+    ],
+)
+def test_parse_cron_names_the_supported_form_when_that_of_another_library_is_used(
+    expression: str, remedy: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{remedy}$"):
+        Cron(expression)
