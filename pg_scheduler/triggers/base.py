@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -139,21 +140,27 @@ class SearchLimitError(ValueError):
 
 
 class Search:
-    """The remaining steps of a search, shared by all parts of a combination."""
+    """The remaining steps of a search, shared by all parts of a combination.
 
-    __slots__ = ("left",)
+    Args:
+        steps: How many.
+        cpu_s: Seconds of CPU of this thread that it may take, for slow triggers; None for no limit.
+    """
 
-    def __init__(self, steps: int = MAX_STEPS) -> None:
+    __slots__ = ("ends_at", "left")
+
+    def __init__(self, steps: int = MAX_STEPS, *, cpu_s: float | None = None) -> None:
         self.left = steps
+        self.ends_at = None if cpu_s is None else time.thread_time() + cpu_s
 
     def spend(self, steps: int = 1) -> None:
         """Count steps.
 
         Raises:
-            SearchLimitError: None is left.
+            SearchLimitError: None is left, or the time is over.
         """
         self.left -= steps
-        if self.left < 0:
+        if self.left < 0 or (self.ends_at is not None and time.thread_time() > self.ends_at):
             raise SearchLimitError(
                 "the search for a fire time took too many steps: the triggers fire often and hardly ever "
                 "coincide; to restrict a trigger to a time of day, use During"

@@ -26,6 +26,9 @@ __all__ = ["FireCount", "count_fire_times", "latest_fire_time", "newest_fire_tim
 MAX_COUNT: Final = 1000
 """Fire times that are counted one by one."""
 
+MAX_CPU_S: Final = 1.5
+"""Seconds of CPU for counting missed fire times, and for those before the latest one, of slow triggers."""
+
 CHUNK: Final = 32
 """Fire times that one step back may find."""
 
@@ -38,9 +41,7 @@ class FireCount:
     is_exact: bool
 
 
-def latest_fire_time(
-    trigger: Trigger, *, first: datetime, now: datetime, anchor: datetime, search: Search | None = None
-) -> datetime:
+def latest_fire_time(trigger: Trigger, *, first: datetime, now: datetime, anchor: datetime) -> datetime:
     """Return the latest fire time that is not after ``now``.
 
     The search bisects the time since ``first``, so a year of missed seconds costs some fifty calls of
@@ -51,7 +52,6 @@ def latest_fire_time(
         first: A fire time not after ``now``.
         now: A timezone-aware instant.
         anchor: The anchor of the schedule.
-        search: The steps that the search may take.
 
     Raises:
         SearchLimitError: The trigger is a combination that takes too many steps.
@@ -61,8 +61,7 @@ def latest_fire_time(
         return found
     if isinstance(trigger, Every):
         return end - (end - origin) % trigger.every
-    steps = search or Search()
-    limit = end
+    steps, limit = Search(), end
     while (following := next_fire_time(trigger, found, origin, steps)) is not None and following <= limit:
         found = following
         middle = found + (end - found) / 2
@@ -77,17 +76,17 @@ def latest_fire_time(
 def newest_fire_times(
     trigger: Trigger, *, first: datetime, now: datetime, anchor: datetime, limit: int
 ) -> list[datetime]:
-    """Return the newest ``limit`` fire times from ``first`` to ``now``, in order; fewer after too many steps.
+    """Return the newest ``limit`` fire times from ``first`` to ``now``, in order; fewer if it takes too long.
 
     The search goes back in spans of adapted length, each of which ends where the one before began. So a gap
     between clusters of fire times costs a few more spans.
 
     Raises:
-        SearchLimitError: The trigger is a combination that takes too many steps for the latest one.
+        SearchLimitError: The trigger takes too long for the latest one.
     """
-    begin, origin, search = to_utc(first), to_utc(anchor), Search()
+    found = [latest_fire_time(trigger, first=first, now=now, anchor=anchor)]
+    begin, origin, search = to_utc(first), to_utc(anchor), Search(cpu_s=MAX_CPU_S)
     search.left += 100 * limit
-    found = [latest_fire_time(trigger, first=first, now=now, anchor=anchor, search=search)]
     edge, step = found[0], timedelta(seconds=1)
     while len(found) < limit and edge > begin:
         start = edge - min(step, edge - begin)
@@ -111,14 +110,14 @@ def count_fire_times(
     """Count the fire times from ``first`` to ``now``, both included.
 
     The number is exact for `Every`. For other triggers it is exact up to ``limit``, and a lower bound beyond
-    or where a combination takes too many steps.
+    or where the search takes too long.
     """
     fire, end, origin = to_utc(first), to_utc(now), to_utc(anchor)
     if is_fixed_delay(trigger):
         return FireCount(1, is_exact=True)
     if isinstance(trigger, Every):
         return FireCount((end - fire) // trigger.every + 1, is_exact=True)
-    search = Search()
+    search = Search(cpu_s=MAX_CPU_S)
     for number in range(1, limit + 1):
         try:
             following = next_fire_time(trigger, fire, origin, search)

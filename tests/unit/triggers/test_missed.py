@@ -19,6 +19,7 @@ from pg_scheduler.triggers import (
     FixedDelay,
     SearchLimitError,
     Trigger,
+    missed,
 )
 from pg_scheduler.triggers.combine import Combination
 from pg_scheduler.triggers.missed import FireCount, count_fire_times, latest_fire_time, newest_fire_times
@@ -172,8 +173,8 @@ def test_bursts_are_found_in_order() -> None:
 def test_count_is_a_lower_bound_beyond_the_limit() -> None:
     trigger = Cron("* * * * *")
     first = first_of(trigger)
-    for missed, expected in ((999, FireCount(1000, is_exact=True)), (1000, FireCount(1000, is_exact=False))):
-        now = first + missed * timedelta(minutes=1)
+    for late, expected in ((999, FireCount(1000, is_exact=True)), (1000, FireCount(1000, is_exact=False))):
+        now = first + late * timedelta(minutes=1)
         assert count_fire_times(trigger, first=first, now=now, anchor=ANCHOR) == expected
 
 
@@ -236,3 +237,27 @@ def test_latest_fire_time_is_found_when_a_branch_never_fires() -> None:
     now = ANCHOR + YEAR
     latest = latest_fire_time(trigger, first=first_of(trigger), now=now, anchor=ANCHOR)
     assert latest == now
+
+
+@dataclass(frozen=True)
+class Laborious(Trigger):
+    """Fires every minute, and needs much CPU to compute that."""
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        ends_at = clock.thread_time() + 0.001
+        while clock.thread_time() < ends_at:
+            pass
+        return Every(minutes=1).next_after(instant, anchor=anchor)
+
+
+def test_missed_fire_times_are_those_that_were_found_when_a_trigger_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(missed, "MAX_CPU_S", 0.2)
+    now = ANCHOR + timedelta(days=1)
+    count = count_fire_times(Laborious(), first=ANCHOR, now=now, anchor=ANCHOR)
+    assert 1 < count.number < 1000
+    assert not count.is_exact
+    newest = newest_fire_times(Laborious(), first=ANCHOR, now=now, anchor=ANCHOR, limit=1000)
+    assert 1 < len(newest) < 1000
+    assert newest[-1] == now
