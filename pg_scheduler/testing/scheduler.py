@@ -21,6 +21,7 @@ from pg_scheduler.testing.assertions import JobAssertions
 from pg_scheduler.testing.inspector import Inspector
 from pg_scheduler.testing.worker import ManualRuntime, ManualScheduler
 from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
+from pg_scheduler.worker.pipeline.unblocker import UnblockerOptions
 
 __all__ = ["TestScheduler"]
 
@@ -99,7 +100,9 @@ class TestScheduler(JobAssertions):
         self._pool = await asyncpg.create_pool(given, min_size=1) if isinstance(given, str) else given
         try:
             self._scheduler = scheduler = ManualScheduler(self._pool, clock=self._clock, **self._settings)
-            scheduler.use_tuning(rescuer=RescuerOptions(answer_timeout_s=0))
+            scheduler.use_tuning(
+                rescuer=RescuerOptions(answer_timeout_s=0), unblocker=UnblockerOptions(gap_s=0)
+            )
             self._runs = scheduler.count_runs()
             self._inspector = Inspector(self._pool, self._settings.get("schema"), self._clock)
             await scheduler.start()
@@ -201,9 +204,9 @@ class TestScheduler(JobAssertions):
         async with self._running():
             worker = await self._worker(maintains=True)
             await worker.plan()
-            if not await worker.run_due(most=1) or worker.last_claim is None:
+            if not await worker.run_due(most=1) or worker.last_started is None:
                 return None
-            return await self.scheduler.get_job(worker.last_claim)
+            return await self.scheduler.get_job(worker.last_started)
 
     # -- faults ----------------------------------------------------------------------------------------
 
@@ -287,7 +290,12 @@ class TestScheduler(JobAssertions):
         due_in, expiry_in = await self._entered().next_instants()
         waits = [
             (wait, maintains)
-            for wait, maintains in ((due_in, False), (worker.planner.next_fire_in, False), (expiry_in, True))
+            for wait, maintains in (
+                (due_in, False),
+                (worker.planner.next_fire_in, False),
+                (worker.unblocker.next_room_in, False),
+                (expiry_in, True),
+            )
             if wait is not None and wait > 0
         ]
         if not waits:

@@ -13,7 +13,7 @@ from pg_scheduler.events import Event, JobStarted
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.types import NextInstants
-from pg_scheduler.worker.in_flight import Revocation
+from pg_scheduler.worker.in_flight import Attempt, Revocation
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import LeaseKeeper
 from pg_scheduler.worker.lease.lease import RENEWALS_PER_LEASE
@@ -37,10 +37,10 @@ MAX_FAILED_PASSES: Final = 10
 class ManualRuntime(Runtime):
     """The parts of one worker, without their loops."""
 
-    jobs_claimed = 0
-    """How many jobs were claimed."""
-    last_claim: str | None = None
-    """The id of the job that was claimed last."""
+    jobs_started = 0
+    """How many jobs were claimed and started."""
+    last_started: str | None = None
+    """The id of the job that was started last."""
     is_dead = False
     """Whether the worker has crashed: nothing of it is written any more."""
 
@@ -50,6 +50,7 @@ class ManualRuntime(Runtime):
 
     async def start(self) -> None:
         """Set up every part. The lease keeper stays off: its thread works in real time."""
+        self._claimed: list[Attempt] = []
         self.signals.jobs_claimed.connect(self._count_claim)
         self.signals.jobs_planned.connect(self._count_plan)
         for part in self.parts:
@@ -105,37 +106,49 @@ class ManualRuntime(Runtime):
         """Enqueue the jobs of all due fire times; return whether there were any."""
         before = self._plans
         if self.config.plans:
-            while await self.pass_of(self.planner) <= 0:
-                pass
+            await self._pass_while_behind(self.planner)
         return self._plans > before
 
     async def run_due(self, *, most: int | None = None) -> int:
-        """Run due jobs until none is left, or so many; return how many were claimed."""
-        before = self.jobs_claimed
+        """Run due jobs until none is left, or so many; return how many were started."""
+        before = self.jobs_started
+        self.unblocker.request_scan()
+        await self._pass_while_behind(self.unblocker)
         self.claimer.rescan()
         while True:
-            await self._claim(None if most is None else most - (self.jobs_claimed - before))
+            await self._claim(None if most is None else most - (self.jobs_started - before))
             if await self._wait_for_an_end():
                 continue
             if not await self._write_results():
-                return self.jobs_claimed - before
+                return self.jobs_started - before
+            await self._pass_while_behind(self.unblocker)
             self.claimer.rescan()
 
     async def _claim(self, most: int | None) -> None:
         """Claim jobs for the free slots, one by one."""
-        claimed = self.jobs_claimed
+        started = self.jobs_started
         while self.config.runs_jobs and self.executor.free and not self.is_dead:
-            if most is not None and self.jobs_claimed - claimed >= most:
+            if most is not None and self.jobs_started - started >= most:
                 return
             if not self.lease.is_trusted:  # it ends in real time
                 await self.pass_of(self.heartbeat)
-            found = self.jobs_claimed
+            self._claimed.clear()
             delay = await self.pass_of(self.claimer)
-            if self.jobs_claimed > found:
-                await asyncio.sleep(0)  # the job starts
+            if self._claimed:
+                await self._start(self._claimed[-1])
                 self.claimer.rescan()
             elif delay > 0:
                 return
+
+    async def _start(self, attempt: Attempt) -> None:
+        """Let a claimed job start, unless its limits block it."""
+        await self._pass_while_behind(self.admission)
+        await asyncio.sleep(0)  # the job starts
+        if attempt.task is None:
+            await self._pass_while_behind(self.unblocker)
+        else:
+            self.jobs_started += 1
+            self.last_started = attempt.claim.job_id
 
     async def _wait_for_an_end(self) -> bool:
         """Wait until an attempt has ended, or for the poll interval; return whether attempts ran."""
@@ -153,9 +166,12 @@ class ManualRuntime(Runtime):
         """Write all results; return whether there were any."""
         if self.is_dead or not self.in_flight.unwritten():
             return False
-        while await self.pass_of(self.completer) <= 0:
-            pass
+        await self._pass_while_behind(self.completer)
         return True
+
+    async def _pass_while_behind(self, service: Service) -> None:
+        while await self.pass_of(service) <= 0:
+            pass
 
     def die(self) -> None:
         """End every attempt without a result."""
@@ -172,8 +188,7 @@ class ManualRuntime(Runtime):
         self._plans += 1
 
     def _count_claim(self) -> None:
-        self.jobs_claimed += 1
-        self.last_claim = next(reversed(self.in_flight.attempts))
+        self._claimed.append(next(reversed(self.in_flight.attempts.values())))
 
 
 class ManualScheduler(Scheduler):

@@ -156,7 +156,9 @@ class Runtime:
             max_result_bytes=config.max_result_bytes,
             meter=meter,
         )
-        unblocker = Unblocker(store.limits, events, results, in_flight, tasks, signals, tuning.unblocker)
+        self.unblocker = unblocker = Unblocker(
+            store.limits, events, results, in_flight, tasks, signals, tuning.unblocker
+        )
         self.admission = admission = Admission(
             store.limits, events, self.executor, results, lease, tasks, worker_id, unblocker
         )

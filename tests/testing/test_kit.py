@@ -12,6 +12,7 @@ import pytest
 
 from pg_scheduler import (
     JobStatus,
+    Limit,
     NotRunningError,
     RetryPolicy,
     VacuumConfig,
@@ -250,6 +251,91 @@ async def test_worker_without_planning_leaves_schedules_to_other_nodes(pool: Poo
         await t.scheduler.enqueue("note", args=("enqueued",))
         await t.run_until(2 * HOUR)
     assert log == ["enqueued"]
+
+
+async def test_tasks_with_limits_run_beside_others(pool: Pool) -> None:
+    log = Log()
+
+    async def limited(name: str) -> None:
+        log.append(name)
+
+    async with at_start(pool, concurrency=3) as t:
+        t.scheduler.register(limited, limits=[Limit(max_running=1)])
+        for name in "abc":
+            await t.scheduler.enqueue(limited, args=(name,))
+        await t.scheduler.enqueue(log.note, args=("free",))
+        assert await t.drain() == 4
+        assert sorted(log) == ["a", "b", "c", "free"]
+        assert t.ran(limited) == 3
+
+
+async def test_run_one_runs_the_next_job_that_its_limits_admit(pool: Pool) -> None:
+    log = Log()
+    async with at_start(pool, misfire_grace_time=None) as t:
+        t.scheduler.register(log.note, limits=[Limit(max_starts=1, per=HOUR, key=lambda name: name[0])])
+        for n, name in enumerate(("a1", "a2", "b1")):
+            await t.scheduler.schedule(log.note, execution_time=START - DAY + n * HOUR, args=(name,))
+        for expected in ("a1", "b1"):
+            done = await t.run_one()
+            assert done is not None
+            assert done.args == (expected,)
+        assert await t.run_one() is None
+        assert log == ["a1", "b1"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "hours"),
+    [
+        (Limit(max_starts=2, per=2 * HOUR), [0, 0, 2, 2, 4]),
+        (Limit(max_starts=2, per=2 * HOUR, spread=True), [0, 1, 2, 3, 4]),
+    ],
+)
+async def test_rates_follow_the_virtual_clock(pool: Pool, limit: Limit, hours: list[int]) -> None:
+    starts: list[datetime] = []
+
+    async def limited() -> None:
+        starts.append(t.now)
+
+    async with at_start(pool, misfire_grace_time=None) as t:
+        t.scheduler.register(limited, limits=[limit])
+        for _ in range(5):
+            await t.scheduler.enqueue(limited)
+        assert await t.run_until(DAY) == 5
+    assert starts == [START + n * HOUR for n in hours]
+
+
+async def test_limit_has_room_again_when_a_cancelled_attempt_counts_no_more(pool: Pool) -> None:
+    starts: list[timedelta] = []
+
+    async def limited() -> None:
+        starts.append(t.now - START)
+        if len(starts) == 1:
+            await t.scheduler.cancel_job(current_job().job_id)
+            await asyncio.Event().wait()
+
+    async with at_start(pool) as t:
+        t.scheduler.register(limited, limits=[Limit(max_running=1)])
+        for _ in range(2):
+            await t.scheduler.enqueue(limited)
+        await t.run_until(HOUR)
+    assert starts == [timedelta(0), timedelta(seconds=2)]
+
+
+async def test_crashed_worker_leaves_the_room_of_its_attempts_to_the_next(pool: Pool) -> None:
+    starts: list[timedelta] = []
+
+    async def limited() -> None:
+        starts.append(t.now - START)
+        if len(starts) == 1:
+            t.crash()
+
+    async with at_start(pool, misfire_grace_time=None) as t:
+        t.scheduler.register(limited, limits=[Limit(max_running=1)])
+        for _ in range(3):
+            await t.scheduler.enqueue(limited)
+        await t.run_until(HOUR)
+        assert len(starts) == 4
+        assert {job.status for job in t.jobs()} == {JobStatus.COMPLETED}
 
 
 async def test_results_are_written_when_they_take_several_batches(pool: Pool) -> None:

@@ -54,6 +54,10 @@ class Unblocker(Service):
 
     Args:
         results: Reports the ends of attempts that were admitted.
+
+    Attributes:
+        next_room_in: Seconds after which a limit that blocks jobs may have room, found since the begin of the
+            last scan; None if none blocks jobs.
     """
 
     name: ClassVar[str] = "unblocker"
@@ -88,6 +92,7 @@ class Unblocker(Service):
         self._is_scan_requested = False
         self._scanned = FIRST
         self._late: LatePosition | None = None
+        self.next_room_in: float | None = None
 
     def book(self) -> LimitBook:
         """Return the limits of the registered tasks."""
@@ -178,11 +183,15 @@ class Unblocker(Service):
                 is_behind = True
             if each.free_in is not None:
                 self._free_at[each.key] = time.monotonic() + each.free_in
+            room_in = self._options.scan_interval_s if each.free_in is None else each.free_in
+            self.next_room_in = room_in if self.next_room_in is None else min(self.next_room_in, room_in)
         self._report(unblocked, late)
         return is_behind
 
     async def _scan(self) -> bool:
         """Check a page of the limits that block jobs; return whether there may be more."""
+        if self._scanned == FIRST:
+            self.next_room_in = None
         page = await self._limits.blocked_keys(self._scanned, self._options.batch_size)
         keys = [key for key in page if key.startswith(BLOCKED_BY_LIMIT)]
         if keys:
