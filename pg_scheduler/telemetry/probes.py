@@ -7,29 +7,21 @@ import the standard library only.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
-from http import HTTPStatus
+from functools import partial
 from typing import Final, Protocol
 from urllib.parse import parse_qs
 
 from pg_scheduler.telemetry.asgi import Answer, App, Request, answering, text_answer
 from pg_scheduler.telemetry.health import Health, HealthCheck, Probe
+from pg_scheduler.telemetry.server import ThreadServer, listen
 
 __all__ = ["HealthServer", "HealthSource", "health_app", "serve_health"]
 
 PROBES: Final[dict[str, Probe]] = {"livez": "live", "readyz": "ready", "startupz": "started"}
-
-REQUEST_TIMEOUT_S: Final = 5.0
-"""Seconds in which a client must have sent its request and read the answer."""
-
-MAX_REQUEST_BYTES: Final = 16_384
-"""Bytes of the first line and the headers of a request."""
 
 
 class HealthSource(Protocol):
@@ -103,64 +95,8 @@ def _line(check: HealthCheck, *, is_excluded: bool) -> str:
 # -- the server ----------------------------------------------------------------------------------------
 
 
-class HealthServer:
+class HealthServer(ThreadServer):
     """A server that answers the probes from its own thread."""
-
-    def __init__(self, source: HealthSource, listening: socket.socket) -> None:
-        self._source = source
-        self._socket = listening
-        self._loop = asyncio.new_event_loop()
-        self._stopping = asyncio.Event()
-        self._thread = threading.Thread(target=self._main, name="pg_scheduler health", daemon=True)
-
-    @property
-    def port(self) -> int:
-        """The port on which it listens."""
-        port: int = self._socket.getsockname()[1]
-        return port
-
-    def _start(self) -> None:
-        self._thread.start()
-
-    def _stop(self) -> None:
-        with suppress(RuntimeError):  # its event loop has ended
-            self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join()
-
-    def _main(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
-        server = await asyncio.start_server(self._handle, sock=self._socket, limit=MAX_REQUEST_BYTES)
-        try:
-            await self._stopping.wait()
-        finally:
-            server.close()  # the Runner ends open connections: the caller does not wait for slow clients
-
-    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request and close the connection."""
-        try:
-            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._respond(head.decode("latin-1")))
-                    await writer.drain()
-        finally:
-            writer.close()
-
-    def _respond(self, head: str) -> bytes:
-        first, *lines = head.split("\r\n")
-        method, _, rest = first.partition(" ")
-        target = rest.partition(" ")[0]
-        path, _, query = target.partition("?")
-        headers = [line.partition(":") for line in lines]
-        accept = ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
-        answer = _answer(self._source, Request(method, path, query, accept))
-        fields = [*answer.headers, (b"connection", b"close")]
-        start = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n".encode()
-        body = b"" if method == "HEAD" else answer.body
-        return start + b"".join(b"%s: %s\r\n" % each for each in fields) + b"\r\n" + body
 
 
 @contextmanager
@@ -175,11 +111,8 @@ def serve_health(source: HealthSource, host: str = "127.0.0.1", port: int = 8080
     Raises:
         OSError: The address cannot be used.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family) as listening:
-        server = HealthServer(source, listening)
-        server._start()  # noqa: SLF001 - private to the users of this function
-        try:
-            yield server
-        finally:
-            server._stop()  # noqa: SLF001
+    with (
+        listen(host, port) as listening,
+        HealthServer(partial(_answer, source), listening, "pg_scheduler health") as server,
+    ):
+        yield server

@@ -11,10 +11,10 @@ import os
 import platform
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
-from prometheus_client import start_http_server
-from prometheus_client.exposition import choose_encoder, make_wsgi_app
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -25,11 +25,9 @@ from pg_scheduler.telemetry.asgi import Answer, App, Request, answering, text_an
 from pg_scheduler.telemetry.families import Families
 from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges
+from pg_scheduler.telemetry.server import ThreadServer, listen
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.gauges import gauges_of
-
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 __all__ = ["SchedulerCollector", "metrics_app", "serve_metrics"]
 
@@ -37,7 +35,6 @@ PREFIX: Final = "pg_scheduler_"
 MULTIPROCESS_VARIABLES: Final = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 PATHS: Final = frozenset({"", "/metrics"})
 """The paths of the metrics, without a slash at the end."""
-NOT_FOUND: Final = "not found: the metrics are at /metrics\n"
 
 
 class SchedulerCollector(Collector):
@@ -97,7 +94,7 @@ def metrics_app(source: Scheduler | Collector) -> App:
     registry = _registry_of(source)
 
     async def answer(request: Request) -> Answer:
-        return await _answer(registry, request)
+        return await asyncio.to_thread(_answer, registry, request)  # it may take tens of ms
 
     return answering(answer)
 
@@ -125,15 +122,9 @@ def serve_metrics(source: Scheduler | Collector, host: str = "127.0.0.1", port: 
         with serve_metrics(scheduler, port=0) as port:
             print(f"http://127.0.0.1:{port}/metrics")
     """
-    registry = _registry_of(source)
-    server, thread = start_http_server(port, host, registry)
-    server.set_app(_only_metrics(make_wsgi_app(registry)))
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    answer = partial(_answer, _registry_of(source))
+    with listen(host, port) as listening, ThreadServer(answer, listening, "pg_scheduler metrics") as server:
+        yield server.port
 
 
 def refuse_multiprocess_mode() -> None:
@@ -147,27 +138,13 @@ def refuse_multiprocess_mode() -> None:
             )
 
 
-def _only_metrics(app: WSGIApplication) -> WSGIApplication:
-    """Return the application with status 404 for other paths than those of the metrics."""
-
-    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if environ["PATH_INFO"].rstrip("/") in PATHS:
-            return app(environ, start_response)
-        found = text_answer(404, NOT_FOUND)
-        headers = [(name.decode(), value.decode()) for name, value in found.headers]
-        start_response("404 Not Found", headers)
-        return [] if environ["REQUEST_METHOD"] == "HEAD" else [found.body]
-
-    return answer
-
-
-async def _answer(registry: CollectorRegistry, request: Request) -> Answer:
+def _answer(registry: CollectorRegistry, request: Request) -> Answer:
     if request.path.rstrip("/") not in PATHS:
-        return text_answer(404, NOT_FOUND)
+        return text_answer(404, "not found: the metrics are at /metrics\n")
     if request.method not in {"GET", "HEAD"}:
         return text_answer(405, "metrics are read by GET\n")
     encode, kind = choose_encoder(request.accept)
-    return Answer(200, kind, await asyncio.to_thread(encode, registry))  # it may take tens of ms
+    return Answer(200, kind, encode(registry))
 
 
 def _registry_of(source: Scheduler | Collector) -> CollectorRegistry:

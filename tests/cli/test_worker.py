@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
+import select
 import signal
 import socket
 import subprocess
@@ -12,10 +14,12 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -27,6 +31,8 @@ from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
 
 JOBS = "tests.cli.worker_jobs"
+HELD = 2500
+"""Connections to the ports of a worker."""
 
 
 class Program:
@@ -318,6 +324,39 @@ async def test_taken_health_port_exits_with_4(start: Start) -> None:
         with start(JOBS, "--health-port", str(port)) as program:
             assert await program.end() == ExitCode.REFUSED
     assert f"--health-port {port} cannot be used" in program.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the files of another process")
+async def test_held_connections_to_its_ports_take_no_files_from_a_worker(
+    start: Start, scheduler: Scheduler, pool: asyncpg.Pool[asyncpg.Record], tmp_path: Path
+) -> None:
+    """Without a bound, the ports would use up the 128 files: no job could open one, and no connection."""
+    with start(JOBS, "--health-port", "0", "--metrics-port", "0") as program, ExitStack() as stack:
+        probe = (await program.read_until("probes at")).split()[-1]
+        metrics = (await program.read_until("metrics at")).split()[-1]
+        first = await add(scheduler, "cliworker.write", tmp_path / "first")
+        await until(lambda: has_text(tmp_path / "first"))
+        resource.prlimit(program.process.pid, resource.RLIMIT_NOFILE, (128, 128))
+        closed = select.poll()
+        for number in range(HELD):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", urlsplit((probe, metrics)[number % 2]).port))
+            closed.register(client, select.POLLIN)
+        await until(lambda: len(closed.poll(0)) > HELD / 4)  # others replaced them
+        assert await pool.fetchval(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'pg_scheduler worker'"
+        )
+        jobs = [await add(scheduler, "cliworker.write", tmp_path / f"{n}") for n in range(20)]
+        for job_id in [first, *jobs]:
+            await until(partial(has_completed, scheduler, job_id))
+        assert await asyncio.to_thread(fetch, probe) == "ok\n"
+        assert "pg_scheduler_slots" in await asyncio.to_thread(fetch, metrics)
+
+
+async def has_completed(scheduler: Scheduler, job_id: str) -> bool:
+    return await status(scheduler, job_id) == "completed"
 
 
 async def test_worker_without_functions_logs_a_warning(start: Start) -> None:

@@ -1,0 +1,175 @@
+"""An HTTP server in a thread, with an event loop of its own and the standard library only.
+
+It shares the file descriptors of the process with the jobs and the connections to the database, so it has a
+bounded number of connections. When all are in use, the one ends whose client has kept it waiting longest. A
+probe or a scrape sends its request at once, so it is answered while others hold connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
+from types import TracebackType
+from typing import Final, Self
+
+from pg_scheduler.telemetry.asgi import Answer, Request, text_answer
+
+__all__ = ["ThreadServer", "listen"]
+
+MAX_CONNECTIONS: Final = 32
+"""Connections at once."""
+
+CLIENT_TIMEOUT_S: Final = 5.0
+"""Seconds in which a client must have sent its request, and in which it must have read the answer."""
+
+MIN_CLIENT_TIME_S: Final = 0.1
+"""Seconds that a client has also while all connections are in use."""
+
+MAX_REQUEST_BYTES: Final = 16_384
+"""Bytes of the first line and the headers of a request."""
+
+ACCEPT_DELAY_S: Final = 1.0
+"""Seconds until the next connection is accepted after one could not be."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        OSError: The address cannot be used.
+    """
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
+class ThreadServer:
+    """A server that answers each request by a function, within a ``with`` block.
+
+    Args:
+        answer: Answers a request. It is called in a thread of its own, which may outlive the block.
+        listening: The socket.
+        name: The name of the threads.
+    """
+
+    def __init__(self, answer: Callable[[Request], Answer], listening: socket.socket, name: str) -> None:
+        self._answer = answer
+        self._socket = listening
+        self._name = name
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._waiting: dict[asyncio.Task[None] | None, float] = {}  # since when, the longest first
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def __enter__(self) -> Self:
+        self._socket.setblocking(False)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with suppress(RuntimeError):  # its event loop has ended
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+
+    def _main(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        accepting = asyncio.create_task(self._accept())
+        await self._stopping.wait()
+        accepting.cancel()  # the Runner ends open connections: the caller does not wait for slow clients
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = await self._loop.sock_accept(self._socket)
+            except OSError:  # the client has gone, or the process has no file descriptor left
+                await asyncio.sleep(ACCEPT_DELAY_S)
+                continue
+            task = asyncio.create_task(self._handle(client))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+            await self._make_room()
+
+    async def _make_room(self) -> None:
+        """Return when there is room for another connection. Requests that are being answered keep theirs."""
+        while len(self._connections) >= MAX_CONNECTIONS:
+            delay_s = MIN_CLIENT_TIME_S
+            if self._waiting:
+                longest, since = next(iter(self._waiting.items()))
+                delay_s += since - self._loop.time()
+                if longest is not None and delay_s <= 0:
+                    longest.cancel()
+            await asyncio.wait(
+                self._connections, timeout=max(delay_s, 0), return_when=asyncio.FIRST_COMPLETED
+            )
+
+    async def _handle(self, client: socket.socket) -> None:
+        """Answer one request and close the connection."""
+        reader, writer = await asyncio.open_connection(sock=client, limit=MAX_REQUEST_BYTES)
+        writer.transport.set_write_buffer_limits(0)  # drain() waits until all is sent
+        try:
+            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                async with self._client():
+                    head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(await self._respond(head.decode("latin-1")))
+                async with self._client():
+                    await writer.drain()
+        finally:
+            writer.transport.abort()
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[None]:
+        """Wait for the client, unless it takes too long or a new one needs the connection."""
+        task = asyncio.current_task()
+        self._waiting[task] = self._loop.time()
+        try:
+            async with asyncio.timeout(CLIENT_TIMEOUT_S):
+                yield
+        finally:
+            del self._waiting[task]
+
+    async def _respond(self, head: str) -> bytes:
+        first, *lines = head.split("\r\n")
+        method, _, rest = first.partition(" ")
+        target = rest.partition(" ")[0]
+        path, _, query = target.partition("?")
+        headers = [line.partition(":") for line in lines]
+        accept = ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
+        answer = await self._call(Request(method, path, query, accept))
+        fields = [*answer.headers, (b"connection", b"close")]
+        start = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n".encode()
+        body = b"" if method == "HEAD" else answer.body
+        return start + b"".join(b"%s: %s\r\n" % each for each in fields) + b"\r\n" + body
+
+    async def _call(self, request: Request) -> Answer:
+        """Answer in a daemon, which does not delay the end of the process as threads of an executor would."""
+        found: Future[Answer] = Future()
+        found.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                found.set_result(self._answer(request))
+            except Exception as error:  # noqa: BLE001 - a collector of the user; asyncio logs it
+                found.set_exception(error)
+
+        threading.Thread(target=run, name=self._name, daemon=True).start()
+        try:
+            return await asyncio.wrap_future(found)
+        except Exception as error:  # noqa: BLE001 - the same
+            text = "the answer could not be made; the log has the reason"
+            self._loop.call_exception_handler({"message": text, "exception": error})
+            return text_answer(500, f"{text}\n")
