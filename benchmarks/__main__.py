@@ -21,6 +21,7 @@ from benchmarks.machine import SETTINGS, describe
 from benchmarks.plots import draw
 from benchmarks.report import report
 from benchmarks.results import Outcome
+from benchmarks.rows.inflow import VARIANTS
 from benchmarks.table import render
 from pg_scheduler.embedded import EmbeddedError, server
 
@@ -52,8 +53,12 @@ ROWS: Final = (
     "sleepers",
     "triggers",
     "soak",
+    "inflow",
 )
 """The rows in the order of the table."""
+
+LONG: Final = {"soak", "inflow"}
+"""Rows that run only if they are named."""
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -78,8 +83,9 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         default=0.0,
         metavar="MINUTES",
-        help="run the row soak for so many minutes (default: 10, if it is named)",
+        help="minutes of the row soak and of each variant of the row inflow (default: 10, if they are named)",
     )
+    parser.add_argument("--variants", help="only these variants of the row inflow, separated by commas")
     parser.add_argument(
         "--json", type=Path, help="file of the results (default: a new one in benchmarks/results)"
     )
@@ -92,6 +98,10 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if unknown:
         parser.error(f"unknown row: {', '.join(unknown)}; the rows are {', '.join(ROWS)}")
     options.peers = None if options.peers is None else [name for name in options.peers.split(",") if name]
+    options.variants = options.variants.split(",") if options.variants else None
+    for name in options.variants or ():
+        if name not in VARIANTS:
+            parser.error(f"unknown variant {name!r}; the variants are {', '.join(VARIANTS)}")
     for name in options.peers or ():
         if name not in {peer.name for peer in PEERS}:
             parser.error(f"unknown peer {name!r}; the peers are {', '.join(peer.name for peer in PEERS)}")
@@ -101,8 +111,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 async def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the rows and return the results."""
     wanted = [name for name in ROWS if name in (options.rows or ROWS)]
-    if not options.soak and "soak" not in options.rows:
-        wanted = [name for name in wanted if name != "soak"]
+    wanted = [name for name in wanted if name not in LONG or name in options.rows]
     peers = [peer.name for peer in PEERS]
     began = time.monotonic()
     outcomes: list[Outcome] = []
@@ -114,6 +123,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
             rounds=options.rounds or (1 if options.quick else 3),
             soak_minutes=options.soak or 10.0,
             before=None if options.before is None else before(options.before.resolve()),
+            variants=options.variants,
         )
         admin = await bench.open()
         machine = await describe(admin, _commit())

@@ -108,8 +108,9 @@ class Bench:
         quick: Whether to use small numbers and only the peers that a goal names.
         chosen: Names of the peers to measure; None for all.
         rounds: The repetitions of each measurement.
-        soak_minutes: The duration of the row soak.
+        soak_minutes: The duration of the row soak, and of each variant of the row inflow.
         before: This library at another commit, which takes its turn after ours; None for none.
+        variants: The variants of the row inflow; None for all.
     """
 
     def __init__(
@@ -121,11 +122,13 @@ class Bench:
         rounds: int,
         soak_minutes: float,
         before: Contestant | None = None,
+        variants: Sequence[str] | None = None,
     ) -> None:
         self.server = server
         self.quick = quick
         self.rounds = rounds
         self.soak_minutes = soak_minutes
+        self.variants = variants
         self.skipped: dict[str, str] = {}
         self.failed: list[str] = []
         self._chosen = chosen

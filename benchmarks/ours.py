@@ -198,10 +198,18 @@ class Ours(Peer):
         return {"execution": statistics.median(executions), "select_one": statistics.median(trips)}
 
     async def _report(self) -> None:
-        """Report progress and memory at intervals."""
+        """Report progress, lateness in milliseconds, and memory at intervals."""
         while True:
             result = record.result()
-            send_event(event="report", count=result["count"], last=result["last"], rss=result["rss"])
+            samples = sorted(result["samples"]) or [0.0]
+            send_event(
+                event="report",
+                count=result["count"],
+                last=result["last"],
+                rss=result["rss"],
+                p50=1000 * samples[len(samples) // 2],
+                p99=1000 * samples[len(samples) * 99 // 100],
+            )
             record.samples.clear()
             record.marks.clear()
             await asyncio.sleep(self.order.options["report"])

@@ -53,7 +53,8 @@ class Order:
         lead: With ``single``: the seconds until each job is due; None for immediately.
         quiet: The seconds without a started job after which a worker stops; 0 for never.
         job: The function: ``work``, ``nap`` (sleeps) or ``other`` (not registered by workers).
-        options: Options of one driver; for all, ``{"loop": "asyncio"}`` for the event loop of that module.
+        options: Options of one driver; for all, ``{"loop": "asyncio"}`` for the event loop of that module,
+            and ``{"spread": 4.0}`` for a ``lead`` that is longer by up to so many seconds.
     """
 
     op: Literal["install", "many", "single", "blocking", "work", "both", "results"]
@@ -237,9 +238,10 @@ async def _send_singly(peer: Peer) -> dict[str, Any]:
             elif order.every:
                 await asyncio.sleep(order.every * random.uniform(0.5, 1.5))
             now = time.time()
-            due = None if order.lead is None else now + order.lead
+            spread = random.uniform(0, order.options.get("spread", 0.0))
+            due = None if order.lead is None else now + order.lead + spread
             # Without pauses the delay is not measured: it would mostly be the length of the queue.
-            reference = due or (now if order.every else 0.0)
+            reference = due or (now if order.every or order.rate else 0.0)
             await peer.send(payload(reference, number), due)
 
     gc.collect()
