@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pg_scheduler.enqueue.bulk import PREPARE_BATCH, BulkInserter
 from pg_scheduler.enqueue.dependents import DependentInserter
@@ -24,13 +24,15 @@ from pg_scheduler.events import EventBus, JobScheduled
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, GeneratedIdDelayedJob, GeneratedIdJob, NewJob
 from pg_scheduler.jobs.validation import check_count, check_kind
-from pg_scheduler.store.connections.listen import DUE
 from pg_scheduler.store.connections.session import Connection, check_connection
+from pg_scheduler.store.due import due_message
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
 from pg_scheduler.telemetry.meter import Meter
 
 __all__ = ["Enqueuer"]
+
+R = TypeVar("R")
 
 METER_BATCH: Final = 10_000
 """Jobs that are counted before other tasks run: some two milliseconds."""
@@ -122,8 +124,9 @@ class Enqueuer:
         if connection is None:
             inserted = await self._delayed.insert(delayed)
         else:
-            message = DUE if delay_s <= self._outbox.horizon_s else None
-            inserted = bool(await self._store.jobs.enqueue([delayed], message=message, connection=connection))
+            message = due_message("") if delay_s <= self._outbox.horizon_s else None
+            ids, _ = await self._store.jobs.enqueue([delayed], message=message, connection=connection)
+            inserted = bool(ids)
         if not inserted and conflict_resolution is ConflictResolution.RAISE:
             raise await self._writer.id_conflict(job.job_id, connection)
         if inserted and called_at is not None:
@@ -160,39 +163,49 @@ class Enqueuer:
             return bool(await self._dependents.insert([job], connection))
         if isinstance(job, ExtendedJob) and connection is None:
             return await self._extended.insert(job)
-        message = DUE if self._outbox.is_near(job.execution_time) else None
+        due = job.execution_time
+        message = due_message("", due) if self._outbox.is_near(due) else None
         return bool(await self._writer.insert([job], connection, message))
 
     async def _insert_batch(self, jobs: Sequence[NewJob], wait: LockWait) -> set[str]:
         """Insert a batch of jobs and return the ids that were new."""
-        near = self._outbox.is_near(min([job.execution_time for job in jobs]))
-        return await self._insert_with_message(self._store.jobs.insert_small, jobs, near, wait)
-
-    async def _insert_delayed(self, jobs: Sequence[DelayedJob], wait: LockWait) -> set[str]:
-        near = min([job.delay_s for job in jobs]) <= self._outbox.horizon_s
-        return await self._insert_with_message(self._store.jobs.enqueue, jobs, near, wait)
+        due = min([job.execution_time for job in jobs])
+        return await self._insert_with_message(self._store.jobs.insert_small, jobs, due, wait)
 
     async def _insert_extended(self, jobs: Sequence[ExtendedJob], wait: LockWait) -> set[str]:
-        near = self._outbox.is_near(min([job.execution_time for job in jobs]))
-        return await self._insert_with_message(self._store.jobs.insert_extended, jobs, near, wait)
+        due = min([job.execution_time for job in jobs])
+        return await self._insert_with_message(self._store.jobs.insert_extended, jobs, due, wait)
+
+    async def _insert_delayed(self, jobs: Sequence[DelayedJob], wait: LockWait) -> set[str]:
+        is_near = min([job.delay_s for job in jobs]) <= self._outbox.horizon_s
+        message = self._outbox.message_to_carry() if is_near and self._may_carry(wait) else None
+        began = time.monotonic()
+        inserted, called_at = await _insert_within(wait, self._store.jobs.enqueue, jobs, message)
+        if inserted and is_near:
+            self._notify(message, began, called_at)
+        return inserted
 
     async def _insert_with_message(
-        self, insert: Callable[..., Awaitable[set[str]]], jobs: Sequence[Any], near: bool, wait: LockWait
+        self, insert: Callable[..., Awaitable[set[str]]], jobs: Sequence[Any], due: datetime, wait: LockWait
     ) -> set[str]:
         """Insert jobs, and notify workers with the same statement if they are due soon and it is time."""
-        carries = near and wait.may_carry and self._outbox.may_carry()
-        message = self._outbox.due_message if carries else None
+        is_near = self._outbox.is_near(due)
+        message = self._outbox.message_to_carry(due) if is_near and self._may_carry(wait) else None
         began = time.monotonic()
-        if wait.session is None:
-            inserted = await insert(jobs, message=message, lock_timeout=wait.timeout)
-        else:
-            async with wait.session() as connection:
-                inserted = await insert(jobs, lock_timeout=wait.timeout, connection=connection)
-        if inserted and message:
-            self._outbox.carried(began)
-        elif inserted and near:
-            self._outbox.notify_due_later()
+        inserted = await _insert_within(wait, insert, jobs, message)
+        if inserted and is_near:
+            self._notify(message, began, due)
         return inserted
+
+    def _may_carry(self, wait: LockWait) -> bool:
+        return wait.may_carry and self._outbox.may_carry()
+
+    def _notify(self, message: str | None, began: float, due: datetime | None) -> None:
+        """Record that an insert sent the notification of its jobs, or queue it."""
+        if message:
+            self._outbox.carried(began, due)
+        else:
+            self._outbox.notify_due_later(due)
 
     async def insert_all(
         self,
@@ -257,4 +270,14 @@ class Enqueuer:
         if connection is None:
             await self._outbox.notify_due(due)
         elif self._outbox.is_near(due):  # sent by the caller's commit, or never
-            await self._store.locks.notify([DUE], connection=connection)
+            await self._store.locks.notify([due_message("", due)], connection=connection)
+
+
+async def _insert_within(
+    wait: LockWait, insert: Callable[..., Awaitable[R]], jobs: Sequence[Any], message: str | None
+) -> R:
+    """Insert jobs by a statement that waits no longer for locks than it may."""
+    if wait.session is None:
+        return await insert(jobs, message=message, lock_timeout=wait.timeout)
+    async with wait.session() as connection:
+        return await insert(jobs, lock_timeout=wait.timeout, connection=connection)

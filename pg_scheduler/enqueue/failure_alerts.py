@@ -16,8 +16,8 @@ from pg_scheduler.jobs.rows import ExtendedJob, NewJob
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Effects, EndedJob
+from pg_scheduler.store.due import due_message
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import DUE
 
 __all__ = ["FailureAlerts", "alert_id"]
 
@@ -66,9 +66,10 @@ class FailureAlerts:
     async def _insert(self, alerts: Sequence[NewJob], connection: Connection) -> None:
         extended = [job for job in alerts if isinstance(job, ExtendedJob)]
         plain = [job for job in alerts if not isinstance(job, ExtendedJob)]
-        await self._store.jobs.insert(plain, message=DUE, connection=connection)
+        message = due_message("", min(job.execution_time for job in alerts))
+        await self._store.jobs.insert(plain, message=message, connection=connection)
         if extended:
-            await self._store.jobs.insert_extended(extended, message=DUE, connection=connection)
+            await self._store.jobs.insert_extended(extended, message=message, connection=connection)
 
 
 def alert_id(job_id: str) -> str:

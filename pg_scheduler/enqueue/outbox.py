@@ -21,6 +21,7 @@ from typing import Final
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.store.connections.listen import DUE, HEARTBEAT_REQUEST, PERIODIC, TASKS
+from pg_scheduler.store.due import due_message, earliest
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.meter import Meter
 
@@ -64,20 +65,21 @@ class Outbox:
         self._horizon_s = horizon_s
         self.options = options
         self.mark = mark
-        self.due_message = f"{DUE} {mark}".strip()
         self._meter = meter
         self._messages: dict[str, float] = {}  # when each was last added
+        self._due: datetime | None = None  # the earliest time of the message about due jobs
         self._next_send = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._on_due: Callable[[], None] | None = None
+        self._on_due: Callable[[datetime | None], None] | None = None
         self._on_message: Callable[[], None] | None = None
 
-    def attach(self, *, on_due: Callable[[], None], on_message: Callable[[], None]) -> None:
+    def attach(self, *, on_due: Callable[[datetime | None], None], on_message: Callable[[], None]) -> None:
         """Let a service send, by calling ``flush()``, until ``detach()`` is called.
 
         Args:
-            on_due: Called at once when a job is due within the horizon, for this process.
+            on_due: Called at once when a job is due within the horizon, for this process, with the time; None
+                if it is unknown.
             on_message: Called when there is a message to send.
         """
         self._on_due, self._on_message = on_due, on_message
@@ -104,23 +106,28 @@ class Outbox:
         """Return whether an insert of a job that is due soon should send the notification itself."""
         return time.monotonic() >= self._next_send
 
-    def carried(self, since: float) -> None:
-        """Record that an insert sent the notification.
+    def message_to_carry(self, *times: datetime) -> str:
+        """Return the message of an insert of jobs that are due then, which covers the queued notification."""
+        queued = [self._due] if DUE in self._messages else []
+        return due_message(self.mark, *queued, *times)
+
+    def carried(self, since: float, due: datetime | None) -> None:
+        """Record that an insert sent the notification of jobs that are due then.
 
         The notification covers all jobs that were committed before that monotonic time.
         """
         self._next_send = time.monotonic() + self.options.gap_s
         self._record_sent(1)
-        if self._messages.get(self.due_message, since) < since:
-            del self._messages[self.due_message]
+        if self._messages.get(DUE, since) < since:
+            del self._messages[DUE]
         if not self._messages:
             self._cancel_timer()
-        self._due_here()
+        self._due_here(due)
 
-    def notify_due_later(self) -> None:
+    def notify_due_later(self, due: datetime | None) -> None:
         """Notify workers of a due job with the next insert, or separately if none follows in time."""
-        self._due_here()
-        self._messages[self.due_message] = time.monotonic()
+        self._due_here(due)
+        self._queue_due(due)
         self._set_timer()
 
     async def notify_due(self, due: datetime) -> None:
@@ -128,15 +135,17 @@ class Outbox:
         if not self.is_near(due):
             return
         if self.may_carry():
-            self._due_here()
-            await self._send(self.due_message)
+            self._due_here(due)
+            self._queue_due(due)
+            await self._send_all()
         else:
-            self.notify_due_later()
+            self.notify_due_later(due)
 
-    def add_due(self) -> None:
-        """Queue a notification of a due job."""
-        self._due_here()
-        self._add(self.due_message)
+    def add_due(self, due: datetime | None = None) -> None:
+        """Queue a notification of a job that is due at this time; None if it is unknown."""
+        self._due_here(due)
+        self._queue_due(due)
+        self._announce_message()
 
     async def notify_worker(self, worker_id: str) -> None:
         """Notify a worker that one of its running jobs was changed."""
@@ -167,11 +176,14 @@ class Outbox:
             DatabaseUnavailableError: They were not sent, and go with the next ones.
         """
         self._cancel_timer()
-        messages, self._messages = self._messages, {}
+        messages, self._messages, due = self._messages, {}, self._due
         if messages:
+            texts = [due_message(self.mark, due) if message == DUE else message for message in messages]
             try:
-                await self._store.locks.notify(list(messages))
+                await self._store.locks.notify(texts)
             except BaseException:  # not sent
+                if DUE in messages:
+                    self._due = earliest(due, self._due) if DUE in self._messages else due
                 self._messages = messages | self._messages
                 raise
             self._record_sent(len(messages))
@@ -181,12 +193,19 @@ class Outbox:
         if self._meter is not None:
             self._meter.count("notifications_sent", by=number)
 
-    def _due_here(self) -> None:
+    def _due_here(self, due: datetime | None) -> None:
         if self._on_due is not None:
-            self._on_due()
+            self._on_due(due)
+
+    def _queue_due(self, due: datetime | None) -> None:
+        self._due = earliest(self._due, due) if DUE in self._messages else due
+        self._messages[DUE] = time.monotonic()
 
     def _add(self, message: str) -> None:
         self._messages[message] = time.monotonic()
+        self._announce_message()
+
+    def _announce_message(self) -> None:
         if self._on_message is not None:
             self._on_message()
         else:

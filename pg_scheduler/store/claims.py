@@ -12,6 +12,7 @@ from pg_scheduler.events import Event
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.settlement import release_change
+from pg_scheduler.sqltext import qualify
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
 from pg_scheduler.store.results import ResultRepository
@@ -19,16 +20,14 @@ from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.types import (
     FROM_THE_START,
     NO_IDS,
-    PRIORITY_LEVELS,
     ClaimPosition,
     ExchangeResult,
-    HeadPosition,
+    Overlooked,
     UnreadableJob,
 )
 
 __all__ = ["ClaimRepository"]
 
-PRIORITIES: Final = tuple(PRIORITY_LEVELS)
 CLAIM_COLUMNS: Final = len(Claim._fields)
 UNREADABLE: Final = "the row of this job cannot be read ({}); cancel or delete it, and schedule the job again"
 MAX_ROW_BYTES: Final = 2**24 + 2**17
@@ -48,6 +47,7 @@ class ClaimRepository:
     def __init__(self, statements: Statements, results: ResultRepository) -> None:
         self._statements = statements
         self._results = results
+        self._index: str | None = None
 
     async def exchange(
         self,
@@ -61,7 +61,6 @@ class ClaimRepository:
         after: Sequence[str] = NO_IDS,
         crashed: bool = True,
         isolated_from: int = 1,
-        check_crowd: bool = False,
     ) -> ExchangeResult:
         """Write completions and claim due jobs, in one round trip.
 
@@ -77,13 +76,12 @@ class ClaimRepository:
             after: The ids to begin at, of those instants.
             crashed: Whether to claim a crashed job. One claim takes one such job at most.
             isolated_from: The number of workers that died under a job that counts as crashed.
-            check_crowd: Whether to tell if many due rows follow that position.
         """
         now = self._statements.now
         ids = [claim.job_id for claim in completed]
         attempt = completed[0].attempt if completed else 0
         about = worker_id, names, limit, now
-        options = *since, keep, after, crashed, check_crowd, isolated_from
+        options = *since, keep, after, crashed, self._index or await self._claim_index(), isolated_from
         locked: set[str] = set()
         try:
             rows = await self._statements.fetch("exchange_jobs", *about, ids, attempt, *options)
@@ -107,33 +105,37 @@ class ClaimRepository:
             refused,
             last["silence"],
             last["crashed"],
-            last["crowded"],
+            last["read"] or 0,
             last["execution_time"],
         )
 
-    async def skip_head(
-        self, names: Sequence[str], levels: Sequence[int], since: ClaimPosition, after: Sequence[str]
-    ) -> dict[int, HeadPosition]:
-        """Walk a bounded number of due rows; return by level where the walk stopped.
+    async def find_claimable(
+        self,
+        names: Sequence[str],
+        since: ClaimPosition,
+        after: Sequence[str],
+        *,
+        crashed: bool = True,
+        isolated_from: int = 1,
+    ) -> Overlooked:
+        """Return when the first job is due that claims from a position overlook.
 
         Args:
             names: The names of jobs that the worker can run.
-            levels: The levels to walk, as in a claim position. One without rows has no result.
-            since: Where the walk begins.
-            after: The ids to begin at, of those instants.
+            since: Where claims begin.
+            after: The ids that claims begin at, of those instants.
+            crashed: Whether to find crashed jobs too.
+            isolated_from: The number of workers that died under a job that counts as crashed.
         """
         rows = await self._statements.fetch(
-            "skip_head",
-            names,
-            [PRIORITIES[level] for level in levels],
-            [since[level] for level in levels],
-            [after[level] for level in levels],
-            self._statements.now,
+            "find_claimable", names, crashed, isolated_from, *since, after, await self._claim_index()
         )
-        return {
-            PRIORITY_LEVELS[priority]: HeadPosition(due, job_id, ended)
-            for priority, due, job_id, ended in rows
-        }
+        return Overlooked(rows[0]["due"], rows[0]["read"] or 0)
+
+    async def _claim_index(self) -> str:
+        """Return the name of the claim index, whose entries are counted."""
+        self._index = qualify("{schema}scheduled_jobs_claim", await self._statements.schema())
+        return self._index
 
     async def claim(
         self,
@@ -141,10 +143,12 @@ class ClaimRepository:
         names: Sequence[str],
         limit: int,
         *,
+        since: ClaimPosition = FROM_THE_START,
+        after: Sequence[str] = NO_IDS,
         crashed: bool = True,
         isolated_from: int = 1,
     ) -> ExchangeResult:
-        """Claim due jobs from the start of the index, at half the cost of an exchange.
+        """Claim due jobs at half the cost of an exchange.
 
         Expired and crashed jobs are left to an exchange, which also checks the liveness locks.
 
@@ -152,16 +156,20 @@ class ClaimRepository:
             worker_id: The worker.
             names: The names of jobs that it can run.
             limit: The maximum number of jobs to claim.
+            since: Where the search for due jobs begins.
+            after: The ids to begin at, of those instants.
             crashed: Whether a crashed job counts as the next one that is due.
             isolated_from: The number of workers that died under a job that counts as crashed.
         """
         now = self._statements.now
+        position = *since, after, self._index or await self._claim_index()
         rows = await self._statements.fetch(
-            "claim_jobs", worker_id, names, limit, now, crashed, isolated_from
+            "claim_jobs", worker_id, names, limit, now, crashed, isolated_from, *position
         )
         jobs = [Claim._make(row[:CLAIM_COLUMNS]) for row in rows if row["job_id"] is not None]
         jobs.sort(key=START_ORDER)
-        return ExchangeResult(jobs, [], rows[0]["due"])
+        first = rows[0]
+        return ExchangeResult(jobs, [], first["due"], at=first["at"], read=first["read"] or 0)
 
     async def claim_one(self, worker_id: str, job_id: str) -> Claim | None:
         """Claim a pending job by hand, whenever it is due; None unless it is free and the lease is valid."""

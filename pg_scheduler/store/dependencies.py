@@ -23,8 +23,8 @@ from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.sqltext import qualify
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, Effects, EndedJob
+from pg_scheduler.store.due import due_message
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.store.types import DUE
 
 __all__ = ["DependencyRepository", "ScanPosition", "waiting_events"]
 
@@ -216,9 +216,11 @@ class DependencyRepository:
         """
         effects = Effects()
         now = self._statements.now
-        if free and await self._statements.fetch("unblock_jobs", free, now, on=connection):
+        unblocked = await self._statements.fetch("unblock_jobs", free, now, on=connection) if free else []
+        if unblocked:
+            message = due_message("", min(row["due"] for row in unblocked))
             channel = await self._statements.channel(on=connection)
-            await self._statements.fetch("notify", channel, [DUE], on=connection)
+            await self._statements.fetch("notify", channel, [message], on=connection)
         if failed:
             ids, reasons = list(failed), list(failed.values())
             await self._statements.fetch("delete_edges", ids, on=connection)

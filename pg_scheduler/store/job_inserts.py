@@ -59,8 +59,12 @@ class JobInserts:
         message: str | None = None,
         lock_timeout: str | None = None,
         connection: Connection | None = None,
-    ) -> set[str]:
-        """Insert the jobs whose ids are new, due a delay from now, as ``insert_small()``."""
+    ) -> tuple[set[str], datetime | None]:
+        """Insert the jobs whose ids are new, due a delay from now, as ``insert_small()``.
+
+        Returns:
+            The ids, and the time of the call by the clock of the database; None if no job is inserted.
+        """
         columns = jobs[0] if len(jobs) == 1 else zip(*jobs, strict=True)
         channel = await self._statements.channel(on=connection) if message else None
         rows = await self._statements.fetch_retrying(
@@ -73,7 +77,7 @@ class JobInserts:
             on=connection,
             route=None if connection is not None else Route.STICKY,
         )
-        return {row[0] for row in rows}
+        return {row[0] for row in rows}, rows[0][1] if rows else None
 
     async def insert_extended(
         self,

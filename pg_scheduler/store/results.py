@@ -18,6 +18,7 @@ from pg_scheduler.jobs.settlement import RowChange, row_change
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
+from pg_scheduler.store.due import due_message
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.statements import Statements
 
@@ -207,6 +208,10 @@ class ResultRepository:
             )
             events += await self.consequences.run([row["job_id"] for row in rows], connection)
             return set()
+        if rows:  # a new definition may be due before jobs that were claimed since
+            message = due_message("", min(row["due"] for row in rows))
+            channel = await self._statements.channel(on=connection)
+            await self._statements.fetch("notify", channel, [message], on=connection)
         if waiting := [row["job_id"] for row in rows if row["waits"]]:
             effects = await self._dependencies.resolve(waiting, connection)
             events += effects.events + await self.consequences.run(effects.ended, connection)

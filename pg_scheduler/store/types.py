@@ -23,10 +23,10 @@ __all__ = [
     "Deadlines",
     "ExchangeResult",
     "ExpiredJob",
-    "HeadPosition",
     "JobFilters",
     "NextInstants",
     "OverdueName",
+    "Overlooked",
     "Quarantined",
     "RenewResult",
     "RescueResult",
@@ -75,9 +75,8 @@ class ExchangeResult:
             consequences, or its row is locked.
         silence: Whether the liveness lock of another worker is free.
         crashed: The id of the claimed or expired crashed job; None if there is none.
-        crowded: Whether many due rows follow the position from which jobs were claimed; false if this was not
-            checked.
-        now: The server's time; None from ``claim()``.
+        read: The number of entries of the claim index that were read, those of dead rows included.
+        at: The server's time.
     """
 
     jobs: list[Claim]
@@ -86,8 +85,8 @@ class ExchangeResult:
     refused: set[str] = field(default_factory=set)
     silence: bool = False
     crashed: str | None = None
-    crowded: bool = False
-    now: datetime | None = None
+    read: int = field(default=0, compare=False)
+    at: datetime | None = field(default=None, compare=False)
 
 
 class JobFilters(NamedTuple):
@@ -119,18 +118,16 @@ class CancelledJob(NamedTuple):
     worker_id: str | None
 
 
-class HeadPosition(NamedTuple):
-    """Where a walk over due rows stopped.
+class Overlooked(NamedTuple):
+    """What a search found in front of the position from which jobs are claimed.
 
     Attributes:
-        due: The execution time of the row.
-        job_id: Its id.
-        ended: Whether a claim may take this job, or no later one is due; otherwise the walk can continue.
+        due: When the first claimable job there is due; None if there is none.
+        read: The number of index entries that the search read.
     """
 
-    due: datetime
-    job_id: str
-    ended: bool
+    due: datetime | None
+    read: int
 
 
 class UnreadableJob(NamedTuple):

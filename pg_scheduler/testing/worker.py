@@ -184,7 +184,7 @@ class ManualRuntime(Runtime):
         await self.receivers.relay.drain()
         await self.listener.drain()
 
-    def _count_plan(self) -> None:
+    def _count_plan(self, _due: datetime | None) -> None:
         self._plans += 1
 
     def _count_claim(self) -> None:

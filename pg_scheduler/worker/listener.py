@@ -25,6 +25,7 @@ from pg_scheduler.store.connections.listen import (
     TASKS,
     Subscription,
 )
+from pg_scheduler.store.due import read_due
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.service import NEVER, Service
@@ -156,8 +157,10 @@ class Listener(Service):
         if self._meter is not None:
             self._meter.count("notifications_received")
         kind, _, about = message.partition(" ")
-        if kind == DUE and about != self._own_mark:
-            self._signals.due()
+        if kind == DUE:
+            mark, due = read_due(about)
+            if mark != self._own_mark:
+                self._signals.due(due)
         elif kind == HEARTBEAT_REQUEST and about == self._worker_id:
             self._signals.heartbeat_requested()
         elif kind == PERIODIC:

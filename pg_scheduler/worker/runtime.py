@@ -52,6 +52,7 @@ from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.head import HeadScanner
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
@@ -247,6 +248,15 @@ class Runtime:
             options=tuning.claimer,
             meter=meter,
         )
+        head = HeadScanner(
+            store.claims,
+            events,
+            self.claimer.cursor,
+            in_flight,
+            self.routing.names,
+            signals,
+            isolated_from=self.claimer.isolated_from,
+        )
         vacuum = Vacuum(store, events, config.vacuum, worker_id, deleted=deleted, options=tuning.vacuum)
         statistics = (
             []
@@ -272,7 +282,7 @@ class Runtime:
             scanner,
             *([self.planner] if config.plans else []),
             pauses,
-            *([self.claimer] if config.runs_jobs else []),
+            *([head, self.claimer] if config.runs_jobs else []),
         ]
         for part in self.parts:
             if isinstance(part, Service):
@@ -282,6 +292,7 @@ class Runtime:
             claimer=self.claimer,
             completer=self.completer,
             expirer=expirer,
+            head=head,
             heartbeat=self.heartbeat,
             outbox=outbox,
             pauses=pauses,

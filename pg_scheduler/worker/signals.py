@@ -6,9 +6,10 @@ A part sends a signal without a reference to its receivers. ``wiring.py`` connec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Final
 
-__all__ = ["Condition", "Signal", "Signals"]
+__all__ = ["Condition", "DueSignal", "Signal", "Signals"]
 
 
 class Signal:
@@ -22,9 +23,9 @@ class Signal:
 
     def __init__(self, meaning: str) -> None:
         self.meaning: Final = meaning
-        self._receivers: tuple[Callable[[], None], ...] = ()
+        self._receivers: tuple[Callable[..., None], ...] = ()
 
-    def connect(self, *receivers: Callable[[], None]) -> None:
+    def connect(self, *receivers: Callable[..., None]) -> None:
         """Add methods to call when the signal is sent."""
         self._receivers += receivers
 
@@ -32,6 +33,17 @@ class Signal:
         """Send the signal."""
         for receiver in self._receivers:
             receiver()
+
+
+class DueSignal(Signal):
+    """A signal about jobs; its receivers get the time when the first one is due, None if that is unknown."""
+
+    __slots__ = ()
+
+    def __call__(self, due: datetime | None = None) -> None:
+        """Send the signal."""
+        for receiver in self._receivers:
+            receiver(due)
 
 
 class Condition(Signal):
@@ -57,14 +69,15 @@ class Signals:
     """All signals of one worker."""
 
     def __init__(self) -> None:
-        self.due = Signal("a job is due or will be soon, or was made pending again")
+        self.due = DueSignal("a job is due or will be soon, or was made pending again")
+        self.head_skipped = Signal("claims do not begin at the start of the claim index any more")
         self.slot_free = Signal("a slot became free when none was free")
         self.crashed_job_ended = Signal("a crashed job has ended: the next may be claimed")
         self.jobs_claimed = Signal("the claimer claimed jobs")
         self.attempt_lost = Signal("an attempt ended, and its row may still be claimed by this worker")
         self.results_waiting = Signal("outcomes are buffered that no claim will write")
-        self.jobs_released = Signal("this worker released jobs that other workers can claim")
-        self.jobs_planned = Signal("the planner enqueued jobs")
+        self.jobs_released = DueSignal("this worker released jobs that other workers can claim")
+        self.jobs_planned = DueSignal("the planner enqueued jobs")
         self.switches_written = Signal("the planner wrote that this process enabled or disabled a schedule")
         self.schedules_changed = Signal("a schedule was enabled or disabled, here or elsewhere")
         self.tasks_changed = Signal("a task was paused or resumed, here or elsewhere")

@@ -19,13 +19,14 @@ from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.head import HeadScanner
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.signals import Signal, Signals
 from pg_scheduler.worker.supervisor import Supervisor
 
 __all__ = ["Receivers", "connect", "markdown", "wiring"]
 
-Wiring = tuple[tuple[Signal, tuple[Callable[[], None], ...]], ...]
+Wiring = tuple[tuple[Signal, tuple[Callable[..., None], ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Receivers:
     claimer: Claimer
     completer: Completer
     expirer: Expirer
+    head: HeadScanner
     heartbeat: Heartbeat
     outbox: Outbox
     pauses: PauseWatcher
@@ -49,7 +51,8 @@ class Receivers:
 def wiring(signals: Signals, to: Receivers) -> Wiring:
     """Return every signal with the methods that it calls, in their order."""
     return (
-        (signals.due, (to.claimer.rescan,)),
+        (signals.due, (to.claimer.announce, to.head.announce)),
+        (signals.head_skipped, (to.head.begin,)),
         (signals.slot_free, (to.claimer.wake,)),
         (signals.crashed_job_ended, (to.claimer.rescan,)),
         (signals.jobs_claimed, (to.heartbeat.poll_for_cancellations,)),
@@ -94,6 +97,6 @@ def markdown(signals: Signals, to: Receivers) -> str:
     return "\n".join(lines)
 
 
-def _name(receiver: Callable[[], None]) -> str:
+def _name(receiver: Callable[..., None]) -> str:
     method = cast("Any", receiver)
     return f"{type(method.__self__).__name__}.{method.__name__}"

@@ -280,7 +280,7 @@ STORE_CALLS: dict[str, Call] = {
     "claim": lambda it, _: it.claims.claim("w1", [NAME], 1),
     "explain_expiry": lambda it, _: it.claims.explain_expiry("w1", [NAME], claimed()),
     "complete": lambda it, _: it.claims.complete("w1", claimed(), keep=True),
-    "skip_head": lambda it, _: it.claims.skip_head([NAME], range(4), FROM_THE_START, NO_IDS),
+    "find_claimable": lambda it, _: it.claims.find_claimable([NAME], FROM_THE_START, NO_IDS),
     "delete": lambda it, _: it.jobs.delete(["a"]),
     "move": lambda it, _: it.jobs.move(["a"], to=now()),
     "change": lambda it, _: it.bulk.change(Batch(BulkAction.CANCEL, ["a"], subject="run")),

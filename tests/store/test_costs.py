@@ -48,7 +48,7 @@ class HotPath:
         text = await self.connection.fetchval(
             "EXPLAIN (ANALYZE, BUFFERS, WAL, FORMAT JSON)"
             f" EXECUTE exchange_jobs ({values}, {', '.join([since] * 4)}, {keep}, ARRAY['', '', '', ''],"
-            " true, true, 1)"
+            " true, 'public.scheduled_jobs_claim', 1)"
         )
         after = await self._updates()
         self.updated, self.hot = (now - then for now, then in zip(after, before, strict=True))

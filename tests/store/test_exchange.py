@@ -45,7 +45,7 @@ async def test_exchange_only_completes_when_the_limit_is_zero(store: Store, pool
     done = await running(store, new_job("a"))
     await store.jobs.insert([new_job("waits")])
     answer = await store.claims.exchange("w1", [NAME], 0, completed=done)
-    assert answer == ExchangeResult([], [], None, now=NOW)
+    assert answer == ExchangeResult([], [], None)
     assert await column(pool, "status") == {"a": "completed", "waits": "pending"}
 
 
@@ -57,7 +57,7 @@ async def test_exchange_only_claims_when_there_are_no_completions(store: Store) 
 
 
 async def test_exchange_returns_an_empty_result_when_there_is_nothing_to_do(store: Store) -> None:
-    nothing = ExchangeResult([], [], None, now=NOW)
+    nothing = ExchangeResult([], [], None)
     assert await store.claims.exchange("w1", [], 0) == nothing
     assert await store.claims.exchange("w1", [NAME], 5) == nothing
     await store.workers.register(worker(), LEASE)

@@ -40,9 +40,11 @@ FILTER_TYPES = "text[], text, text, timestamptz, timestamptz, text"
 TYPES = {
     "exchange_jobs": "text, text[], integer, timestamptz, text[], integer"
     + ", timestamptz" * 4
-    + ", bool, text[], bool, bool, integer",
-    "skip_head": "text[], integer[], timestamptz[], text[], timestamptz",
-    "claim_jobs": "text, text[], integer, timestamptz, bool, integer",
+    + ", bool, text[], bool, text, integer",
+    "find_claimable": "text[], bool, integer" + ", timestamptz" * 4 + ", text[], text",
+    "claim_jobs": "text, text[], integer, timestamptz, bool, integer"
+    + ", timestamptz" * 4
+    + ", text[], text",
     "explain_expiry": "text, text[], text[], timestamptz",
     "complete_unlocked": "text, timestamptz, text[], integer, bool",
     "oversized_due": "text[], integer, timestamptz, bigint, integer",
@@ -115,12 +117,13 @@ ENTRY = ",".join(["""'{"outcome":"error"}'"""] * len(HELD))
 IDS = "'{" + ",".join(HELD) + "}'"
 INSTANT = f"'{NOW.isoformat()}'"
 NONE = """'{"","","",""}'"""
+INDEX = "'public.scheduled_jobs_claim'"
 VALUES = {
     "exchange_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, {IDS}, 1"
     + ", '-infinity'" * 4
-    + ", true, ARRAY['','','',''], true, true, 1",
-    "skip_head": f"'{{other}}', '{{1,5}}', '{{NULL,NULL}}', ARRAY['',''], {INSTANT}",
-    "claim_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, true, 1",
+    + f", true, {NONE}, true, {INDEX}, 1",
+    "find_claimable": "'{other}', true, 1" + f", {INSTANT}" * 4 + f", {NONE}, {INDEX}",
+    "claim_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, true, 1" + ", '-infinity'" * 4 + f", {NONE}, {INDEX}",
     "explain_expiry": f"'w1', '{{{NAME}}}', {IDS}, {INSTANT}",
     "complete_unlocked": f"'w1', {INSTANT}, {IDS}, 1, true",
     "oversized_due": f"'{{{NAME}}}', 100, {INSTANT}, 0, NULL",
@@ -244,7 +247,7 @@ BLOCKED = ("Index Scan", "scheduled_jobs_blocked")
 UNIQUE = ("Index Scan", "scheduled_jobs_unique")
 EXPECTED = {
     "exchange_jobs": {CLAIM, TID, KEY},
-    "skip_head": {CLAIM, ("Index Only Scan", "scheduled_jobs_claim")},
+    "find_claimable": {CLAIM},
     "claim_jobs": {CLAIM, TID},
     "explain_expiry": {KEY},
     "complete_unlocked": {KEY, TID},
@@ -454,7 +457,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.progress.write_progress("w1", {"one": (1, JobProgress(1))})
         await store.claims.exchange("w1", [NAME], 1, completed=[one])
         await store.claims.claim("w1", [NAME], 1)
-        await store.claims.skip_head([NAME], range(4), FROM_THE_START, NO_IDS)
+        await store.claims.find_claimable([NAME], FROM_THE_START, NO_IDS)
         await store.claims.complete("w1", [one], keep=True)
         await store.claims.explain_expiry("w1", [NAME], [one])
         await store.results.settle("w1", [(one, CompleteOutcome()), (two, FailOutcome("no"))])

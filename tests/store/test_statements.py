@@ -46,7 +46,7 @@ from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.searches import Scan
 from pg_scheduler.store.server import PRIVILEGES
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters, StatusChange
+from pg_scheduler.store.types import NO_IDS, JobFilters, StatusChange
 from pg_scheduler.store.unique_keys import Holder
 from pg_scheduler.telemetry.figures import JobFigures
 from tests.support.store import (
@@ -264,14 +264,13 @@ async def use_path(store: Store) -> object:
     await store.jobs.insert([GeneratedIdJob(*new_job(each, job_name="nobody.knows")) for each in "hi"])
     unknown = new_job("j", job_name="nobody.knows", execution_time=NOW - 2 * SECOND)
     await store.jobs.insert_small([GeneratedIdJob(*unknown)])
-    assert await store.claims.skip_head([NAME], range(4), FROM_THE_START, NO_IDS) == {
-        2: (NOW - 2 * SECOND, "j", True)
-    }
+    since = (NOW - SECOND,) * 4
+    assert await store.claims.find_claimable(["nobody.knows"], since, NO_IDS) == (NOW - 2 * SECOND, 1)
     await store.jobs.copy([GeneratedIdJob(*new_job("g", job_name="nobody.knows"))], 1000)
     delayed = DelayedJob("k", "{}", 1.5, "nobody.knows", 5, 0, 7, None)
-    assert await store.jobs.enqueue([delayed, delayed._replace(job_id="l")]) == {"k", "l"}
-    assert await store.jobs.enqueue([delayed]) == set()
-    assert await store.jobs.enqueue([delayed._replace(job_id="m")], message="due") == {"m"}
+    assert await store.jobs.enqueue([delayed, delayed._replace(job_id="l")]) == ({"k", "l"}, NOW)
+    assert await store.jobs.enqueue([delayed]) == (set(), None)
+    assert await store.jobs.enqueue([delayed._replace(job_id="m")], message="due") == ({"m"}, NOW)
     assert await store.jobs.clock() == NOW
     assert await store.pauses.pause("mail.send", NOW + SECOND, "note", "me")
     assert await store.pauses.paused() == [Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0)]

@@ -41,6 +41,7 @@ from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.head import HeadScanner
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer, ResultBufferOptions
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
@@ -59,7 +60,7 @@ class Calls(list[str]):
         super().__init__()
         self._changed = asyncio.Event()
 
-    def append(self, name: str) -> None:
+    def append(self, name: str, *_about: object) -> None:
         super().append(name)
         self._changed.set()
 
@@ -214,6 +215,21 @@ class Parts:
             max_crashes=max_crashes,
             options=self.tuning.claimer,
         )
+
+    def head_scanner(self, claimer: Claimer) -> HeadScanner:
+        """The search in front of the position of a claimer; both receive signals as in a worker."""
+        scanner = HeadScanner(
+            self.store.claims,
+            self.bus,
+            claimer.cursor,
+            self.in_flight,
+            self.tasks.names,
+            self.signals,
+            isolated_from=claimer.isolated_from,
+        )
+        self.signals.due.connect(claimer.announce, scanner.announce)
+        self.signals.head_skipped.connect(scanner.begin)
+        return scanner
 
     def unblocker(self) -> Unblocker:
         return Unblocker(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import asyncpg
 import pytest
@@ -23,18 +23,20 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.jobs.outcome import (
     CompleteOutcome,
+    CrashOutcome,
     FailOutcome,
     Outcome,
     ReleaseOutcome,
     RetryOutcome,
     SkipOutcome,
+    SnoozeOutcome,
 )
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
-from tests.support.worker import PATIENCE, Recorder, claim, completed, locked, new_job, statuses, wire_to
+from tests.support.worker import PATIENCE, Recorder, claim, completed, locked, new_job, now, statuses, wire_to
 
 
 async def test_completer_sleeps_when_there_is_nothing_to_write(parts: Parts) -> None:
@@ -295,3 +297,37 @@ async def test_completer_drain_unblocks_waiting_executors_when_the_flush_timeout
         with pytest.raises(DatabaseUnavailableError):
             await completer.drain()
     await asyncio.wait_for(waiting, PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "keeps_due_time"),
+    [
+        (ReleaseOutcome(), True),
+        (CrashOutcome("no", None), True),
+        (RetryOutcome(timedelta(0), "no"), True),
+        (RetryOutcome(timedelta(seconds=1), "no"), False),
+        (SnoozeOutcome(timedelta(0)), True),
+        (SnoozeOutcome(timedelta(seconds=1)), False),
+        (FailOutcome("no"), False),
+    ],
+)
+async def test_completer_announces_pending_jobs_with_the_time_when_they_are_due(
+    parts: Parts, outcome: Outcome, keeps_due_time: bool
+) -> None:
+    """Claims return to that time. A job that is due after a delay is not in front of them."""
+    due = now() - timedelta(hours=1)
+    held = await claim(
+        parts.store, new_job("a", execution_time=due, max_retries=1), new_job("b", execution_time=due)
+    )
+    announced: list[datetime | None] = []
+    released: list[datetime | None] = []
+    parts.signals.due.connect(announced.append)
+    parts.signals.jobs_released.connect(released.append)
+    began = now()
+    parts.results.put(held[0], outcome)
+    parts.results.put(held[1], FailOutcome("no"))
+    await parts.completer().run_once()
+    assert [each == due for each in announced] == [keeps_due_time]
+    assert announced[0] is not None
+    assert keeps_due_time or began <= announced[0]
+    assert released == [due] * isinstance(outcome, ReleaseOutcome)

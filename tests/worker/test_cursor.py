@@ -1,4 +1,4 @@
-"""Where the next claim starts, and for how long it may overlook an earlier job."""
+"""Where the next claim begins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pytest
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, PRIORITY_LEVELS
 from pg_scheduler.worker.pipeline import cursor as module
-from pg_scheduler.worker.pipeline.cursor import MAX_AGE_S, ClaimCursor
+from pg_scheduler.worker.pipeline.cursor import (
+    MARGIN,
+    MARGIN_WITHOUT_NOTIFICATIONS,
+    MAX_AGE_S,
+    ClaimCursor,
+)
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -26,6 +31,15 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     moment = [1000.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment[0]))
     return moment
+
+
+def kept(*since: datetime) -> ClaimCursor:
+    """A cursor that is kept, at these positions of the priorities."""
+    cursor = ClaimCursor()
+    cursor.since()
+    cursor.is_kept = True
+    cursor.advance([claimed(priority, at) for priority, at in zip(PRIORITY_LEVELS, since, strict=True)])
+    return cursor
 
 
 def test_cursor_has_a_position_for_every_priority() -> None:
@@ -53,12 +67,17 @@ def test_cursor_continues_after_the_last_id_of_an_instant(seconds: list[float]) 
     assert cursor.after is NO_IDS
 
 
-def test_cursor_starts_one_claim_from_the_beginning_after_a_reset(seconds: list[float]) -> None:
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_cursor_starts_one_claim_from_the_beginning_after_a_reset(
+    seconds: list[float], is_kept: bool
+) -> None:
     cursor = ClaimCursor()
     cursor.since()
+    cursor.is_kept = is_kept
     cursor.advance([claimed(1, NOON)])
     cursor.reset()
     assert cursor.since() is FROM_THE_START
+    assert not cursor.is_kept
     cursor.advance([claimed(3, NOON)])
     assert cursor.since() == [None, NOON, None, None]
 
@@ -77,6 +96,8 @@ def test_cursor_does_not_change_a_position_that_a_claim_uses(seconds: list[float
     cursor.advance([claimed(1, NOON)])
     given = cursor.since()
     cursor.advance([claimed(1, NOON + MINUTE)])
+    cursor.return_to(NOON - MINUTE)
+    cursor.since()
     assert given == [NOON, None, None, None]
 
 
@@ -104,25 +125,37 @@ def test_cursor_maximum_age_does_not_exceed_a_poll_interval(seconds: list[float]
     assert cursor.since() is FROM_THE_START
 
 
-def test_cursor_begins_at_a_later_start_after_the_next_reset(seconds: list[float]) -> None:
-    cursor = ClaimCursor()
-    cursor.since()
-    cursor.advance([claimed(5, NOON)])
-    start = [None, None, NOON - MINUTE, None]
-    cursor.start_at(start, NO_IDS)
-    assert cursor.since() == [None, None, NOON, None]
-    cursor.reset()
-    assert cursor.since() is start
+def test_cursor_that_is_kept_does_not_age(seconds: list[float]) -> None:
+    cursor = kept(NOON, NOON, NOON, NOON)
+    seconds[0] += 1e6
+    assert cursor.since() == [NOON] * 4
 
 
-@pytest.mark.parametrize("has_advanced", [False, True])
-def test_cursor_begins_at_an_earlier_start_at_once(seconds: list[float], has_advanced: bool) -> None:
-    cursor = ClaimCursor()
-    cursor.start_at([None, None, NOON, None], ("", "", "b", ""))
-    cursor.since()
-    if has_advanced:
-        cursor.advance([claimed(5, NOON + MINUTE)])
-    start, ids = [None, None, NOON, None], ("", "", "a", "")
-    cursor.start_at(start, ids)
-    assert cursor.since() is start
-    assert cursor.after is ids
+def test_cursor_returns_to_the_earliest_time_that_was_announced(seconds: list[float]) -> None:
+    cursor = kept(NOON, NOON + MINUTE, NOON + 2 * MINUTE, NOON - MINUTE)
+    cursor.return_to(NOON + 9 * MINUTE)
+    assert cursor.since() == [NOON, NOON + MINUTE, NOON + 2 * MINUTE, NOON - MINUTE]
+    assert list(cursor.after) == ["id"] * 4
+    cursor.return_to(NOON)
+    cursor.return_to(NOON + MINUTE)
+    assert cursor.since() == [NOON, NOON, NOON, NOON - MINUTE]
+    assert list(cursor.after) == ["", "", "", "id"]
+
+
+def test_cursor_returns_to_a_time_when_a_claim_in_progress_moves_the_position(seconds: list[float]) -> None:
+    cursor = kept(NOON, NOON, NOON, NOON)
+    cursor.return_to(NOON - MINUTE)
+    cursor.pass_until(NOON + MINUTE, is_notified=True)
+    assert cursor.since() == [NOON - MINUTE] * 4
+
+
+@pytest.mark.parametrize(("is_notified", "margin"), [(True, MARGIN), (False, MARGIN_WITHOUT_NOTIFICATIONS)])
+def test_cursor_leaves_a_margin_for_inserts_that_are_not_committed(
+    seconds: list[float], is_notified: bool, margin: timedelta
+) -> None:
+    cursor = kept(NOON, NOON, NOON, NOON)
+    cursor.pass_until(NOON + MINUTE, is_notified=is_notified)
+    assert list(cursor.since()) == [NOON + MINUTE - margin] * 4
+    assert cursor.after is NO_IDS
+    cursor.pass_until(NOON - MINUTE, is_notified=is_notified)  # the clock of the database was set back
+    assert list(cursor.since()) == [NOON - MINUTE - margin] * 4

@@ -53,6 +53,7 @@ BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "completer": Parts.completer,
     "event_relay": Parts.relay,
     "expirer": Parts.expirer,
+    "head_scanner": lambda parts: parts.head_scanner(parts.claimer()),
     "heartbeat": Parts.heartbeat,
     "listener": Parts.listener,
     "deadline_scanner": Parts.scanner,

@@ -22,6 +22,7 @@ from tests.support.worker import PATIENCE, Recorder, Wire, holds, kill_backends,
 SIGNALS = {
     "due": "due",
     "due other": "due",
+    "due other 1.5": "due",
     "check me": "heartbeat_requested",
     "periodic": "schedules_changed",
 }
@@ -47,13 +48,13 @@ async def test_listener_receives_notifications_when_it_has_started(parts: Parts,
     assert holds(listener.is_receiving)
     assert parts.calls == ["notifications_up"]
     assert seen.of(ListenerConnected) == [ListenerConnected(await parts.store.locks.channel())]
-    await received(parts, "due", "due other", "periodic")
+    await received(parts, "due", "due other", "due other 1.5", "periodic")
     assert 0 < await listener.run_once() <= ListenerOptions().check_interval_s
     await listener.stop()
     assert not holds(listener.is_receiving)
 
 
-@pytest.mark.parametrize("message", ["hello other", "check other", "due mine", "unknown"])
+@pytest.mark.parametrize("message", ["hello other", "check other", "due mine", "due mine 1.5", "unknown"])
 async def test_listener_ignores_notifications_for_others(parts: Parts, message: str) -> None:
     listener = parts.listener(own_mark="mine")
     await listener.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -17,27 +17,34 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.jobs.model import ConflictResolution
+from pg_scheduler.jobs.outcome import CompleteOutcome
 from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
 from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.due import due_message, read_due
 from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import NEVER
+from tests.support.dependencies import add, child
 from tests.support.parts import Parts
-from tests.support.worker import PATIENCE, Recorder, holds, new_job, now
+from tests.support.worker import PATIENCE, Recorder, claim, holds, new_job, now
 
 NEVER_AGAIN = OutboxOptions(gap_s=1e9)
 """The first notification is the last one."""
 
 
 class Ear:
-    """A session that listens on the schedulers' channel."""
+    """A session that listens on the schedulers' channel; ``heard`` has no due times."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        self.due: list[datetime | None] = []
         self._changed = asyncio.Event()
 
     def hear(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
-        self.heard.append(str(message))
+        kind, _, about = str(message).partition(" ")
+        if kind == "due":
+            self.due.append(read_due(about)[1])
+        self.heard.append(kind if kind == "due" else str(message))
         self._changed.set()
 
     async def until(self, count: int) -> list[str]:
@@ -208,7 +215,8 @@ async def test_retry_job_sends_a_notification_when_the_scheduler_was_not_started
     await store.jobs.set_status("a", JobStatus.FAILED, 60)
     assert await Scheduler(pool).retry_job("a")
     (message,) = await ear.until(1)
-    assert message.startswith("due ")
+    assert message == "due"
+    assert ear.due != [None]
 
 
 async def test_outbox_raises_no_error_to_the_caller_when_only_the_notification_failed(
@@ -242,6 +250,111 @@ async def test_outbox_sends_one_notification_for_many_calls(parts: Parts, ear: E
     assert ear.heard == []
     assert await ear.until(1) == ["due"]
     assert outbox.flush_in is None
+
+
+# -- due times --------------------------------------------------------------------------------------------
+
+
+async def test_outbox_merges_notifications_into_one_with_the_earliest_due_time(
+    parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[datetime | None] = []
+    outbox = parts.outbox()
+    outbox.attach(on_due=told.append, on_message=lambda: None)
+    first = now() - timedelta(hours=1)
+    times = [now(), first, now()]
+    for due in times:
+        outbox.add_due(due)
+    with monkeypatch.context() as patched:
+        patched.setattr(parts.store.locks, "notify", unavailable)
+        with pytest.raises(DatabaseUnavailableError):
+            await outbox.flush()
+    outbox.add_due(now())
+    await outbox.flush()
+    assert await ear.until(1) == ["due"]
+    outbox.add_due(now())
+    await outbox.flush()
+    await ear.until(2)
+    assert ear.due[0] == first
+    assert ear.due[1] is not None
+    assert ear.due[1] > first
+    assert told[:3] == times
+
+
+async def test_outbox_sends_no_due_time_when_one_is_unknown(parts: Parts, ear: Ear) -> None:
+    outbox = parts.outbox()
+    outbox.attach(on_due=lambda due: None, on_message=lambda: None)
+    outbox.add_due(now())
+    outbox.add_due()
+    await outbox.flush()
+    outbox.add_due()
+    outbox.add_due(now())
+    await outbox.flush()
+    await ear.until(2)
+    assert ear.due == [None, None]
+
+
+@pytest.mark.parametrize("queued", [True, False])
+async def test_insert_statement_sends_the_due_time_of_its_jobs_and_of_the_queued_notification(
+    parts: Parts, ear: Ear, queued: bool
+) -> None:
+    outbox = parts.outbox(options=OutboxOptions(gap_s=0))
+    outbox.attach(on_due=lambda due: None, on_message=lambda: None)
+    first, second = now() - timedelta(hours=2), now() - timedelta(hours=1)
+    if queued:
+        outbox.add_due(first)
+    await insert(parts, outbox, generated(execution_time=second))
+    await ear.until(1)
+    assert ear.due == [first if queued else second]
+
+
+@pytest.mark.parametrize("queued", ["nothing", "a time", "no time"])
+async def test_enqueue_sends_its_time_by_the_clock_of_the_database(
+    parts: Parts, ear: Ear, queued: str
+) -> None:
+    """Also in a transaction that began long before."""
+    outbox = parts.outbox(options=OutboxOptions(gap_s=0))
+    told: list[datetime | None] = []
+    outbox.attach(on_due=told.append, on_message=lambda: None)
+    preparer = JobPreparer(parts.tasks, misfire_grace_time=None, max_payload_bytes=None)
+    enqueuer = Enqueuer(parts.store, parts.bus, outbox, preparer)
+    first = now() - timedelta(hours=2)
+    if queued != "nothing":
+        outbox.add_due(first if queued == "a time" else None)
+    await enqueuer.enqueue(new_job("a"), 1.5, ConflictResolution.RAISE, None)
+    async with parts.store.connections.transaction() as connection:
+        await enqueuer.enqueue(new_job("b"), 1.5, ConflictResolution.RAISE, connection)
+    await ear.until(2)
+    async with parts.store.connections.acquire() as connection:
+        rows = await connection.fetch("SELECT job_id, execution_time FROM scheduled_jobs")
+    called_at = {job_id: due - timedelta(seconds=1.5) for job_id, due in rows}
+    assert told[-1] == called_at["a"]
+    sent = {"nothing": called_at["a"], "a time": first, "no time": None}[queued]
+    assert ear.due == [sent, called_at["b"]]
+
+
+async def test_insert_in_a_transaction_sends_the_due_time_with_the_commit(parts: Parts, ear: Ear) -> None:
+    preparer = JobPreparer(parts.tasks, misfire_grace_time=None, max_payload_bytes=None)
+    enqueuer = Enqueuer(parts.store, parts.bus, parts.outbox(), preparer)
+    due = now() - timedelta(hours=1)
+    async with parts.store.connections.transaction() as connection:
+        await enqueuer.insert(new_job("a", execution_time=due), ConflictResolution.RAISE, connection)
+        await enqueuer.insert(new_job("a", execution_time=due), ConflictResolution.REPLACE, connection)
+    await ear.until(1)
+    assert ear.due == [due]
+
+
+def test_due_message_can_be_read_by_every_release() -> None:
+    """An older release compares what follows ``due`` with its own mark, and ignores nothing else."""
+    due = now()
+    message = due_message("mark", None, due)
+    assert message.partition(" ")[0] == "due"
+    assert message.partition(" ")[2] != "mark"
+    assert read_due(due_message("mark", due, due + timedelta(seconds=1)).partition(" ")[2]) == ("mark", due)
+    assert read_due("mark") == ("mark", None)  # of an older release
+    assert read_due("") == ("", None)
+    for about in ("mark 1 ?", "mark x", "mark nan", "mark 1e99", "mark "):
+        assert read_due(about) == ("mark", None)
 
 
 # -- carried by inserts --------------------------------------------------------------------------------
@@ -305,8 +418,8 @@ async def test_outbox_sends_a_notification_for_jobs_committed_after_the_one_of_a
 ) -> None:
     """Other nodes may have acted on the insert's notification before that."""
     outbox = parts.outbox()
-    outbox.notify_due_later()
-    outbox.carried(since=0)
+    outbox.notify_due_later(now())
+    outbox.carried(since=0, due=now())
     assert outbox.flush_in is not None
     assert await ear.until(1) == ["due"]
 
@@ -318,6 +431,29 @@ async def test_outbox_sends_a_pending_notification_when_no_insert_follows(parts:
     await insert(parts, outbox, generated())
     assert await ear.until(2) == ["due", "due"]
     await notifier.start()
-    outbox.notify_due_later()
+    outbox.notify_due_later(now())
     assert await ear.until(3) == ["due"] * 3
     await notifier.stop()
+
+
+# -- announced by other statements ---------------------------------------------------------------------
+
+
+async def test_unblocked_job_is_announced_with_its_due_time(parts: Parts, ear: Ear) -> None:
+    (parent,) = await claim(parts.store, new_job("parent"))
+    due = now() - timedelta(hours=1)
+    await add(parts.store, child("child", "parent", execution_time=due))
+    await parts.store.results.settle("me", [(parent, CompleteOutcome())])
+    assert await ear.until(1) == ["due"]
+    assert ear.due == [due]
+
+
+async def test_replacement_is_announced_with_its_due_time_when_it_takes_the_row(
+    parts: Parts, ear: Ear
+) -> None:
+    (held,) = await claim(parts.store, new_job("a"))
+    due = now() - timedelta(hours=1)
+    await parts.store.jobs.replace([new_job("a", execution_time=due)])
+    await parts.store.results.settle("me", [(held, CompleteOutcome())])
+    assert await ear.until(1) == ["due"]
+    assert ear.due == [due]

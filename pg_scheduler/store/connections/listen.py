@@ -2,8 +2,9 @@
 
 Messages are few and short; receivers read the details from the tables:
 
-- ``due <mark>``: a job is due, or will be soon. The mark identifies the sender, which ignores its own
-  message. A message without a mark was sent in a caller's transaction.
+- ``due <mark> <time> ...``: a job is due, or will be soon. The mark identifies the sender, which ignores its
+  own message; it is empty if the message was sent in a caller's transaction. The times are those of jobs, in
+  seconds since 1970. There are none if the sender is an older release; ``?`` is an unknown one.
 - ``check <worker id>``: a request for a heartbeat. A job of this worker was cancelled or changed, or another
   node suspects the worker.
 - ``periodic``: a schedule was enabled or disabled.

@@ -19,9 +19,10 @@
 -- The last row also holds the seconds until the next job is due, if fewer jobs were found than asked for.
 -- They are negative for a due job that could not be claimed: its row is locked, or the lease expired. Claims
 -- and answer share one snapshot, so no job becomes due unseen between them. "silence" is true if the liveness
--- lock of another worker is free. "crowded" is true where $14 if more rows than skip_head walks at once are due
--- from the claim cursor on. Its execution_time is the server's time: a column of its own would be in every row.
--- Nothing sorts the rows, so that claims are sent while completions are still being written.
+-- lock of another worker is free. "read" is the number of entries of the claim index ($14) that the claim read: of
+-- dead rows too, so a claim that is not full learns what its position costs. The execution_time of the last row is
+-- the server's time: a column of its own would be in every row. Nothing sorts the rows, so that claims are sent while
+-- completions are still being written.
 --
 -- Of crashed jobs, under which $15 workers died or more, at most one is claimed, and none unless $13. Its id is in
 -- the last row. The others stay pending, so that the next death of a worker counts for one of them only.
@@ -50,12 +51,13 @@ worker AS (
     WHERE worker_id = $1 AND lease_until > coalesce($4, now())
     FOR KEY SHARE
 ),
-level (priority, since, after) AS (
+level (priority, since, after, read_before) AS (
     VALUES
-        ({critical}, coalesce($7::timestamptz, {first_instant}), ($12::text[])[1]),
-        ({high}, coalesce($8::timestamptz, {first_instant}), ($12::text[])[2]),
-        ({normal}, coalesce($9::timestamptz, {first_instant}), ($12::text[])[3]),
-        ({low}, coalesce($10::timestamptz, {first_instant}), ($12::text[])[4])
+        ({critical}, coalesce($7::timestamptz, {first_instant}), ($12::text[])[1],
+            pg_stat_get_xact_tuples_returned(to_regclass($14::text))),
+        ({high}, coalesce($8::timestamptz, {first_instant}), ($12::text[])[2], 0),
+        ({normal}, coalesce($9::timestamptz, {first_instant}), ($12::text[])[3], 0),
+        ({low}, coalesce($10::timestamptz, {first_instant}), ($12::text[])[4], 0)
 ),
 due AS (
     SELECT job.ctid, job.crashed
@@ -97,7 +99,7 @@ claimed AS (
     RETURNING {claim_columns}, finished_at IS NOT NULL AS expired
 )
 SELECT claimed.*, NULL::double precision AS due, NULL::text[] AS refused, NULL::boolean AS silence,
-    NULL::text AS crashed, NULL::boolean AS crowded
+    NULL::text AS crashed, NULL::bigint AS read
 FROM claimed
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, coalesce($4, now()), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -128,95 +130,76 @@ SELECT NULL, NULL, NULL, NULL, coalesce($4, now()), NULL, NULL, NULL, NULL, NULL
         WHERE worker_id <> $1 AND pg_try_advisory_xact_lock_shared(liveness_key)
     ),
     (SELECT crashed FROM due WHERE crashed IS NOT NULL LIMIT 1),
-    $14::boolean AND claims.are_few AND EXISTS (
-        SELECT
-        FROM level
-        CROSS JOIN LATERAL (
-            SELECT ctid
-            FROM {schema}scheduled_jobs
-            WHERE finished_at IS NULL
-              AND blocked_on IS NULL
-              AND priority = level.priority
-              AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
-              AND execution_time < (coalesce($4, now()) - {head_age})
-            ORDER BY execution_time, job_id COLLATE "C"
-            OFFSET {head_rows}
-            LIMIT 1
-        ) AS further
-        WHERE further.ctid IS NOT NULL
-    )
+    pg_stat_get_xact_tuples_returned(to_regclass($14)) - (SELECT max(read_before) FROM level)
 FROM (SELECT count(*) < $3 AS are_few FROM claimed) AS claims;
 
--- name: skip_head
--- route: dedicated
--- timeout: hot
--- Walk a bounded number of due rows of the priorities $2, from $3 and the ids $4 to the first claimable one.
+-- name: find_claimable
+-- route: tuned
+-- Return when the first job of the names $1 is due that claims from the position $4 to $7 and the ids $8 overlook.
 --
--- Claimable are pending jobs of the names $1, also while their rows are locked. Returns where the walk of each
--- priority stopped, and whether it "ended": at a claimable row, or at the last row, which is read from the
--- other end of the index. A priority without rows has no result. The rows of the last second are left to the
--- claims, because transactions that insert jobs of that time may not have committed.
-SELECT level.priority, stop.*
-FROM ROWS FROM (unnest($2::integer[]), unnest($3::timestamptz[]), unnest($4::text[]))
-    AS level (priority, since, after)
-CROSS JOIN LATERAL (
-    (SELECT execution_time, job_id, claimable AS ended
-     FROM (
-         SELECT head.*, row_number() OVER () AS n
-         FROM (
-             SELECT execution_time, job_id,
-                 status = 'pending' AND coalesce(function, job_name) = ANY ($1) AS claimable
-             FROM {schema}scheduled_jobs
-             WHERE finished_at IS NULL
-               AND blocked_on IS NULL
-               AND priority = level.priority
-               AND (execution_time, job_id COLLATE "C")
-                   >= (coalesce(level.since, {first_instant}), level.after)
-               AND execution_time < (coalesce($5, now()) - {head_age})
-             ORDER BY execution_time, job_id COLLATE "C"
-             LIMIT {head_rows}
-         ) AS head
-     ) AS walked
-     WHERE claimable OR n = {head_rows}
-     LIMIT 1)
-    UNION ALL
-    (SELECT execution_time, job_id, true
-     FROM {schema}scheduled_jobs
-     WHERE finished_at IS NULL
-       AND blocked_on IS NULL
-       AND priority = level.priority
-       AND (execution_time, job_id COLLATE "C") >= (coalesce(level.since, {first_instant}), level.after)
-       AND execution_time < (coalesce($5, now()) - {head_age})
-     ORDER BY execution_time DESC, job_id COLLATE "C" DESC
-     LIMIT 1)
-    LIMIT 1
-) AS stop;
+-- NULL if there is none. A locked job is left out, because a claim could not take it. "read" is the number of
+-- entries of the index $9 that were read. Crashed jobs, under which $3 workers died or more, count only where $2.
+SELECT found.due, pg_stat_get_xact_tuples_returned(to_regclass($9)) - found.read_before AS read
+FROM (
+    SELECT min(job.execution_time) AS due, max(level.read_before) AS read_before
+    FROM (
+        VALUES
+            ({critical}, $4::timestamptz, ($8::text[])[1], pg_stat_get_xact_tuples_returned(to_regclass($9::text))),
+            ({high}, $5::timestamptz, ($8::text[])[2], 0),
+            ({normal}, $6::timestamptz, ($8::text[])[3], 0),
+            ({low}, $7::timestamptz, ($8::text[])[4], 0)
+    ) AS level (priority, since, after, read_before)
+    LEFT JOIN LATERAL (
+        SELECT execution_time
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND priority = level.priority
+          AND execution_time >= {first_instant}
+          AND (execution_time, job_id COLLATE "C") < (level.since, level.after)
+          AND status = 'pending'
+          AND coalesce(function, job_name) = ANY ($1)
+          AND ($2::boolean OR crash_count < $3::integer)
+        ORDER BY execution_time, job_id COLLATE "C"
+        LIMIT 1
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job ON TRUE
+) AS found;
 
 -- name: claim_jobs
 -- route: dedicated
 -- timeout: hot
--- Claim at most $3 due jobs of the names $2 from the start of the index, as exchange_jobs does, at half its cost.
+-- Claim at most $3 due jobs of the names $2 from a position ($7 to $10, and the ids $11), as exchange_jobs does, at
+-- half its cost.
 --
 -- It is for an idle worker that expects a job. The parts of exchange_jobs are set up at each execution, whatever
 -- they find; the other ones can wait for the next poll. Expired and crashed jobs are left to exchange_jobs. There is
 -- always a row. It holds the seconds until the next job is due, also if more than $3 jobs are. Crashed jobs,
--- under which $6 workers died or more, count only where $5.
+-- under which $6 workers died or more, count only where $5. "at" and "read", with the index $12, are as there.
 WITH worker AS (
     SELECT lease_until
     FROM {schema}scheduler_workers
     WHERE worker_id = $1 AND lease_until > coalesce($4, now())
     FOR KEY SHARE
 ),
+level (priority, since, after, read_before) AS (
+    VALUES
+        ({critical}, coalesce($7::timestamptz, {first_instant}), ($11::text[])[1],
+            pg_stat_get_xact_tuples_returned(to_regclass($12::text))),
+        ({high}, coalesce($8::timestamptz, {first_instant}), ($11::text[])[2], 0),
+        ({normal}, coalesce($9::timestamptz, {first_instant}), ($11::text[])[3], 0),
+        ({low}, coalesce($10::timestamptz, {first_instant}), ($11::text[])[4], 0)
+),
 due AS (
     SELECT job.ctid
-    FROM {levels}
+    FROM level
     CROSS JOIN LATERAL (
         SELECT ctid
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
           AND blocked_on IS NULL
           AND priority = level.priority
-          AND execution_time >= {first_instant}
+          AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
           AND execution_time <= coalesce($4, now())
           AND status = 'pending'
           AND coalesce(function, job_name) = ANY ($2)
@@ -240,17 +223,18 @@ claimed AS (
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM due))
     RETURNING {claim_columns}
 )
-SELECT claimed.*, next.due
+SELECT claimed.*, next.due, coalesce($4, now()) AS at,
+    pg_stat_get_xact_tuples_returned(to_regclass($12)) - (SELECT max(read_before) FROM level) AS read
 FROM (
     SELECT extract(epoch FROM min(job.execution_time) - coalesce($4, now()))::double precision AS due
-    FROM {levels}
+    FROM level
     CROSS JOIN LATERAL (
         SELECT execution_time
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
           AND blocked_on IS NULL
           AND priority = level.priority
-          AND execution_time >= {first_instant}
+          AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
           AND status = 'pending'
           AND coalesce(function, job_name) = ANY ($2)
           AND ($5::boolean OR crash_count < $6::integer)

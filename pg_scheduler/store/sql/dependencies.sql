@@ -101,7 +101,7 @@ WHERE job_id = ANY ($1)
   AND status = 'pending'
   AND coalesce(blocked_on, '') = 'after'
   AND NOT EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = job.job_id OFFSET 0)
-RETURNING job_id;
+RETURNING job_id, {bounded_due};
 
 -- name: end_awaited
 -- route: caller

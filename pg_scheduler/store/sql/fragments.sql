@@ -257,6 +257,11 @@ paused_at IS NULL AND next_fire_at IS NOT NULL
 -- fragment: longest_extension_s
 1e9::double precision
 
+-- When a job is due, within that calendar.
+
+-- fragment: bounded_due
+least(greatest(execution_time, {first_instant}), {last_instant}) AS due
+
 -- Positions of values in parallel arrays, by the job ids of $1.
 
 -- fragment: places
@@ -264,12 +269,6 @@ SELECT jsonb_object_agg(id, n) AS of FROM unnest($1::text[]) WITH ORDINALITY AS 
 
 -- fragment: place
 (place.of ->> job_id)::integer
-
--- fragment: head_rows
-2000
-
--- fragment: head_age
-interval '1 second'
 
 -- Whether the attempt of a start runs, or was ended by hand within the last 2 seconds, so that it may still run. The
 -- history has that whatever became of the job since; a status that SQL has set is in the row only. The times keep

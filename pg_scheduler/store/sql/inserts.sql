@@ -6,7 +6,12 @@
     $1, ($2::text)::jsonb, $3, $4, $5, $6, $7::integer, $8, $9, $10, coalesce($11, now()),
     $3::timestamptz + make_interval(secs => $7)
 
--- The same for jobs that are due $3 seconds after the statement; a transaction may have begun long before.
+-- The time of the call; a transaction may have begun long before.
+
+-- fragment: called_at
+coalesce($11, statement_timestamp())
+
+-- The same values for jobs that are due $3 seconds after the call.
 
 -- fragment: delayed_values
 SELECT
@@ -14,7 +19,7 @@ SELECT
     $8::double precision, $9, $10::bigint, coalesce($11, now()),
     due.execution_time + make_interval(secs => $7)
 FROM (
-    SELECT coalesce($11, statement_timestamp()) + make_interval(secs => $3::double precision)
+    SELECT {called_at} + make_interval(secs => $3::double precision)
 ) AS due (execution_time)
 
 -- fragment: delayed_rows
@@ -23,7 +28,7 @@ SELECT
     new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, coalesce($11, now()),
     new.execution_time + make_interval(secs => new.misfire_grace_time)
 FROM (
-    SELECT *, coalesce($11, statement_timestamp()) + make_interval(secs => delay_s) AS execution_time
+    SELECT *, {called_at} + make_interval(secs => delay_s) AS execution_time
     FROM ROWS FROM (
         unnest($1::text[]), unnest($2::text[]), unnest($3::double precision[]), unnest($4::text[]),
         unnest($5::integer[]), unnest($6::integer[]), unnest($7::integer[]),
@@ -174,18 +179,23 @@ RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
 
 -- name: enqueue_job
 -- route: pool | sticky
--- Insert one job that is due a delay from now, as insert_job does.
+-- Insert one job that is due a delay from now, as insert_job does, and return the time of the call.
+--
+-- The message gets that time: the job is due then or later.
 INSERT INTO {schema}scheduled_jobs (
     {new_columns}
 )
 {delayed_values}
 {limited_wait}
 ON CONFLICT (job_id) DO NOTHING
-RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
+RETURNING job_id, {called_at},
+    CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13::text || ' ' || extract(epoch FROM {called_at})) END;
 
 -- name: enqueue_jobs
 -- route: pool | sticky
--- Insert jobs that are due a delay from now, as insert_jobs does.
+-- Insert jobs that are due a delay from now, as insert_jobs does, and return the time of the call.
+--
+-- The message gets that time: the jobs are due then or later.
 INSERT INTO {schema}scheduled_jobs (
     {new_columns}
 )
@@ -193,7 +203,8 @@ INSERT INTO {schema}scheduled_jobs (
 {limited_wait}
 ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO NOTHING
-RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
+RETURNING job_id, {called_at},
+    CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13::text || ' ' || extract(epoch FROM {called_at})) END;
 
 -- name: insert_extended_jobs
 -- route: pool | sticky

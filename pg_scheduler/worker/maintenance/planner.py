@@ -232,8 +232,8 @@ class Planner(Service):
                 await schedules.advance(planned.changes, on=connection)
         for event in planned.events:
             self._events.publish(event)
-        if any(plan.jobs for plan in planned.plans):
-            self._signals.jobs_planned()
+        if jobs := [job for plan in planned.plans for job in plan.jobs]:
+            self._signals.jobs_planned(min(job.execution_time for job in jobs))
         for job_id in planned.cancelled:
             await self._cancel(job_id)
         return len(rows) if planned.changes else 0, len(due) - len(rows)

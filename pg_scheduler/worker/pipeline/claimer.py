@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import ClassVar, Final, Protocol
 
 from pg_scheduler.errors import DatabaseUnavailableError
@@ -23,9 +25,8 @@ from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.pipeline.admission import Admission
-from pg_scheduler.worker.pipeline.cursor import MAX_AGE_S, ClaimCursor
+from pg_scheduler.worker.pipeline.cursor import MANY_ENTRIES, MAX_AGE_S, ClaimCursor
 from pg_scheduler.worker.pipeline.executor import Executor
-from pg_scheduler.worker.pipeline.head import UnclaimableHead
 from pg_scheduler.worker.pipeline.pacing import Pacing
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.server_clock import ServerClock
@@ -38,16 +39,15 @@ ISOLATED_FROM: Final = 2
 """The crashes from which a job counts as crashed, unless ``max_crashes`` requires 1. After one death of their
 worker, jobs run again together: it may have been the machine."""
 
-MAX_WALK_S: Final = 0.1
-"""Seconds for which no claim is sent while rows are skipped."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClaimerOptions:
-    """The maximum age of the claim cursor."""
+    """The claim cursor, and the patience of the claimer."""
 
     cursor_max_age_s: float = MAX_AGE_S
     """Seconds for which a job without a notification may be overlooked under load."""
+    many_entries: int = MANY_ENTRIES
+    """The index entries that claims read at most for jobs that they leave."""
     max_failed_claims: int = 5
     """Claims in succession that may fail by an error that no row was found to cause. Another worker may have
     locked that row to quarantine it."""
@@ -64,7 +64,7 @@ class Claimer(Service):
     """Claim due jobs for free slots.
 
     Args:
-        clock: Reads the time of each exchange.
+        clock: Reads the time of each claim.
         batch: Jobs per claim.
         max_crashes: Workers that may die while they run one job before it fails; None for no limit.
         meter: Counts the claims.
@@ -107,12 +107,14 @@ class Claimer(Service):
         self._clock = clock
         self._batch = batch
         self._polling = polling
-        self._isolated_from = (
+        self.isolated_from: Final = (
             ISOLATED_FROM if max_crashes is None else min(max(max_crashes - 1, 1), ISOLATED_FROM)
         )
+        """The crashes from which jobs run one at a time."""
         self._pacing = Pacing(polling)
-        self._cursor = ClaimCursor(polling.max_interval, options.cursor_max_age_s)
-        self._head = UnclaimableHead(claims, min(polling.max_interval, options.cursor_max_age_s))
+        self.cursor: Final = ClaimCursor(polling.max_interval, options.cursor_max_age_s, options.many_entries)
+        """Where claims begin."""
+        self._searched_names: list[str] = []
         self._has_stopped = False
         self._may_have_unacknowledged = False
         self._failed_claims = 0
@@ -163,9 +165,18 @@ class Claimer(Service):
             self._results.claims_follow = False
             self._results.request_write()
 
+    def announce(self, due: datetime | None = None) -> None:
+        """Claim a job that is due at this time, which may precede the cursor; None if it is unknown."""
+        if due is not None:
+            self.cursor.return_to(due)
+        elif not self.cursor.is_kept:  # else the head scanner searches for it
+            self.cursor.reset()
+        self._expects_job = True
+        self.wake()
+
     def rescan(self) -> None:
         """Claim from the start of the index, since a due job may precede the cursor."""
-        self._forget_position()
+        self.cursor.reset()
         self._expects_job = True
         self.wake()
 
@@ -183,14 +194,17 @@ class Claimer(Service):
         if self._may_have_unacknowledged:
             await self._release_unacknowledged()
         await self._pacing.reach_due_time()
-        self._head.use_names(self._names())
-        self._cursor.start_at(self._head.since, self._head.after)
-        since = self._cursor.since()
-        is_at_start = since is self._cursor.start
+        if (names := self._names()) is not self._searched_names:
+            self._searched_names = names
+            self.cursor.reset()
+        since = self.cursor.since()
+        is_at_start = since is FROM_THE_START
         sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
         had_crashed_job = self._in_flight.has_crashed_job
         answer = await self._fetch(limit, since, sent_at, crashed=not had_crashed_job)
         claim_s = time.monotonic() - sent_at
+        if answer.at is not None:
+            self._clock.read(answer.at, sent_at)
         found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
         is_full = len(found) == limit
         self._record("full" if is_full else "part" if found else "empty", claim_s)
@@ -203,16 +217,12 @@ class Claimer(Service):
         self._results.claims_follow = is_full and self.is_running  # as soon as a slot is free
         if found:
             self._pacing.reset_polls()
-        if is_full:
-            self._cursor.advance(found)
-        else:
+        if not is_full:
             self._results.request_write()  # no claim follows that would take results along
-            if not is_at_start:
-                self._cursor.reset()  # jobs may lie before the cursor: scan for them before sleeping
-        has_walked = await self._walk_head(claim_s)
-        if has_walked or is_full or not is_at_start or answer.crashed is not None:
+        is_done = self._move_cursor(answer, found, is_full=is_full, is_at_start=is_at_start)
+        if not is_done or answer.crashed is not None:
             return 0  # crashed jobs that were not claimed may have taken the place of others
-        delay = min(self._next_delay(sent_at, answer.due_in), self._head.walk_in)
+        delay = self._next_delay(sent_at, answer.due_in)
         if had_crashed_job and not self._in_flight.runs_crashed_job:
             return min(delay, self._polling.min_interval) if self._in_flight.has_crashed_job else 0
         return delay
@@ -227,10 +237,7 @@ class Claimer(Service):
     ) -> ExchangeResult:
         """Claim by the cheaper statement if a job is expected, else also look for what needs attention."""
         self._claimed_cheaply = (
-            self._expects_job
-            and sent_at < self._exchange_at
-            and since is FROM_THE_START
-            and not self._results.has_completions
+            self._expects_job and sent_at < self._exchange_at and not self._results.has_completions
         )
         self._expects_job = False
         try:
@@ -239,19 +246,19 @@ class Claimer(Service):
                     self._worker_id,
                     self._names(),
                     limit,
+                    since=since,
+                    after=self.cursor.after,
                     crashed=crashed,
-                    isolated_from=self._isolated_from,
+                    isolated_from=self.isolated_from,
                 )
             self._exchange_at = sent_at + self._polling.max_interval
-            return await self._exchange(limit, since, sent_at, crashed=crashed)
+            return await self._exchange(limit, since, crashed=crashed)
         except BaseException:  # whatever it was: results do not wait for the next claim
             self._may_have_unacknowledged = True
             self._results.claims_follow = False
             raise
 
-    async def _exchange(
-        self, limit: int, since: ClaimPosition, sent_at: float, *, crashed: bool
-    ) -> ExchangeResult:
+    async def _exchange(self, limit: int, since: ClaimPosition, *, crashed: bool) -> ExchangeResult:
         """Send completions and receive claims; report what else the response contains."""
         with self._results.completions() as completions:
             answer = await self._claims.exchange(
@@ -261,16 +268,11 @@ class Claimer(Service):
                 completed=completions.claims,
                 keep=self._results.keeps_completed,
                 since=since,
-                after=self._cursor.after,
+                after=self.cursor.after,
                 crashed=crashed,
-                isolated_from=self._isolated_from,
-                check_crowd=since is self._cursor.start and self._head.should_check(),
+                isolated_from=self.isolated_from,
             )
             completions.refused = answer.refused
-        if answer.now is not None:
-            self._clock.read(answer.now, sent_at)
-        if answer.crowded:
-            self._head.extend()
         if answer.silence:
             self._signals.worker_silent()
         if answer.expired:
@@ -282,26 +284,27 @@ class Claimer(Service):
             self._in_flight.crashed_claim = next(own, None)
         return answer
 
-    async def _walk_head(self, claim_s: float) -> bool:
-        """Skip rows for as long as the claim took, if a walk is due; return whether a step was made.
-
-        While claims still begin before the rows that the walk skips, each would take longer than the walk.
-        """
-        until = time.monotonic() + min(claim_s, MAX_WALK_S)
-        try:
-            if not await self._head.walk():
-                return False
-            while time.monotonic() < until and await self._head.walk():
-                pass
-        except BaseException:  # whatever it was: results do not wait for the next claim
-            self._results.claims_follow = False
-            raise
+    def _move_cursor(
+        self, answer: ExchangeResult, found: Sequence[Claim], *, is_full: bool, is_at_start: bool
+    ) -> bool:
+        """Move the cursor behind what a claim has found; return whether nothing else is left to claim now."""
+        if is_at_start and self.cursor.is_crowded(answer.read - len(found)):
+            self.cursor.is_kept = True
+            self._signals.head_skipped()
+        if is_full:
+            self.cursor.advance(found)
+            return False
+        if not self.cursor.is_kept:
+            if not is_at_start:
+                self.cursor.reset()  # jobs may lie before the cursor: scan for them before sleeping
+            return is_at_start
+        if answer.at is not None and answer.crashed is None:
+            # What the cheaper statement leaves, the next claim takes.
+            left_s = min(answer.due_in or 0.0, 0.0) if self._claimed_cheaply else 0.0
+            self.cursor.pass_until(
+                answer.at + timedelta(seconds=left_s), is_notified=self._signals.notifications_up.is_set
+            )
         return True
-
-    def _forget_position(self) -> None:
-        """Search for jobs before the position of the next claim."""
-        self._cursor.reset()
-        self._head.request_walk()
 
     def _start_over(self) -> None:
         """Begin the next claim at the start of the index, like the search for a row that fails it.
@@ -309,8 +312,7 @@ class Claimer(Service):
         The cheaper statement leaves out jobs that the search includes.
         """
         self._exchange_at = 0.0
-        self._cursor.reset()
-        self._head.forget()
+        self.cursor.reset()
 
     async def _release_unacknowledged(self) -> None:
         """Release jobs of a claim whose response was lost, before their lease expires."""
@@ -323,14 +325,14 @@ class Claimer(Service):
             raise
         if job_ids:
             self._events.publish(JobsReclaimed(tuple(job_ids), ()))
-            self._forget_position()
+            self.cursor.reset()
 
     async def _quarantine_unreadable(self) -> None:
         """Fail the due jobs whose rows cannot be read: each would end every claim."""
         self._start_over()
         await self._release_unacknowledged()
         names, limit = self._names(), min(self._executor.free, self._batch)
-        left_out = self._isolated_from if self._in_flight.has_crashed_job else None
+        left_out = self.isolated_from if self._in_flight.has_crashed_job else None
         for job in await self._claims.quarantine_unreadable(names, limit, isolated_from=left_out):
             self._failed_claims = 0
             self._events.publish(JobFailed(*job))
@@ -339,7 +341,7 @@ class Claimer(Service):
         """Fail the due jobs that are too large to be read in time, after a claim that timed out."""
         self._start_over()
         names = self._names()
-        left_out = self._isolated_from if self._in_flight.has_crashed_job else None
+        left_out = self.isolated_from if self._in_flight.has_crashed_job else None
         for job in await self._claims.quarantine_oversized(names, self._batch, isolated_from=left_out):
             self._events.publish(JobFailed(*job))
         self._has_timed_out = False

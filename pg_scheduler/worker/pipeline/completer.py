@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import EventBus, JobFailed
-from pg_scheduler.jobs.outcome import CrashOutcome, Outcome, ReleaseOutcome
+from pg_scheduler.jobs.outcome import CrashOutcome, Outcome, ReleaseOutcome, RetryOutcome, SnoozeOutcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.settlement import outcome_event
 from pg_scheduler.store.store import Store
@@ -80,8 +81,8 @@ class Completer(Service):
                     deleted=None if results.keeps_completed else results.deleted,
                 )
             if any(isinstance(outcome, ReleaseOutcome) for _, outcome in others.outcomes):
-                self._signals.jobs_released()
-            self._signals.due()  # retried and replaced jobs are pending again
+                self._signals.jobs_released(_due(others.outcomes))
+            self._signals.due(_due(others.outcomes))  # retried jobs are pending again
         return 0 if results.has_results else NEVER
 
     def _announce_failures(self, outcomes: Iterable[tuple[Claim, Outcome]]) -> None:
@@ -111,3 +112,22 @@ class Completer(Service):
                         + ", ".join(self._results.unwritten())
                     ) from fault
                 await pause.wait(RETRY_DELAY_S)
+
+
+def _due(outcomes: Iterable[tuple[Claim, Outcome]]) -> datetime:
+    """Return when the first job is due that is pending again: at its old time, or later than now.
+
+    A replacement has a notification of its own.
+    """
+    kept = (claim.execution_time for claim, outcome in outcomes if _keeps_due_time(outcome))
+    return min(kept, default=datetime.now(UTC))
+
+
+def _keeps_due_time(outcome: Outcome) -> bool:
+    match outcome:
+        case ReleaseOutcome() | CrashOutcome():
+            return True
+        case RetryOutcome(delay) | SnoozeOutcome(delay):
+            return not delay
+        case _:
+            return False

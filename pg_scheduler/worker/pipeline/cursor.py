@@ -1,62 +1,92 @@
-"""The position in the claim index from which the next claim starts, for each priority.
+"""The position in the claim index from which the next claim begins, for each priority.
 
-A claim that walks the index from its start passes running rows, rows of functions unknown here, and dead rows
-that another session's snapshot keeps. Claims go in order, so the next one may start where the last one ended.
-That overlooks a job that is inserted late with an earlier time, or becomes pending again. So the cursor is
-reset when a notification of such a job arrives, before the claimer sleeps, and every two seconds under load.
+A claim that begins at the start of the index reads running rows, rows of functions that are unknown here, and
+dead rows that another session's snapshot keeps. A claim counts the entries that it reads. While these are
+few, claims begin at the start, and only those that follow a full claim begin where that one ended.
 
-A reset cursor begins after the rows that no claim of this worker can take, see ``head.py``.
+Once a claim from the start has read many entries, the position is kept:
+
+- A full claim moves it behind the claimed jobs, any other claim to a moment before its own time: nothing
+  earlier is left to claim.
+- A notification has the due time of the job that it announces. The position moves back to it.
+- ``HeadScanner`` searches from the start of the index for jobs that nothing announced, and announces them. It
+  also finds out when claims may begin at the start again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, PRIORITY_LEVELS, ClaimPosition
 
-__all__ = ["ClaimCursor", "position_key"]
+__all__ = ["MANY_ENTRIES", "MAX_AGE_S", "ClaimCursor"]
 
 MAX_AGE_S: Final = 2.0
 
+MANY_ENTRIES: Final = 2000
+"""The index entries of jobs that were not claimed, up to which every claim may read them: 1 ms or 2."""
+
+MARGIN: Final = timedelta(seconds=0.25)
+"""How long before a claim a job may be due whose insert was not committed by then, or not announced yet."""
+
+MARGIN_WITHOUT_NOTIFICATIONS: Final = timedelta(seconds=1)
+"""The same while nothing is announced by other processes, whose clocks may differ."""
+
 
 class ClaimCursor:
-    """The execution time and the id of the last claimed job of each priority.
+    """The execution time and the id to begin at, of each priority.
 
     Args:
         poll_s: Seconds within which polling promises to find a job that was not announced.
-        max_age_s: Seconds after which the cursor is reset, if ``poll_s`` is longer.
+        max_age_s: The same under load, if it is less.
+        many_entries: The index entries from which on the position is kept.
     """
 
-    def __init__(self, poll_s: float = MAX_AGE_S, max_age_s: float = MAX_AGE_S) -> None:
-        self._max_age_s = min(poll_s, max_age_s)
-        self.start: ClaimPosition = FROM_THE_START
-        """Where a claim begins after a reset; ``since()`` returns this object until the cursor advances."""
-        self._start_ids: Sequence[str] = NO_IDS
-        self._since: ClaimPosition = FROM_THE_START
+    def __init__(
+        self, poll_s: float = MAX_AGE_S, max_age_s: float = MAX_AGE_S, many_entries: int = MANY_ENTRIES
+    ) -> None:
+        self.max_age_s: Final = min(poll_s, max_age_s)
+        self._many_entries = many_entries
+        self.is_kept = False
+        """Whether claims do not begin at the start of the index, because it has many entries."""
         self.after: Sequence[str] = NO_IDS
-        """The id to start from at each instant of ``since()``: many jobs may be due at one instant."""
+        """The id to begin at, at each instant of ``since()``: many jobs may be due at one instant."""
+        self._since: ClaimPosition = FROM_THE_START
         self._reset_at: float | None = None
+        self._earlier: datetime | None = None
 
     def since(self) -> ClaimPosition:
-        """Return where the next claim starts."""
-        if self._reset_at is None or time.monotonic() - self._reset_at > self._max_age_s:
-            self._since, self.after, self._reset_at = self.start, self._start_ids, time.monotonic()
+        """Return where the next claim begins; the object ``FROM_THE_START`` if nothing is skipped."""
+        if self._reset_at is None or (
+            not self.is_kept and time.monotonic() - self._reset_at > self.max_age_s
+        ):
+            self.is_kept = False
+            self._since, self.after, self._reset_at = FROM_THE_START, NO_IDS, time.monotonic()
+        elif self._earlier is not None:
+            self._move_back(self._earlier)
+        self._earlier = None
         return self._since
 
-    def start_at(self, since: ClaimPosition, after: Sequence[str]) -> None:
-        """Begin here after a reset. A position before the last one is one: a job there may be claimable."""
-        if since is self.start:
-            return
-        if self._since is self.start or any(
-            position_key(since[level], after[level]) < position_key(self.start[level], self._start_ids[level])
-            for level in range(len(since))
-        ):
-            self.reset()
-        self.start, self._start_ids = since, after
+    @property
+    def position(self) -> tuple[ClaimPosition, Sequence[str]]:
+        """Where the last claim left the cursor."""
+        return self._since, self.after
+
+    def return_to(self, due: datetime) -> None:
+        """Begin no later than at this instant, even if a claim in progress moves the position."""
+        self._earlier = due if self._earlier is None else min(self._earlier, due)
+
+    def reset(self) -> None:
+        """Begin at the start of the index, even if a claim in progress moves the position."""
+        self._reset_at = None
+
+    def is_crowded(self, read: int) -> bool:
+        """Return whether a claim or a search from the start read many entries of jobs that it left."""
+        return read > self._many_entries
 
     def advance(self, claims: Sequence[Claim]) -> None:
         """Continue after these claims, which are sorted by time within each priority."""
@@ -66,11 +96,14 @@ class ClaimCursor:
             since[level], after[level] = claim.execution_time, claim.job_id
         self._since, self.after = since, after
 
-    def reset(self) -> None:
-        """Return to the beginning, even if a claim in progress advances the cursor."""
-        self._reset_at = None
+    def pass_until(self, instant: datetime, *, is_notified: bool) -> None:
+        """Continue shortly before this instant, since a claim has found nothing earlier to be left."""
+        margin = MARGIN if is_notified else MARGIN_WITHOUT_NOTIFICATIONS
+        self._since, self.after = (instant - margin,) * len(FROM_THE_START), NO_IDS
 
-
-def position_key(instant: datetime | None, job_id: str) -> tuple[bool, datetime | None, str]:
-    """Return a key that sorts positions of one priority."""
-    return instant is not None, instant, job_id
+    def _move_back(self, due: datetime) -> None:
+        since, after = list(self._since), list(self.after)
+        for level, instant in enumerate(since):
+            if instant is not None and instant >= due:
+                since[level], after[level] = due, ""
+        self._since, self.after = since, after
