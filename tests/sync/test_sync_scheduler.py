@@ -110,9 +110,7 @@ def test_threads_enqueue_other_jobs_while_one_waits_for_an_open_transaction(
                     "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('x', 'raw', now())"
                 )
                 waiting = threads.submit(scheduler.enqueue, work, job_id="x", conflict_resolution=IGNORE)
-                others = [
-                    threads.submit(scheduler.enqueue, work, job_id=f"other {n}") for n in range(THREADS)
-                ]
+                others = [threads.submit(scheduler.enqueue, work, job_id=f"own {n}") for n in range(THREADS)]
                 found = await asyncio.to_thread(lambda: [each.result(TIMEOUT_S / 2) for each in others])
                 assert not waiting.done()
             return [*found, await asyncio.wrap_future(waiting)]
