@@ -6,8 +6,9 @@ import difflib
 import inspect
 import sys
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Final
 
 from pg_scheduler.jobs.model import JobFunction
@@ -81,15 +82,18 @@ def qualified_name(func: JobFunction) -> str:
 
 def module_name(func: JobFunction) -> str:
     """Return the name of the function's module; for a script, the name under which it is imported."""
-    return func.__module__ if func.__module__ != "__main__" else _main_name()
+    return func.__module__ if func.__module__ != "__main__" else _main_name(sys.modules["__main__"])
 
 
-def _main_name() -> str:
-    main = sys.modules["__main__"]
+@cache
+def _main_name(main: ModuleType) -> str:
     if spec := getattr(main, "__spec__", None):
         return str(spec.name).removesuffix(".__main__")
     file = getattr(main, "__file__", None)
     return Path(file).stem if file else "__main__"
+
+
+_main_name(sys.modules["__main__"])  # a script loses __file__ when its main thread has ended
 
 
 def check_aliases(aliases: Iterable[str]) -> list[str]:

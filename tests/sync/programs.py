@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -60,8 +60,13 @@ def command(code: str, dsn: str) -> list[str]:
 
 def run(code: str, dsn: str) -> list[str]:
     """Run a program to its end; return the lines that it prints."""
+    return run_command(command(code, dsn))
+
+
+def run_command(arguments: Sequence[str]) -> list[str]:
+    """Run a command to its end; return the lines that it prints."""
     done = subprocess.run(
-        command(code, dsn), env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        arguments, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr + done.stdout
     return done.stdout.splitlines()

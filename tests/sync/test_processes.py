@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import asyncpg
 import pytest
 
-from tests.sync.programs import TIMEOUT_S, command, environment, run
+from tests.sync.programs import TIMEOUT_S, command, environment, run, run_command
 
 
 async def count(pool: asyncpg.Pool) -> int:
@@ -327,3 +329,43 @@ def test_call_under_uwsgi_requires_threads(dsn: str, options: str, expected: str
         print(type(error).__name__)
     """
     assert run(code, dsn) == [expected]
+
+
+SCRIPT = """
+import atexit, sys, threading
+from pg_scheduler import job
+from pg_scheduler.sync import SyncScheduler
+
+@job(name="mail.send")
+async def send(): ...
+
+@job()
+def plain(): ...
+
+async def undeclared(): ...
+
+scheduler = SyncScheduler(sys.argv[1])
+
+def enqueue():
+    if threading.current_thread() is not threading.main_thread():
+        threading.main_thread().join()
+    for function in (send, plain, undeclared):
+        scheduler.enqueue(function)
+
+if sys.argv[2] == "thread":
+    threading.Thread(target=enqueue).start()
+else:
+    scheduler.count_jobs()
+    atexit.register(enqueue)
+"""
+
+
+@pytest.mark.parametrize("where", ["thread", "atexit"])
+async def test_script_enqueues_under_its_names_when_its_main_thread_has_ended(
+    pool: asyncpg.Pool, dsn: str, tmp_path: Path, where: str
+) -> None:
+    script = tmp_path / "shop.py"
+    script.write_text(SCRIPT)
+    run_command([sys.executable, str(script), dsn, where])
+    rows = await pool.fetch("SELECT job_name FROM scheduled_jobs ORDER BY 1")
+    assert [row["job_name"] for row in rows] == ["mail.send", "shop.plain", "shop.undeclared"]

@@ -252,18 +252,19 @@ def test_register_raises_with_the_remedy_when_the_object_is_a_partial(registry: 
 @pytest.mark.parametrize(
     ("main", "expected"),
     [
-        (SimpleNamespace(__spec__=SimpleNamespace(name="shop.worker")), "shop.worker"),
-        (SimpleNamespace(__spec__=SimpleNamespace(name="shop.__main__")), "shop"),
-        (SimpleNamespace(__spec__=None, __file__="/srv/shop/worker.py"), "worker"),
-        (SimpleNamespace(__spec__=None), "__main__"),
-        (SimpleNamespace(), "__main__"),
+        ({"__spec__": SimpleNamespace(name="shop.worker")}, "shop.worker"),
+        ({"__spec__": SimpleNamespace(name="shop.__main__")}, "shop"),
+        ({"__file__": "/srv/shop/worker.py"}, "worker"),
+        ({}, "__main__"),
     ],
 )
 def test_function_of_main_has_the_name_under_which_main_is_imported(
-    monkeypatch: pytest.MonkeyPatch, main: ModuleType, expected: str
+    monkeypatch: pytest.MonkeyPatch, main: dict[str, Any], expected: str
 ) -> None:
     send = make("send", "__main__")
-    monkeypatch.setitem(sys.modules, "__main__", main)
+    module = ModuleType("__main__")
+    vars(module).update(main)
+    monkeypatch.setitem(sys.modules, "__main__", module)
     assert module_name(send) == expected
     assert qualified_name(send) == f"{expected}.send"
 
