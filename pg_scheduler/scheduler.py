@@ -256,7 +256,7 @@ class Scheduler(
         self._store.connections.check_loop()
         if not self.is_running and (
             len(self.worker_id) != self.WORKER_ID_LENGTH  # changed on the instance
-            or self._life.has_left_threads  # their jobs stay with the former worker
+            or self._life.has_left_jobs  # which stay with the former worker
         ):
             self._life.worker_id = self._new_worker_id()
         self._store.connections.close_in_children()
@@ -266,8 +266,9 @@ class Scheduler(
         """Stop claiming, let running jobs finish, release the unfinished ones, and write every result.
 
         Jobs that still run after ``shutdown_timeout`` seconds are cancelled and released; the interrupted
-        attempt is not counted. A second call is a no-op. If the call is cancelled, the shutdown continues in
-        the background.
+        attempt is not counted. Jobs that run on after ``stop_grace`` seconds, in threads or because they
+        suppress ``CancelledError``, stay with this worker until they end. A second call is a no-op. If the
+        call is cancelled, the shutdown continues in the background.
 
         Raises:
             DatabaseUnavailableError: The database was unavailable, or the pool was closed first, so results

@@ -223,8 +223,9 @@ class BlockingMethods(Blocking):
         """Stop claiming, let running jobs finish, release the unfinished ones, and write every result.
 
         Jobs that still run after ``shutdown_timeout`` seconds are cancelled and released; the interrupted
-        attempt is not counted. A second call is a no-op. If the call is cancelled, the shutdown continues in
-        the background.
+        attempt is not counted. Jobs that run on after ``stop_grace`` seconds, in threads or because they
+        suppress ``CancelledError``, stay with this worker until they end. A second call is a no-op. If the
+        call is cancelled, the shutdown continues in the background.
 
         Parameters, values and errors are those of ``Scheduler.shutdown()``.
         """

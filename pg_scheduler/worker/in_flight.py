@@ -98,6 +98,13 @@ class Attempt:
         """Whether its code runs in a thread, which cannot be stopped; callable from any thread."""
         return self.call is not None and self.call.is_unstoppable
 
+    @property
+    def runs_on(self) -> bool:
+        """Whether its code has not ended; callable from any thread."""
+        task = self.task
+        is_pending = task is not None and not task.done() and not task.get_loop().is_closed()
+        return is_pending or self.is_unstoppable
+
 
 class Results(Protocol):
     """Outcomes that are not yet written."""
@@ -146,17 +153,17 @@ class InFlight:
         return {each.claim.job_id: each.claim.attempt for each in attempts}
 
     def leave(self, attempt: Attempt) -> None:
-        """Leave an attempt to its thread, which cannot be stopped, at the end of the executor."""
+        """Keep an attempt in flight that could not be stopped, at the end of the executor."""
         self._left[attempt.claim.job_id] = attempt
         self.attempts.pop(attempt.claim.job_id, None)
 
     @property
     def has_left(self) -> bool:
-        """Whether threads run on that the executor has left; callable from any thread."""
+        """Whether attempts run on that the executor has left; callable from any thread."""
         return bool(self._still_running())
 
     def _still_running(self) -> list[Attempt]:
-        return [each for each in list(self._left.values()) if each.is_unstoppable]
+        return [each for each in list(self._left.values()) if each.runs_on]
 
     def unwritten(self) -> dict[str, int]:
         """Return the attempt numbers of all results whose write is not confirmed, by job id."""

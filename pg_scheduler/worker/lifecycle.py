@@ -38,8 +38,8 @@ class Lifecycle:
         self._last: Runtime | None = None
 
     @property
-    def has_left_threads(self) -> bool:
-        """Whether threads of jobs run on after the last shutdown."""
+    def has_left_jobs(self) -> bool:
+        """Whether jobs run on after the last shutdown."""
         return self._last is not None and self._last.in_flight.has_left
 
     @property

@@ -186,6 +186,49 @@ async def test_second_signal_cancels_and_releases_running_jobs(
     assert (job.status.value, job.retry_count, job.worker_id) == ("pending", 0, None)
 
 
+@pytest.mark.parametrize(("signals", "code"), [(1, ExitCode.DONE), (3, ExitCode.INTERRUPTED)])
+async def test_worker_with_a_job_that_suppresses_its_cancellation_ends_before_the_job_is_pending(
+    start: Start, scheduler: Scheduler, tmp_path: Path, signals: int, code: ExitCode
+) -> None:
+    begun = tmp_path / "begun"
+    job_id = await add(scheduler, "cliworker.stay", begun, tmp_path / "never")
+    async with Scheduler(scheduler.db_pool, only=["cliworker.nobody"]):  # it reclaims orphaned jobs
+        with start(f"{JOBS}:impatient") as program:
+            await until(lambda: has_text(begun))
+            for _ in range(signals):
+                program.process.send_signal(signal.SIGTERM)
+                await program.read_until("SIGTERM received: stopping")
+            await program.read_until("ignores its cancellation")
+
+            async def has_ended() -> bool:
+                is_running = await status(scheduler, job_id) == "running"
+                has_ended = program.process.poll() is not None  # later than the row was read
+                assert is_running or has_ended
+                return has_ended
+
+            await until(has_ended)
+            assert program.process.returncode == code, program.text
+
+        async def is_pending() -> bool:
+            return await status(scheduler, job_id) == "pending"
+
+        await until(is_pending)
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    assert [error.outcome for error in job.errors] == ["lost"]
+
+
+async def test_worker_ends_while_a_thread_of_asyncio_runs_on(
+    start: Start, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    await add(scheduler, "cliworker.stay_in_thread", begun, tmp_path / "never")
+    with start(f"{JOBS}:impatient") as program:
+        await until(lambda: has_text(begun))
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.end() == ExitCode.DONE, program.text
+
+
 async def test_usr1_stops_claiming_until_the_worker_is_resumed(
     start: Start, scheduler: Scheduler, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import asyncpg
@@ -39,12 +39,31 @@ async def wait(begun: str, until: str) -> None:
         await asyncio.sleep(0.02)  # until the test lets it end
 
 
+@job(name="cliworker.stay")
+async def stay(begun: str, until: str) -> None:
+    """The same, but it suppresses its cancellation."""
+    write_pid(begun)
+    while not exists(until):
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.02)  # until the test lets it end
+
+
+@job(name="cliworker.stay_in_thread")
+async def stay_in_thread(begun: str, until: str) -> None:
+    """Block a thread of asyncio, for which the interpreter waits."""
+    await asyncio.to_thread(_block, begun, until)
+
+
 @job(name="cliworker.block")
 async def block(begun: str, until: str) -> None:
     """The same, but it blocks the event loop."""
+    _block(begun, until)
+
+
+def _block(begun: str, until: str) -> None:
     write_pid(begun)
     while not exists(until):
-        time.sleep(0.02)  # noqa: ASYNC251 - blocks until the test lets it end
+        time.sleep(0.02)  # until the test lets it end
 
 
 @job(name="cliworker.fail", max_retries=0)
@@ -72,6 +91,12 @@ def with_argument(dsn: str) -> Scheduler:
 
 
 def nothing() -> None: ...
+
+
+@asynccontextmanager
+async def impatient() -> AsyncIterator[Scheduler]:
+    async with asyncpg.create_pool(DSN, min_size=1, max_size=5) as pool:
+        yield Scheduler(pool, shutdown_timeout=0.1, stop_grace=0.1)
 
 
 @asynccontextmanager

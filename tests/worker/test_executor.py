@@ -300,8 +300,8 @@ async def test_executor_stop_completes_a_job_that_returns_when_it_is_cancelled(
     assert isinstance(await bench.written(), JobCompleted)
 
 
-async def test_executor_stop_releases_a_job_that_ignores_its_cancellation(
-    parts: Parts, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+async def test_executor_stop_keeps_a_job_that_ignores_its_cancellation_in_flight_until_its_end(
+    parts: Parts, seen: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def job() -> None:
         while not peace.is_set():
@@ -316,11 +316,14 @@ async def test_executor_stop_releases_a_job_that_ignores_its_cancellation(
     task = await bench.submit(job)
     await began.wait()
     await bench.executor.stop()
-    assert isinstance(await bench.written(), JobReleased)
+    in_flight = bench.executor.in_flight
+    assert (in_flight.has_left, in_flight.held()) == (True, {"a": 1})
+    assert "(id a, attempt 1) ignores its cancellation" in caplog.text
     peace.set()
     await task
+    assert (in_flight.has_left, in_flight.held()) == (False, {})
     assert await bench.completer.run_once() == float("inf")  # its late result is ignored
-    assert await statuses(parts.store, "a") == ["pending"]
+    assert await statuses(parts.store, "a") == ["running"]  # until other workers release it
 
 
 async def test_executor_releases_jobs_that_the_end_of_the_event_loop_cancels(bench: Bench) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -24,7 +27,7 @@ from .recycle import wait_for_recycling, wait_until_drained
 from .reload import Sources, read_sources, restart, wait_for_change
 from .reports import send_reports
 from .stacks import log_stacks
-from .stop import StopRequest, handle_signals, stop_self
+from .stop import StopRequest, end_soon, handle_signals, stop_self
 from .target import Source, open_source
 
 __all__ = ["NOTHING_REGISTERED", "open_scheduler", "probes", "run_worker"]
@@ -131,7 +134,21 @@ async def _run(
             task.cancel()
         if stop.is_hurried:
             hurry(scheduler)
-        await scheduler.shutdown()
+        try:
+            await scheduler.shutdown()
+        finally:
+            end_soon(partial(_end, stop))
+
+
+def _end(stop: StopRequest) -> None:
+    """End this process, whatever runs on in it."""
+    if stop.must_restart:
+        restart()
+    code = ExitCode.DONE if stop.is_requested() else ExitCode.NEGATIVE  # else an error stopped the Scheduler
+    code = ExitCode.INTERRUPTED if stop.is_hurried else code
+    end_soon(partial(os._exit, code))  # a handler may hang
+    logging.shutdown()
+    os._exit(code)
 
 
 async def _wait_for_stop(scheduler: Scheduler) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -12,9 +13,12 @@ from typing import Final
 
 from pg_scheduler.events.log import logger, record_fields
 
-__all__ = ["StopRequest", "handle_signals", "stop_self"]
+__all__ = ["StopRequest", "end_soon", "handle_signals", "stop_self"]
 
 STOPPING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+END_TIMEOUT_S: Final = 2.0
+"""Seconds from the end of the Scheduler to that of the process, for the cleanup of the application."""
 
 
 class StopRequest:
@@ -96,6 +100,16 @@ def handle_signals(
         for number in (*STOPPING_SIGNALS, signal.SIGUSR1):
             with suppress(RuntimeError):  # the event loop is closing
                 loop.remove_signal_handler(number)
+
+
+def end_soon(end: Callable[[], object]) -> None:
+    """Call a function that ends this process, unless it ends by itself within ``END_TIMEOUT_S``.
+
+    The event loop waits for tasks that ignore their cancellation, and the interpreter for threads.
+    """
+    timer = threading.Timer(END_TIMEOUT_S, end)
+    timer.daemon = True
+    timer.start()
 
 
 def stop_self() -> None:

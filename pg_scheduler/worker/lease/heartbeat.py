@@ -129,7 +129,7 @@ class Heartbeat(Service):
         return interval
 
     async def drain(self) -> None:
-        """Delete the worker's row, or mark it if threads run on, so that their jobs are not yet released."""
+        """Delete the worker's row, or mark it if jobs run on, so that they are not yet released."""
         if self._expiry:
             self._expiry.cancel()
         workers = self._store.workers

@@ -8,9 +8,9 @@ The same connection holds the worker's liveness lock, an advisory lock of the se
 heartbeat writes into the worker's row. The server releases it when the process ends, however that ends, so
 other workers need not wait for the lease. Behind a pooler sessions are shared, and there is no lock.
 
-Threads of jobs cannot be stopped, so they may outlive the shutdown. As long as they run, the keeper lingers:
-it renews the lease and holds the lock, so that no other worker gets their jobs, not even after the end of the
-event loop. The end of the process ends it too.
+Threads of jobs cannot be stopped, and coroutines may ignore their cancellation, so jobs may outlive the
+shutdown. As long as they run, the keeper lingers: it renews the lease and holds the lock, so that no other
+worker gets these jobs, not even after the end of the event loop. The end of the process ends it too.
 
 A job that holds the GIL stops this thread too. The lock then keeps the jobs: other workers see that it is
 held, and wait for ``max_loop_block`` seconds after the last renewal.
@@ -122,7 +122,7 @@ class LeaseKeeper:
     async def stop(self) -> None:
         """Interrupt the current operation, release the lock and end the thread. A no-op if it has ended.
 
-        While threads of jobs run on, the thread lingers instead.
+        While jobs run on, the thread lingers instead.
         """
         if self._thread is None:
             return

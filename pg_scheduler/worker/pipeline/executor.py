@@ -19,6 +19,7 @@ from pg_scheduler.events import (
     JobLost,
     ServiceFaulted,
 )
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.kept_log import kept_lines, kept_log
 from pg_scheduler.jobs.outcome import (
@@ -138,7 +139,7 @@ class Executor:
 
     def withdraw(self, attempt: Attempt) -> bool:
         """Free the slot of an attempt that has not begun; return whether it had one."""
-        if self._attempts.get(attempt.claim.job_id) is not attempt:
+        if not self._has(attempt):
             return False  # replaced by a new attempt
         was_full = len(self._attempts) >= self._slots
         del self._attempts[attempt.claim.job_id]
@@ -189,18 +190,33 @@ class Executor:
             self.in_flight.revoke_all(Revocation.SHUTDOWN)
             if pending:
                 await asyncio.wait(pending, timeout=self._stop_grace + KILL_MARGIN_S)
-        # A job that ignores its cancellation is released too: its fencing token refuses a later result. Only
-        # a thread that runs on keeps its job, until the process ends.
+        # Another worker must not run a job whose code runs here, in a thread or ignoring its cancellation.
         for attempt in list(self._attempts.values()):
             if attempt.task and attempt.is_unstoppable:
                 attempt.task.cancel()
-                _, pending = await asyncio.wait([attempt.task], timeout=KILL_MARGIN_S)
-                if pending:  # middleware that does not end
-                    self.in_flight.leave(attempt)
-            elif attempt.revocation is Revocation.SHUTDOWN:
+                await asyncio.wait([attempt.task], timeout=KILL_MARGIN_S)
+            if attempt.runs_on:
+                self._leave(attempt)
+            elif attempt.revocation is Revocation.SHUTDOWN and self._has(attempt):
                 del self._attempts[attempt.claim.job_id]
                 self._complete(attempt.claim, InterruptResult())
         await self._runner.stop()
+
+    def _leave(self, attempt: Attempt) -> None:
+        self.in_flight.leave(attempt)
+        if not attempt.is_unstoppable:  # else ThreadAbandoned reports it
+            claim = attempt.claim
+            logger.warning(
+                "job %s (id %s, attempt %s) ignores its cancellation; other workers get it when it ends, "
+                "or this process",
+                claim.job_name,
+                claim.job_id,
+                claim.attempt,
+                extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
+            )
+
+    def _has(self, attempt: Attempt) -> bool:
+        return self._attempts.get(attempt.claim.job_id) is attempt
 
     def hurry(self) -> None:
         """End the time that running jobs get to finish at shutdown: one in progress cancels them now."""
@@ -256,8 +272,8 @@ class Executor:
         trace = None if attempt.call is None else attempt.call.trace
         if trace is not None and isinstance(result, ErrorResult | CrashResult):
             result = replace(result, trace=trace)
-        if self._attempts.get(job_id) is not attempt:
-            return  # released at shutdown, or replaced by a new attempt
+        if not self._has(attempt):
+            return  # left at the shutdown, or replaced by a new attempt
         was_full = len(self._attempts) >= self._slots
         del self._attempts[job_id]
         if revocation is Revocation.LOST:
