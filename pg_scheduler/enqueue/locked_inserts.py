@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-import asyncpg
-
 from pg_scheduler.enqueue.unique import key_of
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.rows import DelayedJob, NewJob
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.faults import REFUSALS
+from pg_scheduler.store.faults import REFUSALS, is_conflict, is_lock_timeout
 from pg_scheduler.store.locks import Blocker
-from pg_scheduler.store.statements import CONFLICTS
 from pg_scheduler.store.store import Store
 
 __all__ = ["DIVIDED_WAIT", "SHARED_WAIT", "UNLIMITED_WAIT", "Insert", "LockWait", "LockedInserts"]
@@ -35,9 +32,6 @@ MIN_TURN_S: Final = 0.02
 
 PAUSE_S: Final = 0.2
 """Seconds between two turns if the pool has a single connection, which others need as well."""
-
-PASSING: Final = (asyncpg.LockNotAvailableError, *CONFLICTS)
-"""Errors after which the next turn may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +91,8 @@ class LockedInserts:
                         wait = LockWait(timeout, may_carry=False, session=partial(self._session, blockers))
                         return bool(await insert([job], wait))
                 except DatabaseUnavailableError as fault:
-                    if not isinstance(fault.__cause__, PASSING):
-                        raise
+                    if not (is_lock_timeout(fault) or is_conflict(fault)):
+                        raise  # else the next turn may succeed
                     if time.monotonic() >= deadline:
                         raise DatabaseUnavailableError(
                             _describe(job, timeout_s, blockers)

@@ -30,6 +30,7 @@ __all__ = [
     "REFUSALS",
     "ROW_ERRORS",
     "connecting",
+    "is_conflict",
     "is_lock_timeout",
     "is_timeout",
     "is_transient",
@@ -96,6 +97,11 @@ def _remove_values(error: BaseException) -> None:
 def _summarize(error: BaseException) -> str:
     text = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else "")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def is_conflict(fault: DatabaseUnavailableError) -> bool:
+    """Return whether a transaction lost against another one, and can run again at once."""
+    return isinstance(fault.__cause__, asyncpg.DeadlockDetectedError | asyncpg.SerializationError)
 
 
 def is_lock_timeout(fault: DatabaseUnavailableError) -> bool:

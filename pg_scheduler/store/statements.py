@@ -19,16 +19,13 @@ from pg_scheduler.store.author import Author, current_author
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.connections.shared import SharedConnection
-from pg_scheduler.store.faults import translated
+from pg_scheduler.store.faults import is_conflict, translated
 from pg_scheduler.store.queries import Query, Route, Timeout, load_query
 
-__all__ = ["CONFLICTS", "Statements"]
+__all__ = ["Statements"]
 
 MAX_ATTEMPTS: Final = 5
 """Attempts of a statement that lost a deadlock."""
-
-CONFLICTS: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-"""Errors of a transaction that lost against another one and can run again at once."""
 
 T = TypeVar("T")
 
@@ -133,7 +130,7 @@ class Statements:
             try:
                 return await self.fetch(name, *args, route=route)
             except DatabaseUnavailableError as fault:
-                if not isinstance(fault.__cause__, CONFLICTS):
+                if not is_conflict(fault):
                     raise
         return await self.fetch(name, *args, on=on, route=route)
 
@@ -144,7 +141,7 @@ class Statements:
                 async with self.transaction() as connection:
                     return await run(connection)
             except DatabaseUnavailableError as fault:
-                if not isinstance(fault.__cause__, CONFLICTS):
+                if not is_conflict(fault):
                     raise
         async with self.transaction() as connection:
             return await run(connection)

@@ -35,10 +35,10 @@ from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.faults import REFUSALS
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
-from pg_scheduler.worker.lease.threads import call_in_loop, log_in_thread
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.signals import Signals
+from pg_scheduler.worker.threads import call_in_loop, log_in_thread
 
 __all__ = ["TOO_SMALL", "KeeperOptions", "LeaseKeeper"]
 

@@ -19,7 +19,7 @@ from pg_scheduler.events import EventBus, LoopBlocked
 from pg_scheduler.events.log import event_fields
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.in_flight import InFlight
-from pg_scheduler.worker.lease.threads import call_in_loop, log_in_thread
+from pg_scheduler.worker.threads import call_in_loop, log_in_thread
 
 __all__ = ["Blockage", "LoopWatchdog", "WatchdogOptions"]
 

@@ -15,7 +15,7 @@ from pg_scheduler.jobs.context import CurrentJob, current_job
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.worker.lease.threads import log_in_thread
+from pg_scheduler.worker.threads import log_in_thread
 
 __all__ = ["CrashedError", "JobCall", "JobExecutor", "RaisedError", "invoke"]
 
