@@ -147,7 +147,7 @@ async def test_keeper_reconnects_and_renews_when_threads_of_jobs_outlive_the_shu
     async with Kept(parts, options=options) as kept:
         left = kept.executor.in_flight._left
         claim = SimpleNamespace(job_id="a", attempt=1)
-        left["a"] = cast(Attempt, SimpleNamespace(is_unstoppable=True, claim=claim))
+        left["a"] = cast(Attempt, SimpleNamespace(runs_on=True, claim=claim))
         ended, renewals = kept.keeper._ended, kept.lease.renewals
         await kept.keeper.stop()
         await pool.execute(TERMINATE_HOLDER, kept.lease_connection.key)

@@ -272,7 +272,7 @@ class Executor:
         trace = None if attempt.call is None else attempt.call.trace
         if trace is not None and isinstance(result, ErrorResult | CrashResult):
             result = replace(result, trace=trace)
-        if not self._has(attempt):
+        if self._attempts.get(job_id) is not attempt:
             return  # left at the shutdown, or replaced by a new attempt
         was_full = len(self._attempts) >= self._slots
         del self._attempts[job_id]
