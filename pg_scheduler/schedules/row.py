@@ -8,8 +8,9 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.serialization import is_built_in
 
-__all__ = ["NO_ARGUMENTS", "Owner", "ScheduleRow", "next_version", "read_trigger"]
+__all__ = ["NO_ARGUMENTS", "Owner", "ScheduleRow", "is_trigger_built_in", "next_version", "read_trigger"]
 
 Owner = Literal["code", "api"]
 
@@ -95,3 +96,13 @@ def read_trigger(text: str) -> Trigger:
         ValueError: It is invalid.
     """
     return Trigger.from_json(text)
+
+
+@lru_cache(maxsize=1024)
+def is_trigger_built_in(text: str) -> bool:
+    """Return whether the trigger of a row calls no code of the application, which may take any time.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    return is_built_in(read_trigger(text))

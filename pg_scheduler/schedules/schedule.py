@@ -14,7 +14,7 @@ from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.schedules.advance import not_before
 from pg_scheduler.schedules.policies import CatchUp, Overlap
-from pg_scheduler.schedules.row import Owner, ScheduleRow, read_trigger
+from pg_scheduler.schedules.row import Owner, ScheduleRow, is_trigger_built_in, read_trigger
 from pg_scheduler.triggers.base import (
     INSTANT,
     Search,
@@ -23,7 +23,6 @@ from pg_scheduler.triggers.base import (
     next_fire_time,
     to_utc,
 )
-from pg_scheduler.triggers.serialization import is_built_in
 
 __all__ = ["Schedule", "schedule_from_row"]
 
@@ -190,8 +189,8 @@ def catch_up_of(row: ScheduleRow) -> CatchUp:
 
 def _next_fire_at(row: ScheduleRow, trigger: Trigger | None) -> datetime | None:
     """Return the next fire time, also of a schedule that was resumed and awaits the next pass."""
-    if row.resume_from is None or trigger is None or not is_built_in(trigger):
-        return row.next_fire_at  # no code of the application: it may take any time
+    if row.resume_from is None or trigger is None or not is_trigger_built_in(row.trigger):
+        return row.next_fire_at
     after = max(row.resume_from, row.last_fire_at or row.resume_from)
     try:
         fire = next_fire_time(trigger, after, row.anchor, Search())

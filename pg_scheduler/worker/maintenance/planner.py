@@ -41,7 +41,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.advance import Advance, advance, first_allowed, jitter_of, not_before
 from pg_scheduler.schedules.policies import Overlap
-from pg_scheduler.schedules.row import ScheduleRow, read_trigger
+from pg_scheduler.schedules.row import ScheduleRow, is_trigger_built_in, read_trigger
 from pg_scheduler.schedules.schedule import catch_up_of
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.dependencies import waiting_events
@@ -50,7 +50,6 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.combine import is_fixed_delay
 from pg_scheduler.triggers.kinds import registered_kinds
-from pg_scheduler.triggers.serialization import is_built_in
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
@@ -386,7 +385,7 @@ def _add(
 
 def _is_built_in(row: ScheduleRow) -> bool:
     try:
-        return is_built_in(read_trigger(row.trigger))
+        return is_trigger_built_in(row.trigger)
     except ValueError:  # planning it reports the error
         return True
 
