@@ -25,6 +25,11 @@ from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
 
+SESSIONS = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE application_name = 'pg_scheduler cli' AND datname = current_database()"
+)
+
 HOUR = timedelta(hours=1)
 
 
@@ -206,8 +211,7 @@ class TestWait:
         on("jobs", "add", "mail.send", "--id", "a", "--in", "1h")
 
         async def end(connection: Connection) -> None:
-            waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_scheduler cli'"
-            while not await connection.fetchval(waits):
+            while not await connection.fetchval(SESSIONS):
                 pass
             await connection.execute(
                 "UPDATE scheduled_jobs SET status = 'completed', finished_at = now() WHERE job_id = 'a'"
@@ -284,6 +288,7 @@ class TestExport:
 
     def test_interrupted_wait_exits_with_130(self, on: Run) -> None:
         on("jobs", "add", "mail.send", "--id", "a", "--in", "1h")
+        self.wait_for_sessions(os.environ["PG_SCHEDULER_DSN"], 0)
         process = subprocess.Popen(
             [sys.executable, "-m", "pg_scheduler", "jobs", "wait", "a", "--progress", "lines"],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -292,7 +297,7 @@ class TestExport:
             text=True,
         )
         try:
-            self.wait_for_session(os.environ["PG_SCHEDULER_DSN"])
+            self.wait_for_sessions(os.environ["PG_SCHEDULER_DSN"], 1)
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=PATIENCE)
         finally:
@@ -301,10 +306,9 @@ class TestExport:
         assert err == "pg-scheduler: interrupted\n"
 
     @staticmethod
-    def wait_for_session(dsn: str) -> None:
+    def wait_for_sessions(dsn: str, number: int) -> None:
         async def work(connection: Connection) -> None:
-            waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_scheduler cli'"
-            while not await connection.fetchval(waits):
+            while number != await connection.fetchval(SESSIONS):
                 pass
 
         run_on(dsn, work)
