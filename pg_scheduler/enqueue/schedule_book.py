@@ -41,7 +41,7 @@ class ScheduleBook:
         self._catalogue = catalogue
         self._synced_version: int | None = None
         self._switches: dict[str, bool] = {}
-        weakref.finalize(self, _report_unwritten, self._switches)  # at the end of the process too
+        self._at_end: weakref.finalize[..., ScheduleBook] | None = None
         self._rows: dict[str, ScheduleRow] = {}
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
@@ -90,6 +90,8 @@ class ScheduleBook:
         """Enable or disable a schedule in memory; return False for an unknown key."""
         if dedup_key not in self._known():
             return False
+        if self._at_end is None:  # of this object, or of the process
+            self._at_end = weakref.finalize(self, _report_unwritten, self._switches)
         self._switches[dedup_key] = enabled
         return True
 
