@@ -105,8 +105,9 @@ def _ended(facts: Facts) -> Iterator[Reason]:
         yield Reason(ReasonCode.EXPIRED, text, remedy, job.finished_at, command)
     elif job.status is JobStatus.CANCELLED:
         text = error or "cancelled by a caller"
-        if job.errors and job.errors[-1].outcome == PARENT:
-            text += f": {job.errors[-1].message}"
+        last = job.errors[-1] if job.errors else None
+        if last is not None and last.outcome == PARENT and last.message and last.ended_at == job.finished_at:
+            text += f": {short(last.message)}"  # of this end, not of one before a retry
         yield Reason(ReasonCode.CANCELLED, text, retry, job.finished_at, command)
     elif job.error_message and job.error_message.startswith(QUARANTINED.partition("{")[0]):
         remedy = f"read the log of the workers that died, correct the function, then {retry}"

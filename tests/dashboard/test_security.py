@@ -135,11 +135,14 @@ async def test_job_that_is_cancelled_because_of_a_hidden_one_does_not_show_it(
     (group,) = (await request(restricted, "/errors?since=all", headers=JSON)).data["items"]
     assert group["count"] == 2
     for each in (child, late):
-        shown = await request(app, f"/job?id={each}")
-        assert "bonus-of-eve" in Page(shown.text).text
+        shown = await request(app, f"/job?id={each}", headers=JSON)
+        assert "bonus-of-eve" in shown.data["sentence"]
         job = await scheduler.get_job(each)
         assert job is not None
         assert "bonus-of-eve" in (job.errors[-1].message or "")
+    await scheduler.retry_job(child)
+    await scheduler.cancel_job(child)
+    assert "bonus-of-eve" not in (await request(app, f"/job?id={child}", headers=JSON)).data["sentence"]
 
 
 @pytest.mark.parametrize(
