@@ -232,7 +232,8 @@ class JobMethods(SchedulerParts):
         """Schedule many jobs with few statements.
 
         Args:
-            jobs: The jobs. All are validated before the first one is written.
+            jobs: The jobs. All are validated before the first one is written. An empty sequence writes
+                nothing, and the result is an empty list.
             conflict_resolution: The behaviour for ids and unique keys that exist or occur twice. RAISE
                 inserts all jobs or none. Of the jobs with one id or key, IGNORE keeps the first and REPLACE
                 the last.
