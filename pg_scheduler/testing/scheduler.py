@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -14,7 +13,6 @@ import asyncpg
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.dsn import check_dsn
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY
 from pg_scheduler.jobs.validation import check_count, check_delay, check_execution_time
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.testing.assertions import JobAssertions
@@ -32,9 +30,6 @@ OWN_SETTINGS: Final = {
 }
 """Settings of the Scheduler that the test kit sets, and what to do instead."""
 
-VACUUM_INTERVAL: Final = timedelta(days=1)
-"""The time between two passes of the vacuum. Its setting, an hour by default, would slow down tests."""
-
 
 class TestScheduler(JobAssertions):
     """A Scheduler that runs jobs only when a test asks, by a clock that only the test moves.
@@ -50,7 +45,7 @@ class TestScheduler(JobAssertions):
             No other Scheduler should run on this database: its clock differs.
         now: The first time of the clock, timezone-aware; None for the present, by the clock of this machine.
         concurrency: Jobs that may run at the same time.
-        settings: Settings of the `Scheduler`. The default retry policy has no jitter here.
+        settings: Settings of the `Scheduler`. The delays of retries have no jitter here.
 
     Raises:
         TypeError: A setting is one that the test kit sets itself.
@@ -83,7 +78,6 @@ class TestScheduler(JobAssertions):
         self._clock = FakeClock(start)
         self._given = check_dsn(pool, "the DSN") if isinstance(pool, str) else pool
         self._settings = {
-            "retry_policy": replace(DEFAULT_RETRY_POLICY, jitter=0),
             **settings,
             "max_concurrent_jobs": concurrency,
             "batch_claim_limit": 1,
@@ -270,7 +264,8 @@ class TestScheduler(JobAssertions):
         await worker.renew(self.now)
         if maintains:
             await worker.maintain()
-        if scheduler.vacuums and self.now >= self._vacuumed_at + VACUUM_INTERVAL:
+        interval = scheduler.vacuum_interval
+        if interval is not None and self.now >= self._vacuumed_at + interval:
             self._vacuumed_at = self.now
             await scheduler.run_vacuum()
         return worker

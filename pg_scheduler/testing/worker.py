@@ -51,6 +51,7 @@ class ManualRuntime(Runtime):
     async def start(self) -> None:
         """Set up every part. The lease keeper stays off: its thread works in real time."""
         self._claimed: list[Attempt] = []
+        self.executor.has_jitter = False
         self.signals.jobs_claimed.connect(self._count_claim)
         self.signals.jobs_planned.connect(self._count_plan)
         for part in self.parts:
@@ -272,9 +273,10 @@ class ManualScheduler(Scheduler):
         return max(self._config.max_loop_block, self._config.lease_seconds)
 
     @property
-    def vacuums(self) -> bool:
-        """Whether finished jobs are deleted."""
-        return self._config.vacuum_enabled
+    def vacuum_interval(self) -> timedelta | None:
+        """The time between two passes of the vacuum; None if it is disabled."""
+        config = self._config
+        return timedelta(minutes=config.vacuum.interval_minutes) if config.vacuum_enabled else None
 
     async def next_instants(self) -> NextInstants:
         """Return the seconds until jobs are due, and until leases and jobs expire."""

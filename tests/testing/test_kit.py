@@ -164,6 +164,17 @@ async def test_retries_follow_their_delays_without_jitter(pool: Pool) -> None:
         assert t.ran(flaky) == 4, "failed attempts count"
 
 
+async def test_own_retry_policy_of_a_task_has_no_jitter(pool: Pool) -> None:
+    async with at_start(pool, misfire_grace_time=None) as t:
+        t.scheduler.register(fail, retry=RetryPolicy(base=HOUR, factor=1, maximum=DAY, jitter=0.9))
+        await t.scheduler.enqueue(fail, max_retries=3)
+        for hour in (1, 2, 3):
+            await t.drain()
+            t.assert_scheduled(fail, at=START + hour * HOUR)
+            await t.run_until(START + hour * HOUR)
+        assert t.ran(fail) == 4
+
+
 async def test_own_retry_policy_is_used(pool: Pool) -> None:
     policy = RetryPolicy(base=timedelta(days=2), maximum=timedelta(days=2), jitter=0)
     async with at_start(pool, retry_policy=policy) as t:
@@ -399,6 +410,17 @@ async def test_vacuum_deletes_finished_jobs_by_the_clock(pool: Pool) -> None:
         await t.scheduler.enqueue(log.note, args=(1,))
         await t.run_until(400 * DAY)
         assert len(t.jobs()) == 1
+
+
+async def test_vacuum_runs_when_its_interval_has_passed(pool: Pool) -> None:
+    log = Log()
+    config = VacuumConfig(completed=VacuumPolicy.keep_last(0), interval_minutes=10)
+    async with at_start(pool, vacuum_config=config) as t:
+        await t.scheduler.enqueue(log.note, args=(1,))
+        await t.run_until(timedelta(minutes=9))
+        assert len(t.jobs()) == 1
+        await t.run_until(timedelta(minutes=1))
+        assert t.jobs() == []
 
 
 async def test_assertions_name_the_pending_jobs_when_they_fail(pool: Pool) -> None:

@@ -61,6 +61,9 @@ class Executor:
         max_result_bytes: The maximum size of a kept value as JSON; None for no limit.
         stop_grace: Seconds that cancelled attempts get to clean up, before the shutdown continues.
         meter: Counts the attempts.
+
+    Attributes:
+        has_jitter: Whether the jitter of retry policies applies. The test kit turns it off.
     """
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
@@ -100,6 +103,7 @@ class Executor:
         self._submitted: list[Attempt] = []
         self._slot_freed = asyncio.Event()
         self._is_closed = False
+        self.has_jitter = True
 
     @property
     def free(self) -> int:
@@ -310,7 +314,7 @@ class Executor:
         else:
             task = self._tasks.resolve(claim.function)
             policy = self._policy if task is None or task.retry is None else task.retry
-            spread = random.uniform(-1, 1)  # noqa: S311 - jitter, no secret
+            spread = random.uniform(-1, 1) if self.has_jitter else 0.0  # noqa: S311 - jitter, no secret
             limit = self._max_result_bytes
             outcome = decide(claim, result, policy, spread=spread, max_result_bytes=limit)
             self._results.put(claim, outcome, apart=has_progress)
