@@ -54,7 +54,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted(Event):
-    """A Scheduler has started and claims jobs."""
+    """A Scheduler has started and is about to claim jobs, so that it precedes their events."""
 
     worker_id: str
     """The id of the Scheduler's worker."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -48,7 +49,7 @@ class ManualRuntime(Runtime):
     renewed_at: datetime | None = None
     """When the lease was renewed last, by the virtual clock."""
 
-    async def start(self) -> None:
+    async def start(self, announce: Callable[[], None]) -> None:
         """Set up every part. The lease keeper stays off: its thread works in real time."""
         self._claimed: list[Attempt] = []
         self.executor.has_jitter = False
@@ -58,6 +59,7 @@ class ManualRuntime(Runtime):
             if isinstance(part, Service):
                 await part.prepare()
         await self.pass_of(self.listener)
+        announce()
 
     async def stop(self) -> None:
         """Stop the parts in reverse order: release what runs, write every result, deregister the worker."""

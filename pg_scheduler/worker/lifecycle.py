@@ -58,14 +58,22 @@ class Lifecycle:
             self._stopped.clear()
             runtime = await self._build()
             self.runtime = runtime
+            is_announced = False
+
+            def announce() -> None:
+                nonlocal is_announced
+                is_announced = True
+                self._events.publish(WorkerStarted(self.worker_id, identity=runtime.config.identity))
+
             try:
-                await runtime.start()
+                await runtime.start(announce)
                 await self._stop_if_broken(runtime)
             except BaseException:  # whatever it was, nothing runs
                 self.runtime = None
+                if is_announced:
+                    self._events.publish(WorkerStopped(self.worker_id))
                 raise
             self.is_running = True
-            self._events.publish(WorkerStarted(self.worker_id, identity=runtime.config.identity))
 
     async def shutdown(self) -> None:
         """Stop the parts; a no-op while they do not run."""

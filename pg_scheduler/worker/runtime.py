@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -311,10 +311,14 @@ class Runtime:
         outage = self.claimer.outage if self.config.runs_jobs else self.heartbeat.outage
         return outage if isinstance(outage, ConnectionRejectedError) else None
 
-    async def start(self) -> None:
-        """Start every part of the role; return when jobs are being claimed."""
+    async def start(self, announce: Callable[[], None]) -> None:
+        """Start every part of the role; return when jobs are being claimed.
+
+        Args:
+            announce: Called before the first job is claimed.
+        """
         try:
-            await self._supervisor.start()
+            await self._supervisor.start(announce)
         except BaseException:  # whatever it was, no part runs that could use them
             await self._store.connections.release_held()
             raise

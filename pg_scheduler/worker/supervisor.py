@@ -5,7 +5,7 @@ There is no leader: every part runs on every node.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pg_scheduler.errors import PoolClosedError
@@ -34,9 +34,15 @@ class Supervisor:
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
 
-    async def start(self) -> None:
-        """Start all parts. If one fails, stop those that were started."""
+    async def start(self, before_last: Callable[[], None] = lambda: None) -> None:
+        """Start all parts. If one fails, stop those that were started.
+
+        Args:
+            before_last: Called before the last part starts.
+        """
         for index, part in enumerate(self._parts):
+            if index == len(self._parts) - 1:
+                before_last()
             try:
                 await part.start()
             except BaseException:  # whatever it was, no started part may run on

@@ -52,6 +52,35 @@ async def test_start_returns_when_jobs_are_being_claimed(make: Make, open_gate: 
     assert seen.of(WorkerStarted) == [WorkerStarted(scheduler.worker_id)]
 
 
+async def test_worker_started_precedes_the_events_of_jobs_that_are_due(make: Make, open_gate: Gate) -> None:
+    scheduler = make()
+    scheduler.register(open_gate.job)
+    seen = Recorder(scheduler)
+    await scheduler.schedule(open_gate.job, execution_time=now())
+    await scheduler.start()
+    await seen.until(JobCompleted)
+    kinds = [
+        type(each) for each in seen.events if isinstance(each, WorkerStarted | JobStarted | JobCompleted)
+    ]
+    assert kinds == [WorkerStarted, JobStarted, JobCompleted]
+
+
+async def test_worker_stopped_follows_worker_started_when_the_claimer_cannot_start(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: object) -> float:
+        raise RuntimeError("no claim")
+
+    monkeypatch.setattr(Claimer, "run_once", fail)
+    scheduler = make()
+    seen = Recorder(scheduler)
+    with pytest.raises(RuntimeError, match="no claim"):
+        await scheduler.start()
+    kinds = [type(each) for each in seen.events if isinstance(each, WorkerStarted | WorkerStopped)]
+    assert kinds == [WorkerStarted, WorkerStopped]
+    assert not scheduler.is_running
+
+
 async def test_start_and_shutdown_are_no_ops_when_repeated(make: Make) -> None:
     scheduler = make()
     seen = Recorder(scheduler)
