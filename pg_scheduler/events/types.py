@@ -54,7 +54,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted(Event):
-    """A Scheduler has started and is about to claim jobs, so that it precedes their events."""
+    """A Scheduler has started and is about to claim jobs. No event of a job precedes it."""
 
     worker_id: str
     """The id of the Scheduler's worker."""
