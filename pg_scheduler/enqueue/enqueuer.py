@@ -30,12 +30,17 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
 from pg_scheduler.telemetry.meter import Meter
 
-__all__ = ["Enqueuer"]
+__all__ = ["Enqueuer", "needs_due_time"]
 
 R = TypeVar("R")
 
 METER_BATCH: Final = 10_000
 """Jobs that are counted before other tasks run: some two milliseconds."""
+
+
+def needs_due_time(job: NewJob, conflict_resolution: ConflictResolution) -> bool:
+    """Return whether a delayed job needs its due time before the statement that inserts it."""
+    return conflict_resolution is ConflictResolution.REPLACE or isinstance(job, ExtendedJob)
 
 
 class Enqueuer:
@@ -113,9 +118,8 @@ class Enqueuer:
         self._store.connections.check_loop()
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
-        if conflict_resolution is ConflictResolution.REPLACE or isinstance(job, ExtendedJob):
-            now = await self._store.jobs.clock(connection=connection)
-            due = job.due_at(now + timedelta(seconds=delay_s))
+        if needs_due_time(job, conflict_resolution):
+            due = await self.at_due_time(job, delay_s, connection)
             return await self.insert(due, conflict_resolution, connection)
         publishes = connection is None and self._events.wants(JobScheduled)
         called_at = await self._store.jobs.clock() if publishes else None  # a failure leaves no job behind
@@ -135,6 +139,12 @@ class Enqueuer:
         if inserted and connection is None and self._meter is not None:
             self._meter.record_scheduled(job.job_name)
         return job.job_id
+
+    async def at_due_time(self, job: NewJob, delay_s: float, connection: Connection | None) -> NewJob:
+        """Return a job with its due time, a delay from now by the clock of the database, and its final id."""
+        self._store.connections.check_loop()
+        now = await self._store.jobs.clock(connection=check_connection(connection))
+        return job.due_at(now + timedelta(seconds=delay_s))
 
     async def _find_or_insert(
         self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from pg_scheduler.enqueue.bulk import PREPARE_BATCH
-from pg_scheduler.enqueue.enqueuer import Enqueuer
+from pg_scheduler.enqueue.enqueuer import Enqueuer, needs_due_time
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.metadata import with_trace
@@ -109,6 +109,9 @@ class SendingEnqueuer:
         connection: Connection | None,
     ) -> str:
         """Insert one validated job that is due after a delay, as ``Enqueuer.enqueue()``."""
+        if needs_due_time(job, conflict_resolution):  # its id may follow from the time
+            due = await self.enqueuer.at_due_time(job, delay_s, connection)
+            return await self.insert(due, conflict_resolution, connection)
         call = _call_of(job, datetime.now(UTC) + timedelta(seconds=delay_s))
         with self._sender.sending(call):
             job = self._sender.add(job, call)

@@ -27,6 +27,7 @@ from pg_scheduler import (
     ScheduledCall,
     Scheduler,
     Snooze,
+    Unique,
     call,
     current_job,
     periodic,
@@ -493,6 +494,18 @@ async def test_every_way_to_store_a_job_adds_the_headers(make: Make, pool: async
     unique = await scheduler.get_job(ids[5] or "")
     assert unique is not None
     assert unique.unique_key == "one"
+
+
+async def test_headers_receive_the_id_of_the_time_span_of_a_delayed_job(make: Make) -> None:
+    trail = Trail()
+    scheduler = make(middleware=[trail])
+    scheduler.register(nothing, name="middleware.unique", unique=Unique(per=timedelta(hours=1)))
+    await scheduler.initialize_db()
+    job_id = await scheduler.enqueue("middleware.unique", delay=7200)
+    stored = await scheduler.get_job(job_id)
+    assert stored is not None
+    (scheduled,) = trail.scheduled
+    assert (scheduled.job_id, scheduled.execution_time) == (job_id, stored.execution_time)
 
 
 async def test_jobs_of_schedules_and_of_run_job_have_the_headers(pool: asyncpg.Pool) -> None:

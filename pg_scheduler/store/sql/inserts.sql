@@ -39,8 +39,8 @@ FROM (
     )
 ) AS new
 
--- A longer wait for a lock than $14 milliseconds ends the statement; NULL leaves the session's setting. It is set
--- before the first row is inserted, for the rest of the transaction.
+-- A longer wait for a lock than $14, such as '10ms', fails the statement; NULL leaves the setting of the session. It is
+-- set before the first row is inserted, for the rest of the transaction.
 
 -- fragment: limited_wait
 WHERE (SELECT $14::text IS NULL OR set_config('lock_timeout', $14, true) IS NOT NULL)
