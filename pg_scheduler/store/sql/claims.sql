@@ -182,17 +182,15 @@ WITH worker AS (
     WHERE worker_id = $1 AND lease_until > coalesce($4, now())
     FOR KEY SHARE
 ),
-level (priority, since, after, read_before) AS (
-    VALUES
-        ({critical}, coalesce($7::timestamptz, {first_instant}), ($11::text[])[1],
-            pg_stat_get_xact_tuples_returned(to_regclass($12::text))),
-        ({high}, coalesce($8::timestamptz, {first_instant}), ($11::text[])[2], 0),
-        ({normal}, coalesce($9::timestamptz, {first_instant}), ($11::text[])[3], 0),
-        ({low}, coalesce($10::timestamptz, {first_instant}), ($11::text[])[4], 0)
-),
 due AS (
     SELECT job.ctid
-    FROM level
+    FROM (
+        VALUES
+            ({critical}, coalesce($7::timestamptz, {first_instant}), ($11::text[])[1]),
+            ({high}, coalesce($8::timestamptz, {first_instant}), ($11::text[])[2]),
+            ({normal}, coalesce($9::timestamptz, {first_instant}), ($11::text[])[3]),
+            ({low}, coalesce($10::timestamptz, {first_instant}), ($11::text[])[4])
+    ) AS level (priority, since, after)
     CROSS JOIN LATERAL (
         SELECT ctid
         FROM {schema}scheduled_jobs
@@ -224,11 +222,20 @@ claimed AS (
     RETURNING {claim_columns}
 )
 SELECT claimed.*, next.due, coalesce($4, now()) AS at,
-    pg_stat_get_xact_tuples_returned(to_regclass($12)) - (SELECT max(read_before) FROM level) AS read
+    pg_stat_get_xact_tuples_returned(to_regclass($12)) - next.read_before AS read
 FROM (
-    SELECT extract(epoch FROM min(job.execution_time) - coalesce($4, now()))::double precision AS due
-    FROM level
-    CROSS JOIN LATERAL (
+    SELECT
+        extract(epoch FROM min(job.execution_time) - coalesce($4, now()))::double precision AS due,
+        max(level.read_before) AS read_before
+    FROM (
+        VALUES
+            ({critical}, coalesce($7, {first_instant}), ($11)[1],
+                pg_stat_get_xact_tuples_returned(to_regclass($12::text))),
+            ({high}, coalesce($8, {first_instant}), ($11)[2], 0),
+            ({normal}, coalesce($9, {first_instant}), ($11)[3], 0),
+            ({low}, coalesce($10, {first_instant}), ($11)[4], 0)
+    ) AS level (priority, since, after, read_before)
+    LEFT JOIN LATERAL (
         SELECT execution_time
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
@@ -241,7 +248,7 @@ FROM (
           AND ctid <> ALL (ARRAY (SELECT ctid FROM due))
         ORDER BY execution_time
         LIMIT 1
-    ) AS job
+    ) AS job ON TRUE
 ) AS next
 LEFT JOIN claimed ON TRUE;
 
