@@ -313,7 +313,7 @@ def test_public_value_has_its_fields_in_the_documented_order(value: type, first_
 
 
 PRIVATE_PACKAGES = {"api", "enqueue", "jobs", "schedules", "store", "telemetry", "worker"}
-PRIVATE_MODULES = {"blocking", "foreign", "scheduler", "settings", "sqlbuiltins", "sqltext", "version"}
+PRIVATE_MODULES = {"blocking", "dsn", "foreign", "scheduler", "settings", "sqlbuiltins", "sqltext", "version"}
 """Modules whose public names `pg_scheduler` exports."""
 
 COMMAND_LINE = {"__main__", "cli"}

@@ -23,14 +23,14 @@ TIMEOUT_S: Final = 60.0
 
 
 def open_dashboard(link: str) -> OpenerDirector:
-    """Open the one-time link, read the overview and the files that it names, and return the browser.
+    """Send the form of the one-time link, read the overview and its files, and return the browser.
 
     Raises:
         DevError: The page is another one, or has no style sheet or script.
         urllib.error.URLError: An address cannot be read.
     """
     browser = build_opener(HTTPCookieProcessor())
-    with browser.open(link, timeout=TIMEOUT_S) as answer:
+    with browser.open(link, data=b"", timeout=TIMEOUT_S) as answer:  # a POST
         page, address = answer.read().decode(), answer.geturl()
     if "Overview" not in page:
         raise DevError(f"{link} is not the overview: {page}")

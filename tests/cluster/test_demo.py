@@ -56,7 +56,7 @@ def test_demo_completes_every_job_exactly_once_and_then_serves_the_dashboard() -
 
 
 def read_until(link: str, text: str) -> str:
-    """Open the one-time link, and read its page about errors until it contains the text."""
+    """Send the form of the one-time link, and read its page about errors until it contains the text."""
     browser = open_dashboard(link)
     page, deadline = "", time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
