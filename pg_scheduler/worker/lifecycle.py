@@ -58,11 +58,9 @@ class Lifecycle:
             self._stopped.clear()
             runtime = await self._build()
             self.runtime = runtime
-            is_announced = False
 
             def announce() -> None:
-                nonlocal is_announced
-                is_announced = True
+                self.is_running = True
                 self._events.publish(WorkerStarted(self.worker_id, identity=runtime.config.identity))
 
             try:
@@ -70,10 +68,10 @@ class Lifecycle:
                 await self._stop_if_broken(runtime)
             except BaseException:  # whatever it was, nothing runs
                 self.runtime = None
-                if is_announced:
+                if self.is_running:
+                    self.is_running = False
                     self._events.publish(WorkerStopped(self.worker_id))
                 raise
-            self.is_running = True
 
     async def shutdown(self) -> None:
         """Stop the parts; a no-op while they do not run."""
@@ -108,8 +106,8 @@ class Lifecycle:
     def _break_down(self, event: Event) -> None:
         if isinstance(event, ServiceFaulted) and self.fault is None:
             self.fault = event.error
-        if self.is_running and self._stopping is None:
-            self._begin_shutdown()
+        if self.is_running and self._stopping is None and not self._starting.locked():
+            self._begin_shutdown()  # else the start or the shutdown in progress stops the parts
 
     async def _stop_if_broken(self, runtime: Runtime) -> None:
         if self.fault is not None:  # a part broke while later ones were starting
