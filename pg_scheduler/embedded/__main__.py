@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,13 +23,14 @@ def _run(command: list[str], environment: Mapping[str, str]) -> int:
 
     The command receives Ctrl-C as well and may continue, as psql does.
     """
-    with subprocess.Popen(command, env=environment) as process:
-        while True:
-            try:
-                code = process.wait()
-            except KeyboardInterrupt:
-                continue
-            return code if code >= 0 else SIGNAL_EXIT_CODE - code
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # which the command would inherit; a handler it does not
+        signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    try:
+        code = subprocess.call(command, env=environment)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else SIGNAL_EXIT_CODE - code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
