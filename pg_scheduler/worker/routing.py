@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
 
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.executors import ASYNC
@@ -106,7 +105,9 @@ class Routing:
                     near = most_similar(pattern, names)
                     hint = "see scheduler.register()" if near is None else f"did you mean {near!r}?"
                     message = "%s=%r matches no registered function; %s"
-                    logger.warning(message, option, pattern, hint, extra=self._fields())
+                    logger.warning(
+                        message, option, pattern, hint, extra=record_fields(worker_id=self._worker_id)
+                    )
 
     def _warn_of_executors(self) -> None:
         """Log which functions have no executor here, once; functions may be registered at any time."""
@@ -116,12 +117,9 @@ class Routing:
                 "executor %r is missing here, so jobs of %s are left to other workers; pass executors=",
                 executor,
                 ", ".join(name for _, name in found),
-                extra=self._fields(),
+                extra=record_fields(worker_id=self._worker_id),
             )
         self._warned = missing
-
-    def _fields(self) -> dict[str, Any]:
-        return record_fields(worker_id=self._worker_id)
 
     def _is_claimed(self, name: str, paused: Collection[str]) -> bool:
         task = self._tasks.resolve(name)

@@ -274,8 +274,8 @@ async def test_run_job_raises_the_cause_when_the_result_arrives_before_the_event
     results, has_raised = scheduler._store.results, asyncio.Event()
     settle = results.settle
 
-    async def settle_slowly(*args: Any) -> set[str]:
-        accepted = await settle(*args)
+    async def settle_slowly(*args: Any, **options: Any) -> set[str]:
+        accepted = await settle(*args, **options)
         await has_raised.wait()
         return accepted
 
