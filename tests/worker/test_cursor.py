@@ -101,6 +101,14 @@ def test_cursor_does_not_change_a_position_that_a_claim_uses(seconds: list[float
     assert given == [NOON, None, None, None]
 
 
+def test_cursor_at_the_start_stays_there_when_a_time_is_announced(seconds: list[float]) -> None:
+    """The object tells the claimer that no claim from the start has to follow."""
+    cursor = ClaimCursor()
+    cursor.since()
+    cursor.return_to(NOON)
+    assert cursor.since() is FROM_THE_START
+
+
 def test_cursor_starts_from_the_beginning_when_it_is_too_old(seconds: list[float]) -> None:
     cursor = ClaimCursor()
     cursor.since()

@@ -66,7 +66,7 @@ class ClaimCursor:
         ):
             self.is_kept = False
             self._since, self.after, self._reset_at = FROM_THE_START, NO_IDS, time.monotonic()
-        elif self._earlier is not None:
+        elif self._earlier is not None and self._since is not FROM_THE_START:
             self._move_back(self._earlier)
         self._earlier = None
         return self._since
