@@ -47,7 +47,6 @@ class ClaimRepository:
     def __init__(self, statements: Statements, results: ResultRepository) -> None:
         self._statements = statements
         self._results = results
-        self._index: str | None = None
 
     async def exchange(
         self,
@@ -61,6 +60,7 @@ class ClaimRepository:
         after: Sequence[str] = NO_IDS,
         crashed: bool = True,
         isolated_from: int = 1,
+        counts: bool = False,
     ) -> ExchangeResult:
         """Write completions and claim due jobs, in one round trip.
 
@@ -76,12 +76,14 @@ class ClaimRepository:
             after: The ids to begin at, of those instants.
             crashed: Whether to claim a crashed job. One claim takes one such job at most.
             isolated_from: The number of workers that died under a job that counts as crashed.
+            counts: Whether to count the index entries that it reads.
         """
         now = self._statements.now
         ids = [claim.job_id for claim in completed]
         attempt = completed[0].attempt if completed else 0
         about = worker_id, names, limit, now
-        options = *since, keep, after, crashed, self._index or await self._claim_index(), isolated_from
+        index = await self._claim_index() if counts else None
+        options = *since, keep, after, crashed, index, isolated_from
         locked: set[str] = set()
         try:
             rows = await self._statements.fetch("exchange_jobs", *about, ids, attempt, *options)
@@ -134,8 +136,7 @@ class ClaimRepository:
 
     async def _claim_index(self) -> str:
         """Return the name of the claim index, whose entries are counted."""
-        self._index = qualify("{schema}scheduled_jobs_claim", await self._statements.schema())
-        return self._index
+        return qualify("{schema}scheduled_jobs_claim", await self._statements.schema())
 
     async def claim(
         self,
@@ -143,12 +144,10 @@ class ClaimRepository:
         names: Sequence[str],
         limit: int,
         *,
-        since: ClaimPosition = FROM_THE_START,
-        after: Sequence[str] = NO_IDS,
         crashed: bool = True,
         isolated_from: int = 1,
     ) -> ExchangeResult:
-        """Claim due jobs at half the cost of an exchange.
+        """Claim due jobs from the start of the index, at half the cost of an exchange.
 
         Expired and crashed jobs are left to an exchange, which also checks the liveness locks.
 
@@ -156,20 +155,16 @@ class ClaimRepository:
             worker_id: The worker.
             names: The names of jobs that it can run.
             limit: The maximum number of jobs to claim.
-            since: Where the search for due jobs begins.
-            after: The ids to begin at, of those instants.
             crashed: Whether a crashed job counts as the next one that is due.
             isolated_from: The number of workers that died under a job that counts as crashed.
         """
         now = self._statements.now
-        position = *since, after, self._index or await self._claim_index()
         rows = await self._statements.fetch(
-            "claim_jobs", worker_id, names, limit, now, crashed, isolated_from, *position
+            "claim_jobs", worker_id, names, limit, now, crashed, isolated_from
         )
         jobs = [Claim._make(row[:CLAIM_COLUMNS]) for row in rows if row["job_id"] is not None]
         jobs.sort(key=START_ORDER)
-        first = rows[0]
-        return ExchangeResult(jobs, [], first["due"], at=first["at"], read=first["read"] or 0)
+        return ExchangeResult(jobs, [], rows[0]["due"])
 
     async def claim_one(self, worker_id: str, job_id: str) -> Claim | None:
         """Claim a pending job by hand, whenever it is due; None unless it is free and the lease is valid."""

@@ -75,8 +75,9 @@ class ExchangeResult:
             consequences, or its row is locked.
         silence: Whether the liveness lock of another worker is free.
         crashed: The id of the claimed or expired crashed job; None if there is none.
-        read: The number of entries of the claim index that were read, those of dead rows included.
-        at: The server's time.
+        read: The number of entries of the claim index that were read, those of dead rows included; 0 if they
+            were not counted.
+        at: The server's time; None after a cheaper claim.
     """
 
     jobs: list[Claim]

@@ -42,9 +42,7 @@ TYPES = {
     + ", timestamptz" * 4
     + ", bool, text[], bool, text, integer",
     "find_claimable": "text[], bool, integer" + ", timestamptz" * 4 + ", text[], text",
-    "claim_jobs": "text, text[], integer, timestamptz, bool, integer"
-    + ", timestamptz" * 4
-    + ", text[], text",
+    "claim_jobs": "text, text[], integer, timestamptz, bool, integer",
     "explain_expiry": "text, text[], text[], timestamptz",
     "complete_unlocked": "text, timestamptz, text[], integer, bool",
     "oversized_due": "text[], integer, timestamptz, bigint, integer",
@@ -123,7 +121,7 @@ VALUES = {
     + ", '-infinity'" * 4
     + f", true, {NONE}, true, {INDEX}, 1",
     "find_claimable": "'{other}', true, 1" + f", {INSTANT}" * 4 + f", {NONE}, {INDEX}",
-    "claim_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, true, 1" + ", '-infinity'" * 4 + f", {NONE}, {INDEX}",
+    "claim_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, true, 1",
     "explain_expiry": f"'w1', '{{{NAME}}}', {IDS}, {INSTANT}",
     "complete_unlocked": f"'w1', {INSTANT}, {IDS}, 1, true",
     "oversized_due": f"'{{{NAME}}}', 100, {INSTANT}, 0, NULL",

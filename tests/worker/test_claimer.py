@@ -735,7 +735,7 @@ async def test_claimer_claims_cheaply_when_it_is_notified(
         [new_job("a"), *([new_job("old", execution_time=past, misfire_grace_time=0)] if expired else [])]
     )
     statements = noted(known)
-    claimer.rescan()
+    claimer.announce(now())
     assert (await claimer.run_once() == 0) is expired
     assert statements == ["claim_jobs"]
     assert executor.in_flight.held() == {"a": 1}
@@ -751,7 +751,7 @@ async def test_claimer_looks_for_silent_workers_when_it_is_notified_often(known:
     statements = noted(known)
     async with asyncio.timeout(PATIENCE):
         while statements.count("exchange_jobs") < 3 or statements.count("claim_jobs") < 3:
-            claimer.rescan()
+            claimer.announce(now())
             await claimer.run_once()
 
 
@@ -781,7 +781,7 @@ async def test_claimer_quarantines_an_unreadable_row_when_notifications_keep_arr
         await connection.execute("UPDATE scheduled_jobs SET crash_count = 2")
     await insert_unreadable(dsn)
     for _ in range(4):
-        claimer.rescan()
+        claimer.announce()
         await claimer.run_once()
     assert await statuses(known.store, "unreadable") == ["failed"]
     assert known.in_flight.held() == {"a": 1}

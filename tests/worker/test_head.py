@@ -18,8 +18,9 @@ from pg_scheduler.jobs.outcome import RetryOutcome
 from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START
+from pg_scheduler.worker.pipeline import claimer as claimer_module
 from pg_scheduler.worker.pipeline import head as module
-from pg_scheduler.worker.pipeline.claimer import Claimer, ClaimerOptions
+from pg_scheduler.worker.pipeline.claimer import COUNT_INTERVAL_S, Claimer, ClaimerOptions
 from pg_scheduler.worker.pipeline.cursor import MANY_ENTRIES, MAX_AGE_S
 from pg_scheduler.worker.pipeline.head import PAUSE_RATIO, HeadScanner
 from pg_scheduler.worker.service import NEVER
@@ -170,6 +171,43 @@ async def test_claimer_claims_a_job_next_that_is_announced_with_an_earlier_time(
     known.signals.due(due)
     await bench.claimer.run_once()
     assert known.in_flight.held() == {"late": 1}
+
+
+async def test_claimer_counts_index_entries_once_a_second_and_when_it_begins_at_the_start_again(
+    known: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look up the index costs 4 us a claim."""
+    moment, counted = [1000.0], []
+    monkeypatch.setattr(claimer_module, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+    known.lease.renewed(moment[0])
+    exchange = known.store.claims.exchange
+
+    async def noted(*args: Any, counts: bool, **values: Any) -> Any:
+        counted.append(counts)
+        return await exchange(*args, counts=counts, **values)
+
+    monkeypatch.setattr(known.store.claims, "exchange", noted)
+    claimer = known.claimer(known.executor())
+    for _ in range(2):
+        await claimer.run_once()
+    moment[0] += COUNT_INTERVAL_S
+    await claimer.run_once()
+    claimer.rescan()
+    await claimer.run_once()
+    assert counted == [True, False, True, True]
+
+
+async def test_claimer_begins_at_its_position_also_when_it_expects_a_job(
+    known: Parts, dsn: str, seconds: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cheaper statement claims from the start of the index."""
+    bench = await behind_crowd(known, dsn)
+    monkeypatch.delattr(known.store.claims.__class__, "claim")
+    due = now()
+    await known.store.jobs.insert([new_job("a", execution_time=due)])
+    known.signals.due(due)
+    await bench.claimer.run_once()
+    assert known.in_flight.held() == {"a": 1}
 
 
 async def test_claimer_claims_a_job_that_is_announced_during_a_claim(

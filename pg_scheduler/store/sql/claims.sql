@@ -19,10 +19,10 @@
 -- The last row also holds the seconds until the next job is due, if fewer jobs were found than asked for.
 -- They are negative for a due job that could not be claimed: its row is locked, or the lease expired. Claims
 -- and answer share one snapshot, so no job becomes due unseen between them. "silence" is true if the liveness
--- lock of another worker is free. "read" is the number of entries of the claim index ($14) that the claim read: of
--- dead rows too, so a claim that is not full learns what its position costs. The execution_time of the last row is
--- the server's time: a column of its own would be in every row. Nothing sorts the rows, so that claims are sent while
--- completions are still being written.
+-- lock of another worker is free. "read" is the number of entries of the claim index ($14) that the claim read, those
+-- of dead rows included; NULL where $14 is NULL, since to look up the index costs 4 us. The execution_time of the last
+-- row is the server's time: a column of its own would be in every row. Nothing sorts the rows, so that claims are sent
+-- while completions are still being written.
 --
 -- Of crashed jobs, under which $15 workers died or more, at most one is claimed, and none unless $13. Its id is in
 -- the last row. The others stay pending, so that the next death of a worker counts for one of them only.
@@ -169,13 +169,12 @@ FROM (
 -- name: claim_jobs
 -- route: dedicated
 -- timeout: hot
--- Claim at most $3 due jobs of the names $2 from a position ($7 to $10, and the ids $11), as exchange_jobs does, at
--- half its cost.
+-- Claim at most $3 due jobs of the names $2 from the start of the index, as exchange_jobs does, at half its cost.
 --
 -- It is for an idle worker that expects a job. The parts of exchange_jobs are set up at each execution, whatever
 -- they find; the other ones can wait for the next poll. Expired and crashed jobs are left to exchange_jobs. There is
 -- always a row. It holds the seconds until the next job is due, also if more than $3 jobs are. Crashed jobs,
--- under which $6 workers died or more, count only where $5. "at" and "read", with the index $12, are as there.
+-- under which $6 workers died or more, count only where $5.
 WITH worker AS (
     SELECT lease_until
     FROM {schema}scheduler_workers
@@ -184,20 +183,14 @@ WITH worker AS (
 ),
 due AS (
     SELECT job.ctid
-    FROM (
-        VALUES
-            ({critical}, coalesce($7::timestamptz, {first_instant}), ($11::text[])[1]),
-            ({high}, coalesce($8::timestamptz, {first_instant}), ($11::text[])[2]),
-            ({normal}, coalesce($9::timestamptz, {first_instant}), ($11::text[])[3]),
-            ({low}, coalesce($10::timestamptz, {first_instant}), ($11::text[])[4])
-    ) AS level (priority, since, after)
+    FROM {levels}
     CROSS JOIN LATERAL (
         SELECT ctid
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
           AND blocked_on IS NULL
           AND priority = level.priority
-          AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
+          AND execution_time >= {first_instant}
           AND execution_time <= coalesce($4, now())
           AND status = 'pending'
           AND coalesce(function, job_name) = ANY ($2)
@@ -221,34 +214,24 @@ claimed AS (
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM due))
     RETURNING {claim_columns}
 )
-SELECT claimed.*, next.due, coalesce($4, now()) AS at,
-    pg_stat_get_xact_tuples_returned(to_regclass($12)) - next.read_before AS read
+SELECT claimed.*, next.due
 FROM (
-    SELECT
-        extract(epoch FROM min(job.execution_time) - coalesce($4, now()))::double precision AS due,
-        max(level.read_before) AS read_before
-    FROM (
-        VALUES
-            ({critical}, coalesce($7, {first_instant}), ($11)[1],
-                pg_stat_get_xact_tuples_returned(to_regclass($12::text))),
-            ({high}, coalesce($8, {first_instant}), ($11)[2], 0),
-            ({normal}, coalesce($9, {first_instant}), ($11)[3], 0),
-            ({low}, coalesce($10, {first_instant}), ($11)[4], 0)
-    ) AS level (priority, since, after, read_before)
-    LEFT JOIN LATERAL (
+    SELECT extract(epoch FROM min(job.execution_time) - coalesce($4, now()))::double precision AS due
+    FROM {levels}
+    CROSS JOIN LATERAL (
         SELECT execution_time
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
           AND blocked_on IS NULL
           AND priority = level.priority
-          AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
+          AND execution_time >= {first_instant}
           AND status = 'pending'
           AND coalesce(function, job_name) = ANY ($2)
           AND ($5::boolean OR crash_count < $6::integer)
           AND ctid <> ALL (ARRAY (SELECT ctid FROM due))
         ORDER BY execution_time
         LIMIT 1
-    ) AS job ON TRUE
+    ) AS job
 ) AS next
 LEFT JOIN claimed ON TRUE;
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import ClassVar, Final, Protocol
 
 from pg_scheduler.errors import DatabaseUnavailableError
@@ -38,6 +38,9 @@ __all__ = ["Claimer", "ClaimerOptions"]
 ISOLATED_FROM: Final = 2
 """The crashes from which a job counts as crashed, unless ``max_crashes`` requires 1. After one death of their
 worker, jobs run again together: it may have been the machine."""
+
+COUNT_INTERVAL_S: Final = 1.0
+"""Seconds between two claims that count the index entries that they read: a count costs a 20th of a claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,7 @@ class Claimer(Service):
         self._expects_job = False  # a notification came, or the next job is due
         self._claimed_cheaply = False
         self._exchange_at = 0.0  # when the next claim checks the liveness locks too
+        self._count_at = 0.0  # when the next one from the start counts what it reads
         self.next_due_at: float | None = None
         """When the next job is due, by the monotonic clock, as the last claim found; None if none is."""
 
@@ -175,9 +179,8 @@ class Claimer(Service):
         self.wake()
 
     def rescan(self) -> None:
-        """Claim from the start of the index, since a due job may precede the cursor."""
-        self.cursor.reset()
-        self._expects_job = True
+        """Claim from the start of the index, since any job may precede the cursor."""
+        self._start_over()
         self.wake()
 
     def reconcile_claims(self) -> None:
@@ -196,7 +199,7 @@ class Claimer(Service):
         await self._pacing.reach_due_time()
         if (names := self._names()) is not self._searched_names:
             self._searched_names = names
-            self.cursor.reset()
+            self._start_over()
         since = self.cursor.since()
         is_at_start = since is FROM_THE_START
         sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
@@ -237,7 +240,10 @@ class Claimer(Service):
     ) -> ExchangeResult:
         """Claim by the cheaper statement if a job is expected, else also look for what needs attention."""
         self._claimed_cheaply = (
-            self._expects_job and sent_at < self._exchange_at and not self._results.has_completions
+            self._expects_job
+            and sent_at < self._exchange_at
+            and since is FROM_THE_START
+            and not self._results.has_completions
         )
         self._expects_job = False
         try:
@@ -246,19 +252,22 @@ class Claimer(Service):
                     self._worker_id,
                     self._names(),
                     limit,
-                    since=since,
-                    after=self.cursor.after,
                     crashed=crashed,
                     isolated_from=self.isolated_from,
                 )
-            self._exchange_at = sent_at + self._polling.max_interval
-            return await self._exchange(limit, since, crashed=crashed)
+            self._exchange_at = sent_at + self.cursor.max_age_s
+            counts = since is FROM_THE_START and sent_at >= self._count_at
+            if counts:
+                self._count_at = sent_at + COUNT_INTERVAL_S
+            return await self._exchange(limit, since, crashed=crashed, counts=counts)
         except BaseException:  # whatever it was: results do not wait for the next claim
             self._may_have_unacknowledged = True
             self._results.claims_follow = False
             raise
 
-    async def _exchange(self, limit: int, since: ClaimPosition, *, crashed: bool) -> ExchangeResult:
+    async def _exchange(
+        self, limit: int, since: ClaimPosition, *, crashed: bool, counts: bool
+    ) -> ExchangeResult:
         """Send completions and receive claims; report what else the response contains."""
         with self._results.completions() as completions:
             answer = await self._claims.exchange(
@@ -271,6 +280,7 @@ class Claimer(Service):
                 after=self.cursor.after,
                 crashed=crashed,
                 isolated_from=self.isolated_from,
+                counts=counts,
             )
             completions.refused = answer.refused
         if answer.silence:
@@ -288,7 +298,7 @@ class Claimer(Service):
         self, answer: ExchangeResult, found: Sequence[Claim], *, is_full: bool, is_at_start: bool
     ) -> bool:
         """Move the cursor behind what a claim has found; return whether nothing else is left to claim now."""
-        if is_at_start and self.cursor.is_crowded(answer.read - len(found)):
+        if self.cursor.is_crowded(answer.read - len(found)):
             self.cursor.is_kept = True
             self._signals.head_skipped()
         if is_full:
@@ -299,19 +309,15 @@ class Claimer(Service):
                 self.cursor.reset()  # jobs may lie before the cursor: scan for them before sleeping
             return is_at_start
         if answer.at is not None and answer.crashed is None:
-            # What the cheaper statement leaves, the next claim takes.
-            left_s = min(answer.due_in or 0.0, 0.0) if self._claimed_cheaply else 0.0
-            self.cursor.pass_until(
-                answer.at + timedelta(seconds=left_s), is_notified=self._signals.notifications_up.is_set
-            )
+            self.cursor.pass_until(answer.at, is_notified=self._signals.notifications_up.is_set)
         return True
 
     def _start_over(self) -> None:
-        """Begin the next claim at the start of the index, like the search for a row that fails it.
+        """Begin the next claim at the start of the index, and leave out no job as the cheaper statement does.
 
-        The cheaper statement leaves out jobs that the search includes.
+        The claim also counts the entries that it reads: there may be many.
         """
-        self._exchange_at = 0.0
+        self._exchange_at = self._count_at = 0.0
         self.cursor.reset()
 
     async def _release_unacknowledged(self) -> None:
@@ -325,7 +331,7 @@ class Claimer(Service):
             raise
         if job_ids:
             self._events.publish(JobsReclaimed(tuple(job_ids), ()))
-            self.cursor.reset()
+            self._start_over()
 
     async def _quarantine_unreadable(self) -> None:
         """Fail the due jobs whose rows cannot be read: each would end every claim."""

@@ -1,8 +1,9 @@
 """The position in the claim index from which the next claim begins, for each priority.
 
 A claim that begins at the start of the index reads running rows, rows of functions that are unknown here, and
-dead rows that another session's snapshot keeps. A claim counts the entries that it reads. While these are
-few, claims begin at the start, and only those that follow a full claim begin where that one ended.
+dead rows that another session's snapshot keeps. Once a second a claim from the start counts the entries that
+it reads. While these are few, claims begin at the start, and only those that follow a full claim begin where
+that one ended.
 
 Once a claim from the start has read many entries, the position is kept:
 
