@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+import asyncpg
+
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import Event, JobCancelled
 from pg_scheduler.events.types import BY_CALLER
@@ -15,10 +17,11 @@ from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.store.audit import AuditRepository
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences
+from pg_scheduler.store.due import due_message
 from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.store.searches import Condition, Scan, SearchRepository
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.store.types import DUE, HEARTBEAT_REQUEST, JobFilters
+from pg_scheduler.store.types import HEARTBEAT_REQUEST, JobFilters
 from pg_scheduler.store.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
 
 __all__ = ["Batch", "BatchJob", "BulkAction", "BulkRepository", "StaleRunError"]
@@ -202,7 +205,7 @@ class BulkRepository:
                 return await self._cancel(job_ids, connection)
             case BulkAction.RETRY:
                 rows = await self._statements.fetch("retry_jobs", job_ids, now, on=connection)
-                return _due([row["job_id"] for row in rows])
+                return _due(rows)
             case BulkAction.DELETE:
                 rows = await self._statements.fetch("delete_jobs", job_ids, on=connection)
                 return _Effects([row["job_id"] for row in rows if row["changed"]])
@@ -210,7 +213,7 @@ class BulkRepository:
                 rows = await self._statements.fetch(
                     "move_jobs", job_ids, batch.to, batch.by_s, now, on=connection
                 )
-                return _due([row["job_id"] for row in rows if row["changed"]])
+                return _due([row for row in rows if row["changed"]])
 
     async def _cancel(self, job_ids: Sequence[str], connection: Connection) -> _Effects:
         now, reason = self._statements.now, f"cancelled by {self._statements.author.actor}"
@@ -230,8 +233,12 @@ class BulkRepository:
         )
 
 
-def _due(job_ids: Sequence[str]) -> _Effects:
-    return _Effects(job_ids, [DUE] if job_ids else ())
+def _due(rows: Sequence[asyncpg.Record]) -> _Effects:
+    """Return the effects of making jobs due at another time."""
+    if not rows:
+        return _Effects()
+    due = min(row["execution_time"] for row in rows)
+    return _Effects([row["job_id"] for row in rows], [due_message("", due)])
 
 
 def _checks(worker_ids: Iterable[str | None]) -> list[str]:

@@ -16,6 +16,7 @@ from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.inspect import ChangeOutcome, Inspector, Progress, SearchError
 from pg_scheduler.store.author import Author, acting_as
 from pg_scheduler.store.bulk import MAX_RECORDED_BYTES
+from pg_scheduler.store.due import due_message
 from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
 
@@ -177,21 +178,25 @@ async def test_retry_leaves_completed_jobs_unless_the_search_names_them(
     assert await statuses(pool) == {"pending": 7}
 
 
-async def test_retried_jobs_are_due_now_and_keep_their_attempts(
+async def test_retried_jobs_are_due_now_keep_their_attempts_and_are_announced_with_their_time(
     inspector: Inspector, pool: asyncpg.Pool, dsn: str
 ) -> None:
     await fill(pool, 1)
     await pool.execute("UPDATE scheduled_jobs SET attempt = 7, retry_count = 3, crash_count = 2")
     listener = await asyncpg.connect(dsn)
-    received = asyncio.Event()
+    received: asyncio.Queue[str] = asyncio.Queue()
     channel = await inspector._store.locks.channel()
-    await listener.add_listener(channel, lambda *_: received.set())
+    await listener.add_listener(channel, lambda *args: received.put_nowait(str(args[3])))
     await last_of(inspector.retry_jobs(ids=["j00001"]))
     job = await inspector.get_job("j00001")
     assert job is not None
     assert (job.status, job.attempt, job.retry_count, job.crash_count) == (JobStatus.PENDING, 7, 0, 0)
     assert job.execution_time < DUE
-    await asyncio.wait_for(received.wait(), PATIENCE)
+    message = await asyncio.wait_for(received.get(), PATIENCE)
+    assert message == due_message("", job.execution_time)
+    past = DUE - 10**6 * HOUR
+    await last_of(inspector.move_jobs(ids=["j00001"], to=past))
+    assert await asyncio.wait_for(received.get(), PATIENCE) == due_message("", past)
     await listener.close()
 
 

@@ -30,7 +30,7 @@ FOR UPDATE;
 
 -- name: retry_jobs
 -- route: caller
--- Make those of the jobs $1 that have finished pending and due now, as retry_job does, and return their ids.
+-- Make those of the jobs $1 that have finished pending and due now, as retry_job does, and return them.
 --
 -- It leaves jobs whose unique key an unfinished job has; of several with one key it takes the first by id.
 WITH found AS (
@@ -55,4 +55,4 @@ free AS (
 UPDATE {schema}scheduled_jobs SET
     {retried_values}
 WHERE job_id = ANY (ARRAY (SELECT job_id FROM free))
-RETURNING job_id;
+RETURNING job_id, execution_time;
