@@ -38,12 +38,14 @@ class Unblocked(NamedTuple):
         free_in: Seconds until one more attempt may start; None if that depends on the end of an attempt.
         jobs: The number of jobs that were unblocked.
         late: The number of them that are past their misfire grace time.
+        due: When the first of them is due; None if there is none.
     """
 
     key: str
     free_in: float | None
     jobs: int
     late: int
+    due: datetime | None
 
 
 class SurplusPosition(NamedTuple):
@@ -176,7 +178,7 @@ class LimitRepository:
         ]
         columns = [[each[n] for each in declared] for n in range(5)]
         rows = await self._statements.fetch("unblock_limited", self._statements.now, *columns, most)
-        return [Unblocked(row["key"], row["free_in"], row["jobs"], row["late"]) for row in rows]
+        return [Unblocked(*(row[name] for name in Unblocked._fields)) for row in rows]
 
     async def blocked_keys(self, after: str, limit: int) -> list[str]:
         """Return limits that block jobs, after this one, in the order of the index."""

@@ -332,9 +332,9 @@ async def test_unblock_takes_the_first_jobs_in_claim_order_for_as_many_as_there_
     await admit(store, [first], (KEY, most(1)))
     await admit(store, [each for each in claims if each is not first], (KEY, most(1)))
     (found,) = await store.limits.unblock({KEY: [[most(1)]]}, 100)
-    assert (found.jobs, found.free_in) == (0, None)
+    assert (found.jobs, found.free_in, found.due) == (0, None, None)
     (found,) = await store.limits.unblock({KEY: [[most(1)], [most(4)]]}, 100)
-    assert (found.key, found.jobs, found.late) == (KEY, 3, 0)
+    assert (found.key, found.jobs, found.late, found.due) == (KEY, 3, 0, NOW - SECOND)
     assert await blocked(pool) == {"low": KEY}
     jobs = (await store.claims.exchange("w1", [NAME], 10)).jobs
     assert [(claim.job_id, claim.attempt) for claim in jobs] == [("late", 2), ("a", 2), ("b", 2)]

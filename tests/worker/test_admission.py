@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -18,7 +19,7 @@ from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.unblocker import Unblocker, UnblockerOptions
 from tests.support.parts import Parts
-from tests.support.worker import Gate, Recorder, claim, new_job, statuses
+from tests.support.worker import Gate, Recorder, claim, new_job, now, statuses
 
 
 class Bench:
@@ -51,6 +52,21 @@ class Bench:
     async def blocked(self, pool: asyncpg.Pool) -> set[str]:
         rows = await pool.fetch("SELECT job_id FROM scheduled_jobs WHERE blocked_on IS NOT NULL")
         return {row[0] for row in rows}
+
+
+async def test_unblocker_announces_the_due_time_of_the_jobs_that_it_unblocks(parts: Parts) -> None:
+    """Without it, workers whose claims do not begin at the start of the index would search for them."""
+    bench = Bench(parts, 1)
+    announced: list[datetime | None] = []
+    parts.signals.jobs_released.connect(announced.append)
+    due = [now() - timedelta(hours=hours) for hours in (3, 2, 1)]
+    claims = await claim(parts.store, *(new_job(f"{n}", execution_time=each) for n, each in enumerate(due)))
+    assert bench.admission.keep_limited(claims) == []
+    await bench.admission.run_once()
+    await bench.end()
+    announced.clear()
+    await bench.unblocker.run_once()
+    assert announced == due[1:]  # after the end of an attempt, and by a scan
 
 
 async def test_admission_releases_undecided_claims_when_it_stops(parts: Parts, seen: Recorder) -> None:

@@ -62,8 +62,8 @@ WHERE due.status = 'pending'
 --
 -- $3 to $6 are the numbers of each limit, by set: the set with the most room decides. To unblock too many is
 -- harmless, because they pass admission control again. The result has a row for each limit with blocked jobs:
--- how many were unblocked, how many of them are past their misfire grace time, and the seconds until one more
--- attempt may start, NULL if that depends on the end of an attempt.
+-- how many were unblocked, how many of them are past their misfire grace time, when the first one is due, and the
+-- seconds until one more attempt may start, NULL if that depends on the end of an attempt.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1, clock_timestamp()) AS at
 ),
@@ -103,10 +103,10 @@ room AS MATERIALIZED (
     GROUP BY each.key
 ),
 first AS MATERIALIZED (
-    SELECT room.key, job.ctid, job.expires_at
+    SELECT room.key, job.ctid, job.expires_at, job.due
     FROM room
     CROSS JOIN LATERAL (
-        SELECT ctid, expires_at
+        SELECT ctid, expires_at, {bounded_due}
         FROM {schema}scheduled_jobs
         WHERE blocked_on = room.key
         ORDER BY priority, execution_time, job_id COLLATE "C"
@@ -119,7 +119,7 @@ unblocked AS (
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM first))
 )
 SELECT room.key, room.free_in, count(first.ctid) AS jobs,
-    count(first.ctid) FILTER (WHERE first.expires_at < coalesce($1, now())) AS late
+    count(first.ctid) FILTER (WHERE first.expires_at < coalesce($1, now())) AS late, min(first.due) AS due
 FROM room
 LEFT JOIN first ON first.key = room.key
 GROUP BY room.key, room.free_in;

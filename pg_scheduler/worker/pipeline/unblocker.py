@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
@@ -174,10 +175,9 @@ class Unblocker(Service):
     async def _unblock(self, limits: Mapping[str, Sequence[Sequence[LimitRow]]]) -> bool:
         if not limits:
             return False
-        size, is_behind, unblocked, late = self._options.batch_size, False, 0, 0
-        for each in await self._limits.unblock(limits, size):
-            unblocked += each.jobs
-            late += each.late
+        size, is_behind = self._options.batch_size, False
+        checked = await self._limits.unblock(limits, size)
+        for each in checked:
             if each.late or each.jobs == size:  # late jobs expire, which leaves room for others
                 self._freed[each.key] = None
                 is_behind = True
@@ -185,7 +185,8 @@ class Unblocker(Service):
                 self._free_at[each.key] = time.monotonic() + each.free_in
             room_in = self._options.scan_interval_s if each.free_in is None else each.free_in
             self.next_room_in = room_in if self.next_room_in is None else min(self.next_room_in, room_in)
-        self._report(unblocked, late)
+        due = min((each.due for each in checked if each.due is not None), default=None)
+        self._report(sum(each.jobs for each in checked), sum(each.late for each in checked), due)
         return is_behind
 
     async def _scan(self) -> bool:
@@ -230,11 +231,11 @@ class Unblocker(Service):
         late, self._late = await self._limits.unblock_late(keys, since, self._options.late_batch_size)
         self._report(late, late)
 
-    def _report(self, unblocked: int, late: int) -> None:
+    def _report(self, unblocked: int, late: int, due: datetime | None = None) -> None:
         if late:
             self._signals.grace_expired()
         if unblocked:
-            self._signals.jobs_released()
+            self._signals.jobs_released(due)
 
     def _next_delay(self, *, is_behind: bool) -> float:
         if is_behind:
