@@ -11,8 +11,9 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
+from pg_scheduler.foreign import is_a
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.triggers.base import SearchLimitError
 
@@ -44,26 +45,21 @@ async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: 
 
     Raises:
         SearchLimitError: It has not returned in time, or an earlier one with this trigger still runs.
-        ValueError: It raised an exception that is no Exception, such as SystemExit.
+        ValueError: It raised StopIteration, or what is no Exception, such as SystemExit.
         Exception: It raised this exception.
     """
     if trigger in _left_behind:
         raise SearchLimitError(f"an earlier search with {trigger[:200]} has not returned yet; {REMEDY}")
-    found: Future[R] = Future()
+    found: Future[tuple[R | None, BaseException | None]] = Future()
 
     def run() -> None:
         if not found.set_running_or_notify_cancel():
             return
+        # An exception is passed on as a value: asyncio's futures do not take each one, or as another one.
         try:
-            result = search()
-        except Exception as error:  # noqa: BLE001 - user code: a trigger of the application
-            found.set_exception(error)
-        except BaseException as error:  # noqa: BLE001 - it would end the process, or cancel the caller
-            failure = ValueError(f"{trigger[:200]} raised {describe(error)}; raise an Exception instead")
-            failure.__cause__ = error
-            found.set_exception(failure)
-        else:
-            found.set_result(result)
+            found.set_result((search(), None))
+        except BaseException as error:  # noqa: BLE001 - user code: a trigger of the application
+            found.set_result((None, error))
 
     threading.Thread(target=run, name="pg_scheduler search", daemon=True).start()
     waiting = asyncio.wrap_future(found)
@@ -71,7 +67,7 @@ async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: 
         for _ in range(waits):
             await asyncio.wait([waiting], timeout=WAIT_S)
             if waiting.done():
-                return waiting.result()
+                return _result_of(trigger, *waiting.result())
         _left_behind[trigger] = found
         found.add_done_callback(lambda _: _left_behind.pop(trigger, None))
     finally:
@@ -80,3 +76,11 @@ async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: 
         f"the search for a fire time with {trigger[:200]} has not returned after {waits * WAIT_S:g} s; "
         f"{REMEDY}"
     )
+
+
+def _result_of(trigger: str, result: R | None, error: BaseException | None) -> R:
+    if error is None:
+        return cast("R", result)
+    if is_a(error, Exception) and not is_a(error, StopIteration):  # which no coroutine can raise
+        raise error
+    raise ValueError(f"{trigger[:200]} raised {describe(error)}; raise a ValueError instead") from error

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, 
 from pydantic import Field as ModelField
 from pydantic_core import CoreSchema, core_schema
 
+from pg_scheduler.foreign import class_name, is_a, is_ctrl_c, message_of
 from pg_scheduler.triggers.kinds import Kind, kind_named
 from pg_scheduler.triggers.part import MAX_DEPTH, MAX_PARTS, Part, parts_of
 
@@ -193,8 +194,14 @@ def _part(value: object) -> Part:
     given = {name.removeprefix("field_"): getattr(model, name) for name in model.model_fields_set - {"kind"}}
     try:
         return known.cls._from_fields(**given)  # noqa: SLF001 - private for users only
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"{kind}: {error}") from error
+    except ValueError:
+        raise
+    except BaseException as error:  # user code: the constructor of a trigger of the application
+        if is_ctrl_c(error):
+            raise
+        text = message_of(error)
+        own = is_a(error, TypeError) or is_a(error, OverflowError)
+        raise ValueError(f"{kind}: {text if own else f'{class_name(error)}: {text}'}") from error
 
 
 def _reason(kind: str, error: ValidationError) -> str:

@@ -124,7 +124,7 @@ async def test_trigger_that_raises_stop_iteration_is_an_error_of_the_call(schedu
 
 
 async def test_trigger_that_exits_the_process_is_an_error_of_the_call(scheduler: Scheduler) -> None:
-    with pytest.raises(ValueError, match="raised SystemExit: 3; raise an Exception instead"):
+    with pytest.raises(ValueError, match="raised SystemExit: 3; raise a ValueError instead"):
         await scheduler.schedules.add(NAME, Exiting())
     assert await scheduler.schedules.list() == []
 

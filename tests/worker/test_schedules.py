@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -60,6 +61,7 @@ from pg_scheduler.jobs.outcome import (
 )
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.schedules.row import read_trigger
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import (
     At,
@@ -116,7 +118,14 @@ class Ending(Trigger):
         "interrupt": KeyboardInterrupt(),
         "cancel": asyncio.CancelledError(),
         "close": GeneratorExit(),
+        "stop": StopIteration(),
+        "cancelled future": concurrent.futures.CancelledError(),
     }
+    unreadable: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.unreadable:
+            raise self.errors[self.name]
 
     def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
         if instant > NOON:
@@ -586,7 +595,21 @@ async def test_trigger_that_raises_what_ends_a_process_pauses_its_own_schedule_o
     broken = await bench.schedules.get("ending")
     assert broken is not None
     assert broken.note is not None
-    assert f"raised {type(Ending.errors[name]).__name__}" in broken.note
+    assert type(Ending.errors[name]).__name__ in broken.note
+    assert await bench.minutes() == [1]
+
+
+@pytest.mark.parametrize("name", Ending.errors)
+async def test_trigger_whose_constructor_raises_pauses_its_own_schedule_only(
+    bench: Bench, seen: Recorder, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.add(Every(MINUTE))
+    await bench.add(Ending(name), schedule_id="ending")
+    read_trigger.cache_clear()
+    monkeypatch.setattr(Ending, "unreadable", True)  # as another release may define it
+    await bench.plan(MINUTE)
+    assert [event.schedule_id for event in seen.of(ScheduleBroken)] == ["ending"]
+    assert [each.schedule_id for each in await bench.schedules.list()] == ["ending", KEY]
     assert await bench.minutes() == [1]
 
 
