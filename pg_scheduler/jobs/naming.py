@@ -6,7 +6,6 @@ import difflib
 import inspect
 import sys
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Final
@@ -30,6 +29,8 @@ FUNCTIONS: Final = (FunctionType, MethodType)
 MAX_COMPARED_LENGTH: Final = 200
 MAX_COMPARED_NAMES: Final = 1000
 """Bounds of ``most_similar()``, which takes some 50 microseconds for each pair of names."""
+
+_main_names: Final[dict[ModuleType, str]] = {}
 
 
 def check_function(func: object, *, decorator: str | None = None, allow_plain: bool = False) -> None:
@@ -82,18 +83,22 @@ def qualified_name(func: JobFunction) -> str:
 
 def module_name(func: JobFunction) -> str:
     """Return the name of the function's module; for a script, the name under which it is imported."""
-    return func.__module__ if func.__module__ != "__main__" else _main_name(sys.modules["__main__"])
+    return func.__module__ if func.__module__ != "__main__" else _main_name()
 
 
-@cache
-def _main_name(main: ModuleType) -> str:
-    if spec := getattr(main, "__spec__", None):
-        return str(spec.name).removesuffix(".__main__")
-    file = getattr(main, "__file__", None)
-    return Path(file).stem if file else "__main__"
+def _main_name() -> str:
+    main = sys.modules["__main__"]
+    if main not in _main_names:
+        if spec := getattr(main, "__spec__", None):
+            _main_names[main] = str(spec.name).removesuffix(".__main__")
+        elif file := getattr(main, "__file__", None):
+            _main_names[main] = Path(file).stem
+        else:  # not yet known: python -m sets the spec after it has imported the package
+            return "__main__"
+    return _main_names[main]
 
 
-_main_name(sys.modules["__main__"])  # a script loses __file__ when its main thread has ended
+_main_name()  # a script loses __file__ when its main thread has ended
 
 
 def check_aliases(aliases: Iterable[str]) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -267,6 +270,29 @@ def test_function_of_main_has_the_name_under_which_main_is_imported(
     monkeypatch.setitem(sys.modules, "__main__", module)
     assert module_name(send) == expected
     assert qualified_name(send) == f"{expected}.send"
+
+
+@pytest.mark.parametrize(("module", "expected"), [("shop.worker", "shop.worker"), ("shop", "shop")])
+def test_function_of_a_module_that_is_run_has_its_name_when_its_package_imports_the_library(
+    tmp_path: Path, module: str, expected: str
+) -> None:
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "__init__.py").write_text("import pg_scheduler\n")
+    for name in ("worker", "__main__"):
+        (package / f"{name}.py").write_text(
+            "from pg_scheduler.jobs.naming import module_name\n"
+            "async def send(): ...\n"
+            "print(module_name(send))\n"
+        )
+    ran = subprocess.run(
+        [sys.executable, "-m", module],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == expected
 
 
 # -- a registry over another ---------------------------------------------------------------------------
