@@ -1,7 +1,7 @@
-"""Inspect what user code raises and returns.
+"""Call user code in a thread, and inspect what it raises and returns.
 
 User code may override whatever an inspection calls, from ``str()`` to ``__class__``, and each of these may
-raise any exception. The functions here never raise: they read past the overrides, or describe the mistake.
+raise any exception. The functions here never raise it: they read past the overrides, or describe the mistake.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from traceback import TracebackException
 from types import TracebackType
 from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
@@ -17,6 +18,8 @@ from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 __all__ = [
     "MAX_MESSAGE_LENGTH",
     "ExcInfo",
+    "Outcome",
+    "call_in_daemon",
     "cause_of",
     "class_name",
     "current_task",
@@ -37,9 +40,31 @@ ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | N
 
 T = TypeVar("T")
 
+Outcome: TypeAlias = tuple[T, None] | tuple[None, BaseException]
+"""What a call returned, or what it raised."""
+
 _qualname: Final = vars(type)["__qualname__"].__get__
 _cause: Final = vars(BaseException)["__cause__"].__get__
 _traceback: Final = vars(BaseException)["__traceback__"].__get__
+
+
+def call_in_daemon(call: Callable[[], T], name: str) -> Future[Outcome[T]]:
+    """Call a function in a thread of its own, which delays neither a shutdown nor the end of the process.
+
+    The future has an exception as a value: asyncio's futures reject StopIteration, take the CancelledError of
+    concurrent.futures for a cancellation, and pass SystemExit on to the event loop.
+    """
+    found: Future[Outcome[T]] = Future()
+    found.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            found.set_result((call(), None))
+        except BaseException as error:  # noqa: BLE001 - user code
+            found.set_result((None, error))
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return found
 
 
 def guarded(inspect: Callable[[], T], fallback: Callable[[str], T]) -> T:

@@ -8,12 +8,11 @@ nor the exit, and further searches of the same trigger are rejected until it ret
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar, cast
 
-from pg_scheduler.foreign import is_a
+from pg_scheduler.foreign import Outcome, call_in_daemon, is_a
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.triggers.base import SearchLimitError
 
@@ -50,24 +49,13 @@ async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: 
     """
     if trigger in _left_behind:
         raise SearchLimitError(f"an earlier search with {trigger[:200]} has not returned yet; {REMEDY}")
-    found: Future[tuple[R | None, BaseException | None]] = Future()
-
-    def run() -> None:
-        if not found.set_running_or_notify_cancel():
-            return
-        # An exception is passed on as a value: asyncio's futures do not take each one, or as another one.
-        try:
-            found.set_result((search(), None))
-        except BaseException as error:  # noqa: BLE001 - user code: a trigger of the application
-            found.set_result((None, error))
-
-    threading.Thread(target=run, name="pg_scheduler search", daemon=True).start()
+    found = call_in_daemon(search, "pg_scheduler search")
     waiting = asyncio.wrap_future(found)
     try:
         for _ in range(waits):
             await asyncio.wait([waiting], timeout=WAIT_S)
             if waiting.done():
-                return _result_of(trigger, *waiting.result())
+                return _result_of(trigger, waiting.result())
         _left_behind[trigger] = found
         found.add_done_callback(lambda _: _left_behind.pop(trigger, None))
     finally:
@@ -78,9 +66,10 @@ async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: 
     )
 
 
-def _result_of(trigger: str, result: R | None, error: BaseException | None) -> R:
+def _result_of(trigger: str, outcome: Outcome[R]) -> R:
+    error = outcome[1]
     if error is None:
-        return cast("R", result)
+        return cast("R", outcome[0])
     if is_a(error, Exception) and not is_a(error, StopIteration):  # which no coroutine can raise
         raise error
     raise ValueError(f"{trigger[:200]} raised {describe(error)}; raise a ValueError instead") from error

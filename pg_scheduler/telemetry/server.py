@@ -11,12 +11,12 @@ import asyncio
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from types import TracebackType
 from typing import Final, Self
 
+from pg_scheduler.foreign import call_in_daemon
 from pg_scheduler.telemetry.asgi import Answer, Request, text_answer
 
 __all__ = ["ThreadServer", "listen"]
@@ -156,20 +156,10 @@ class ThreadServer:
         return start + b"".join(b"%s: %s\r\n" % each for each in fields) + b"\r\n" + body
 
     async def _call(self, request: Request) -> Answer:
-        """Answer in a daemon, which does not delay the end of the process as threads of an executor would."""
-        found: Future[Answer] = Future()
-        found.set_running_or_notify_cancel()
-
-        def run() -> None:
-            try:
-                found.set_result(self._answer(request))
-            except Exception as error:  # noqa: BLE001 - a collector of the user; asyncio logs it
-                found.set_exception(error)
-
-        threading.Thread(target=run, name=self._name, daemon=True).start()
-        try:
-            return await asyncio.wrap_future(found)
-        except Exception as error:  # noqa: BLE001 - the same
-            text = "the answer could not be made; the log has the reason"
-            self._loop.call_exception_handler({"message": text, "exception": error})
-            return text_answer(500, f"{text}\n")
+        found = call_in_daemon(lambda: self._answer(request), self._name)
+        answer, error = await asyncio.wrap_future(found)
+        if answer is not None:
+            return answer
+        text = "the answer could not be made; the log has the reason"
+        self._loop.call_exception_handler({"message": text, "exception": error})
+        return text_answer(500, f"{text}\n")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import http.client
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,6 +35,12 @@ def serving(gate: threading.Event) -> Iterator[ThreadServer]:
                 gate.wait(TIMEOUT_S)
             case "/error":
                 raise LookupError("hunter2")
+            case "/exit":
+                sys.exit("hunter2")
+            case "/stop":
+                raise StopIteration("hunter2")
+            case "/cancel":
+                raise concurrent.futures.CancelledError("hunter2")
         return text_answer(200, "ok")
 
     with listen("127.0.0.1", 0) as listening, ThreadServer(answer, listening, "test server") as server:
@@ -97,10 +105,11 @@ def test_requests_wait_while_all_connections_are_being_answered(
         assert {client.recv(12) for client in clients} == {b"HTTP/1.1 200"}
 
 
+@pytest.mark.parametrize("path", ["/error", "/exit", "/stop", "/cancel"])
 def test_error_of_an_answer_is_logged_and_not_sent(
-    server: ThreadServer, caplog: pytest.LogCaptureFixture
+    server: ThreadServer, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
-    status, text = fetch(server, "/error")
+    status, text = fetch(server, path)
     assert (status, "hunter2" in text, "hunter2" in caplog.text) == (500, False, True)
     assert fetch(server, "/") == (200, "ok")
 
