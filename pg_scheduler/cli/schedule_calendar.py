@@ -51,7 +51,7 @@ async def calendar(
     until = since + (WEEK if week else timedelta(days=days))
     async with command.scheduler() as scheduler:
         schedules = await scheduler.schedules.list(paused=False, limit=MAX_SCHEDULES)
-    plan = plan_fires(schedules, since, until)  # within a second
+    plan = await plan_fires(schedules, since, until)
     command.output.write_list(HOUR_LOAD, _rows(plan.items, command.output.zone))
     for line in _remarks(plan, is_cut=schedules.next is not None):
         command.output.say(line)

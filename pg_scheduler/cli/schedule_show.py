@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -14,7 +13,7 @@ from pg_scheduler.inspect.schedule_history import (
     RECORDS,
     PastFire,
     differences,
-    past_fire_times,
+    search_past_fire_times,
     with_statuses,
 )
 from pg_scheduler.triggers.zones import parse_timezone
@@ -63,7 +62,7 @@ async def _past_fires(
     command: Command, schedule: Schedule, records: Sequence[AuditRecord]
 ) -> Sequence[PastFire]:
     try:
-        return await asyncio.to_thread(past_fire_times, schedule, records)
+        return await search_past_fire_times(schedule, records)
     except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
         command.output.say(f"no results: the trigger cannot compute its fire times: {error}")
         return []

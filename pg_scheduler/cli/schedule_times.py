@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 
 from pg_scheduler import Schedule, Scheduler
 from pg_scheduler.inspect.clock_changes import mark_fires
+from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.triggers import Trigger
 from pg_scheduler.triggers.combine import is_fixed_delay
@@ -52,12 +54,13 @@ async def preview(
     if trigger is not None:
         now = datetime.now(UTC)
         command.output.say(str(trigger))
-        _write_fires(command, None, trigger, now, trigger.upcoming(count, after=now, anchor=now))
+        search = partial(trigger.upcoming, count, after=now, anchor=now)
+        await _write_fires(command, None, trigger, now, search)
     elif schedule_id is not None:
         schedule = await get_schedule(command, schedule_id)
         command.output.say(str(schedule))
         trigger = _trigger_of(schedule)
-        _write_fires(command, schedule_id, trigger, schedule.anchor, schedule.upcoming(count))
+        await _write_fires(command, schedule_id, trigger, schedule.anchor, partial(schedule.upcoming, count))
 
 
 async def backfill(
@@ -81,9 +84,11 @@ async def backfill(
     since, until = read_since("--from", start, zone), read_since("--to", end, zone)
     per_s, style = read_rate(rate), read_style(progress)
     schedule = await get_schedule(command, schedule_id)
-    fires = _fires_between(schedule, since, until, limit)
+    search = partial(_fires_between, schedule, since, until, limit)
+    fires = await search_one(schedule.trigger, search)
     if dry_run:
-        _write_fires(command, schedule_id, _trigger_of(schedule), schedule.anchor, fires)
+        trigger = _trigger_of(schedule)
+        await _write_fires(command, schedule_id, trigger, schedule.anchor, lambda: fires)
         command.output.say(f"{counted(len(fires), 'fire time')}; those that have a job get no other")
         return
     command.output.say("fire times whose jobs were deleted count as missed and get a job again")
@@ -146,14 +151,18 @@ def _trigger_of(schedule: Schedule) -> Trigger:
     return schedule.trigger
 
 
-def _write_fires(
+async def _write_fires(
     command: Command,
     schedule_id: str | None,
     trigger: Trigger,
     anchor: datetime,
-    fires: Sequence[datetime],
+    search: Callable[[], Sequence[datetime]],
 ) -> None:
-    notes = mark_fires(trigger, anchor, fires)
+    def find() -> tuple[Sequence[datetime], Mapping[datetime, str]]:
+        fires = search()
+        return fires, mark_fires(trigger, anchor, fires)
+
+    fires, notes = await search_one(trigger, find)
     command.output.write_list(
         FIRE_TIME,
         [

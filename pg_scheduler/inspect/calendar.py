@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from time import monotonic
 from typing import Final
 
+from pg_scheduler.foreign import class_name, message_of
 from pg_scheduler.inspect.clock_changes import ClockEffect, clock_effects
+from pg_scheduler.inspect.fire_searches import search_each
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.base import INSTANT
 
@@ -53,7 +54,7 @@ class FirePlan:
     """Schedules that were not computed: of 20,000 fire times, or after 1 s."""
 
 
-def plan_fires(schedules: Iterable[Schedule], since: datetime, until: datetime) -> FirePlan:
+async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: datetime) -> FirePlan:
     """Return the fire times of schedules that are neither paused nor finished, as their triggers are now.
 
     Args:
@@ -61,28 +62,34 @@ def plan_fires(schedules: Iterable[Schedule], since: datetime, until: datetime) 
         since: The start of the period.
         until: Its end, which does not belong to it.
     """
-    ends_at, number = monotonic() + MAX_SECONDS, 0
-    items: list[ScheduleFires] = []
-    active = [each for each in schedules if each.paused_at is None and each.finished_at is None]
-    for schedule in active:
-        if number >= MAX_FIRES or monotonic() > ends_at:
-            break
-        item = _fires_of(schedule, since, until)
-        items.append(item)
+    number = 0
+
+    def search(schedule: Schedule) -> ScheduleFires | None:
+        nonlocal number
+        if number >= MAX_FIRES:
+            return None
+        fires, effects = _between(schedule, since, until), list[ClockEffect]()
+        if schedule.trigger is not None and fires:
+            effects = clock_effects(schedule.trigger.to_json(), schedule.anchor, since, until)
+        item = _item(schedule, fires, effects)
         number += len(item.fires)
+        return item
+
+    def on_error(schedule: Schedule, error: Exception) -> ScheduleFires | None:
+        return _item(schedule, problem=message_of(error) or class_name(error))
+
+    active = [each for each in schedules if each.paused_at is None and each.finished_at is None]
+    found = await search_each(active, search, on_error, limit_s=MAX_SECONDS)
+    items = [item for item in found if item is not None]
     return FirePlan(items, len(active) - len(items))
 
 
-def _fires_of(schedule: Schedule, since: datetime, until: datetime) -> ScheduleFires:
-    fires: list[datetime] = []
-    effects: list[ClockEffect] = []
-    problem = None
-    try:
-        fires = _between(schedule, since, until)
-        if schedule.trigger is not None and fires:
-            effects = clock_effects(schedule.trigger.to_json(), schedule.anchor, since, until)
-    except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
-        problem = str(error) or type(error).__name__
+def _item(
+    schedule: Schedule,
+    fires: Sequence[datetime] = (),
+    effects: Sequence[ClockEffect] = (),
+    problem: str | None = None,
+) -> ScheduleFires:
     is_frequent = len(fires) > MAX_EACH
     return ScheduleFires(
         schedule.schedule_id,
@@ -104,4 +111,5 @@ def _between(schedule: Schedule, since: datetime, until: datetime) -> list[datet
         if len(fires) < count or fires[-1] >= until:
             break
         after, count = fires[-1], min(4 * count, MAX_EACH + 1)
-    return found
+    left = None if schedule.max_runs is None else max(schedule.max_runs - schedule.runs, 0)
+    return found[:left]  # each call of upcoming() returns as many

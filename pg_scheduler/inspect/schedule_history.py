@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from time import monotonic
+from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.inspect.audit import AuditRecord
+from pg_scheduler.inspect.fire_searches import search_each, search_one
 from pg_scheduler.inspect.inspector import MAX_IDS, Inspector
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_job_id
@@ -29,6 +28,7 @@ __all__ = [
     "last_results",
     "newest_results",
     "past_fire_times",
+    "search_past_fire_times",
     "with_statuses",
 ]
 
@@ -121,25 +121,24 @@ async def newest_results(
     edited = [each.schedule_id for each in shown if each.version > 1]
     changes = await inspector._reads.audit.trigger_changes(edited, RECORDS) if edited else {}  # noqa: SLF001
     limit = min(RESULTS, MAX_IDS // max(len(shown), 1))
-    fires = await asyncio.to_thread(_newest_fire_times, shown, changes, limit)
+
+    def search(schedule: Schedule) -> tuple[str, list[PastFire]]:
+        changed_at = changes.get(schedule.schedule_id, schedule.created_at)
+        newest = past_fire_times(schedule, ())[:limit]
+        return schedule.schedule_id, [replace(fire, is_sure=fire.at >= changed_at) for fire in newest]
+
+    def on_error(schedule: Schedule, _: Exception) -> None:
+        """Leave the schedule out; its own page has the error."""
+
+    searched = await search_each(shown, search, on_error, limit_s=MAX_SEARCH_S)
+    fires = dict(each for each in searched if each is not None)
     jobs = await inspector.get_jobs({each.job_id for found in fires.values() for each in found})
     return {schedule_id: _matched(found, jobs, sees_name) for schedule_id, found in fires.items()}
 
 
-def _newest_fire_times(
-    schedules: Sequence[Schedule], changes: Mapping[str, datetime], limit: int
-) -> dict[str, list[PastFire]]:
-    found = {}
-    ends_at = monotonic() + MAX_SEARCH_S
-    for schedule in schedules:
-        if monotonic() > ends_at:
-            break
-        with suppress(Exception):  # a kind of trigger of the user; the page of the schedule has its error
-            changed_at = changes.get(schedule.schedule_id, schedule.created_at)
-            found[schedule.schedule_id] = [
-                replace(fire, is_sure=fire.at >= changed_at) for fire in past_fire_times(schedule, ())[:limit]
-            ]
-    return found
+async def search_past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[PastFire]:
+    """Return what ``past_fire_times()`` does. A trigger of the user can raise any exception."""
+    return await search_one(schedule.trigger, partial(past_fire_times, schedule, records))
 
 
 async def last_results(inspector: Inspector, schedule: Schedule) -> list[PastFire]:
@@ -148,7 +147,7 @@ async def last_results(inspector: Inspector, schedule: Schedule) -> list[PastFir
     A trigger of the user can raise any exception.
     """
     records = (await inspector.audit(subject=schedule.schedule_id, limit=RECORDS)).items
-    return await with_statuses(inspector, await asyncio.to_thread(past_fire_times, schedule, records))
+    return await with_statuses(inspector, await search_past_fire_times(schedule, records))
 
 
 async def with_statuses(

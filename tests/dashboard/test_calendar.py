@@ -106,13 +106,22 @@ async def test_calendar_leaves_out_what_exceeds_its_bounds(
         await add(scheduler, f"s{number}", Cron("0 * * * *"))
     schedules = await Inspector(pool).schedules()
     since = datetime(2027, 1, 1, tzinfo=UTC)
-    plan = plan_fires(schedules, since, since + timedelta(days=7))
+    plan = await plan_fires(schedules, since, since + timedelta(days=7))
     assert [len(item.fires) for item in plan.items] == [168] * 3
     monkeypatch.setattr("pg_scheduler.inspect.calendar.MAX_FIRES", 200)
-    plan = plan_fires(schedules, since, since + timedelta(days=7))
+    plan = await plan_fires(schedules, since, since + timedelta(days=7))
     assert (len(plan.items), plan.left_out) == (2, 1)
     monkeypatch.setattr("pg_scheduler.inspect.calendar.MAX_SECONDS", -1.0)
-    assert plan_fires(schedules, since, since + timedelta(days=7)).left_out == 3
+    assert (await plan_fires(schedules, since, since + timedelta(days=7))).left_out == 3
+
+
+async def test_calendar_has_no_more_fire_times_of_a_schedule_than_its_remaining_runs(
+    pool: asyncpg.Pool, scheduler: Scheduler
+) -> None:
+    await scheduler.schedules.add("calendar.r", Cron("0 * * * *"), schedule_id="runs", max_runs=30)
+    since = datetime(2027, 1, 1, tzinfo=UTC)
+    (item,) = (await plan_fires(await Inspector(pool).schedules(), since, since + timedelta(days=7))).items
+    assert len(item.fires) == 30
 
 
 async def test_fire_times_respect_the_end_and_rare_triggers_cost_little(
@@ -122,7 +131,7 @@ async def test_fire_times_respect_the_end_and_rare_triggers_cost_little(
     await add(scheduler, "once", At(at))
     await scheduler.schedules.add("calendar.e", Cron("0 0 * * *"), schedule_id="ends", end=at)
     schedules = await Inspector(pool).schedules()
-    ends, once = plan_fires(schedules, at - timedelta(days=2), at + timedelta(days=9)).items
+    ends, once = (await plan_fires(schedules, at - timedelta(days=2), at + timedelta(days=9))).items
     assert once.fires == [at]
     assert len(ends.fires) == 2
 

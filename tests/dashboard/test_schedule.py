@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 from urllib.parse import quote
 
 import asyncpg
@@ -12,10 +16,13 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.pages.schedule_form import preview
+from pg_scheduler.enqueue import own_thread
 from pg_scheduler.schedules.advance import fire_time_job_id
-from pg_scheduler.triggers import Cron, Every
+from pg_scheduler.triggers import Cron, Every, Trigger, trigger_kind
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
+from tests.support.worker import PATIENCE
 
 SECRET = "hunter2-secret"
 URL = "/schedule?id=nightly"
@@ -43,6 +50,52 @@ async def insert_job(pool: asyncpg.Pool, job_id: str, status: str, name: str = "
         status,
         name,
     )
+
+
+@trigger_kind("tests.dashboard.hostile")
+@dataclass(frozen=True)
+class Hostile(Trigger):
+    """Exits the process or hangs, when the test permits it."""
+
+    exits: bool
+    is_armed: ClassVar[threading.Event] = threading.Event()
+    may_return: ClassVar[threading.Event] = threading.Event()
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        if self.is_armed.is_set():
+            if self.exits:
+                sys.exit(3)
+            self.may_return.wait(PATIENCE)
+        return instant + timedelta(hours=1)
+
+
+@pytest.mark.parametrize("exits", [True, False], ids=["exits", "hangs"])
+async def test_pages_are_answered_when_a_trigger_of_the_application_exits_or_hangs(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App, exits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add_nightly(pool, scheduler, "2027-03-25", "2027-04-01")
+    await scheduler.schedules.add("strip.mail", Hostile(exits), schedule_id="hostile")
+    await pool.execute("UPDATE scheduler_schedules SET last_fire_at = next_fire_at")
+    monkeypatch.setattr(own_thread, "WAIT_S", 0.01)
+    Hostile.may_return.clear()
+    Hostile.is_armed.set()
+    try:
+        reason = "raised SystemExit: 3" if exits else "has not returned"
+        page = await request(app, "/schedule?id=hostile", headers=JSON)
+        assert reason in page.data["problem"]
+        week = await request(app, "/calendar?start=2027-03-25", headers=JSON)
+        assert reason in week.data["problems"]["hostile"]
+        assert len(week.data["days"][0]["fires"]) == 1, "the other schedule"
+        items = (await request(app, "/schedules", headers=JSON)).data["items"]
+        assert {item["schedule_id"]: bool(item["results"]) for item in items} == {
+            "hostile": False,
+            "nightly": True,
+        }
+        with pytest.raises(ValueError, match=reason):
+            await preview({"trigger": json.dumps(Hostile(exits).to_json())}, datetime.now(UTC))
+    finally:
+        Hostile.is_armed.clear()
+        Hostile.may_return.set()
 
 
 async def test_fire_times_state_what_clock_changes_do_to_them(

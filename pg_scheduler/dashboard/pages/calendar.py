@@ -127,7 +127,7 @@ async def build(request: PageRequest) -> CalendarPage:
 
     async def read() -> FirePlan:
         schedules = await request.inspector.schedules(limit=MAX_SCHEDULES)
-        return await asyncio.to_thread(plan_fires, schedules, since, until)
+        return await plan_fires(schedules, since, until)
 
     plan = await request.cache.get(("calendar", since, until), AGE_S, read)
     days = [first + number * DAY for number in range((last - first).days + 1)]

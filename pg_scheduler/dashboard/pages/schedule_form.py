@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.triggers import EXAMPLES, read_trigger, write_trigger
+from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.zones import named_zone
 
@@ -105,7 +106,6 @@ async def preview(values: Texts, after: datetime) -> tuple[str, list[tuple[datet
         ValueError: The trigger is invalid, or its search for fire times takes too many steps.
     """
     trigger = read_trigger(values.get("trigger", ""), values.get("timezone") or "UTC")
-    # A search for fire times takes up to seconds, so other requests continue meanwhile.
-    found = await asyncio.to_thread(trigger.upcoming, FIRE_TIMES, after=after)
+    found = await search_one(trigger, partial(trigger.upcoming, FIRE_TIMES, after=after))
     _, zone = named_zone(getattr(trigger, "timezone", "UTC"))
     return str(trigger), [(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}") for fire in found]

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.pages.schedule_history import ScheduleChange, changes_of
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.dashboard.texts import json_text
+from pg_scheduler.foreign import class_name, message_of
 from pg_scheduler.inspect.clock_changes import mark_fires, zone_of
+from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.schedule_history import (
     RECORDS,
     PastFire,
     newest_results,
-    past_fire_times,
+    search_past_fire_times,
     with_statuses,
 )
 from pg_scheduler.schedules.schedule import Schedule
@@ -143,11 +145,10 @@ async def build_one(request: PageRequest) -> SchedulePage:
     past: Sequence[PastFire] = ()
     problem = None
     try:
-        # A search for fire times takes up to seconds, so other requests continue meanwhile.
-        fire_times = await asyncio.to_thread(_fire_times, schedule)
-        past = await asyncio.to_thread(past_fire_times, schedule, records)
+        fire_times = await search_one(schedule.trigger, partial(_fire_times, schedule))
+        past = await search_past_fire_times(schedule, records)
     except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
-        problem = str(error) or type(error).__name__
+        problem = message_of(error) or class_name(error)
     sees, redaction = request.access.sees_arguments, request.settings.redaction
     return SchedulePage(
         schedule=_row(schedule),

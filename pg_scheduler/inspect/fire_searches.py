@@ -1,0 +1,80 @@
+"""Search for the fire times of schedules, for pages and commands.
+
+A trigger of the application may hang, or raise what would end the process, so each is called in a thread of
+its own, for a limited time. Built-in triggers share one, since a search with them takes a second at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+from typing import TypeVar
+
+from pg_scheduler.enqueue.own_thread import search_in_own_thread
+from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.triggers import Trigger
+from pg_scheduler.triggers.serialization import is_built_in
+
+__all__ = ["search_each", "search_one"]
+
+R = TypeVar("R")
+
+
+async def search_one(trigger: Trigger | None, search: Callable[[], R]) -> R:
+    """Return what a function returns that calls a trigger.
+
+    Args:
+        trigger: The trigger; None if it cannot be interpreted.
+        search: The function.
+
+    Raises:
+        ValueError: It has not returned after 5 seconds, or it raised what is no Exception.
+        Exception: It raised this exception.
+    """
+    return await search_in_own_thread("null" if trigger is None else json.dumps(trigger.to_json()), search)
+
+
+async def search_each(
+    schedules: Sequence[Schedule],
+    search: Callable[[Schedule], R],
+    on_error: Callable[[Schedule, Exception], R],
+    *,
+    limit_s: float,
+) -> list[R]:
+    """Return what a function returns that calls the trigger of a schedule, for each of several schedules.
+
+    Args:
+        schedules: The schedules.
+        search: The function.
+        on_error: Returns what stands for a schedule whose search raised or has not returned.
+        limit_s: Seconds after which no further schedule is searched; those with built-in triggers come first.
+    """
+    ends_at = monotonic() + limit_s
+    found: dict[int, R] = {}
+    places = {
+        place: schedule.trigger is None or is_built_in(schedule.trigger)
+        for place, schedule in enumerate(schedules)
+    }
+
+    def search_built_in() -> None:
+        for place in (place for place, is_ours in places.items() if is_ours):
+            if monotonic() > ends_at:
+                break
+            try:
+                found[place] = search(schedules[place])
+            except ValueError as error:  # the search takes too many steps
+                found[place] = on_error(schedules[place], error)
+
+    await asyncio.to_thread(search_built_in)
+    for place in (place for place, is_ours in places.items() if not is_ours):
+        if monotonic() > ends_at:
+            break
+        schedule = schedules[place]
+        try:
+            found[place] = await search_one(schedule.trigger, partial(search, schedule))
+        except Exception as error:  # noqa: BLE001 - user code: a trigger of the application
+            found[place] = on_error(schedule, error)
+    return [found[place] for place in sorted(found)]
