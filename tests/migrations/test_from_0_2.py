@@ -160,7 +160,7 @@ async def test_migrated_backlog_of_0_2_is_claimed_with_hot_updates_only(
         before = await connection.fetchval(hot)
         for _ in range(BACKLOG // 100):
             await connection.fetch(
-                statement, "w1", ["backlog.mail"], 100, None, [], 0, *since, True, after, True, False, 1
+                statement, "w1", ["backlog.mail"], 100, None, [], 0, *since, True, after, True, None, 1
             )
         assert await connection.fetchval(hot) - before == BACKLOG
 
