@@ -388,7 +388,7 @@ async def use_path(store: Store) -> object:
     assert await store.limits.read_surplus([NAME], SurplusPosition(1, NOW, ""), 9, 100) == []
     assert await store.limits.blocked_keys("after", 9) == ["limit:a:"]
     (unblocked,) = await store.limits.unblock({"limit:a:": [[LimitRow(9, 9, 60.0)]]}, 9)
-    assert unblocked == ("limit:a:", None, 1, 0)
+    assert unblocked == ("limit:a:", None, 1, 0, NOW)
     assert await store.limits.unblock_late(["limit:a:"], None, 9) == (0, None)
     assert await store.limits.unblock_forgotten(["limit:a:"], [NAME], 9) == 0
     await store.limits.delete_past_starts(9)
