@@ -106,9 +106,10 @@ class ControlMethods(SchedulerParts):
         Raises:
             JobConflictError: Another unfinished job has its unique key; a ValueError.
         """
+        due = datetime.now(UTC)  # or later: the statement may wait for the row
         was_finished = await self._store.jobs.retry(check_job_id(job_id))
         if was_finished:
-            await self._outbox.notify_due(datetime.now(UTC))
+            await self._outbox.notify_due(due)
         return was_finished
 
     async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
@@ -135,8 +136,8 @@ class ControlMethods(SchedulerParts):
             check_job_id(job_id), new, self._config.lease_seconds, self._reason(f"set to {new.value}")
         )
         await self._notify_owner(change.worker_id)
-        if new is JobStatus.PENDING:
-            await self._outbox.notify_due(datetime.now(UTC))
+        if new is JobStatus.PENDING and change.due is not None:
+            await self._outbox.notify_due(change.due)
         return change.changed
 
     def _reason(self, change: str) -> str:

@@ -95,7 +95,8 @@ class JobRepository(JobInserts):
             self._consequences.publish_all(events)
         if not rows:
             return StatusChange(False)
-        return StatusChange(True, rows[0]["worker_id"], rows[0]["job_name"], rows[0]["attempt"])
+        (row,) = rows
+        return StatusChange(True, row["worker_id"], row["job_name"], row["attempt"], row.get("due"))
 
     async def cancel_next(
         self, after: str | None, filters: JobFilters, reason: str = BY_CALLER

@@ -272,12 +272,17 @@ class RescueResult:
 
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """Whether a job was changed, and the worker that ran it and must be notified."""
+    """Whether a job was changed, and the worker that ran it and must be notified.
+
+    Attributes:
+        due: When the job is due whose status was set; None if it is unchanged or cancelled.
+    """
 
     changed: bool
     worker_id: str | None = None
     job_name: str = field(default="", compare=False)
     attempt: int = field(default=0, compare=False)
+    due: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

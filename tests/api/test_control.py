@@ -100,6 +100,31 @@ async def test_retry_job_restarts_the_misfire_grace_time(make: Make) -> None:
     assert row.expires_at == row.execution_time + timedelta(minutes=1)
 
 
+async def test_jobs_that_are_made_pending_are_announced_with_their_due_time(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be long ago, and claims may begin later: a search would take longer."""
+    scheduler = make()
+    past = now() - HOUR
+    job_id = await scheduler.schedule(work, execution_time=past)
+    announced: list[datetime] = []
+
+    async def note(due: datetime) -> None:
+        announced.append(due)
+
+    monkeypatch.setattr(scheduler._outbox, "notify_due", note)
+    await scheduler.update_job_status(job_id, "failed")
+    await scheduler.update_job_status(job_id, "pending")
+    await scheduler.update_job_status("unknown", "pending")
+    assert announced == [past]
+    await scheduler.update_job_status(job_id, "failed")
+    began = now()
+    assert await scheduler.retry_job(job_id)
+    row = await scheduler.get_job(job_id)
+    assert row is not None
+    assert began <= announced[1] <= row.execution_time
+
+
 async def test_cancel_job_returns_false_for_an_unknown_id(make: Make) -> None:
     assert await make().cancel_job("unknown") is False
 

@@ -24,7 +24,7 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 
 -- name: set_status
 -- route: pool
--- Set a status by hand, and return the worker that runs the job, to be notified of the loss.
+-- Set a status by hand, and return when the job is due, and the worker that runs it, to be notified of the loss.
 --
 -- 'running' is a reservation without a worker. It lasts one lease ($3); then the rescuer releases the job.
 -- Where the end of the job has consequences, it is changed only if $6, as in cancel_job. A job
@@ -62,11 +62,11 @@ changed AS (
             || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, now()))) ELSE job.errors END
     FROM old
     WHERE job.job_id = old.job_id AND ($6::boolean OR NOT old.has_consequences)
-    RETURNING job.job_id, job.job_name, job.attempt
+    RETURNING job.job_id, job.job_name, job.attempt, {bounded_due}
 )
 SELECT changed.job_id IS NOT NULL AS changed,
     CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, changed.job_name, changed.attempt,
-    old.has_consequences
+    changed.due, old.has_consequences
 FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 
 -- name: retry_job
