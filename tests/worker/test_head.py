@@ -356,6 +356,22 @@ async def test_scanner_leaves_a_locked_job_and_finds_it_when_it_is_free(
     assert known.in_flight.held() == {"front": 1}
 
 
+@pytest.mark.parametrize("seconds_late", [0.0, 1.5, 3.0])
+async def test_claimer_stays_in_front_of_a_job_that_was_locked_until_it_is_late(
+    known: Parts, dsn: str, seconds: list[float], seconds_late: float
+) -> None:
+    """A bulk action locks jobs for a moment. No search follows here."""
+    bench = await behind_crowd(known, dsn)
+    due = now() - timedelta(seconds=seconds_late)
+    await known.store.jobs.insert([new_job("locked", execution_time=due)])
+    async with connected(dsn) as other, other.transaction():
+        await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'locked' FOR UPDATE")
+        known.signals.due(due)
+        assert 0 < await bench.claimer.run_once() < 1
+    await bench.claimer.run_once()
+    assert ("locked" in known.in_flight.held()) is (seconds_late < MAX_AGE_S)
+
+
 async def test_claimer_claims_a_retry_at_once_that_keeps_its_due_time(
     known: Parts, dsn: str, seconds: list[float]
 ) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar, Final, Protocol
 
 from pg_scheduler.errors import DatabaseUnavailableError
@@ -309,7 +309,12 @@ class Claimer(Service):
                 self.cursor.reset()  # jobs may lie before the cursor: scan for them before sleeping
             return is_at_start
         if answer.at is not None and answer.crashed is None:
-            self.cursor.pass_until(answer.at, is_notified=self._signals.notifications_up.is_set)
+            due_in = answer.due_in or 0.0
+            # A due job that is left is locked, or this worker's lease is over: mostly for moments.
+            left_s = due_in if -self.cursor.max_age_s < due_in < 0 else 0.0
+            self.cursor.pass_until(
+                answer.at + timedelta(seconds=left_s), is_notified=self._signals.notifications_up.is_set
+            )
         return True
 
     def _start_over(self) -> None:

@@ -8,7 +8,7 @@ that one ended.
 Once a claim from the start has read many entries, the position is kept:
 
 - A full claim moves it behind the claimed jobs, any other claim to a moment before its own time: nothing
-  earlier is left to claim.
+  earlier is left to claim. A job that was locked then delays that until it is ``max_age_s`` late.
 - A notification has the due time of the job that it announces. The position moves back to it.
 - ``HeadScanner`` searches from the start of the index for jobs that nothing announced, and announces them. It
   also finds out when claims may begin at the start again.
