@@ -54,7 +54,7 @@ def wiring(signals: Signals, to: Receivers) -> Wiring:
         (signals.due, (to.claimer.announce, to.head.announce)),
         (signals.head_skipped, (to.head.begin,)),
         (signals.slot_free, (to.claimer.wake,)),
-        (signals.crashed_job_ended, (to.claimer.rescan,)),
+        (signals.crashed_job_ended, (to.claimer.wake,)),
         (signals.jobs_claimed, (to.heartbeat.poll_for_cancellations,)),
         (signals.attempt_lost, (to.claimer.reconcile_claims,)),
         (signals.results_waiting, (to.completer.wake,)),

@@ -82,7 +82,8 @@ class Bench:
     """A claimer that begins behind a crowd, and the scanner that searches in front of it."""
 
     def __init__(self, parts: Parts, *, slots: int = 100, **polling: Any) -> None:
-        self.claimer = parts.claimer(parts.executor(slots=slots), batch=50, **polling)
+        self.executor = parts.executor(slots=slots)
+        self.claimer = parts.claimer(self.executor, batch=50, **polling)
         self.scanner = parts.head_scanner(self.claimer)
 
     async def settle(self) -> None:
@@ -383,6 +384,28 @@ async def test_claimer_claims_a_retry_at_once_that_keeps_its_due_time(
     await known.completer().run_once()
     await bench.claimer.run_once()
     assert known.in_flight.held() == {"again": 2}
+
+
+async def test_claimer_claims_the_next_crashed_job_when_the_result_of_the_last_one_is_written(
+    known: Parts, dsn: str, gate: Gate, seconds: list[float]
+) -> None:
+    """The claims meanwhile left it, and their position is behind it. No search follows here."""
+    bench = await behind_crowd(known, dsn)
+    for job_id in "ab":
+        await insert_silently(dsn, job_id, 2 * HOUR)
+    async with connected(dsn) as connection:
+        await connection.execute("UPDATE scheduled_jobs SET crash_count = 2 WHERE job_id IN ('a', 'b')")
+    known.signals.due(now() - 3 * HOUR)
+    await bench.claimer.run_once()
+    await bench.claimer.run_once()
+    assert known.in_flight.held() == {"a": 1}
+    gate.open.set()
+    await known.ended(bench.executor)
+    known.results.claims_follow = True  # a claim writes the result
+    await bench.claimer.run_once()
+    gate.open.clear()
+    await bench.claimer.run_once()
+    assert known.in_flight.held() == {"b": 1}
 
 
 async def test_claimer_finds_jobs_of_a_name_that_is_registered_later(

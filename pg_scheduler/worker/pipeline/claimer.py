@@ -118,6 +118,7 @@ class Claimer(Service):
         self.cursor: Final = ClaimCursor(polling.max_interval, options.cursor_max_age_s, options.many_entries)
         """Where claims begin."""
         self._searched_names: list[str] = []
+        self._left_crashed_jobs = False  # by the last claim, since one ran
         self._has_stopped = False
         self._may_have_unacknowledged = False
         self._failed_claims = 0
@@ -197,13 +198,10 @@ class Claimer(Service):
         if self._may_have_unacknowledged:
             await self._release_unacknowledged()
         await self._pacing.reach_due_time()
-        if (names := self._names()) is not self._searched_names:
-            self._searched_names = names
-            self._start_over()
-        since = self.cursor.since()
+        had_crashed_job = self._in_flight.has_crashed_job
+        since = self._begin(has_crashed_job=had_crashed_job)
         is_at_start = since is FROM_THE_START
         sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
-        had_crashed_job = self._in_flight.has_crashed_job
         answer = await self._fetch(limit, since, sent_at, crashed=not had_crashed_job)
         claim_s = time.monotonic() - sent_at
         if answer.at is not None:
@@ -229,6 +227,14 @@ class Claimer(Service):
         if had_crashed_job and not self._in_flight.runs_crashed_job:
             return min(delay, self._polling.min_interval) if self._in_flight.has_crashed_job else 0
         return delay
+
+    def _begin(self, *, has_crashed_job: bool) -> ClaimPosition:
+        """Return where the next claim begins: at the start if it looks for jobs that the last one left."""
+        names = self._names()
+        if names is not self._searched_names or (self._left_crashed_jobs and not has_crashed_job):
+            self._start_over()
+        self._searched_names, self._left_crashed_jobs = names, has_crashed_job
+        return self.cursor.since()
 
     def _record(self, result: str, claim_s: float) -> None:
         if self._meter is not None:
