@@ -30,6 +30,7 @@ LIMIT: Final = Shape(
     (
         Column("name", "NAME"),
         Column("by_key", "BY KEY"),
+        Column("spread", "SPREAD"),
         *_NUMBERS,
         Column("tasks", "TASKS", is_wide=True),
     ),

@@ -141,15 +141,18 @@ async def _pause(store: Store, name: str, tasks: Mapping[str, str]) -> Pause | N
 
 async def _limit(store: Store, blocked_on: str, limits: LimitBook) -> LimitUse:
     running, starts = await store.inspections.limit_use(blocked_on)
-    rows = [row for option in limits.options(blocked_on) for row in option]
+    declared = limits.declared(blocked_on)
     name, _, key = blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")
     return LimitUse(
         name=name,
         key=key,
         running=running,
         starts=starts,
-        max_running=min((row.max_running for row in rows if row.max_running is not None), default=None),
-        max_starts=min((row.max_starts for row in rows if row.max_starts is not None), default=None),
+        max_running=min(
+            (each.max_running for each in declared if each.max_running is not None), default=None
+        ),
+        max_starts=min((each.max_starts for each in declared if each.max_starts is not None), default=None),
+        is_spread=any(each.spread for each in declared),
     )
 
 

@@ -71,6 +71,7 @@ class LimitUse:
         starts: Starts within its time span that it still counts.
         max_running: Attempts that may run at once; None for no limit, or if no Scheduler here declares it.
         max_starts: Attempts that may start within its time span; None likewise.
+        is_spread: Whether the starts are spread over the time span, so that one may wait for its turn.
         room_at: When a start stops counting, so that another attempt may start; None if that is unknown.
     """
 
@@ -80,6 +81,7 @@ class LimitUse:
     starts: int
     max_running: int | None = None
     max_starts: int | None = None
+    is_spread: bool = False
     room_at: datetime | None = None
 
 

@@ -51,6 +51,8 @@ class LimitState:
     """Starts that it still counts, at most 10,000; None if it is by key."""
     waiting: int
     """Jobs that wait for it, among the first 20,000 blocked jobs."""
+    spread: bool = False
+    """Whether the starts are spread evenly over ``per_s``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class DeclaredLimit(NamedTuple):
     max_running: Any
     max_starts: Any
     per_s: Any
+    spread: bool
 
 
 def _waiting(items: Iterable[LimitState | LimitKeyState], *, is_capped: bool) -> str:
@@ -141,8 +144,13 @@ def limits_of(workers: Iterable[Worker]) -> dict[DeclaredLimit, set[str]]:
     for worker in workers:
         for limit in worker.settings.get("limits", ()) if worker.is_alive else ():
             if isinstance(limit, Mapping) and isinstance(limit.get("name"), str):
-                numbers = (_number(limit.get(name)) for name in ("max_running", "max_starts", "per_s"))
-                place = DeclaredLimit(limit["name"], bool(limit.get("by_key")), *numbers)
+                running, starts, per_s = (
+                    _number(limit.get(name)) for name in ("max_running", "max_starts", "per_s")
+                )
+                is_spread = limit.get("spread") is True
+                place = DeclaredLimit(
+                    limit["name"], bool(limit.get("by_key")), running, starts, per_s, is_spread
+                )
                 declared.setdefault(place, set()).add(str(limit.get("task")))
     return declared
 
@@ -176,6 +184,7 @@ async def read_limits(inspector: Inspector) -> LimitList:
                 running=running,
                 starts=starts,
                 waiting=waiting,
+                spread=limit.spread,
             )
         )
     return LimitList(found, len(declared) > MAX_LIMITS, backlog.is_blocked_capped)

@@ -83,9 +83,11 @@ def _blocking(facts: Facts) -> Iterator[Reason]:
         )
         if most is not None or number
     ]
+    is_spread = limit is not None and limit.is_spread
+    spread = "; its starts are spread, so each waits for its turn" if is_spread else ""
     yield Reason(
         ReasonCode.LIMIT,
-        f"waits for the limit {name!r}{of_key}" + (f": {', '.join(used)}" if used else ""),
+        f"waits for the limit {name!r}{of_key}" + (f": {', '.join(used)}" if used else "") + spread,
         "wait until attempts end, or raise the limit in the code",
     )
 

@@ -274,13 +274,19 @@ class LimitBook:
 
     def __init__(self, tasks: Iterable[tuple[str, Sequence[Limit]]]) -> None:
         self._options: defaultdict[str, list[tuple[LimitRow, ...]]] = defaultdict(list)
+        self._declared: defaultdict[str, list[Limit]] = defaultdict(list)
         for task_name, limits in tasks:
             own: defaultdict[str, list[LimitRow]] = defaultdict(list)
             for each in limits:
                 own[_prefix(each, task_name)] += _rows(each)
+                self._declared[_prefix(each, task_name)].append(each)
             for prefix, rows in own.items():
                 if (option := tuple(rows)) not in self._options[prefix]:
                     self._options[prefix].append(option)
+
+    def declared(self, blocked_on: str) -> Sequence[Limit]:
+        """Return the limits that tasks declare under this name; none if it is unknown."""
+        return self._declared.get(_prefix_of(blocked_on), ())
 
     def options(self, blocked_on: str) -> Sequence[Sequence[LimitRow]]:
         """Return the numbers of a limit, a set for each task that declares others; none if it is unknown."""

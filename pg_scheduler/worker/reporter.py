@@ -57,6 +57,7 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
             "max_running": limit.max_running,
             "max_starts": limit.max_starts,
             "per_s": None if limit.per is None else limit.per.total_seconds(),
+            "spread": limit.spread,
         }
         for task in {task.name: task for task in tasks.limited().values()}.values()
         for limit in task.limits

@@ -55,6 +55,7 @@ async def test_worker_reports_its_names_settings_and_health(make: Make, dsn: str
         "max_running": None,
         "max_starts": 3,
         "per_s": 1.0,
+        "spread": False,
     }
     assert declared in worker.settings["limits"]
     assert dsn not in str(worker)

@@ -35,7 +35,15 @@ LIMITS = [
         "max_starts": None,
         "per_s": None,
     },
-    {"task": "charge", "name": "account", "by_key": True, "max_running": 1, "max_starts": 5, "per_s": 10.0},
+    {
+        "task": "charge",
+        "name": "account",
+        "by_key": True,
+        "max_running": 1,
+        "max_starts": 5,
+        "per_s": 10.0,
+        "spread": True,
+    },
 ]
 
 
@@ -95,10 +103,11 @@ def test_lists_announce_counts_that_stopped_at_a_bound(
 def test_limits_are_listed_with_their_use(on: Callable[..., Ran]) -> None:
     account, stripe = on("limits", "list").checked("limit")
     assert account == {
-        "v": 1, "name": "account", "tasks": ["charge"], "by_key": True, "max_running": 1, "max_starts": 5,
-        "per_s": 10.0, "running": None, "starts": None, "waiting": 5,
+        "v": 1, "name": "account", "tasks": ["charge"], "by_key": True, "spread": True, "max_running": 1,
+        "max_starts": 5, "per_s": 10.0, "running": None, "starts": None, "waiting": 5,
     }  # fmt: skip
     assert (stripe["tasks"], stripe["running"], stripe["waiting"]) == (["charge", "refund"], 2, 0)
+    assert stripe["spread"] is False
 
 
 def test_keys_of_a_limit_are_shown_with_most_waiting_jobs_first(on: Callable[..., Ran]) -> None:

@@ -24,7 +24,9 @@ def declare(name: str, *tasks: str, **numbers: object) -> list[dict[str, object]
 async def fill(pool: asyncpg.Pool) -> None:
     """Add a shared limit of two teams, and one by key, for which five jobs wait."""
     limits = declare("stripe", "billing.charge", "payroll.pay", max_running=20)
-    limits += declare("account", "billing.charge", by_key=True, max_running=1, max_starts=5, per_s=10.0)
+    limits += declare(
+        "account", "billing.charge", by_key=True, max_running=1, max_starts=5, per_s=10.0, spread=True
+    )
     await add_worker(pool, settings=json.dumps({"limits": limits}))
     await pool.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
@@ -50,9 +52,11 @@ async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(pool: async
         1,
         20,
     )
+    assert (account["spread"], stripe["spread"]) == (True, False)
     assert (account["by_key"], account["waiting"], account["running"]) == (True, 5, None)
     page = Page((await request(app, "/limits")).text)
     assert "2 limits, 5 waiting jobs" in page.text
+    assert "5 in 10 s spread" in page.text
     (waiting,) = [each for each in page.links() if each.startswith("/jobs?q=limit%3Aaccount")]
     assert len((await request(app, waiting, headers=JSON)).data["items"]) == 5
     answer = await request(app, "/limit?name=account")

@@ -23,6 +23,9 @@ HOUR = timedelta(hours=1)
 async def work(*_: Any) -> None: ...
 
 
+async def spread_work() -> None: ...
+
+
 @pytest.fixture
 async def scheduler(pool: asyncpg.Pool) -> Scheduler:
     """A Scheduler that is not started."""
@@ -111,6 +114,20 @@ async def test_explain_job_reads_the_limit(
     assert reason.text == "waits for the limit 'api': 1 running of at most 2, 2 started"
     (reason,) = [each for each in (await Inspector(pool).explain_job("job")).reasons if each.code == "LIMIT"]
     assert reason.text == "waits for the limit 'api': 1 running, 2 started"
+
+
+async def test_explain_job_states_that_a_limit_spreads_its_starts(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    limit = Limit("even", max_starts=10, per=timedelta(seconds=1), spread=True)
+    scheduler.register(spread_work, name="spread_work", limits=[limit])
+    await add_job(scheduler)
+    await update(pool, "blocked_on = 'limit:even:'")
+    (reason,) = [each for each in (await inspector.explain_job("job")).reasons if each.code == "LIMIT"]
+    assert reason.text == (
+        "waits for the limit 'even': 0 started of at most 10; "
+        "its starts are spread, so each waits for its turn"
+    )
 
 
 async def test_explain_job_reads_the_jobs_that_it_waits_for(

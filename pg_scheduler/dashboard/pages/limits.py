@@ -33,6 +33,7 @@ class LimitRow:
     running: int | None
     starts: int | None
     waiting: int | None
+    spread: bool
     is_shared: bool
     """Whether tasks share it that the request may not see, so that its numbers are hidden."""
 
@@ -111,6 +112,7 @@ def _row(limit: LimitState, request: PageRequest) -> LimitRow:
         running=limit.running,
         starts=limit.starts,
         waiting=limit.waiting,
+        spread=limit.spread,
         is_shared=len(tasks) < len(limit.tasks),
     )
     return replace(row, running=None, starts=None, waiting=None) if row.is_shared else row
