@@ -229,6 +229,14 @@ async def test_worker_ends_while_a_thread_of_asyncio_runs_on(
         assert await program.end() == ExitCode.DONE, program.text
 
 
+async def test_application_may_clean_up_for_the_time_that_the_shutdown_leaves(start: Start) -> None:
+    with start(f"{JOBS}:tidy") as program:
+        await program.read_until("started")
+        program.process.send_signal(signal.SIGTERM)
+        await program.read_until("tidied up")
+        assert await program.end() == ExitCode.DONE, program.text
+
+
 async def test_usr1_stops_claiming_until_the_worker_is_resumed(
     start: Start, scheduler: Scheduler, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import asyncpg
 
 from pg_scheduler import Scheduler, job
+from pg_scheduler.cli.worker.stop import END_TIMEOUT_S
 
 DSN = os.environ.get("PG_SCHEDULER_DSN")
 
@@ -97,6 +98,14 @@ def nothing() -> None: ...
 async def impatient() -> AsyncIterator[Scheduler]:
     async with asyncpg.create_pool(DSN, min_size=1, max_size=5) as pool:
         yield Scheduler(pool, shutdown_timeout=0.1, stop_grace=0.1)
+
+
+@asynccontextmanager
+async def tidy() -> AsyncIterator[Scheduler]:
+    async with asyncpg.create_pool(DSN, min_size=1, max_size=5) as pool:
+        yield Scheduler(pool)
+        await asyncio.sleep(END_TIMEOUT_S + 0.5)  # in real time: the process must not end before
+        logging.getLogger("shop").warning("tidied up")
 
 
 @asynccontextmanager

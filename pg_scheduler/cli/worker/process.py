@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -134,10 +135,12 @@ async def _run(
             task.cancel()
         if stop.is_hurried:
             hurry(scheduler)
+        config, began = scheduler._config, time.monotonic()  # noqa: SLF001 - a front end of the Scheduler
         try:
             await scheduler.shutdown()
         finally:
-            end_soon(partial(_end, stop))
+            ends_at = began + (0 if stop.is_hurried else config.shutdown_timeout + config.stop_grace)
+            end_soon(partial(_end, stop), left_s=ends_at - time.monotonic())
 
 
 def _end(stop: StopRequest) -> None:

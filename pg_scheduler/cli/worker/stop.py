@@ -18,7 +18,7 @@ __all__ = ["StopRequest", "end_soon", "handle_signals", "stop_self"]
 STOPPING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 END_TIMEOUT_S: Final = 2.0
-"""Seconds from the end of the Scheduler to that of the process, for the cleanup of the application."""
+"""Seconds from the end of the Scheduler to that of the process, at least, for the application's cleanup."""
 
 
 class StopRequest:
@@ -102,12 +102,16 @@ def handle_signals(
                 loop.remove_signal_handler(number)
 
 
-def end_soon(end: Callable[[], object]) -> None:
-    """Call a function that ends this process, unless it ends by itself within ``END_TIMEOUT_S``.
+def end_soon(end: Callable[[], object], *, left_s: float = 0) -> None:
+    """Call a function that ends this process, unless it ends by itself until then.
 
     The event loop waits for tasks that ignore their cancellation, and the interpreter for threads.
+
+    Args:
+        end: The function.
+        left_s: Seconds until then; ``END_TIMEOUT_S`` at least.
     """
-    timer = threading.Timer(END_TIMEOUT_S, end)
+    timer = threading.Timer(max(left_s, END_TIMEOUT_S), end)
     timer.daemon = True
     timer.start()
 
