@@ -347,7 +347,7 @@ async def test_validator_of_a_typed_argument_that_raises_fails_its_job(
 
 
 class Broken(JobExecutor):
-    """An executor that raises where it is told to."""
+    """An executor that raises at a chosen place."""
 
     def __init__(self, place: str, mistake: type[BaseException]) -> None:
         self._place = place
