@@ -263,11 +263,13 @@ class RescueResult:
         dead_workers: Workers that were declared dead.
         job_ids: Jobs that are pending again.
         quarantined: Jobs that failed instead.
+        due: When the first of the pending jobs was due; None if there is none.
     """
 
     dead_workers: list[str]
     job_ids: list[str]
     quarantined: list[Quarantined] = field(default_factory=list)
+    due: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,8 @@ class WorkerRepository:
             if row["job_id"] in rescued and changes[row["job_id"]].status is JobStatus.FAILED
         ]
         pending = rescued - {failed.job_id for failed in quarantined}
-        return RescueResult(dead, sorted(pending), quarantined)
+        due = min((row["due"] for row in orphans if row["job_id"] in pending), default=None)
+        return RescueResult(dead, sorted(pending), quarantined, due)
 
 
 def _columns(report: WorkerReport | None) -> tuple[str | None, str | None, list[str] | None]:

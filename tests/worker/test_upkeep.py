@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import asyncpg
 import pytest
@@ -56,7 +56,15 @@ async def rescue(parts: Parts, **options: int | None) -> None:
 async def test_rescuer_reclaims_the_jobs_of_a_dead_worker(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:
-    dead = await claim(parts.store, new_job("a"), new_job("b"), worker_id="dead")
+    due = clock.now - timedelta(hours=1)
+    announced: list[datetime | None] = []
+    parts.signals.due.connect(announced.append)
+    dead = await claim(
+        parts.store,
+        new_job("a", execution_time=clock.now),
+        new_job("b", execution_time=due),
+        worker_id="dead",
+    )
     await claim(parts.store, new_job("c"), worker_id="alive", lease=600)
     assert await parts.rescuer().run_once() == NEVER
     assert seen.events == []
@@ -64,6 +72,7 @@ async def test_rescuer_reclaims_the_jobs_of_a_dead_worker(
     await rescue(parts)
     assert seen.events == [JobsReclaimed(("a", "b"), ("dead",))]
     assert parts.calls == ["asked dead", "worker_gone", "due"]
+    assert announced == [due]
     assert await statuses(parts.store, *"abc") == ["pending", "pending", "running"]
     assert [worker.worker_id for worker in await parts.store.workers.list_workers()] == ["alive"]
     job = await parts.store.jobs.get_job("a")

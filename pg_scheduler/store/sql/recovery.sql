@@ -65,7 +65,7 @@ RETURNING worker_id, stopping;
 SELECT orphan.*
 FROM {levels}
 CROSS JOIN LATERAL (
-    SELECT job_id, job_name, worker_id, attempt, crash_count,
+    SELECT job_id, job_name, worker_id, attempt, crash_count, {bounded_due},
         worker_id = ANY ($1) AND (on_end -> 'replacement') IS NULL AS crashed
     FROM {schema}scheduled_jobs AS job
     WHERE finished_at IS NULL

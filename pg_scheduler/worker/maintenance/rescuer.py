@@ -106,7 +106,7 @@ class Rescuer(Service):
         if rescue.dead_workers:
             self._signals.worker_gone()
         if rescue.job_ids:
-            self._signals.due()
+            self._signals.due(rescue.due)
         if len(rescue.job_ids) + len(rescue.quarantined) == batch_size:
             return 0
         if self._suspects:
