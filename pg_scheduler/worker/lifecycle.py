@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from pg_scheduler.errors import NotRunningError, SchedulerError
 from pg_scheduler.events import Event, EventBus, ServiceFaulted, WorkerStarted, WorkerStopped
@@ -59,18 +60,12 @@ class Lifecycle:
             runtime = await self._build()
             self.runtime = runtime
 
-            def announce() -> None:
-                self.is_running = True
-                self._events.publish(WorkerStarted(self.worker_id, identity=runtime.config.identity))
-
             try:
-                await runtime.start(announce)
+                await runtime.start(partial(self._announce, runtime))
                 await self._stop_if_broken(runtime)
             except BaseException:  # whatever it was, nothing runs
                 self.runtime = None
-                if self.is_running:
-                    self.is_running = False
-                    self._events.publish(WorkerStopped(self.worker_id))
+                self._retract()
                 raise
 
     async def shutdown(self) -> None:
@@ -102,6 +97,15 @@ class Lifecycle:
             await self._stopped.wait()
         if self.fault is not None:
             raise self.fault
+
+    def _announce(self, runtime: Runtime) -> None:
+        self.is_running = True
+        self._events.publish(WorkerStarted(self.worker_id, identity=runtime.config.identity))
+
+    def _retract(self) -> None:
+        if self.is_running:  # the start failed after it was announced
+            self.is_running = False
+            self._events.publish(WorkerStopped(self.worker_id))
 
     def _break_down(self, event: Event) -> None:
         if isinstance(event, ServiceFaulted) and self.fault is None:
