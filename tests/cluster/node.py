@@ -102,9 +102,9 @@ async def match() -> None:
         text, seconds = "a" * 18 + "b", 0.0
         while seconds < 0.3:  # each further letter doubles it
             text = "a" + text
-            began = time.perf_counter()
+            began = time.thread_time()  # however busy the machine is
             re.match(r"(?:a+)+$", text)
-            seconds = time.perf_counter() - began
+            seconds = time.thread_time() - began
         report_job("matches")
         re.match("|".join([r"(?:a+)+$"] * math.ceil(7 / seconds)), text)
     report_job("ran")
