@@ -157,7 +157,7 @@ class Search:
         """Count steps.
 
         Raises:
-            SearchLimitError: None is left, or the time is over.
+            SearchLimitError: None is left, or the time limit has passed.
         """
         self.left -= steps
         if self.left < 0 or (self.ends_at is not None and time.thread_time() > self.ends_at):

@@ -316,7 +316,7 @@ class Claimer(Service):
             return is_at_start
         if answer.at is not None and answer.crashed is None:
             due_in = answer.due_in or 0.0
-            # A due job that is left is locked, or this worker's lease is over: mostly for moments.
+            # A due job that is left is locked, or this worker's lease has expired: mostly for moments.
             left_s = due_in if -self.cursor.max_age_s < due_in < 0 else 0.0
             self.cursor.pass_until(
                 answer.at + timedelta(seconds=left_s), is_notified=self._signals.notifications_up.is_set
@@ -377,7 +377,7 @@ class Claimer(Service):
             return poll
         if due_in <= 0 and self._claimed_cheaply:
             return 0  # the job is one that only an exchange can claim
-        if due_in <= 0:  # another session has locked the row, or this worker's lease is over
+        if due_in <= 0:  # another session has locked the row, or this worker's lease has expired
             self._signals.lease_suspect()
             return self._polling.min_interval
         delay = self._pacing.seconds_until(sent_at + due_in, poll)
