@@ -123,6 +123,15 @@ def restored_logging() -> Iterator[None]:
         root.removeHandler(handler)
 
 
+@pytest.fixture(autouse=True)
+def restored_catalogues() -> Iterator[None]:
+    """Forget what a test registers: names that one test leaves behind would resolve in the next."""
+    from tests.support.catalogues import own_registrations
+
+    with own_registrations():
+        yield
+
+
 @pytest.fixture(scope="session")
 def scratch() -> Path | None:
     """A folder in memory for data, None if it is too small: containers often have 64 MB."""

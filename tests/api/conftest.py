@@ -7,7 +7,7 @@ notification, or the test fails.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
@@ -15,7 +15,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler import PollingConfig, Scheduler
-from pg_scheduler.schedules.catalogue import periodic_catalogue
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 SLOW_POLLING = PollingConfig(idle_start_interval=600, max_interval=600, semaphore_full_interval=600)
@@ -31,13 +30,6 @@ class Pools(Protocol):
     """Open a pool that is closed at the end of the test."""
 
     async def __call__(self, size: int) -> asyncpg.Pool: ...
-
-
-@pytest.fixture(autouse=True)
-def _empty_periodic_catalogue() -> Iterator[None]:
-    periodic_catalogue.clear()
-    yield
-    periodic_catalogue.clear()
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres, server_dsn
-from pg_scheduler.schedules.catalogue import PeriodicCatalogue
 from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.conftest import FAST, database
 
@@ -23,12 +22,6 @@ async def fleet(dsn: str) -> AsyncIterator[Fleet]:
     fleet = Fleet(dsn)
     yield fleet
     await fleet.close()
-
-
-@pytest.fixture(autouse=True)
-def no_periodic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the schedules that other tests have decorated from Schedulers of this process."""
-    monkeypatch.setattr("pg_scheduler.scheduler.periodic_catalogue", PeriodicCatalogue())
 
 
 @pytest.fixture

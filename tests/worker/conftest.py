@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
-from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, now
-
-
-@pytest.fixture(autouse=True)
-def _no_schedules_of_other_tests() -> Iterator[None]:
-    periodic_catalogue.clear()
-    yield
-    periodic_catalogue.clear()
 
 
 @pytest.fixture

@@ -1,0 +1,42 @@
+"""The catalogues of the process, which ``@job`` and ``@periodic`` fill, as a test found them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pg_scheduler.jobs.registry import TaskRegistry, catalogue
+from pg_scheduler.schedules.catalogue import PeriodicCatalogue, periodic_catalogue
+
+
+@contextmanager
+def own_registrations() -> Iterator[None]:
+    """Forget at the end what was registered meanwhile, so that no test can resolve the names of another."""
+    before = [(each, _state(each)) for each in (catalogue, periodic_catalogue)]
+    try:
+        yield
+    finally:
+        for each, state in before:
+            _restore(each, state)
+
+
+def clear_registrations() -> None:
+    """Forget every registration, also those of modules."""
+    _restore(catalogue, _state(TaskRegistry()))
+    _restore(periodic_catalogue, _state(PeriodicCatalogue()))
+
+
+def _state(of: TaskRegistry | PeriodicCatalogue) -> dict[str, Any]:
+    """Return a copy of the attributes; the values of dicts may be dicts."""
+    return {name: _copied(value) for name, value in vars(of).items()}
+
+
+def _copied(value: Any) -> Any:
+    return {key: _copied(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def _restore(to: TaskRegistry | PeriodicCatalogue, state: dict[str, Any]) -> None:
+    """Set the attributes. The version grows: what other objects derived from it is out of date."""
+    (version,) = (name for name in state if name.endswith("version"))
+    vars(to).update(state, **{version: vars(to)[version] + 1})
