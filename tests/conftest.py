@@ -37,7 +37,7 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "max_wal_size": "256MB"}
 MEMORY = Path("/dev/shm")
 MIN_MEMORY_BYTES = 2 * 2**30
-DEFAULT_TIME_LIMIT_S = 60.0
+DEFAULT_TIME_LIMIT_S = 180.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -125,7 +125,7 @@ def restored_logging() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def restored_catalogues() -> Iterator[None]:
-    """Forget what a test registers: names that one test leaves behind would resolve in the next."""
+    """Keep apart what tests register."""
     from tests.support.catalogues import own_registrations
 
     with own_registrations():

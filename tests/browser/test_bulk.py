@@ -25,7 +25,7 @@ INSERT_FAILURES = """
 """
 
 
-@pytest.mark.timeout(180)  # 5,000 jobs at 500 a second, twice on a slow machine
+@pytest.mark.timeout(360)  # 5,000 jobs at 500 a second, twice on a slow machine
 @WAYS
 async def test_failures_are_retried_at_a_rate_stopped_and_resumed_in_another_browser(
     person: Person, scheduler: Scheduler, pool: asyncpg.Pool

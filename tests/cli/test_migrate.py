@@ -207,7 +207,7 @@ async def test_progress_of_migrations_and_indexes_is_shown(
 
     async def build_progress(connection: asyncpg.Connection[asyncpg.Record], pid: int) -> object:
         progress = await indexes.build_progress(connection, pid)
-        if progress is not None:
+        if progress is not None and progress.phase == "waiting for writers before build":
             loop.call_soon_threadsafe(found.set)
         return progress
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
@@ -16,7 +15,6 @@ from pg_scheduler import JobStatus, Scheduler
 from tests.cluster.fleet import TIMEOUT_S, Fleet
 
 NO_ARGUMENTS: dict[str, object] = {"args": [], "kwargs": {}}
-TAKEOVER_S = 5.0
 
 
 async def enqueue(client: Scheduler, name: str) -> str:
@@ -42,12 +40,12 @@ async def observer(dsn: str) -> AsyncIterator[asyncpg.Pool]:
 
 
 @pytest.mark.usefixtures("warmed_up_server")
-async def test_jobs_of_a_killed_worker_are_reclaimed_within_five_seconds_when_its_forked_child_lives(
+async def test_jobs_of_a_killed_worker_are_reclaimed_before_its_lease_expires_when_its_forked_child_lives(
     fleet: Fleet, observer: asyncpg.Pool
 ) -> None:
     client = Scheduler(observer)
     others = await sessions(observer)
-    victim = await fleet.start()  # the lease is a minute
+    victim = await fleet.start("--lease", "600")  # longer than the test
     job_id = await enqueue(client, "fork")
     [forked] = await fleet.wait_for("forked", node=victim)
     child = forked.details["child"]
@@ -55,10 +53,8 @@ async def test_jobs_of_a_killed_worker_are_reclaimed_within_five_seconds_when_it
         of_victim = await sessions(observer) - others
         assert len(of_victim) >= 3  # LISTEN, claims and the liveness lock
         other = await fleet.start()
-        killed_at = time.monotonic()
         await victim.kill()
         await fleet.wait_for("JobCompleted", node=other, job_id=job_id, attempt=2)
-        assert time.monotonic() - killed_at <= TAKEOVER_S
         os.kill(child, 0)  # it lives
         async with asyncio.timeout(TIMEOUT_S):
             while of_victim & await sessions(observer):  # noqa: ASYNC110 - nothing reports it

@@ -16,6 +16,7 @@ from tests.support.store import as_user
 
 NO_ARGUMENTS: dict[str, object] = {"args": [], "kwargs": {}}
 SHORT = ("--lease", "2")
+LONG = ("--lease", "600")  # longer than any test
 
 
 async def enqueue(client: Scheduler, name: str) -> str:
@@ -26,7 +27,7 @@ async def enqueue(client: Scheduler, name: str) -> str:
 async def test_jobs_of_a_killed_worker_are_reclaimed_before_its_lease_expires(
     fleet: Fleet, client: Scheduler
 ) -> None:
-    victim = await fleet.start()  # the lease is a minute, three times the timeout of the test
+    victim = await fleet.start(*LONG)
     held = [await enqueue(client, "hold") for _ in range(3)]
     await fleet.wait_for("JobStarted", node=victim, count=3)
     other = await fleet.start()
@@ -50,7 +51,7 @@ async def test_jobs_of_a_killed_worker_are_reclaimed_before_its_lease_expires_wh
     )
     fleet = Fleet(as_user(dsn, login))
     try:
-        victim = await fleet.start("--role", group)
+        victim = await fleet.start(*LONG, "--role", group)
         held = await enqueue(client, "hold")
         await fleet.wait_for("JobStarted", node=victim, job_id=held)
         other = await fleet.start("--role", group)
@@ -113,10 +114,11 @@ async def test_worker_keeps_its_lease_and_names_the_job_when_its_event_loop_is_b
 async def test_worker_revokes_its_lease_when_its_event_loop_is_blocked_too_long(
     fleet: Fleet, client: Scheduler
 ) -> None:
-    node = await fleet.start(*SHORT, "--max-loop-block", "1.5")
+    both = {await fleet.start(*SHORT, "--max-loop-block", "1.5") for _ in range(2)}
     job_id = await enqueue(client, "block")
-    await fleet.wait_for("blocks", node=node, job_id=job_id)
-    other = await fleet.start(*SHORT)
+    [blocks] = await fleet.wait_for("blocks", job_id=job_id)
+    node = blocks.node
+    (other,) = both - {node}
     await fleet.wait_for("blocks", node=other, job_id=job_id)
     await fleet.wait_for("LeaseLost", node=node)
     await fleet.wait_for("JobLost", node=node, job_id=job_id, attempt=1)

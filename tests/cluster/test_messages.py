@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
@@ -22,15 +21,15 @@ async def ping() -> None:
     """Do nothing; only this process registers it."""
 
 
-async def test_cancel_job_reaches_another_worker_within_a_second(fleet: Fleet, pool: asyncpg.Pool) -> None:
-    runner = await fleet.start()
+async def test_cancel_job_reaches_another_worker_between_its_heartbeats(
+    fleet: Fleet, pool: asyncpg.Pool
+) -> None:
+    runner = await fleet.start("--lease", "600")  # a heartbeat every 200 seconds
     async with Scheduler(pool) as other:
         job_id = await other.schedule_job("cluster.hold", datetime.now(UTC), {"args": [], "kwargs": {}})
         await fleet.wait_for("JobStarted", node=runner, job_id=job_id)
-        began = time.monotonic()
         assert await other.cancel_job(job_id)
         await fleet.wait_for("cancelled", node=runner, job_id=job_id)
-        assert time.monotonic() - began < 1
         await fleet.wait_for("JobCancelled", node=runner, job_id=job_id)
         row = await other.get_job(job_id)
         assert row is not None

@@ -46,7 +46,7 @@ from tests.support.store import use_options
 from tests.support.worker import holds, now
 from tools.chaos.proxy import Proxy
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(240)
 
 TEST_CONNECTION: Final = {"application_name": "test"}
 """The server settings of a connection that `TERMINATE` spares."""

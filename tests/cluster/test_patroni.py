@@ -43,7 +43,7 @@ CALM_S = 2.0
 
 pytestmark = [
     pytest.mark.chaos,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(480),
     pytest.mark.skipif(bool(patroni.find_obstacle()), reason=patroni.find_obstacle() or ""),
 ]
 

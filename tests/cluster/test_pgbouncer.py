@@ -37,7 +37,7 @@ WITHOUT_BACKOFF = RetryPolicy(base=timedelta(milliseconds=1))
 OLD, NEW = "bookworm", "trixie"
 """PgBouncer 1.18, which does not support prepared statements, and 1.24."""
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(params=[OLD, NEW])

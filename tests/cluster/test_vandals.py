@@ -14,7 +14,7 @@ import pytest
 from pg_scheduler import Scheduler
 from tests.cluster.fleet import TIMEOUT_S, Fleet, Node
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("warmed_up_server")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("warmed_up_server")]
 
 NO_ARGUMENTS: dict[str, object] = {"args": [], "kwargs": {}}
 OPTIONS = ("--lease", "2", "--max-loop-block", "3", "--jobs", "tests.cluster.vandals")

@@ -43,7 +43,7 @@ from tests.support.store import LEASE, NAME, NOW, SECOND, new_job, worker
 
 MAX_CRASHES = 2
 GRACE = 90
-PATIENCE = 20.0
+PATIENCE = 60.0
 SOON = 0.002
 """Seconds after which the test asks the server whether a session waits for a lock."""
 LIVENESS = {"w1": 101, "w2": 102, "w3": 103}

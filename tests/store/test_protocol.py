@@ -238,7 +238,7 @@ async def play(scene: str, dsn: str) -> None:
                 raise
 
 
-@pytest.mark.timeout(3600 if LONG else 60)
+@pytest.mark.timeout(3600 if LONG else 180)
 @pytest.mark.parametrize("scene", SCENES)
 def test_store_matches_the_protocol_model_in_every_interleaving_of_statements(scene: str, dsn: str) -> None:
     # A loop of its own: with asyncio's debugging, as other tests have it, this takes five times as long.
@@ -408,7 +408,7 @@ class Story(RuleBasedStateMachine):
         self.start(Vacuum(), at_once)
 
 
-@pytest.mark.timeout(1800 if LONG else 60)
+@pytest.mark.timeout(1800 if LONG else 180)
 def test_store_matches_the_protocol_model_in_long_random_sequences(dsn: str) -> None:
     settings = hypothesis.settings(
         max_examples=2000 if LONG else 40,

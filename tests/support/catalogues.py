@@ -12,8 +12,13 @@ from pg_scheduler.schedules.catalogue import PeriodicCatalogue, periodic_catalog
 
 @contextmanager
 def own_registrations() -> Iterator[None]:
-    """Forget at the end what was registered meanwhile, so that no test can resolve the names of another."""
+    """Begin without periodic functions, and forget at the end what was registered meanwhile.
+
+    Names that one test leaves behind would resolve in another, and imported modules may have periodic
+    functions.
+    """
     before = [(each, _state(each)) for each in (catalogue, periodic_catalogue)]
+    periodic_catalogue.clear()
     try:
         yield
     finally:

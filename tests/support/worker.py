@@ -23,7 +23,7 @@ from pg_scheduler.store.store import Store
 
 E = TypeVar("E", bound=Event)
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test stops waiting; far more than anything here takes."""
 
 LEASE = 60.0

@@ -26,7 +26,7 @@ from tools.dashboards.__main__ import FOLDER, texts
 
 NAMES = ("database", "overview", "schedules", "tasks", "workers")
 VARIABLES = {"$schema": ".*", "$name": ".*", "$__rate_interval": "20s"}
-PATIENCE = 45.0
+PATIENCE = 60.0
 """Seconds until every query must have data; it takes about ten."""
 
 
@@ -42,7 +42,7 @@ def queries() -> Iterator[str]:
                 yield target["expr"]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_every_query_has_data(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

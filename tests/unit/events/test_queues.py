@@ -14,7 +14,7 @@ from pg_scheduler.events.gaps import MAX_QUEUED_EVENTS
 from pg_scheduler.events.log import EventLog
 from tests.support.logs import records_of
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 FAILED = JobFailed("id", "app.work", 1, error="ValueError: no")
 
 
