@@ -20,8 +20,6 @@ import asyncpg
 from benchmarks.ours import Ours, work
 from benchmarks.peers.protocol import run
 
-__all__ = ["Bare", "main"]
-
 BATCH: Final = 500
 
 PLANS: Final = {

@@ -20,8 +20,6 @@ from benchmarks.bare import PLANS
 from benchmarks.ours import Ours, work
 from benchmarks.peers.protocol import run
 
-__all__ = ["BareListener", "main"]
-
 BATCH: Final = 500
 CHANNEL: Final = "bare"
 

@@ -21,8 +21,6 @@ from benchmarks.peers.protocol import Mode, Order
 from benchmarks.results import Outcome
 from pg_scheduler.embedded import EmbeddedPostgres, Server
 
-__all__ = ["Bench", "Database", "Load"]
-
 TIMEOUT_S: Final = 600.0
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-__all__ = ["BARE", "BARE_LISTENER", "BEFORE", "CONTESTANTS", "OURS", "PEERS", "Contestant", "before"]
-
 Kind = Literal["here", "python", "node"]
 
 

@@ -13,8 +13,6 @@ from benchmarks.contestants import Contestant
 from benchmarks.environments import command
 from benchmarks.peers.protocol import Order
 
-__all__ = ["Driver", "DriverError"]
-
 MAX_LINE_BYTES = 256 * 1024 * 1024
 """A result contains the samples of the whole run."""
 

@@ -13,8 +13,6 @@ from typing import Final
 
 from benchmarks.contestants import Contestant
 
-__all__ = ["MissingPeerError", "command"]
-
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / ".venv-bench"
 LAUNCH: Final = ROOT / "benchmarks" / "launch.py"

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 import asyncpg
 
-__all__ = ["SETTINGS", "describe", "processor_seconds"]
-
 SETTINGS: Final = {
     "fsync": "on",
     "synchronous_commit": "on",

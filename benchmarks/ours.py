@@ -19,8 +19,6 @@ from pg_scheduler import JobPriority, JobSpec, Limit, PollingConfig, Scheduler, 
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.triggers import At
 
-__all__ = ["TUNED", "Ours", "main", "other", "sleep", "work"]
-
 TUNED = {"max_concurrent_jobs": 1000, "batch_claim_limit": 500}
 
 CLAIM = re.compile(r"attempt\s*=\s*(\w+\.)?attempt\b")

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from benchmarks.table import number
 
-__all__ = ["draw"]
-
 WIDTH, HEIGHT = 720, 360
 LEFT, RIGHT, TOP, BOTTOM = 70, 170, 40, 45
 COLOURS: Final = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a", "#bf3989", "#0a7ea4")
@@ -40,6 +38,7 @@ class Axis:
         self._start, self._end = start, end
 
     def __call__(self, value: float) -> float:
+        """Return the coordinate of a value."""
         share = (self._of(value) - self._low) / (self._high - self._low)
         return round(self._start + share * (self._end - self._start), 1)
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from benchmarks.table import number
 
-__all__ = ["report"]
-
 VERDICTS = {True: "met", False: "**not met**", None: "not measured"}
 
 

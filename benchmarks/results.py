@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Curve", "Goal", "Outcome", "Series", "Verdict", "percentile"]
-
 
 def percentile(samples: Sequence[float], share: float) -> float:
     """Return the value below which this share of the samples lies."""

@@ -31,8 +31,6 @@ from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.triggers import Cron
 
-__all__ = ["main"]
-
 UNFINISHED: Final = (
     "SELECT EXISTS (SELECT FROM scheduled_jobs"
     " WHERE finished_at IS NULL AND blocked_on IS NULL AND execution_time <= now())"

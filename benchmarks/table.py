@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.results import Outcome, Verdict
 
-__all__ = ["number", "render"]
-
 
 def number(value: float) -> str:
     """Format with three significant digits and separators of thousands."""

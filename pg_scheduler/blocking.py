@@ -24,18 +24,6 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar
 
-__all__ = [
-    "Blocking",
-    "BlockingFacet",
-    "BlockingIterator",
-    "Caller",
-    "Crossing",
-    "Member",
-    "check_may_block",
-    "derive",
-    "members_of",
-]
-
 T = TypeVar("T")
 
 LEFT_OUT: Final = "connection"
@@ -87,10 +75,6 @@ class Crossing:
 
     It does what ``asyncio.run_coroutine_threadsafe()`` does, with one lock instead of a future, a condition
     and the callbacks that chain them.
-
-    Args:
-        loop: The event loop.
-        function: Called with the context variables of the caller. If it returns a coroutine, that is awaited.
 
     Raises:
         RuntimeError: The event loop is closed.
@@ -207,14 +191,7 @@ def _named(owner: type, annotation: str) -> object:
 
 
 class BlockingIterator(Iterator[T]):
-    """Iterates over an asynchronous iterator in a portal; each step blocks until the next item.
-
-    Args:
-        portal: The caller in whose event loop the source was made.
-        source: The asynchronous iterator.
-        name: The method that returned it.
-        owner: The object with the method, for errors.
-    """
+    """Iterates over an asynchronous iterator in a portal; each step blocks until the next item."""
 
     def __init__(self, portal: Caller, source: AsyncIterator[T], name: str, owner: str) -> None:
         self._portal = portal
@@ -269,12 +246,7 @@ class Blocking:
 
 
 class BlockingFacet(Blocking):
-    """The base of classes derived from those of facets.
-
-    Args:
-        owner: The object with the facet.
-        name: The name of the facet.
-    """
+    """The base of classes derived from those of facets."""
 
     def __init__(self, owner: Blocking, name: str) -> None:
         self._owner = owner

@@ -14,8 +14,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pg_scheduler.errors import ConfigurationError
 
-__all__ = ["MASK", "check_dsn", "mask_dsn", "normalise_dsn", "passwords_in", "remove_secrets"]
-
 MASK: Final = "***"
 """Replaces each password."""
 

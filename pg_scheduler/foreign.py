@@ -15,24 +15,6 @@ from traceback import TracebackException
 from types import TracebackType
 from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 
-__all__ = [
-    "MAX_MESSAGE_LENGTH",
-    "ExcInfo",
-    "Outcome",
-    "call_in_daemon",
-    "cause_of",
-    "class_name",
-    "current_task",
-    "ends_task",
-    "exc_info_of",
-    "guarded",
-    "is_a",
-    "is_ctrl_c",
-    "message_of",
-    "traceback_lines",
-    "traceback_of",
-]
-
 MAX_MESSAGE_LENGTH: Final = 10_000
 """Characters of an error message that are kept."""
 

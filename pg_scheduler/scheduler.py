@@ -51,8 +51,6 @@ from pg_scheduler.worker.runners.defaults import check_executors
 from pg_scheduler.worker.runtime import Runtime
 from pg_scheduler.worker.tuning import Tuning
 
-__all__ = ["Scheduler"]
-
 
 class Scheduler(
     RegistrationMethods,

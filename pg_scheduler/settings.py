@@ -25,8 +25,6 @@ from pg_scheduler.dsn import check_dsn
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.sqltext import MAX_IDENTIFIER_BYTES
 
-__all__ = ["PollingConfig", "SchedulerConfig", "VacuumConfig", "VacuumPolicy", "VacuumTrigger"]
-
 T = TypeVar("T")
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)

@@ -18,8 +18,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-__all__ = ["qualify_builtins"]
-
 SYNTAX: Final = {"coalesce", "extract", "greatest", "least"}
 """Names that PostgreSQL parses itself, in front of a parenthesis."""
 

@@ -6,8 +6,6 @@ from typing import Final
 
 from pg_scheduler.errors import ConfigurationError
 
-__all__ = ["qualify", "quote_identifier"]
-
 MAX_IDENTIFIER_BYTES: Final = 63
 
 

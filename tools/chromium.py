@@ -11,8 +11,6 @@ from typing import Final
 
 from playwright.async_api import Browser, async_playwright
 
-__all__ = ["run_chromium"]
-
 FONTS: Final = """\
 <?xml version="1.0"?>
 <!DOCTYPE fontconfig SYSTEM "fonts.dtd">

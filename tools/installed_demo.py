@@ -14,8 +14,6 @@ from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
 from tools.environment import DevError
 
-__all__ = ["check_demo", "open_dashboard"]
-
 MAX_DEMO_S: Final = 300.0
 """Seconds after which the demo is killed; it takes about twenty."""
 

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Change", "Mutation", "apply", "load", "run"]
-
 ROOT: Final = Path(__file__).resolve().parents[1]
 TABLE: Final = Path(__file__).with_suffix(".toml")
 COPIED: Final = ("pg_scheduler", "migrations", "tests", "tools", "pyproject.toml")

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-__all__ = ["AbsoluteLinks", "make_links_absolute"]
-
 PAGES: Final = "https://github.com/pg-scheduler/pg-scheduler/blob"
 FILES: Final = "https://raw.githubusercontent.com/pg-scheduler/pg-scheduler"
 LINK: Final = re.compile(r"(?P<before>(?P<image>!?)\[[^\]]*\]\()(?![a-z]+:|#)(?P<target>[^)\s]+)")

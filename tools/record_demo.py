@@ -26,8 +26,6 @@ from rich.console import Console
 from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 
-__all__ = ["Output", "Screen", "Terminal", "frames_of", "main", "record", "render"]
-
 TARGET: Final = Path(__file__).parents[1] / "docs" / "figures" / "demo.svg"
 COMMAND: Final = [sys.executable, "-m", "pg_scheduler", "demo"]
 TITLE: Final = "python3 dev.py demo"

@@ -13,8 +13,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
 
-__all__ = ["main", "problems"]
-
 PARTS: Final = ("search.html", "searchindex.js", "_static/searchtools.js", "_static/copybutton.js")
 LINKS: Final = {"a", "area"}
 """The elements that load nothing until a reader follows them."""

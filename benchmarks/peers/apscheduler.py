@@ -17,8 +17,6 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from benchmarks.peers.protocol import Order, Peer, record, run
 
-__all__ = ["AP", "main"]
-
 
 async def work(t: float, user: str) -> None:  # noqa: ARG001 - a typical argument
     """Record the start."""

@@ -14,8 +14,6 @@ import asyncpg
 from benchmarks.peers.protocol import Peer, record, run
 from pg_scheduler import JobSpec, PollingConfig, Scheduler
 
-__all__ = ["Old", "main"]
-
 
 async def work(t: float, user: str) -> None:  # noqa: ARG001 - a typical argument
     """Record the start."""

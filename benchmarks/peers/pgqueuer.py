@@ -23,8 +23,6 @@ from pgqueuer.queries import Queries, SyncQueries  # type: ignore[import-not-fou
 
 from benchmarks.peers.protocol import Peer, record, run
 
-__all__ = ["Queuer", "main"]
-
 
 async def work(job: Any) -> None:
     """Record the start."""

@@ -12,8 +12,6 @@ import procrastinate  # type: ignore[import-not-found]
 
 from benchmarks.peers.protocol import Order, Peer, record, run
 
-__all__ = ["Procrastinate", "main"]
-
 
 async def work(t: float, user: str) -> None:  # noqa: ARG001 - a typical argument
     """Record the start."""

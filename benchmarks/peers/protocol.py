@@ -28,8 +28,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Order", "Peer", "Recorder", "nap", "payload", "record", "run", "send_event"]
-
 Mode = Literal["default", "tuned"]
 MARKS = 100
 """The points of a worker's progress curve."""

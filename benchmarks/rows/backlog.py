@@ -13,8 +13,6 @@ from benchmarks.contestants import OURS, Contestant
 from benchmarks.results import Goal, percentile
 from benchmarks.rows.burden import burdened, goal
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "500,000 future jobs of the highest priority and 1,000,000 finished rows in the table"
 
 EMPTY_POLL: Final = "empty poll, ms in the server"

@@ -8,8 +8,6 @@ from benchmarks.bench import Bench, Database
 from benchmarks.contestants import Contestant
 from benchmarks.results import BEST, Goal
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "bulk enqueue of 20,000 jobs"
 
 GOALS: Final = (Goal("jobs/s", than=BEST, least=1.3),)

@@ -11,8 +11,6 @@ from benchmarks.contestants import Contestant
 from benchmarks.results import Goal
 from benchmarks.rows.drain import rate
 
-__all__ = ["BURDENED", "EMPTY", "Burden", "burdened", "goal", "no_burden"]
-
 EMPTY: Final = "jobs/s, empty table"
 BURDENED: Final = "jobs/s, burdened"
 

@@ -9,8 +9,6 @@ from benchmarks.contestants import OURS
 from benchmarks.results import Goal
 from benchmarks.rows.drain import rate
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "batch of 10,000 jobs, alone and with one job after all of them, tuned"
 
 GOALS: Final[tuple[Goal, ...]] = ()

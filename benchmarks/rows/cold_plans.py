@@ -10,8 +10,6 @@ from benchmarks.contestants import OURS, Contestant
 from benchmarks.results import Goal, percentile
 from benchmarks.rows.drain import rate
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "worker started on an empty table, then 500,000 rows in bulk, no ANALYZE"
 
 GOALS: Final = (

@@ -8,8 +8,6 @@ from benchmarks.bench import Bench, Database, Load
 from benchmarks.contestants import BARE, OURS, Contestant
 from benchmarks.results import Curve, Goal, Outcome
 
-__all__ = ["GOALS", "TITLE", "measure", "rate", "record_drain"]
-
 TITLE: Final = "drain of a backlog of 200,000 jobs, one worker process, tuned, history kept"
 
 GOALS: Final = (

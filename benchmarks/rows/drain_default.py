@@ -9,8 +9,6 @@ from benchmarks.contestants import Contestant
 from benchmarks.results import Goal
 from benchmarks.rows.drain import record_drain
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "drain of a backlog at default settings (25 slots, claim 10)"
 
 GOALS: Final = (

@@ -8,8 +8,6 @@ from benchmarks.bench import Bench, Database
 from benchmarks.contestants import BARE_LISTENER, Contestant
 from benchmarks.results import BEST, Goal
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "enqueue one by one, and from 32 concurrent callers"
 
 GOALS: Final = (

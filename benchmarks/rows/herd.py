@@ -10,8 +10,6 @@ from benchmarks.contestants import BARE_LISTENER, OURS, Contestant
 from benchmarks.peers.protocol import Mode
 from benchmarks.results import Goal
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "1,000 jobs due at one instant: ms until the last has started"
 
 GOALS: Final = (Goal("last start, tuned", than="bare loop", most=1.5),)

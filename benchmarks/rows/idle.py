@@ -13,8 +13,6 @@ from benchmarks.contestants import OURS, Contestant
 from benchmarks.drivers import Driver
 from benchmarks.results import Goal
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "idle worker with default settings: transactions per minute"
 
 GOALS: Final = (Goal("transactions/min", most=18),)

@@ -16,8 +16,6 @@ from benchmarks.drivers import Driver
 from benchmarks.results import Goal
 from benchmarks.rows.snapshot import held_snapshot
 
-__all__ = ["GOALS", "TITLE", "VARIANTS", "measure"]
-
 RATE: Final = 800
 SLOTS: Final = 32
 CALLERS: Final = 32

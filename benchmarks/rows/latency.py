@@ -8,8 +8,6 @@ from benchmarks.bench import Bench, Database
 from benchmarks.contestants import BARE_LISTENER, OURS, Contestant
 from benchmarks.results import Curve, Goal, percentile
 
-__all__ = ["GOALS", "TITLE", "measure", "record_delays"]
-
 TITLE: Final = "pick-up of an immediate job by an idle worker, from the call to the start, ms"
 
 GOALS: Final = (

@@ -9,8 +9,6 @@ from benchmarks.contestants import BARE_LISTENER, BEFORE, OURS, Contestant
 from benchmarks.results import Goal
 from benchmarks.rows.latency import record_delays
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "lateness of timed jobs, ms"
 
 GOALS: Final = (

@@ -9,8 +9,6 @@ from benchmarks.contestants import OURS
 from benchmarks.results import Goal
 from benchmarks.rows.drain import rate
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "drain of a backlog of a limited task with room, one key, tuned"
 
 GOALS: Final = (Goal("limited jobs/s", than="ours", than_measure="plain jobs/s", least=0.5),)

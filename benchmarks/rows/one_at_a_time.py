@@ -9,8 +9,6 @@ from benchmarks.contestants import Contestant
 from benchmarks.results import BEST, Goal
 from benchmarks.rows.drain import rate
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "drain of jobs of which one may run at a time: Limit(max_running=1), or the lock of a peer"
 
 GOALS: Final = (Goal("jobs/s", than=BEST, least=1.0),)

@@ -10,8 +10,6 @@ from benchmarks.bench import Bench, Database
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.results import Goal
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "schedules due at one instant: seconds until the last job is planned, and until it has started"
 
 GOALS: Final = (Goal("10,000 planned", most=2.0),)

@@ -9,8 +9,6 @@ from benchmarks.bench import Bench, Database
 from benchmarks.contestants import Contestant
 from benchmarks.results import BEST, Goal, percentile
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "results read by 100 waiters, each of which enqueues its next job when it has one"
 
 GOALS: Final = (Goal("results/s", than=BEST, least=1.2),)

@@ -10,8 +10,6 @@ from benchmarks.bench import Bench, Database
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.rows.burden import burdened, goal
 
-__all__ = ["GOALS", "TITLE", "holding", "measure"]
-
 TITLE: Final = "10,000 long-running rows in front of the queue"
 
 GOALS: Final = (goal(0.9),)

@@ -9,8 +9,6 @@ from benchmarks.bench import Bench, Database
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.results import Goal
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "10,000 jobs sleeping at once in one worker"
 
 GOALS: Final = (Goal("KiB per job", most=8),)

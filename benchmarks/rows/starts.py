@@ -15,8 +15,6 @@ from benchmarks.results import Goal
 from benchmarks.rows.lateness import LEAD_S
 from pg_scheduler import Scheduler
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "40 workers with pools of 3 start at once, an up-to-date schema"
 
 START: Final = "seconds per start"

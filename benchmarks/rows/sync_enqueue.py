@@ -8,8 +8,6 @@ from benchmarks.bench import Bench, Database
 from benchmarks.contestants import Contestant
 from benchmarks.results import BEST, Goal
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "enqueue without asyncio, one by one and from 8 threads"
 
 GOALS: Final = (

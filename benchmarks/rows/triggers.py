@@ -10,8 +10,6 @@ from benchmarks.bench import Bench
 from benchmarks.results import Goal
 from pg_scheduler.triggers import At, CalendarInterval, Cron, During, Every, FixedDelay, Trigger
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "next_after() of each trigger, a minute and a year after its anchor: microseconds"
 
 ANCHOR: Final = datetime(2030, 1, 1, 12, 34, 56, tzinfo=UTC)

@@ -10,8 +10,6 @@ from benchmarks.contestants import Contestant
 from benchmarks.results import Goal
 from benchmarks.rows.drain import rate
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "two worker processes, tuned"
 
 GOALS: Final = (Goal("jobs/s, two workers", than="ours", than_measure="jobs/s, one worker", least=1.25),)

@@ -10,8 +10,6 @@ from benchmarks.bench import Bench, Database
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.rows.burden import burdened, goal
 
-__all__ = ["GOALS", "TITLE", "measure"]
-
 TITLE: Final = "100,000 due rows of an unregistered function at the head"
 
 GOALS: Final = (goal(0.7),)

@@ -19,8 +19,6 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.runtime import Runtime
 
-__all__ = ["SchedulerParts"]
-
 
 class SchedulerParts:
     """Declares the attributes that the constructor of `Scheduler` sets."""

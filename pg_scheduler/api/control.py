@@ -13,8 +13,6 @@ from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.validation import check_job_id
 
-__all__ = ["ControlMethods"]
-
 
 class ControlMethods(SchedulerParts):
     """The methods of `Scheduler` that change jobs."""

@@ -14,8 +14,6 @@ from pg_scheduler.events.bus import check_kinds
 from pg_scheduler.events.wire import names_of
 from pg_scheduler.jobs.validation import check_timeout
 
-__all__ = ["SUBSCRIBER_TIMEOUT_S", "EventMethods"]
-
 SUBSCRIBER_TIMEOUT_S: Final = 5.0
 """Seconds that async subscribers get at shutdown to handle their queued events."""
 

@@ -6,8 +6,6 @@ from pg_scheduler.api.base import SchedulerParts
 from pg_scheduler.telemetry.health import Health, judge
 from pg_scheduler.worker.health import facts_about
 
-__all__ = ["HealthMethods"]
-
 
 class HealthMethods(SchedulerParts):
     """The method of `Scheduler` that reports its health."""

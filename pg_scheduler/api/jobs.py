@@ -22,8 +22,6 @@ from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.store.connections.session import Connection
 
-__all__ = ["JobMethods"]
-
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Stands for the due time of a job that is due by the clock of the database."""
 

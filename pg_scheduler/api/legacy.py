@@ -10,8 +10,6 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.validation import check_job_id
 
-__all__ = ["LegacyMethods"]
-
 
 class LegacyMethods(SchedulerParts):
     """The methods of `Scheduler` that run a single step of a service.

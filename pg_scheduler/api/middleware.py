@@ -8,8 +8,6 @@ from pg_scheduler.api.base import SchedulerParts
 from pg_scheduler.enqueue.sending import Sender, SendingEnqueuer
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
 
-__all__ = ["MiddlewareMethods"]
-
 
 class MiddlewareMethods(SchedulerParts):
     """The part of `Scheduler` that knows its middleware."""

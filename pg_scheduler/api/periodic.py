@@ -16,8 +16,6 @@ from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.worker.lifecycle import log_failure
 
-__all__ = ["PeriodicMethods"]
-
 NO_TABLES: Final = "enabled and disabled schedules not stored, start() stores them: %s"
 
 

@@ -17,8 +17,6 @@ from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.validation import check_delay, check_job_id
 
-__all__ = ["ResultMethods"]
-
 R = TypeVar("R")
 
 RUN_JOB_KEEPS: Final = timedelta(minutes=15)

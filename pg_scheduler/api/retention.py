@@ -9,8 +9,6 @@ from pg_scheduler.api.base import SchedulerParts
 from pg_scheduler.jobs.validation import check_count
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 
-__all__ = ["RetentionMethods"]
-
 
 class RetentionMethods(SchedulerParts):
     """The methods of `Scheduler` that delete finished jobs."""

@@ -19,22 +19,16 @@ from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_kind, check_text
 from pg_scheduler.schedules.definition import check_schedule_id
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
-from pg_scheduler.store.connections.listen import PERIODIC
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.types import PERIODIC
 from pg_scheduler.triggers.base import INSTANT
-
-__all__ = ["ScheduleControl"]
 
 MAX_PAGE_LENGTH: Final = 10_000
 MAX_BACKFILL: Final = 100_000
 
 
 class ScheduleControl:
-    """The methods of ``scheduler.schedules`` that do not change a definition.
-
-    Args:
-        parts: The Scheduler.
-    """
+    """The methods of ``scheduler.schedules`` that do not change a definition."""
 
     def __init__(self, parts: SchedulerParts) -> None:
         self._parts = parts

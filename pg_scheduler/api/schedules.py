@@ -19,8 +19,6 @@ from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
 from pg_scheduler.store.connections.session import Connection, check_connection
 from pg_scheduler.triggers.base import Trigger
 
-__all__ = ["Schedules"]
-
 
 class Schedules(ScheduleControl):
     """The schedules of the database, as ``scheduler.schedules``. The Scheduler need not be started.

@@ -18,8 +18,6 @@ from pg_scheduler.jobs.unset import Unset
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_execution_time, check_text
 from pg_scheduler.store.store import Store
 
-__all__ = ["Tasks"]
-
 OF_PAUSE: Final = ("paused_at", "paused_until", "note", "actor")
 """The fields of a pause that a ``TaskInfo`` has too."""
 

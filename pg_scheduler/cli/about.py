@@ -13,8 +13,6 @@ from pg_scheduler.version import __version__
 from .commands import Command, add_command
 from .output import SHAPE_VERSION, Column, Shape
 
-__all__ = ["CONFIG", "VERSION", "add_to"]
-
 VERSION: Final = Shape(
     "version",
     "version",

@@ -15,8 +15,6 @@ from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .times import read_since
 
-__all__ = ["RECORD", "add_to"]
-
 RECORD: Final = Shape(
     "audit_record",
     "id",

@@ -23,8 +23,6 @@ from .progress import ProgressStyle, Reporter, read_style
 from .times import read_move, read_since
 from .values import read_rate
 
-__all__ = ["BULK", "CHANGE", "cancel", "delete", "move", "retry"]
-
 CHANGE: Final = Shape(
     "change",
     "job_id",

@@ -33,16 +33,6 @@ from .settings import NAMES, Settings, find_project, resolve
 if TYPE_CHECKING:
     import asyncpg
 
-__all__ = [
-    "CLEAR",
-    "Command",
-    "Result",
-    "Watch",
-    "add_command",
-    "add_group",
-    "confirm",
-    "with_common_options",
-]
 
 MAX_IDENTITY_LENGTH: Final = 200
 APPLICATION_NAME: Final = "pg_scheduler cli"

@@ -18,8 +18,6 @@ from .commands import Command
 from .output import Output
 from .settings import NAMES, find_project, resolve
 
-__all__ = ["LIMIT_VARIABLE", "TaskName", "complete_schedules", "complete_workers"]
-
 LIMIT_VARIABLE: Final = "PG_SCHEDULER_COMPLETION_SECONDS"
 LIMIT_S: Final = 0.3
 MAX_WORDS: Final = 200

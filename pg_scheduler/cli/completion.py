@@ -16,8 +16,6 @@ from typer.completion import (  # type: ignore[attr-defined] # it has no __all__
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
 
-__all__ = ["VARIABLE", "add_to"]
-
 PROGRAM: Final = "pg-scheduler"
 VARIABLE: Final = "_PG_SCHEDULER_COMPLETE"
 """The variable by which a shell asks for words."""

@@ -22,7 +22,6 @@ from .listening import Host, Port, address, cannot_listen
 if TYPE_CHECKING:
     from pg_scheduler.dashboard.access import Authorize
 
-__all__ = ["PASSWORD", "USER", "add_to", "check_extra", "serve"]
 
 USER: Final = "PG_SCHEDULER_DASHBOARD_USER"
 PASSWORD: Final = "PG_SCHEDULER_DASHBOARD_PASSWORD"  # noqa: S105 - the name of the variable

@@ -15,8 +15,6 @@ from typing import Any, Final
 from .errors import CommandError, ExitCode
 from .settings import VARIABLES, Setting, read_project
 
-__all__ = ["OptionName", "name_variables", "names_of", "read_defaults", "set_options"]
-
 PREFIX: Final = "PG_SCHEDULER"
 
 WITHOUT_DEFAULT: Final = frozenset({"help", "version", "yes"})

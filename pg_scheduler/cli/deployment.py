@@ -12,8 +12,6 @@ import typer
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
 
-__all__ = ["FILES", "add_to"]
-
 _OPS: Final = files("pg_scheduler") / "ops"
 
 FILES: Final[dict[str, tuple[str, ...]]] = {

@@ -15,8 +15,6 @@ from .commands import Command, add_command
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 
-__all__ = ["ADVICE_SHAPE", "FINDING", "add_to"]
-
 FINDING: Final = Shape(
     "finding",
     "code",

@@ -22,8 +22,6 @@ from pg_scheduler.errors import (
 )
 from pg_scheduler.inspect.positions import PositionError
 
-__all__ = ["CommandError", "ExitCode", "exit_code_of", "message_of"]
-
 
 class ExitCode(IntEnum):
     """The exit codes of every command."""

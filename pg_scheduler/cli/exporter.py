@@ -14,8 +14,6 @@ from .commands import Command, add_command
 from .errors import CommandError, ExitCode
 from .listening import Host, Port, address, cannot_listen
 
-__all__ = ["add_to"]
-
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""

@@ -19,8 +19,6 @@ from .job_rows import JOB, job_row
 from .times import read_duration, read_time
 from .values import read_json
 
-__all__ = ["add", "warning_about"]
-
 
 async def add(
     command: Command,

@@ -19,8 +19,6 @@ from .output import SHAPE_VERSION, Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .times import read_duration
 
-__all__ = ["RESULT", "result", "result_row", "wait"]
-
 RESULT: Final = Shape(
     "result",
     "job_id",

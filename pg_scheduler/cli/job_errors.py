@@ -14,8 +14,6 @@ from .commands import Command
 from .output import SHAPE_VERSION, Column, Shape
 from .times import read_since
 
-__all__ = ["GROUP", "errors"]
-
 GROUP: Final = Shape(
     "error_group",
     "fingerprint",

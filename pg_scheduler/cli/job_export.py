@@ -14,8 +14,6 @@ from .job_rows import JOB, job_row
 from .output import Output
 from .progress import ProgressStyle, Reporter, read_style
 
-__all__ = ["export"]
-
 PAGE_LENGTH: Final = 500
 ONE_BY_ONE: Final = "jobs are written one by one; pass -o jsonl, csv or ids"
 

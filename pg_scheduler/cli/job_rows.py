@@ -15,8 +15,6 @@ from pg_scheduler.jobs.metadata import tags_of
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 
-__all__ = ["ARGUMENTS", "JOB", "JobId", "column_row", "job_row", "progress_text", "read_columns"]
-
 JOB: Final = Shape(
     "job",
     "job_id",

@@ -19,8 +19,6 @@ from .worker.here import run_here
 from .worker.logs import configure_logging
 from .worker.target import load_targets
 
-__all__ = ["run"]
-
 
 async def run(
     command: Command,

@@ -18,8 +18,6 @@ from .job_ends import result_row
 from .job_rows import ARGUMENTS, JobId, job_row, progress_text
 from .output import Column, Shape
 
-__all__ = ["show"]
-
 _DETAILS: Final = (
     "job_id", "job_name", "status", "execution_time", "priority", "args", "kwargs", "metadata", "tags",
     "attempt", "retry_count", "max_retries", "crash_count", "created_at", "started_at", "finished_at",

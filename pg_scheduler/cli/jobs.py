@@ -16,8 +16,6 @@ from .job_rows import JOB, JobId, column_row, job_row, read_columns
 from .output import SHAPE_VERSION, Column, Shape
 from .runs import runs
 
-__all__ = ["EXPLANATION", "add_to"]
-
 SORTED_JOBS: Final = {
     "due": "pending and running jobs that are not blocked",
     "finished": "failed, expired and cancelled jobs",

@@ -14,8 +14,6 @@ from .commands import Command, add_command
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 
-__all__ = ["LIMIT", "LIMIT_KEY", "add_to"]
-
 _NUMBERS: Final = (
     Column("max_running", "MAX", is_number=True),
     Column("max_starts", "MAX STARTS", is_number=True),

@@ -8,8 +8,6 @@ import typer
 
 from .errors import CommandError, ExitCode
 
-__all__ = ["Host", "Port", "address", "cannot_listen"]
-
 Host = Annotated[
     str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for every one.")
 ]

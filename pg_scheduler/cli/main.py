@@ -41,8 +41,6 @@ from .settings import find_project
 from .worker import command as worker
 from .worker.reports import REPORT_FD
 
-__all__ = ["app", "program", "run"]
-
 PROGRAM: Final = "pg-scheduler"
 
 _EXCLUSION: Final = re.compile(r"-[a-z_]+:")

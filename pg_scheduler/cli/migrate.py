@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     Connection = asyncpg.Connection[asyncpg.Record]
 
-__all__ = ["INDEX", "STEP", "VERIFIED", "add_to"]
 
 STEP: Final = Shape(
     "migration",

@@ -23,20 +23,6 @@ from rich.text import Text
 from .errors import CommandError, ExitCode
 from .widths import Field, Kind, fit, shorten
 
-__all__ = [
-    "FORMATS",
-    "FULL",
-    "SHAPE_VERSION",
-    "Column",
-    "Format",
-    "Output",
-    "Shape",
-    "discard_stdout",
-    "escape",
-    "read_format",
-    "read_zone",
-]
-
 Format = Literal["table", "wide", "json", "jsonl", "csv", "ids"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
@@ -132,13 +118,7 @@ def _local_zone() -> tzinfo:
 
 
 class Output:
-    """The two streams of a command.
-
-    Args:
-        format: The format; None for jsonl of lists and json of single objects.
-        zone: The time zone of tables and of searches; the other formats have UTC.
-        out: Where data go; None for stdout.
-    """
+    """The two streams of a command."""
 
     def __init__(
         self,

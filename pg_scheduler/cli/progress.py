@@ -18,8 +18,6 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from .errors import CommandError, ExitCode
 from .output import Output, escape
 
-__all__ = ["ProgressStyle", "Reporter", "Style", "read_style", "watch"]
-
 Style = Literal["bar", "lines", "off"]
 
 ProgressStyle = Annotated[str | None, typer.Option("--progress", help="On stderr: bar, lines or off.")]
@@ -70,13 +68,7 @@ async def watch(work: Awaitable[Result], look: Callable[[], Awaitable[None]], ou
 
 @dataclass(slots=True)
 class Reporter:
-    """A context in which progress is shown.
-
-    Args:
-        style: How.
-        output: Where lines are written.
-        clock: Returns seconds; tests replace it.
-    """
+    """A context in which progress is shown."""
 
     style: Style
     output: Output

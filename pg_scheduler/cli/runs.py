@@ -17,8 +17,6 @@ from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 
-__all__ = ["RUN", "runs"]
-
 RUN: Final = Shape(
     "bulk_run",
     "run_id",

@@ -16,8 +16,6 @@ from .commands import Command
 from .output import SHAPE_VERSION, Column, Shape
 from .times import read_time
 
-__all__ = ["HOUR_LOAD", "calendar"]
-
 HOUR_LOAD: Final = Shape(
     "hour_load",
     "hour",

@@ -23,8 +23,6 @@ from .output import Output
 from .schedule_rows import LISTED, SCHEDULE, find_schedule, schedule_row, write_actions
 from .times import read_since
 
-__all__ = ["pause", "resume", "trigger"]
-
 PAGE_LENGTH: Final = 1000
 MAX_SHOWN: Final = 10
 

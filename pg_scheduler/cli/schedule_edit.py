@@ -16,8 +16,6 @@ from .job_add import warning_about
 from .schedule_options import DefinitionOptions, TriggerOptions
 from .schedule_rows import SCHEDULE, ScheduleId, find_schedule, schedule_row, write_actions
 
-__all__ = ["add", "remove", "update"]
-
 
 async def add(
     command: Command,

@@ -18,8 +18,6 @@ from .errors import CommandError, ExitCode
 from .times import read_duration, read_time
 from .values import read_json
 
-__all__ = ["DefinitionOptions", "TriggerOptions"]
-
 NONE: Final = "none"
 """The text that removes a bound."""
 

@@ -15,17 +15,6 @@ from .complete import complete_schedules
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 
-__all__ = [
-    "LISTED",
-    "SCHEDULE",
-    "SCHEDULE_KEYS",
-    "ScheduleId",
-    "find_schedule",
-    "get_schedule",
-    "schedule_row",
-    "write_actions",
-]
-
 SCHEDULE_KEYS: Final = (
     "schedule_id", "owner", "task", "described", "next_fire_at", "last_fire_at", "last_job_id", "paused_at",
     "note", "start", "end", "max_runs", "runs", "skipped", "missed", "failures", "metadata", "created_at",

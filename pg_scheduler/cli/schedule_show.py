@@ -22,8 +22,6 @@ from .commands import Command
 from .output import Column, Shape
 from .schedule_rows import SCHEDULE_KEYS, ScheduleId, find_schedule, schedule_row
 
-__all__ = ["show"]
-
 KEYS: Final = (*SCHEDULE_KEYS, "timezone")
 
 

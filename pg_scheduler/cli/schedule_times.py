@@ -27,8 +27,6 @@ from .schedule_rows import ScheduleId, get_schedule, write_actions
 from .times import read_since
 from .values import read_rate
 
-__all__ = ["FIRE_TIME", "backfill", "preview"]
-
 FIRE_TIME: Final = Shape(
     "fire_time", "fire_time", (Column("fire_time", "FIRE TIME"), Column("note", "CLOCK CHANGE", is_long=True))
 )

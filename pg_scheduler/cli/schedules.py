@@ -10,8 +10,6 @@ from . import schedule_calendar, schedule_control, schedule_edit, schedule_show,
 from .commands import Command, add_command
 from .schedule_rows import SCHEDULE, schedule_row
 
-__all__ = ["add_to"]
-
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""

@@ -19,8 +19,6 @@ from pg_scheduler.errors import ConfigurationError
 
 from .errors import CommandError, ExitCode
 
-__all__ = ["NAMES", "VARIABLES", "Setting", "Settings", "find_project", "read_project", "resolve"]
-
 VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "dsn": ("PG_SCHEDULER_DSN", "DATABASE_URL"),
     "direct-dsn": ("PG_SCHEDULER_DIRECT_DSN",),

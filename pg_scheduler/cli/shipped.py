@@ -11,8 +11,6 @@ import typer
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
 
-__all__ = ["add_to"]
-
 OPS = files("pg_scheduler") / "ops"
 
 

@@ -19,8 +19,6 @@ from .errors import ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .times import read_duration
 
-__all__ = ["AREA", "FIGURES", "add_to", "seconds", "sparkline"]
-
 AREA: Final = Shape(
     "area",
     "area",

@@ -30,8 +30,6 @@ from .worker.process import open_scheduler
 from .worker.registered import REGISTERED, registered_rows
 from .worker.target import load_targets
 
-__all__ = ["TASK", "TASK_CHANGE", "add_to"]
-
 TASK: Final = Shape(
     "task",
     "name",

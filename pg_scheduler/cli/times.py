@@ -16,8 +16,6 @@ from pg_scheduler.inspect.search.times import UNITS, read_instant
 
 from .errors import CommandError, ExitCode
 
-__all__ = ["read_duration", "read_move", "read_since", "read_time"]
-
 _DURATION: Final = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,6})?[smhdw]){1,5}")
 _PART: Final = re.compile(r"([0-9.]+)([smhdw])")
 MAX_DURATION: Final = timedelta(days=36_500)

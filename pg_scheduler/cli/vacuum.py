@@ -22,8 +22,6 @@ from .output import SHAPE_VERSION, Column, Shape
 from .progress import ProgressStyle, Reporter, Style, read_style
 from .worker.inside import configure, vacuum_of
 
-__all__ = ["RETENTION", "VACUUM_DAY", "add_to"]
-
 RETENTION: Final = Shape(
     "retention",
     "status",

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from .errors import CommandError, ExitCode
 
-__all__ = ["read_json", "read_rate"]
-
 _RATE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(?:/([smh]))?")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

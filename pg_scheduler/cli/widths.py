@@ -8,8 +8,6 @@ from typing import Final, Literal
 
 from rich.cells import cell_len, chop_cells
 
-__all__ = ["Field", "Kind", "fit", "shorten"]
-
 Kind = Literal["id", "cut", "folded", "whole"]
 """An id is shortened in its middle, a cut text at its end; a folded text continues on the next line."""
 

@@ -18,8 +18,6 @@ from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .times import read_duration
 
-__all__ = ["REQUEST", "WORKER", "add_to"]
-
 WORKER: Final = Shape(
     "worker",
     "worker_id",

@@ -17,18 +17,6 @@ from starlette.responses import Response
 from pg_scheduler.dashboard.answers import refusal
 from pg_scheduler.dashboard.rights import Right, Role, rights_of
 
-__all__ = [
-    "Access",
-    "Authorize",
-    "Role",
-    "allow_anyone",
-    "basic_auth",
-    "bearer",
-    "check_authorize",
-    "decide",
-    "trusted_header",
-]
-
 MAX_ACTOR_LENGTH: Final = 200
 
 

@@ -9,8 +9,6 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-__all__ = ["SHAPE_VERSION", "JsonAnswer", "document_of", "refusal", "wants_json"]
-
 SHAPE_VERSION: Final = 1
 
 

@@ -49,8 +49,6 @@ from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_kind
 from pg_scheduler.scheduler import Scheduler
 
-__all__ = ["Source", "dashboard"]
-
 Source: TypeAlias = Scheduler | Callable[[], Scheduler | None]
 
 READ_SETTINGS: Final = ReadSettings(
@@ -197,13 +195,7 @@ def _check_refresh(refresh: object) -> float:
 
 
 class _Dashboard:
-    """The application.
-
-    Args:
-        source: The Scheduler, or a function that returns it.
-        settings: The settings.
-        read_pool: The pool for the reads; None for that of the Scheduler.
-    """
+    """The application."""
 
     def __init__(self, source: Source, settings: Settings, read_pool: asyncpg.Pool | None) -> None:
         self._source = source

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-__all__ = ["Cache", "SharedReads"]
-
 T = TypeVar("T")
 
 MAX_ENTRIES: Final = 500
@@ -28,11 +26,7 @@ class _Entry:
 
 
 class Cache:
-    """Keeps values for seconds. Concurrent calls with the same key wait for one read.
-
-    Args:
-        clock: Returns seconds; tests replace it.
-    """
+    """Keeps values for seconds. Concurrent calls with the same key wait for one read."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -76,9 +70,6 @@ class Cache:
 
 class SharedReads:
     """The cache as one request uses it, which knows the age of what it was given.
-
-    Args:
-        cache: The cache.
 
     Attributes:
         oldest_s: The age of its oldest data in seconds.

@@ -10,8 +10,6 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.texts import length
 
-__all__ = ["BOTTOM", "HEIGHT", "LEFT", "RIGHT", "TOP", "WIDTH", "Chart", "Line", "Mark", "Series", "Tick"]
-
 WIDTH: Final = 640
 HEIGHT: Final = 220
 LEFT: Final = 64

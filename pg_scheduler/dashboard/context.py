@@ -19,18 +19,6 @@ from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.inspect import Bounds, Inspector
 from pg_scheduler.jobs.model import Job
 
-__all__ = [
-    "NotFoundError",
-    "PageRequest",
-    "RejectedError",
-    "Settings",
-    "base_of",
-    "path_of",
-    "quoted",
-    "term",
-    "time_of",
-]
-
 JobTexts: TypeAlias = Callable[[Job], str]
 JobLinks: TypeAlias = Callable[[Job], Mapping[str, str]]
 
@@ -38,12 +26,7 @@ _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
 
 
 class RejectedError(Exception):
-    """A request that cannot be answered; the message is shown.
-
-    Args:
-        text: What is wrong, and the remedy.
-        status: The status of the answer.
-    """
+    """A request that cannot be answered; the message is shown."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)

@@ -12,8 +12,6 @@ from typing import Final
 
 from starlette.requests import Request
 
-__all__ = ["check_origins", "is_own_request"]
-
 _ORIGIN: Final = re.compile(r"https?://[^/\s?#@]+")
 
 

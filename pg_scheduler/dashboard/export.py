@@ -18,8 +18,6 @@ from pg_scheduler.inspect import SearchPage, parse_search
 from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.jobs.model import Job
 
-__all__ = ["export"]
-
 PAGE_LENGTH: Final = 500
 
 COLUMNS: Final = (

@@ -12,8 +12,6 @@ from pg_scheduler.dashboard.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDT
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.telemetry.figures import Histogram
 
-__all__ = ["Cell", "Heatmap", "heatmap_of"]
-
 BANDS: Final = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0)
 """The upper bounds of the bands, in seconds; the last band has none."""
 

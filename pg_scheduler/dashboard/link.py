@@ -21,8 +21,6 @@ from pg_scheduler.dashboard.context import base_of
 from pg_scheduler.dashboard.headers import secured
 from pg_scheduler.dashboard.rights import Role
 
-__all__ = ["OneTimeLink"]
-
 PAGE: Final = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>Open the dashboard</title></head>
@@ -39,10 +37,6 @@ class OneTimeLink:
     """An ``authorize=`` for the browser that receives the cookie of the link.
 
     The cookie lasts as long as this object.
-
-    Args:
-        name: The name of the cookie. Browsers send the cookies of a host to each of its ports.
-        role: The role of the browser.
     """
 
     def __init__(self, name: str, role: Role = "admin") -> None:

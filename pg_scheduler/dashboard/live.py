@@ -16,8 +16,6 @@ from pg_scheduler.dashboard.rendering import render_region
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.errors import SchedulerError
 
-__all__ = ["stream"]
-
 MAX_SECONDS: Final = 30.0
 """Seconds after which a stream ends. The browser opens another one, so revoked rights take effect."""
 

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["code_of", "message_of"]
-
 _CODE: Final = re.compile(r"([a-z_]{1,40})((?:\.[0-9]{1,9}){0,4})")
 
 _MANY: Final[Mapping[str, tuple[str, str, str]]] = {

@@ -13,8 +13,6 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedE
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["metrics"]
-
 
 async def metrics(request: PageRequest, *, is_head: bool) -> Response:
     """Return the metrics, at most 10 s old.

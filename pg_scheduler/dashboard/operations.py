@@ -11,14 +11,9 @@ from pg_scheduler.inspect.bulk_runs import BulkRuns
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.author import Author, acting_as
 
-__all__ = ["Operations"]
-
 
 class Operations:
     """Makes the changes of requests.
-
-    Args:
-        scheduler: The Scheduler, which need not be started.
 
     Attributes:
         scheduler: The Scheduler.

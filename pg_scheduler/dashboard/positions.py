@@ -21,8 +21,6 @@ from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest
 
-__all__ = ["read_after", "write_next"]
-
 KEY_AGE_S: Final = 3600.0
 ITERATIONS: Final = 600_000
 """Of the derivation of the key, which make each guess of the times slow."""

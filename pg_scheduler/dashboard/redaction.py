@@ -11,8 +11,6 @@ from pg_scheduler.dashboard.texts import MAX_DEPTH
 from pg_scheduler.inspect import Search, SearchError
 from pg_scheduler.inspect.search.terms import JsonTerm, TextField, TextTerm
 
-__all__ = ["HIDDEN", "IsHidden", "Redaction"]
-
 HIDDEN: Final = "[hidden]"
 """Replaces a value."""
 

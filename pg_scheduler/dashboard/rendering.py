@@ -20,8 +20,6 @@ from pg_scheduler.inspect.model import rounded
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.version import __version__
 
-__all__ = ["StaticFile", "render", "render_region", "static_files"]
-
 MEDIA_TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 
 

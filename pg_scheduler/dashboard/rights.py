@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeAlias, get_args
 
-__all__ = ["Right", "Role", "rights_of"]
-
 Role: TypeAlias = Literal["viewer", "operator", "admin"]
 """The role of a user."""
 

@@ -11,19 +11,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pg_scheduler.dashboard.context import path_of
 
-__all__ = ["Switch", "check_names"]
-
 MAX_SOURCES: Final = 50
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._~-]{0,63}")
 
 
 class Switch:
-    """Passes each request on to the dashboard of its source, or to that of the first one.
-
-    Args:
-        apps: The dashboards by the names of their sources.
-    """
+    """Passes each request on to the dashboard of its source, or to that of the first one."""
 
     def __init__(self, apps: Mapping[str, ASGIApp]) -> None:
         self._apps = apps

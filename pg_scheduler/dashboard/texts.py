@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from pg_scheduler.inspect.texts import length
 
-__all__ = ["DOCUMENTATION", "RUNBOOK", "ago", "json_text", "plain", "short", "utc", "visible"]
-
 DOCUMENTATION: Final = "https://pg-scheduler.github.io/pg-scheduler/"
 
 RUNBOOK: Final = f"{DOCUMENTATION}operations/runbook.html#"

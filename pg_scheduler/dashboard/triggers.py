@@ -10,8 +10,6 @@ from typing import Final
 from pg_scheduler.triggers import At, Cron, Every, FixedDelay, Trigger
 from pg_scheduler.triggers.zones import named_zone
 
-__all__ = ["EXAMPLES", "read_trigger", "write_trigger"]
-
 MAX_LENGTH: Final = 20_000
 """Characters of a trigger in a form; the parsers of cron expressions and of JSON have closer bounds."""
 

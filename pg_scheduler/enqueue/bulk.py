@@ -18,8 +18,6 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
 
-__all__ = ["MIN_COPY_JOBS", "PREPARE_BATCH", "BulkInserter"]
-
 PREPARE_BATCH: Final = 500
 """Jobs that are validated before other tasks run: some two milliseconds."""
 
@@ -28,14 +26,7 @@ MIN_COPY_JOBS: Final = 100
 
 
 class BulkInserter:
-    """Inserts the jobs of one call.
-
-    Args:
-        preparer: Validates the jobs.
-        writer: Writes those that wait for no others.
-        dependents: Writes those that do.
-        replacer: Replaces unique jobs.
-    """
+    """Inserts the jobs of one call."""
 
     def __init__(
         self,

@@ -12,8 +12,6 @@ from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 
-__all__ = ["DependentInserter", "extended"]
-
 OUTCOMES: Final = ("completed", "ended")
 
 

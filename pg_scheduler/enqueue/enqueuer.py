@@ -30,8 +30,6 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
 from pg_scheduler.telemetry.meter import Meter
 
-__all__ = ["Enqueuer", "needs_due_time"]
-
 R = TypeVar("R")
 
 METER_BATCH: Final = 10_000
@@ -44,12 +42,7 @@ def needs_due_time(job: NewJob, conflict_resolution: ConflictResolution) -> bool
 
 
 class Enqueuer:
-    """Inserts jobs and notifies workers of those that are due.
-
-    Args:
-        preparer: Validates the jobs of ``insert_all()``.
-        meter: Counts the jobs that are stored, except in transactions of callers.
-    """
+    """Inserts jobs and notifies workers of those that are due."""
 
     def __init__(
         self,

@@ -19,18 +19,12 @@ from pg_scheduler.store.consequences import Effects, EndedJob
 from pg_scheduler.store.due import due_message
 from pg_scheduler.store.store import Store
 
-__all__ = ["FailureAlerts", "alert_id"]
-
 SUFFIX: Final = ":failed"
 HASH_CHARACTERS: Final = 32
 
 
 class FailureAlerts:
-    """Enqueues the jobs that follow the failure of other jobs.
-
-    Args:
-        preparer: Resolves the options of their tasks.
-    """
+    """Enqueues the jobs that follow the failure of other jobs."""
 
     def __init__(self, store: Store, preparer: JobPreparer) -> None:
         self._store = store

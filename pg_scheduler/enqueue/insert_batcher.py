@@ -25,8 +25,6 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.rows import DelayedJob, GeneratedIdDelayedJob, GeneratedIdJob, NewJob
 from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
 
-__all__ = ["InsertBatcher"]
-
 MAX_JOBS: Final = 1000
 """Jobs per statement."""
 
@@ -39,12 +37,7 @@ Batch: TypeAlias = "dict[str, tuple[J, asyncio.Future[bool]]]"
 
 
 class InsertBatcher(Generic[J]):
-    """Inserts one job per call.
-
-    Args:
-        insert: Inserts jobs with different ids and returns the ids that did not exist.
-        locked: Inserts the jobs that wait for open transactions.
-    """
+    """Inserts one job per call."""
 
     def __init__(self, insert: Insert[J], locked: LockedInserts) -> None:
         self._insert = insert

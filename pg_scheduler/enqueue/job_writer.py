@@ -10,8 +10,6 @@ from pg_scheduler.jobs.rows import ExtendedJob, NewJob
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 
-__all__ = ["JobWriter"]
-
 
 class JobWriter:
     """Writes jobs that wait for no others."""

@@ -23,8 +23,6 @@ from pg_scheduler.store.faults import REFUSALS, is_conflict, is_lock_timeout
 from pg_scheduler.store.locks import Blocker
 from pg_scheduler.store.store import Store
 
-__all__ = ["DIVIDED_WAIT", "SHARED_WAIT", "UNLIMITED_WAIT", "Insert", "LockWait", "LockedInserts"]
-
 TURNS_S: Final = 1.0
 """Seconds in which every waiting job has a turn."""
 

@@ -20,12 +20,11 @@ from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
-from pg_scheduler.store.connections.listen import DUE, HEARTBEAT_REQUEST, PERIODIC, TASKS
+from pg_scheduler.store.connections.listen import TASKS
 from pg_scheduler.store.due import due_message, earliest
 from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import DUE, HEARTBEAT_REQUEST, PERIODIC
 from pg_scheduler.telemetry.meter import Meter
-
-__all__ = ["Outbox", "OutboxOptions"]
 
 MAX_NOTIFICATION_BYTES: Final = 7000
 """PostgreSQL takes less than 8,000."""
@@ -42,13 +41,7 @@ class OutboxOptions:
 
 
 class Outbox:
-    """Send notifications to other nodes.
-
-    Args:
-        horizon_s: Seconds; a job that is due later requires no notification.
-        mark: Distinguishes this process's notifications about due jobs from others'.
-        meter: Counts the messages.
-    """
+    """Send notifications to other nodes."""
 
     def __init__(
         self,

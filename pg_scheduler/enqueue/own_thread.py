@@ -16,8 +16,6 @@ from pg_scheduler.foreign import Outcome, call_in_daemon, is_a
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.triggers.base import SearchLimitError
 
-__all__ = ["search_in_own_thread"]
-
 R = TypeVar("R")
 
 WAITS: Final = 10

@@ -29,8 +29,6 @@ from pg_scheduler.jobs.validation import (
     check_timeout,
 )
 
-__all__ = ["JobPreparer"]
-
 JobDefaults = tuple[str, int, int, int | None, float | None]
 """The values that many jobs of a call share: the fields of NewJob after the execution time."""
 
@@ -39,13 +37,7 @@ Shared = tuple[JobDefaults, Extras | None, Uniqueness | None]
 
 
 class JobPreparer:
-    """Validates jobs and turns them into rows.
-
-    Args:
-        tasks: The registry, which gets the functions of the jobs.
-        misfire_grace_time: The Scheduler's misfire grace time in seconds, for jobs without their own.
-        max_payload_bytes: The maximum size of the arguments of one job; None for no limit.
-    """
+    """Validates jobs and turns them into rows."""
 
     def __init__(
         self, tasks: TaskRegistry, *, misfire_grace_time: int | None, max_payload_bytes: int | None

@@ -16,8 +16,6 @@ from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.store.store import Store
 
-__all__ = ["ResultWaiters"]
-
 FIRST_INTERVAL_S: Final = 0.05
 """Seconds between the first queries for a new waiter."""
 
@@ -29,11 +27,7 @@ MAX_BATCH: Final = 1000
 
 
 class ResultWaiters:
-    """The waiters of one process.
-
-    Args:
-        max_interval_s: The longest interval between two queries in seconds.
-    """
+    """The waiters of one process."""
 
     def __init__(self, store: Store, max_interval_s: float) -> None:
         self._store = store

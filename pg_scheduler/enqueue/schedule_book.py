@@ -17,8 +17,6 @@ from pg_scheduler.schedules.sync import NO_CHANGES, plan_sync
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.serialization import kinds_of
 
-__all__ = ["ScheduleBook"]
-
 UNWRITTEN: Final = (
     "schedules not stored: %s; switch them in the event loop, and call await scheduler.shutdown() before the "
     "pool is closed and the process ends"
@@ -26,11 +24,7 @@ UNWRITTEN: Final = (
 
 
 class ScheduleBook:
-    """Keeps the schedules of this process, by dedup key.
-
-    Args:
-        catalogue: The functions decorated with ``@periodic`` in this process.
-    """
+    """Keeps the schedules of this process, by dedup key."""
 
     def __init__(
         self,

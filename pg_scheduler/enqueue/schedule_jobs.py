@@ -26,8 +26,6 @@ from pg_scheduler.schedules.model import advisory_lock_key
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.triggers.combine import is_fixed_delay
 
-__all__ = ["JobBuilder", "ScheduleJobs", "in_order"]
-
 
 @dataclass(frozen=True, slots=True)
 class JobBuilder:
@@ -95,10 +93,6 @@ class JobBuilder:
 
 class ScheduleJobs:
     """Resolves the options of the jobs of schedules when they are enqueued.
-
-    Args:
-        tasks: The registered functions.
-        misfire_grace_time: The Scheduler's misfire grace time in seconds; None for no limit.
 
     Attributes:
         sender: Calls the middleware; None without any.

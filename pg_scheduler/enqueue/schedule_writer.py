@@ -32,8 +32,6 @@ from pg_scheduler.triggers.base import INSTANT, Search, next_fire_time
 from pg_scheduler.triggers.combine import is_fixed_delay, is_quick
 from pg_scheduler.triggers.serialization import kinds_of
 
-__all__ = ["ScheduleWriter"]
-
 MAX_ATTEMPTS = 5
 """Attempts to add a schedule that others remove at the same moment."""
 
@@ -45,12 +43,7 @@ BACKFILL_WAITS = 16
 
 
 class ScheduleWriter:
-    """Writes the schedules of callers.
-
-    Args:
-        jobs: Builds the jobs of schedules.
-        max_payload_bytes: The maximum size of the arguments; None for no limit.
-    """
+    """Writes the schedules of callers."""
 
     def __init__(self, store: Store, jobs: ScheduleJobs, *, max_payload_bytes: int | None) -> None:
         self._store = store

@@ -18,8 +18,6 @@ from pg_scheduler.jobs.model import ConflictResolution, JobSpec
 from pg_scheduler.jobs.rows import ExtendedJob, NewJob
 from pg_scheduler.store.connections.session import Connection
 
-__all__ = ["Sender", "SendingEnqueuer"]
-
 Row = TypeVar("Row", bound=NewJob)
 
 
@@ -81,12 +79,7 @@ class Sender:
 
 
 class SendingEnqueuer:
-    """An enqueuer that calls middleware. A Scheduler without middleware uses the inner one.
-
-    Args:
-        enqueuer: Stores the jobs.
-        sender: The middleware.
-    """
+    """An enqueuer that calls middleware. A Scheduler without middleware uses the inner one."""
 
     def __init__(self, enqueuer: Enqueuer, sender: Sender) -> None:
         self.enqueuer: Final = enqueuer

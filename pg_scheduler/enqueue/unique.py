@@ -8,8 +8,6 @@ from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.unique import Unique, Uniqueness, check_unique, check_unique_names, unique_text
 from pg_scheduler.jobs.unset import Unset
 
-__all__ = ["key_of", "made_unique", "rule_of"]
-
 
 def rule_of(unique: Unique | str | Unset | None, task: Task | None) -> Uniqueness | None:
     """Return the rule of a job, which defaults to that of its task.

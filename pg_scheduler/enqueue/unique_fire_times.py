@@ -11,8 +11,6 @@ from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 
-__all__ = ["insert_unique"]
-
 
 async def insert_unique(
     store: Store,

@@ -15,8 +15,6 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS, UniqueKeyTakenError
 
-__all__ = ["UniqueReplacer"]
-
 
 class UniqueReplacer:
     """Inserts unique jobs, or gives the jobs that hold their keys a new definition."""

@@ -19,8 +19,6 @@ from pg_scheduler.events.queues import AsyncSubscriber, EventStream, StreamQueue
 from pg_scheduler.events.types import Event
 from pg_scheduler.foreign import class_name, guarded, is_a, is_ctrl_c
 
-__all__ = ["EventBus", "Sink", "Subscriber", "check_kinds"]
-
 Subscriber = Callable[[Event], object]
 
 CANCELLATION_TIMEOUT_S: Final = 1.0

@@ -6,8 +6,6 @@ from pg_scheduler.events.gaps import EventsDropped, EventsMissed
 from pg_scheduler.events.log import EventLog
 from pg_scheduler.events.types import Event
 
-__all__ = ["GapLog"]
-
 
 class GapLog(EventLog):
     """Writes the records about lost events only: each node logs its own events."""

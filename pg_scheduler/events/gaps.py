@@ -8,8 +8,6 @@ from typing import Final
 
 from pg_scheduler.events.types import Event
 
-__all__ = ["MAX_QUEUED_EVENTS", "EventsDropped", "EventsMissed"]
-
 MAX_QUEUED_EVENTS: Final = 1000
 """Events that wait for one asynchronous subscriber or iterator; older ones are dropped."""
 

@@ -21,16 +21,6 @@ from pg_scheduler.events.schedule_records import SCHEDULE_RECORDS
 from pg_scheduler.foreign import class_name, exc_info_of, is_a, is_ctrl_c, traceback_lines
 from pg_scheduler.foreign import message_of as error_message_of
 
-__all__ = [
-    "LEVELS",
-    "EventLog",
-    "event_fields",
-    "log_subscriber_error",
-    "logger",
-    "message_of",
-    "record_fields",
-]
-
 
 class _Logger(logging.LoggerAdapter[logging.Logger]):
     """Print the error of a handler or filter, as ``logging`` does; raised, it would end the service.
@@ -242,10 +232,6 @@ class EventLog:
     others at DEBUG. Rejected connections are logged once at ERROR, then every
     ``REJECTION_REPORT_INTERVAL_S``. The last service that resumes is logged with the duration of the outage.
     An error that stops every service, such as a closed pool, is logged once.
-
-    Args:
-        worker_id: Returns the id of the worker whose events these are.
-        monotonic: Returns the time in seconds.
     """
 
     def __init__(

@@ -17,18 +17,11 @@ from pg_scheduler.events.log import log_subscriber_error
 from pg_scheduler.events.types import Event
 from pg_scheduler.foreign import ends_task
 
-__all__ = ["AsyncSubscriber", "EventQueue", "EventStream", "StreamQueue"]
-
 Report = Callable[[EventsDropped], object]
 
 
 class EventQueue:
-    """The events that one subscriber has not handled yet.
-
-    Args:
-        subscriber: The name of the subscriber.
-        on_overflow: Receives an ``EventsDropped`` when the first event is dropped since the queue was empty.
-    """
+    """The events that one subscriber has not handled yet."""
 
     __slots__ = ("_dropped", "_events", "_is_reported", "_on_overflow", "_subscriber")
 
@@ -72,13 +65,6 @@ class AsyncSubscriber:
     """Awaits an async function with each event, in order, in one task that lives while events wait.
 
     The task runs in the context of the subscription, not in that of whatever published the event.
-
-    Args:
-        function: The function.
-        name: Its name, for the log.
-        on_overflow: See EventQueue.
-        worker_id: Returns the id of the worker whose events these are.
-        busy: Has the tasks of all subscribers of the bus while they run.
     """
 
     def __init__(

@@ -8,8 +8,6 @@ from typing import Final
 from pg_scheduler.events import schedules
 from pg_scheduler.events.types import Event
 
-__all__ = ["SCHEDULE_RECORDS"]
-
 _FIRED: Final = "schedule %(schedule_id)s: job %(job_id)s enqueued, next fire time %(next_fire_at)s"
 _BROKEN: Final = "schedule %(schedule_id)s cannot be planned and is paused, correct and resume it: %(error)s"
 

@@ -7,22 +7,6 @@ from datetime import datetime
 
 from pg_scheduler.events.types import Event
 
-__all__ = [
-    "PeriodicJobBroken",
-    "PeriodicJobPlanned",
-    "ScheduleAdded",
-    "ScheduleBroken",
-    "ScheduleEvent",
-    "ScheduleFinished",
-    "ScheduleFired",
-    "ScheduleMissed",
-    "SchedulePaused",
-    "ScheduleRemoved",
-    "ScheduleResumed",
-    "ScheduleSkipped",
-    "ScheduleUpdated",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ScheduleEvent(Event):

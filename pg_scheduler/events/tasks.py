@@ -7,8 +7,6 @@ from datetime import datetime
 
 from pg_scheduler.events.types import Event
 
-__all__ = ["TaskPaused", "TaskResumed"]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskPaused(Event):

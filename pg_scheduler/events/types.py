@@ -8,38 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-__all__ = [
-    "Event",
-    "JobBlocked",
-    "JobCancelled",
-    "JobCompleted",
-    "JobEvent",
-    "JobExpired",
-    "JobFailed",
-    "JobLost",
-    "JobProgressed",
-    "JobReleased",
-    "JobRetried",
-    "JobScheduled",
-    "JobSnoozed",
-    "JobStarted",
-    "JobsReclaimed",
-    "JobsVacuumed",
-    "KeeperConnected",
-    "KeeperLost",
-    "LeaseLost",
-    "ListenerConnected",
-    "ListenerLost",
-    "LoopBlocked",
-    "PassFinished",
-    "ServiceFaulted",
-    "ServiceRetrying",
-    "ThreadAbandoned",
-    "UnregisteredName",
-    "WorkerStarted",
-    "WorkerStopped",
-]
-
 BY_CALLER: Final = "cancelled by a caller"
 """The reason of a JobCancelled that ``cancel_job()`` caused."""
 

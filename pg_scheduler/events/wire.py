@@ -30,8 +30,6 @@ from pg_scheduler.events.types import (
     ServiceRetrying,
 )
 
-__all__ = ["MAX_TEXT_LENGTH", "carried_kinds", "decode", "encode", "names_of", "without_details"]
-
 MAX_TEXT_LENGTH: Final = 200
 """Characters of a text, such as an error, on the wire. Ids and names are whole."""
 

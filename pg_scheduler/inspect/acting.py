@@ -8,8 +8,6 @@ from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.store.author import Author, acting_as, current_author
 from pg_scheduler.store.store import Store
 
-__all__ = ["Acting"]
-
 
 class Acting:
     """The actor of an `Inspector`."""

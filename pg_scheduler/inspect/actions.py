@@ -10,8 +10,6 @@ from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.store.author import acting_as
 from pg_scheduler.store.types import DRAIN
 
-__all__ = ["WorkerActions"]
-
 MAX_WORKERS: Final = 500
 """Workers of one call."""
 

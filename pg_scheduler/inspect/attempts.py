@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pg_scheduler.jobs.model import Job
 
-__all__ = ["last_attempt"]
-
 
 def last_attempt(job: Job) -> int:
     """Return the number of the last attempt that the job can have without an intervention.

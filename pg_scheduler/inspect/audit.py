@@ -13,8 +13,6 @@ from pg_scheduler.jobs.validation import check_count, check_execution_time, chec
 from pg_scheduler.store.audit import AuditFilters
 from pg_scheduler.store.store import Store
 
-__all__ = ["AuditPage", "AuditReader", "AuditRecord"]
-
 MAX_PAGE_LENGTH: Final = 1000
 MAX_ROWS: Final = 20_000
 """Records that a page examines at most."""

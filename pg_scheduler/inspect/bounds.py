@@ -7,8 +7,6 @@ from typing import Final
 
 from pg_scheduler.jobs.validation import check_count
 
-__all__ = ["DEFAULT_BOUNDS", "Bounds"]
-
 MAX_ROWS: Final = 1_000_000
 MAX_MILLISECONDS: Final = 60_000
 

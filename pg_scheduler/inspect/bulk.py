@@ -18,8 +18,6 @@ from pg_scheduler.store.bulk import Batch, BatchJob, BulkAction
 from pg_scheduler.store.searches import Condition, Scan
 from pg_scheduler.store.store import Store
 
-__all__ = ["ALLOWED", "BATCH_SIZE", "BulkRun", "ChangeOutcome", "JobChange", "Progress"]
-
 BATCH_SIZE: Final = 500
 """Jobs of a transaction."""
 
@@ -93,21 +91,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class BulkRun:
-    """A bulk action.
-
-    Args:
-        store: The tables to change.
-        reads: The tables to search, which may be those of a standby.
-        author: Who makes the change.
-        batch: What the batches have in common, such as conditions for the jobs of ids.
-        job_ids: The jobs; None for those of ``wanted``.
-        wanted: The search; only jobs that the action can change are found.
-        limit: The number of jobs to change; None for no limit.
-        rate: Jobs per second; None for no limit.
-        is_dry: Whether nothing is changed.
-        after: The cursor to continue at; None for the start.
-        clock: Returns seconds; tests replace it.
-    """
+    """A bulk action."""
 
     store: Store
     reads: Store

@@ -12,8 +12,6 @@ from pg_scheduler.inspect.errors import fingerprint_of
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.model import ErrorGroup
 
-__all__ = ["BulkAction", "BulkJobs"]
-
 BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "move"]
 
 

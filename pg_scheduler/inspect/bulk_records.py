@@ -16,22 +16,6 @@ from pg_scheduler.inspect.audit import AuditRecord
 from pg_scheduler.inspect.bulk_jobs import BulkJobs
 from pg_scheduler.inspect.inspector import Inspector
 
-__all__ = [
-    "END",
-    "PREFIX",
-    "RECENT",
-    "RESUME",
-    "START",
-    "STOP",
-    "BulkState",
-    "Phase",
-    "StartedRun",
-    "beginning_of",
-    "last_control",
-    "read_state",
-    "recent_runs",
-]
-
 RECENT: Final = 20
 """Records that are read after each batch: fewer are written in between."""
 

@@ -34,8 +34,6 @@ from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.store.bulk import StaleRunError
 
-__all__ = ["MAX_RUNS", "BulkRuns", "BusyError"]
-
 MAX_RUNS: Final = 4
 """Runs of one process at once. Each changes a batch of at most 500 jobs at a time."""
 
@@ -56,11 +54,7 @@ class _Run:
 
 
 class BulkRuns:
-    """The runs of this process, and the records of all.
-
-    Args:
-        inspector: Makes the changes and reads the audit, as the author of the caller's context.
-    """
+    """The runs of this process, and the records of all."""
 
     def __init__(self, inspector: Inspector) -> None:
         self._inspector = inspector

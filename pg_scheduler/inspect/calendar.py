@@ -13,8 +13,6 @@ from pg_scheduler.inspect.fire_searches import search_each
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.base import INSTANT
 
-__all__ = ["FirePlan", "ScheduleFires", "plan_fires"]
-
 MAX_EACH: Final = 800
 """Fire times of a schedule; one with more of them is called frequent. A month has 744 hours."""
 

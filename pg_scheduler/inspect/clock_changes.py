@@ -15,8 +15,6 @@ from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.zones import first_change, offset_at, parse_timezone
 
-__all__ = ["ClockEffect", "clock_effects", "mark_fires", "zone_of", "zones_of"]
-
 STEP: Final = timedelta(days=7)
 """Two changes of a zone within it that cancel each other are not found."""
 

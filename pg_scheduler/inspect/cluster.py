@@ -17,8 +17,6 @@ from pg_scheduler.store.searches import TABLE
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.figures import JobFigures
 
-__all__ = ["ClusterFigures", "read_cluster"]
-
 MAX_UNSUCCESSFUL_ROWS: Final = 20_000
 """Unsuccessful jobs among which the quarantined ones are counted."""
 

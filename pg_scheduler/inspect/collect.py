@@ -24,8 +24,6 @@ from pg_scheduler.store.inspections import BacklogRow, InspectedWorker, LockRow
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.figures import Histogram
 
-__all__ = ["claimed_names", "collect_facts", "count_claiming", "task_state", "tasks_of_aliases"]
-
 RECENT_S: Final = 900.0
 """How far back statistics count as those of now."""
 

@@ -33,16 +33,6 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.inspections import ErrorRow, InspectionRepository
 from pg_scheduler.store.searches import TABLE, Scan, SearchRepository, Sizes
 
-__all__ = [
-    "UNSUCCESSFUL_STATUSES",
-    "fingerprint_of",
-    "group_errors",
-    "group_errors_by_id",
-    "group_terms",
-    "is_in_group",
-    "normalized",
-]
-
 UNSUCCESSFUL_STATUSES: Final = frozenset({SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED})
 
 MAX_LENGTH: Final = 200

@@ -9,8 +9,6 @@ from pg_scheduler.inspect.inspector import MAX_BACKLOG_ROWS, Inspector
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.naming import check_name
 
-__all__ = ["ExpiringJobs", "count_expiring"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExpiringJobs:

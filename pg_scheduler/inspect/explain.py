@@ -20,8 +20,6 @@ from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.settlement import QUARANTINED
 
-__all__ = ["explain"]
-
 
 def explain(facts: Facts) -> Explanation:
     """Return the reasons why a job is where it is."""

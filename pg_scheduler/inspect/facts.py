@@ -13,17 +13,6 @@ from datetime import datetime
 from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.jobs.pause import Pause
 
-__all__ = [
-    "Facts",
-    "LimitUse",
-    "LockHolder",
-    "ParentJob",
-    "QueuePosition",
-    "ScheduleState",
-    "TaskStatistics",
-    "WorkerState",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:

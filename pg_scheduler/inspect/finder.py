@@ -18,8 +18,6 @@ from pg_scheduler.inspect.search.terms import Search, Term
 from pg_scheduler.store.searches import Condition
 from pg_scheduler.store.store import Store
 
-__all__ = ["FoundPage", "Wanted", "find_page"]
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:

@@ -18,8 +18,6 @@ from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers import Trigger
 from pg_scheduler.triggers.serialization import is_built_in
 
-__all__ = ["search_each", "search_one"]
-
 R = TypeVar("R")
 
 

@@ -44,8 +44,6 @@ from pg_scheduler.store.connections.reading import ReadingConnections, ReadSetti
 from pg_scheduler.store.searches import TABLE
 from pg_scheduler.store.store import Store
 
-__all__ = ["Inspector"]
-
 DEFAULT_THRESHOLDS: Final = Thresholds()
 
 MAX_PAGE_LENGTH: Final = 1000

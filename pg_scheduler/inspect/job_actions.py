@@ -20,8 +20,6 @@ from pg_scheduler.jobs.validation import check_count, check_execution_time, chec
 from pg_scheduler.store.bulk import Batch, BulkAction
 from pg_scheduler.store.store import Store
 
-__all__ = ["JobActions"]
-
 UNFINISHED: Final = frozenset({SearchStatus.PENDING, SearchStatus.RUNNING})
 MAX_MOVE: Final = timedelta(days=36_500)
 

@@ -11,17 +11,6 @@ from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.limits import key_prefix
 from pg_scheduler.jobs.model import Worker
 
-__all__ = [
-    "DeclaredLimit",
-    "LimitKeyList",
-    "LimitKeyState",
-    "LimitList",
-    "LimitState",
-    "limits_of",
-    "read_limit",
-    "read_limits",
-]
-
 MAX_LIMITS: Final = 200
 """Limits whose use is read."""
 

@@ -9,18 +9,6 @@ from datetime import datetime
 from pg_scheduler.inspect.texts import count, counted
 from pg_scheduler.jobs.model import Job, JobStatus
 
-__all__ = [
-    "Backlog",
-    "ErrorGroup",
-    "ErrorGroups",
-    "NameBacklog",
-    "SearchPage",
-    "TaskList",
-    "TaskState",
-    "Totals",
-    "rounded",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:

@@ -15,8 +15,6 @@ from pg_scheduler.jobs.model import Job
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.searches import Condition, Examined, Scan, SearchRepository, Sizes
 
-__all__ = ["PageReader"]
-
 FIRST_ROWS: Final = 250
 """Rows of the first statement of a page. Each following one examines twice as many, so that rows with large
 arguments, or pages that are not in memory, do not exceed the time by much."""
@@ -24,16 +22,7 @@ arguments, or pages that are not in memory, do not exceed the time by much."""
 
 @dataclass(slots=True)
 class PageReader:
-    """Reads pages of one search.
-
-    Args:
-        searches: Runs the statements.
-        plan: The segments to read.
-        conditions: What the jobs fulfil.
-        sizes: The estimated sizes of the indexes.
-        bounds: How much a page examines.
-        clock: Returns seconds; tests replace it.
-    """
+    """Reads pages of one search."""
 
     searches: SearchRepository
     plan: Plan

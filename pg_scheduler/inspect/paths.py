@@ -27,20 +27,6 @@ from pg_scheduler.inspect.search.terms import (
 from pg_scheduler.jobs.model import Job, JobPriority
 from pg_scheduler.store.searches import TABLE
 
-__all__ = [
-    "BLOCKED",
-    "CLAIM",
-    "LAST_DAY",
-    "SORTS",
-    "UNSUCCESSFUL",
-    "Key",
-    "Path",
-    "Plan",
-    "Segment",
-    "Sort",
-    "plan_search",
-]
-
 CLAIM: Final = "scheduled_jobs_claim"
 BLOCKED: Final = "scheduled_jobs_blocked"
 UNSUCCESSFUL: Final = "scheduled_jobs_unsuccessful"

@@ -15,8 +15,6 @@ from typing import Any, Final, NamedTuple
 
 from pg_scheduler.inspect.paths import Key, Plan
 
-__all__ = ["START", "Position", "read_now", "read_position", "write_position"]
-
 MAX_LENGTH: Final = 400_000
 """Characters of a position: ids and limits have some hundred, and no limit but that of an index entry."""
 

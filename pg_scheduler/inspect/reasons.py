@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-__all__ = ["Explanation", "Reason", "ReasonCode", "Verdict"]
-
 
 class ReasonCode(StrEnum):
     """Why a job is where it is. Each code has an entry in the runbook."""

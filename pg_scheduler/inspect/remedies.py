@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 
-__all__ = ["command", "term"]
-
 
 def command(*words: str) -> str:
     """Return a command of ``pg-scheduler``, quoted for a shell.

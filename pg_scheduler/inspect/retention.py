@@ -10,8 +10,6 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 
-__all__ = ["read_retention"]
-
 POLICIES: Final = ("completed", "failed", "cancelled", "expired", "schedules", "audit")
 
 

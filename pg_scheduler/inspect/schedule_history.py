@@ -21,17 +21,6 @@ from pg_scheduler.triggers.base import INSTANT, Search, Trigger, next_fire_time
 from pg_scheduler.triggers.combine import is_fixed_delay
 from pg_scheduler.triggers.missed import newest_fire_times
 
-__all__ = [
-    "RECORDS",
-    "PastFire",
-    "differences",
-    "last_results",
-    "newest_results",
-    "past_fire_times",
-    "search_past_fire_times",
-    "with_statuses",
-]
-
 RESULTS: Final = 20
 """Fire times and jobs that are shown."""
 

@@ -11,8 +11,6 @@ from typing import Final, TypeVar
 from pg_scheduler.store.statistics import StatisticsRow
 from pg_scheduler.telemetry.figures import JobFigures
 
-__all__ = ["MIN_WIDTH", "Statistics", "StatisticsRow"]
-
 MIN_WIDTH: Final = timedelta(minutes=1)
 """The length of an interval, at least: that of the shortest rows."""
 

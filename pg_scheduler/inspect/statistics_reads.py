@@ -14,8 +14,6 @@ from pg_scheduler.jobs.validation import check_kind
 from pg_scheduler.store.statistics import StatisticsPage
 from pg_scheduler.store.store import Store
 
-__all__ = ["StatisticsReads"]
-
 MAX_STATISTICS_ROWS: Final = 20_000
 """Rows of each span that ``statistics()`` reads."""
 

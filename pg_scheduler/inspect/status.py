@@ -18,16 +18,6 @@ from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.texts import count, counted, length, listed
 from pg_scheduler.telemetry.figures import OUTCOMES
 
-__all__ = [
-    "Status",
-    "StatusArea",
-    "all_is_well",
-    "describe_status",
-    "diagnose",
-    "problems_of",
-    "read_status",
-]
-
 PERIOD: Final = timedelta(minutes=15)
 """The period of throughput and failures."""
 

@@ -10,8 +10,6 @@ from pg_scheduler.inspect.reasons import Reason, ReasonCode
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.texts import hosts, length, short
 
-__all__ = ["about_schedule", "about_standby", "loop_blocked"]
-
 MAX_STANDBY_LAG_S: Final = 1.0
 
 

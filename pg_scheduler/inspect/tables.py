@@ -13,8 +13,6 @@ from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.meter import OTHER
 
-__all__ = ["TableReads"]
-
 MAX_ROWS: Final = 500
 """Rows that a call returns."""
 

@@ -8,8 +8,6 @@ from typing import Final
 
 from pg_scheduler.inspect.facts import LockHolder, WorkerState
 
-__all__ = ["count", "counted", "holder", "hosts", "instant", "later", "length", "listed", "short"]
-
 MAX_LISTED: Final = 5
 """Texts that a list shows at most."""
 

@@ -10,8 +10,6 @@ from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import Job, JobStatus
 
-__all__ = ["Event", "timeline_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Event:

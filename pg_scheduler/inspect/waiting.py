@@ -16,8 +16,6 @@ from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.jobs.pause import Pause
 
-__all__ = ["explain_pending"]
-
 START_DELAY: Final = timedelta(seconds=10)
 """How long after its due time a job without an obstacle may still be pending: two polls, and a margin."""
 

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from pg_scheduler.jobs.model import JobFunction
 
-__all__ = ["Arity"]
-
 MAX_SHAPES: Final = 100
 """Combinations of names that are remembered for one function."""
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 MAX_DEADLINE_S: Final = 1e9
 """The calendar of Python ends in the year 9999. As the first argument of ``min()``, it also replaces NaN."""
 
-__all__ = ["CurrentJob", "GetScheduler", "Report", "cancellation", "current", "current_job"]
 
 GetScheduler: TypeAlias = "Callable[[], Scheduler]"
 """Returns the Scheduler to the thread that calls it."""

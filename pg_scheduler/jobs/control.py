@@ -8,9 +8,6 @@ from typing import Final
 from pg_scheduler.foreign import guarded
 from pg_scheduler.jobs.validation import check_delay
 
-__all__ = ["Abort", "Snooze", "delay_of"]
-
-
 DEFAULT_DELAY: Final = timedelta(minutes=1)
 
 

@@ -15,8 +15,6 @@ from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
 
-__all__ = ["job"]
-
 F = TypeVar("F", bound=JobFunction)
 
 

@@ -10,8 +10,6 @@ from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.naming import module_name, qualified_name
 from pg_scheduler.jobs.validation import check_text
 
-__all__ = ["ASYNC", "PROCESS", "THREAD", "check_executor", "default_executor", "import_path"]
-
 ASYNC: Final = "async"
 """The event loop."""
 THREAD: Final = "thread"

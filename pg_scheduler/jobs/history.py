@@ -19,18 +19,6 @@ from typing import Any, Final
 from pg_scheduler.foreign import cause_of, class_name, guarded, message_of, traceback_lines, traceback_of
 from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
 
-__all__ = [
-    "PARENT",
-    "AttemptError",
-    "entry_in_ascii",
-    "errors_from",
-    "exception_entry",
-    "history_entry",
-    "instant_from",
-    "storable",
-    "to_ascii",
-]
-
 PARENT: Final = "parent"
 """The outcome of a job that was cancelled because of another job."""
 

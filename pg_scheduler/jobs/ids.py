@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["new_job_id", "new_job_ids"]
-
 VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 """The digit of the variant, two bits of which the RFC fixes."""
 

@@ -6,8 +6,6 @@ from collections import deque
 from contextvars import ContextVar
 from typing import Final
 
-__all__ = ["KeptLog", "kept_lines", "kept_log"]
-
 MAX_LINES: Final = 64
 MAX_LINE_LENGTH: Final = 1000
 MAX_LOG_LENGTH: Final = 8000

@@ -19,20 +19,6 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.foreign import class_name, is_a, is_ctrl_c
 from pg_scheduler.jobs.validation import check_count, check_text
 
-__all__ = [
-    "BLOCKED_BY_LIMIT",
-    "KeyFunction",
-    "Limit",
-    "LimitBook",
-    "LimitKeyError",
-    "LimitRow",
-    "check_limits",
-    "common_keys",
-    "is_shared_by_all",
-    "key_prefix",
-    "limit_keys",
-]
-
 KeyFunction: TypeAlias = Callable[..., str | int]
 
 BLOCKED_BY_LIMIT: Final = "limit:"
@@ -266,11 +252,7 @@ def _ascii(text: str) -> str:
 
 
 class LimitBook:
-    """The limits of the registered tasks, by the text before the key.
-
-    Args:
-        tasks: Pairs of the name of a task and its limits.
-    """
+    """The limits of the registered tasks, by the text before the key."""
 
     def __init__(self, tasks: Iterable[tuple[str, Sequence[Limit]]]) -> None:
         self._options: defaultdict[str, list[tuple[LimitRow, ...]]] = defaultdict(list)

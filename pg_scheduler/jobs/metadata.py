@@ -13,17 +13,6 @@ from typing import Any, Final
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.payload import encode_object
 
-__all__ = [
-    "NO_METADATA",
-    "check_metadata",
-    "metadata_of",
-    "tags_of",
-    "trace_from",
-    "trace_id_of",
-    "with_metadata",
-    "with_trace",
-]
-
 NO_METADATA: Final[Mapping[str, Any]] = {}
 
 TRACE: Final = "trace"

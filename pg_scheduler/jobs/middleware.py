@@ -16,8 +16,6 @@ from pg_scheduler.jobs.payload import decode
 if TYPE_CHECKING:
     from pg_scheduler.worker.runners.call import JobCall
 
-__all__ = ["Middleware", "ScheduledCall", "SendingMiddleware", "check_middleware"]
-
 
 class Middleware(Protocol):
     """Code around each attempt of every job of a Scheduler: a coroutine function, or an object like this one.

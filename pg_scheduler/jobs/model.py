@@ -14,19 +14,6 @@ from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
 
-__all__ = [
-    "DEFAULT_TIMEOUT",
-    "AfterOutcome",
-    "ConflictResolution",
-    "Job",
-    "JobCounts",
-    "JobFunction",
-    "JobPriority",
-    "JobSpec",
-    "JobStatus",
-    "Worker",
-]
-
 AfterOutcome: TypeAlias = Literal["completed", "ended"]
 """Which end of another job lets a job start that waits for it."""
 

@@ -13,17 +13,6 @@ from typing import Final
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.validation import check_text
 
-__all__ = [
-    "FUNCTIONS",
-    "check_aliases",
-    "check_function",
-    "check_name",
-    "module_name",
-    "most_similar",
-    "qualified_name",
-    "required_parameters",
-]
-
 FUNCTIONS: Final = (FunctionType, MethodType)
 
 MAX_COMPARED_LENGTH: Final = 200

@@ -24,26 +24,6 @@ from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.validation import check_delay
 
-__all__ = [
-    "CompleteOutcome",
-    "ErrorResult",
-    "FailOutcome",
-    "InterruptResult",
-    "Outcome",
-    "ReleaseOutcome",
-    "Result",
-    "RetryOutcome",
-    "ReturnResult",
-    "RevokedOutcome",
-    "SkipOutcome",
-    "SkippedResult",
-    "SnoozeOutcome",
-    "UnrunnableResult",
-    "decide",
-    "describe",
-    "may_retry",
-]
-
 T = TypeVar("T")
 
 MAX_ERROR_LENGTH: Final = 10_000

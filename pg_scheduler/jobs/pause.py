@@ -12,8 +12,6 @@ from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unique import Unique
 
-__all__ = ["Pause", "TaskInfo"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pause:

@@ -26,8 +26,6 @@ from uuid import UUID
 
 from pg_scheduler.errors import PayloadError
 
-__all__ = ["check_size", "decode", "encode", "encode_object", "encode_value", "split_task_data"]
-
 _read = json.JSONDecoder().raw_decode
 
 MAX_DEPTH = 200

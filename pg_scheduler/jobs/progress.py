@@ -8,8 +8,6 @@ from typing import Any, Final, TypeGuard
 
 from pg_scheduler.jobs.history import storable, to_ascii
 
-__all__ = ["JobProgress", "checked_progress", "progress_from", "progress_text"]
-
 MAX_NUMBER: Final = 1e300
 
 MAX_NOTE_LENGTH: Final = 200

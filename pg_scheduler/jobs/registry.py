@@ -20,18 +20,12 @@ from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.naming import FUNCTIONS, check_aliases, check_function, check_name, qualified_name
 from pg_scheduler.jobs.task import NO_OPTIONS, Task, TaskOptions
 
-__all__ = ["TaskRegistry", "captures_same", "catalogue"]
-
 COMPARED_TYPES: Final = (str, bytes, int, float)
 """Types whose captured values are compared by value."""
 
 
 class TaskRegistry:
-    """Maps names to functions.
-
-    Args:
-        parent: Another registry whose names are resolved too.
-    """
+    """Maps names to functions."""
 
     def __init__(self, parent: TaskRegistry | None = None) -> None:
         self._parent = parent

@@ -23,17 +23,6 @@ from pg_scheduler.jobs.payload import encode_value
 from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.jobs.validation import MAX_KEEP_S
 
-__all__ = [
-    "JobError",
-    "JobResult",
-    "KeptResult",
-    "NoValue",
-    "keep_seconds",
-    "keep_seconds_of",
-    "kept_error",
-    "kept_value",
-]
-
 MAX_TRACEBACK_LENGTH: Final = 16_000
 """Characters of a traceback that are kept: the last ones, which name the place of the error."""
 

@@ -8,8 +8,6 @@ from typing import Final
 
 from pg_scheduler.errors import ConfigurationError
 
-__all__ = ["DEFAULT_RETRY_POLICY", "RetryPolicy"]
-
 MAX_DELAY: Final = timedelta(days=3650)
 
 

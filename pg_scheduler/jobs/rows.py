@@ -7,17 +7,6 @@ from typing import NamedTuple
 
 from pg_scheduler.jobs.unique import slot_id
 
-__all__ = [
-    "Claim",
-    "DelayedJob",
-    "ExtendedJob",
-    "Extras",
-    "GeneratedIdDelayedJob",
-    "GeneratedIdJob",
-    "NewJob",
-    "Span",
-]
-
 
 class NewJob(NamedTuple):
     """A validated job, ready to be inserted.

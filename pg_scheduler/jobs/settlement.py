@@ -36,8 +36,6 @@ from pg_scheduler.jobs.outcome import (
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import Claim
 
-__all__ = ["QUARANTINED", "RowChange", "outcome_event", "reclaim_change", "release_change", "row_change"]
-
 QUARANTINED: Final = "quarantined: {} workers died while they ran this job. retry_job() runs it once more."
 
 

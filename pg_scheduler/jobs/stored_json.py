@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["is_equal_json", "object_from", "value_from"]
-
 
 def value_from(text: str | None) -> Any:
     """Return the value of a column.

@@ -26,8 +26,6 @@ from pg_scheduler.jobs.validation import (
     check_timeout,
 )
 
-__all__ = ["NO_OPTIONS", "Task", "TaskOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:

@@ -20,8 +20,6 @@ from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.payload import encode
 
-__all__ = ["TypedArguments"]
-
 Bound: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 MAX_SHOWN: Final = 5

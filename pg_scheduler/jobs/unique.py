@@ -19,8 +19,6 @@ from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.validation import check_text
 
-__all__ = ["Unique", "Uniqueness", "check_unique", "check_unique_names", "slot_id", "unique_text"]
-
 MAX_KEY_BYTES: Final = 200
 MAX_NAME_LENGTH: Final = 200
 """Characters of the task's name in a key. The digest covers the whole name."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-__all__ = ["UNSET", "Unset"]
-
 
 class Unset(Enum):
     """The type of UNSET. It is an enum, so that copies and pickles are the same object."""

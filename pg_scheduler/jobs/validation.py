@@ -8,23 +8,6 @@ from typing import Final, TypeVar
 
 from pg_scheduler.errors import ConfigurationError
 
-__all__ = [
-    "INFINITIES",
-    "MAX_ID_BYTES",
-    "MAX_INTEGER",
-    "MAX_KEEP_S",
-    "SHOWN_TYPES",
-    "check_count",
-    "check_delay",
-    "check_execution_time",
-    "check_grace",
-    "check_job_id",
-    "check_keep_result",
-    "check_kind",
-    "check_text",
-    "check_timeout",
-]
-
 T = TypeVar("T")
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from .verify import AnyConnection
 
-__all__ = ["apply", "lock_key", "migrate"]
 
 logger = logging.getLogger("pg_scheduler")
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from .verify import AnyConnection
 
-__all__ = ["BuildProgress", "build_indexes", "build_progress", "missing_indexes"]
 
 BUILD_TIMEOUT_S: Final = 86_400.0
 """A build reads the table twice, and waits for every older transaction."""

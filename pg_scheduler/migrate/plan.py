@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from importlib.resources.abc import Traversable
 
-__all__ = [
-    "Applied",
-    "Migration",
-    "Step",
-    "check",
-    "load_migrations",
-    "migrations_folder",
-    "plan",
-    "shipped_migrations",
-    "table_names",
-]
 
 _FILE_NAME = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.up\.sql")
 _DECLARATION = re.compile(r"-- (?:expand|contract (?P<needs>\d{4}))\n")

@@ -17,8 +17,6 @@ from .verify import home_schema, read_state
 if TYPE_CHECKING:
     from .verify import AnyConnection
 
-__all__ = ["pending_steps", "render_script"]
-
 
 async def pending_steps(
     connection: AnyConnection, *, schema: str | None = None, target: int | None = None

@@ -10,14 +10,6 @@ if TYPE_CHECKING:
     from .plan import Migration
     from .verify import AnyConnection
 
-__all__ = [
-    "CREATE_RECORDS",
-    "MIGRATION_TIMEOUT_S",
-    "RECORDS",
-    "create_records",
-    "delete_record",
-    "insert_record",
-]
 
 MIGRATION_TIMEOUT_S: Final = 3600.0
 """Applies to each statement: one may wait for the lock, another rewrite a table."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .plan import Migration
     from .verify import AnyConnection
 
-__all__ = ["recreate_tables", "restore_records"]
 
 _TABLES_OF_0_2: Final = ("scheduled_jobs", "vacuum_stats")
 

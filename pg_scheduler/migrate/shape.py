@@ -20,18 +20,6 @@ from .plan import migrations_folder, shipped_migrations
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
-__all__ = [
-    "LATER_INDEXES",
-    "PARTS",
-    "Part",
-    "check_parts",
-    "check_relations",
-    "index_statements",
-    "missing_shipped_indexes",
-    "shipped_storage",
-    "shipped_tables",
-    "unlogged_tables",
-]
 
 LATER_INDEXES: Final = frozenset({"scheduled_jobs_unsuccessful"})
 """Indexes that the migrations leave out on large tables, so that workers do without them."""

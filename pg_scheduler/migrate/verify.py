@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 
     AnyConnection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
 
-__all__ = [
-    "REMEDY",
-    "SchemaState",
-    "check_shape",
-    "home_schema",
-    "missing_tables",
-    "read_state",
-    "verify",
-    "verify_parts",
-]
 
 logger = logging.getLogger("pg_scheduler")
 

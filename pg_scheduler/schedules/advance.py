@@ -11,8 +11,6 @@ from pg_scheduler.triggers.base import INSTANT, Search, Trigger, next_fire_time
 from pg_scheduler.triggers.combine import is_fixed_delay
 from pg_scheduler.triggers.missed import FireCount, count_fire_times, latest_fire_time, newest_fire_times
 
-__all__ = ["Advance", "advance", "fire_time_job_id", "first_allowed", "jitter_of", "not_before"]
-
 
 @dataclass(frozen=True, slots=True)
 class Advance:

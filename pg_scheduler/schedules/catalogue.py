@@ -8,8 +8,6 @@ from pg_scheduler.errors import NameConflictError
 from pg_scheduler.jobs.registry import captures_same, catalogue
 from pg_scheduler.schedules.model import PeriodicJobConfig
 
-__all__ = ["PeriodicCatalogue", "periodic_catalogue"]
-
 
 class PeriodicCatalogue:
     """The periodic functions by dedup key. Every Scheduler of the process reads it."""

@@ -20,8 +20,6 @@ from pg_scheduler.schedules.model import (
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.triggers.base import Trigger
 
-__all__ = ["periodic"]
-
 F = TypeVar("F", bound=JobFunction)
 
 

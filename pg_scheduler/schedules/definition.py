@@ -30,18 +30,6 @@ from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.calendar_interval import CalendarInterval
 from pg_scheduler.triggers.combine import first_fire_time, restricted_trigger
 
-__all__ = [
-    "Definition",
-    "Encode",
-    "anchor_for",
-    "check_schedule_id",
-    "check_trigger",
-    "described",
-    "restarted",
-    "retimed",
-    "to_seconds",
-]
-
 Encode: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any] | None], str]
 """Returns arguments as the text of the ``task_data`` column, if the task accepts them."""
 

@@ -21,15 +21,6 @@ from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
 from pg_scheduler.triggers.zones import parse_timezone
 
-__all__ = [
-    "MAX_DEDUP_KEY_LENGTH",
-    "MAX_JOB_NAME_LENGTH",
-    "PeriodicJobConfig",
-    "advisory_lock_key",
-    "check_label",
-    "trigger_for",
-]
-
 MAX_JOB_NAME_LENGTH: Final = 1000
 MAX_DEDUP_KEY_LENGTH: Final = 200
 

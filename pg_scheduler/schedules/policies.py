@@ -10,8 +10,6 @@ from typing import Final, Literal
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.validation import check_count
 
-__all__ = ["LATEST", "MAX_SPAN", "CatchUp", "Overlap", "check_policies"]
-
 MAX_SPAN: Final = timedelta(days=3660)
 """The longest jitter and the longest age of a missed fire time, as of intervals."""
 

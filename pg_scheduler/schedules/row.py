@@ -10,8 +10,6 @@ from typing import Final, Literal
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.serialization import is_built_in
 
-__all__ = ["NO_ARGUMENTS", "Owner", "ScheduleRow", "is_trigger_built_in", "next_version", "read_trigger"]
-
 Owner = Literal["code", "api"]
 
 MAX_VERSION: Final = 2**62

@@ -24,8 +24,6 @@ from pg_scheduler.triggers.base import (
     to_utc,
 )
 
-__all__ = ["Schedule", "schedule_from_row"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:

@@ -15,8 +15,6 @@ from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.row import NO_ARGUMENTS, ScheduleRow, next_version, read_trigger
 from pg_scheduler.triggers.combine import is_quick
 
-__all__ = ["NO_CHANGES", "SyncPlan", "plan_sync"]
-
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:

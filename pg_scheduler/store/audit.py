@@ -10,8 +10,6 @@ from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["AuditFilters", "AuditRepository", "AuditRow"]
-
 
 class AuditFilters(NamedTuple):
     """What records have; None for any value."""
@@ -38,11 +36,7 @@ class AuditRow(NamedTuple):
 
 
 class AuditRepository:
-    """The statements that write and delete audit records.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The statements that write and delete audit records."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Author", "acting_as", "current_author", "release_of"]
-
 MAX_RELEASE_LENGTH: Final = 200
 
 

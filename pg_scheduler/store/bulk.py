@@ -24,8 +24,6 @@ from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.types import HEARTBEAT_REQUEST, JobFilters
 from pg_scheduler.store.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
 
-__all__ = ["Batch", "BatchJob", "BulkAction", "BulkRepository", "StaleRunError"]
-
 MAX_RECORDED_BYTES: Final = 20_000
 """Bytes of ids in a record of the audit; further ids are counted."""
 
@@ -103,15 +101,7 @@ class _Effects(NamedTuple):
 
 
 class BulkRepository:
-    """The transactions that change many jobs.
-
-    Args:
-        statements: Runs the statements.
-        consequences: Applied to jobs that are cancelled.
-        searches: Examines whether jobs fulfil conditions.
-        locks: Notifies workers.
-        audit: Records the change.
-    """
+    """The transactions that change many jobs."""
 
     def __init__(
         self,

@@ -26,8 +26,6 @@ from pg_scheduler.store.types import (
     UnreadableJob,
 )
 
-__all__ = ["ClaimRepository"]
-
 CLAIM_COLUMNS: Final = len(Claim._fields)
 UNREADABLE: Final = "the row of this job cannot be read ({}); cancel or delete it, and schedule the job again"
 MAX_ROW_BYTES: Final = 2**24 + 2**17
@@ -37,12 +35,7 @@ START_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
 
 
 class ClaimRepository:
-    """The statements by which workers claim and release jobs.
-
-    Args:
-        statements: Runs the statements.
-        results: Releases jobs.
-    """
+    """The statements by which workers claim and release jobs."""
 
     def __init__(self, statements: Statements, results: ResultRepository) -> None:
         self._statements = statements

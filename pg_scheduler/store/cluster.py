@@ -10,8 +10,6 @@ from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.statistics import figures_of
 from pg_scheduler.telemetry.figures import JobFigures
 
-__all__ = ["ClusterRepository", "ScheduleRow", "ServerRow", "TableRow"]
-
 TABLES: Final = (
     *("scheduled_jobs", "scheduler_workers", "scheduler_schedules", "scheduler_after", "scheduler_results"),
     *("scheduler_starts", "scheduler_tasks", "scheduler_stats", "scheduler_totals", "scheduler_audit"),
@@ -51,11 +49,7 @@ class ServerRow(NamedTuple):
 
 
 class ClusterRepository:
-    """The statements that describe the whole database for metrics.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The statements that describe the whole database for metrics."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

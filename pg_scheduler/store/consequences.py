@@ -26,8 +26,6 @@ from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["Consequences", "Effects", "EndedJob", "Handler"]
-
 MAX_GENERATIONS: Final = 100
 """Jobs that end because another one ended, in a row. The scan continues with the next ones."""
 

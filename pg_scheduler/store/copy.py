@@ -15,8 +15,6 @@ from typing import Final
 
 from pg_scheduler.jobs.rows import NewJob
 
-__all__ = ["COLUMNS", "packed"]
-
 COLUMNS: Final = (*NewJob._fields, "expires_at")
 """Columns in the order of the rows. ``created_at`` follows if the database does not set it."""
 

@@ -26,8 +26,6 @@ from pg_scheduler.store.consequences import Consequences, Effects, EndedJob
 from pg_scheduler.store.due import due_message
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["DependencyRepository", "ScanPosition", "waiting_events"]
-
 AFTER: Final = "after"
 """What a job that waits for others is blocked on."""
 
@@ -50,12 +48,7 @@ class ScanPosition(NamedTuple):
 
 
 class DependencyRepository:
-    """The statements about jobs that wait for other jobs.
-
-    Args:
-        statements: Runs the statements.
-        consequences: Calls this repository when a job with children has ended.
-    """
+    """The statements about jobs that wait for other jobs."""
 
     def __init__(self, statements: Statements, consequences: Consequences) -> None:
         self._statements = statements

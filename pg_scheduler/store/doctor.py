@@ -14,22 +14,6 @@ from pg_scheduler.migrate.verify import verify_parts
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.telemetry.figures import Histogram
 
-__all__ = [
-    "BrokenRow",
-    "DoctorRepository",
-    "FailingRow",
-    "HerdRow",
-    "IndexRow",
-    "OverdueRow",
-    "PayloadRow",
-    "QuarantinedRow",
-    "RunningRow",
-    "ScheduleTaskRow",
-    "SettingRow",
-    "TableRow",
-    "ZonedRow",
-]
-
 MAX_INDEXES: Final = 500
 MAX_UNSUCCESSFUL: Final = 20_000
 MAX_QUARANTINED: Final = 100
@@ -187,11 +171,7 @@ class ZonedRow(NamedTuple):
 
 
 class DoctorRepository:
-    """The statements that only the doctor needs. Each reads a bounded number of rows.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The statements that only the doctor needs. Each reads a bounded number of rows."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

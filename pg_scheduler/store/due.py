@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 
 from pg_scheduler.store.types import DUE
 
-__all__ = ["due_message", "earliest", "read_due"]
-
 
 def due_message(mark: str, *times: datetime | None) -> str:
     """Return the message that jobs are due at these times, of which None is unknown.

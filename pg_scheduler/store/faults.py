@@ -25,19 +25,6 @@ from pg_scheduler.errors import (
     SchemaMissingError,
 )
 
-__all__ = [
-    "LOST_STATEMENTS",
-    "REFUSALS",
-    "ROW_ERRORS",
-    "connecting",
-    "is_conflict",
-    "is_lock_timeout",
-    "is_timeout",
-    "is_transient",
-    "reading_dsn",
-    "translated",
-]
-
 REFUSALS: Final = (asyncpg.PostgresError, SchemaError, PayloadError)
 """Errors of a statement that the database received and rejected."""
 

@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.sqltext import quote_identifier
 
-__all__ = ["GRANTS", "Grant", "Role", "grant_statements", "privileges_of"]
-
 
 class Role(StrEnum):
     """What a database role is for."""

@@ -14,17 +14,6 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements
 
-__all__ = [
-    "BacklogRow",
-    "BlockedRow",
-    "ErrorRow",
-    "InspectedJob",
-    "InspectedWorker",
-    "InspectionRepository",
-    "LockRow",
-    "QueueRow",
-]
-
 MAX_WORKERS: Final = 500
 MAX_QUEUE_ROWS: Final = 20_000
 MAX_STARTS: Final = 10_000
@@ -141,11 +130,7 @@ class ErrorRow(NamedTuple):
 
 
 class InspectionRepository:
-    """The statements that only people need.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The statements that only people need."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

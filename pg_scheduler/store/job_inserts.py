@@ -14,15 +14,9 @@ from pg_scheduler.store.queries import Route
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.unique_keys import detecting_taken_keys
 
-__all__ = ["JobInserts"]
-
 
 class JobInserts:
-    """The statements that insert jobs.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The statements that insert jobs."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

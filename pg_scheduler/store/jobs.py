@@ -27,8 +27,6 @@ from pg_scheduler.store.types import (
 )
 from pg_scheduler.store.unique_keys import UniqueKeyRepository
 
-__all__ = ["MAX_EXAMINED_ROWS", "JobRepository"]
-
 MAX_EXAMINED_ROWS: Final = 20_000
 """Rows that one call with a metadata filter examines at most."""
 
@@ -39,13 +37,7 @@ SET_BY_CALLER: Final = "status set by a caller"
 
 
 class JobRepository(JobInserts):
-    """The statements by which callers insert, read and change jobs.
-
-    Args:
-        statements: Runs the statements.
-        consequences: Applied to jobs that end here.
-        unique_keys: Reports who holds the unique key of a job that is to run again.
-    """
+    """The statements by which callers insert, read and change jobs."""
 
     def __init__(
         self, statements: Statements, consequences: Consequences, unique_keys: UniqueKeyRepository

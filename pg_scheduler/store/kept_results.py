@@ -12,20 +12,13 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, Effects, EndedJob
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["NOT_KEPT", "KeptResultRepository"]
-
 NOT_KEPT = "the result was not kept, or its lifetime has ended; pass keep_result="
 
 SET_BY_HAND: Final = "the status was set by hand"
 
 
 class KeptResultRepository:
-    """The statements that store and read kept results.
-
-    Args:
-        statements: Runs the statements.
-        consequences: Calls this repository when a job has ended without a value, and its result is kept.
-    """
+    """The statements that store and read kept results."""
 
     def __init__(self, statements: Statements, consequences: Consequences) -> None:
         self._statements = statements

@@ -10,15 +10,6 @@ from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.statements import Statements
 
-__all__ = [
-    "AdmissionRequest",
-    "BlockedJob",
-    "LatePosition",
-    "LimitRepository",
-    "SurplusPosition",
-    "Unblocked",
-]
-
 LOCK_CLASS: Final = 1_885_825_130
 """The first key of the advisory locks of limits; the second is a hash of the limit."""
 
@@ -75,11 +66,7 @@ class LatePosition(NamedTuple):
 
 
 class LimitRepository:
-    """The statements of limits.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The statements of limits."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

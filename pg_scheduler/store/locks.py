@@ -11,8 +11,6 @@ from pg_scheduler.store.connections.session import Connection, is_open
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["Blocker", "LockRepository"]
-
 
 class Blocker(NamedTuple):
     """A session whose transaction another one waits for.
@@ -35,11 +33,7 @@ class Blocker(NamedTuple):
 
 
 class LockRepository:
-    """Advisory locks and notifications, which the server keeps outside of tables.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """Advisory locks and notifications, which the server keeps outside of tables."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

@@ -8,15 +8,9 @@ from datetime import datetime
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["PauseRepository"]
-
 
 class PauseRepository:
-    """The statements that read and write the pauses of tasks.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The statements that read and write the pauses of tasks."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

@@ -9,15 +9,9 @@ from pg_scheduler.jobs.progress import JobProgress, progress_text
 from pg_scheduler.store.results import UNSTORABLE_TEXTS
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["ProgressRepository"]
-
 
 class ProgressRepository:
-    """The progress of running attempts.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The progress of running attempts."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements: Final = statements

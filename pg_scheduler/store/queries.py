@@ -31,8 +31,6 @@ from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.sqlbuiltins import qualify_builtins
 from pg_scheduler.sqltext import qualify
 
-__all__ = ["Query", "Route", "Timeout", "load_queries", "load_query", "load_search"]
-
 
 class Route(StrEnum):
     """The connection that runs a statement, unless the caller passes one."""

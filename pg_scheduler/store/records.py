@@ -14,8 +14,6 @@ from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.progress import progress_from
 from pg_scheduler.schedules.row import ScheduleRow
 
-__all__ = ["job_from", "schedule_from", "worker_from"]
-
 MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
 """Longest timedelta in seconds. A column can hold more, and NaN, so this comes first in a ``min()``."""
 

@@ -22,8 +22,6 @@ from pg_scheduler.store.due import due_message
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["ResultRepository"]
-
 Changes: TypeAlias = Mapping[str, RowChange]
 """Row changes by job id."""
 
@@ -35,14 +33,7 @@ UNSTORABLE_TEXTS: Final = (asyncpg.UntranslatableCharacterError, asyncpg.Charact
 
 
 class ResultRepository:
-    """Results of attempts, each fenced by its worker and attempt.
-
-    Args:
-        statements: Runs the statements.
-        consequences: Applied in the transaction that ends a job.
-        dependencies: What replacements may wait for.
-        kept: Stores the results of jobs that keep them.
-    """
+    """Results of attempts, each fenced by its worker and attempt."""
 
     def __init__(
         self,

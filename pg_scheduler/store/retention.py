@@ -11,15 +11,9 @@ from pg_scheduler.sqltext import qualify
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.types import VacuumDay, VacuumTotal
 
-__all__ = ["RetentionRepository"]
-
 
 class RetentionRepository:
-    """The statements that delete finished jobs and count them.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The statements that delete finished jobs and count them."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

@@ -15,9 +15,6 @@ from pg_scheduler.store.records import schedule_from
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.types import PERIODIC
 
-__all__ = ["MAX_NOTE_LENGTH", "LastJob", "Plannable", "ScheduleChange", "ScheduleRepository"]
-
-
 MAX_NOTE_LENGTH: Final = 1000
 """Characters of an error that are stored as the note of the schedule."""
 
@@ -72,12 +69,7 @@ class ScheduleChange(NamedTuple):
 
 
 class ScheduleRepository:
-    """The statements that read and write schedules.
-
-    Args:
-        statements: Runs the statements.
-        consequences: Calls this repository when a job has ended of which its schedule wants to know.
-    """
+    """The statements that read and write schedules."""
 
     def __init__(self, statements: Statements, consequences: Consequences) -> None:
         self._statements = statements

@@ -17,8 +17,6 @@ from pg_scheduler.store.queries import load_search
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["TABLE", "Condition", "Examined", "Scan", "SearchRepository", "Sizes"]
-
 TABLE: Final = "scheduled_jobs"
 
 
@@ -80,11 +78,7 @@ class Examined:
 
 
 class SearchRepository:
-    """The statements that search jobs.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The statements that search jobs."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

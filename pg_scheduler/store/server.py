@@ -15,8 +15,6 @@ from pg_scheduler.store.connections.session import Connection, terminate
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["PRIVILEGES", "ConnectionRow", "HolderRow", "Ping", "RightsRow", "RoleRow", "ServerRepository"]
-
 PINGS: Final = 5
 MAX_HOLDERS: Final = 100
 MAX_GROUPS: Final = 100
@@ -89,11 +87,7 @@ class ConnectionRow(NamedTuple):
 
 
 class ServerRepository:
-    """The statements about the server, and probes of the connections.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The statements about the server, and probes of the connections."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

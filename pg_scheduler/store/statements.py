@@ -22,8 +22,6 @@ from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.faults import is_conflict, translated
 from pg_scheduler.store.queries import Query, Route, Timeout, load_query
 
-__all__ = ["Statements"]
-
 MAX_ATTEMPTS: Final = 5
 """Attempts of a statement that lost a deadlock."""
 
@@ -36,12 +34,6 @@ class Statements:
     """Run the named statements on the tables of one schema.
 
     The schema is looked up at first use; each statement names it from then on.
-
-    Args:
-        connections: Gives the connections.
-        shared: The shared connection.
-        schema: The schema of the tables; None for the one that the search path leads to.
-        clock: Gives ``now`` in tests.
     """
 
     def __init__(

@@ -13,8 +13,6 @@ import asyncpg
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
 
-__all__ = ["StatisticsPage", "StatisticsRepository", "StatisticsRow", "figures_of"]
-
 SPANS_S: Final = (60, 600, 3600)
 """The spans of rows, in seconds; the vacuum merges each into the next."""
 
@@ -59,11 +57,7 @@ class StatisticsPage(NamedTuple):
 
 
 class StatisticsRepository:
-    """The statements that write statistics of jobs by name.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The statements that write statistics of jobs by name."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

@@ -37,19 +37,9 @@ from pg_scheduler.store.statistics import StatisticsRepository
 from pg_scheduler.store.unique_keys import UniqueKeyRepository
 from pg_scheduler.store.workers import SERVER_START_GRACE_S, WorkerRepository
 
-__all__ = ["Store"]
-
 
 class Store:
-    """The tables of one scheduler, by aggregate.
-
-    Args:
-        connections: Gives the connections.
-        schema: The schema of the tables; None for the one that the search path leads to.
-        clock: Gives ``now`` in tests.
-        server_start_grace_s: Seconds after a start of the server in which a free liveness lock does not mean
-            a dead worker.
-    """
+    """The tables of one scheduler, by aggregate."""
 
     def __init__(
         self,

@@ -10,34 +10,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.rows import Claim
 
-__all__ = [
-    "DRAIN",
-    "DUE",
-    "FROM_THE_START",
-    "HEARTBEAT_REQUEST",
-    "NO_IDS",
-    "PERIODIC",
-    "PRIORITY_LEVELS",
-    "CancelledJob",
-    "ClaimPosition",
-    "Deadlines",
-    "ExchangeResult",
-    "ExpiredJob",
-    "JobFilters",
-    "NextInstants",
-    "OverdueName",
-    "Overlooked",
-    "Quarantined",
-    "RenewResult",
-    "RescueResult",
-    "StatusChange",
-    "TouchedJob",
-    "UnreadableJob",
-    "VacuumDay",
-    "VacuumTotal",
-    "WorkerReport",
-]
-
 DUE: Final = "due"
 """The message that a job is due, or will be soon; see ``store/connections/listen.py``."""
 

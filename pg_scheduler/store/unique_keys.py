@@ -17,15 +17,6 @@ from pg_scheduler.errors import JobConflictError
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Statements
 
-__all__ = [
-    "ENDED",
-    "MAX_ROUNDS",
-    "Holder",
-    "UniqueKeyRepository",
-    "UniqueKeyTakenError",
-    "detecting_taken_keys",
-]
-
 KEY_INDEX: Final = "scheduled_jobs_unique"
 
 MAX_ROUNDS: Final = 10
@@ -67,11 +58,7 @@ def detecting_taken_keys() -> Iterator[None]:
 
 
 class UniqueKeyRepository:
-    """The statements about unique keys.
-
-    Args:
-        statements: Runs the statements.
-    """
+    """The statements about unique keys."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements

@@ -25,20 +25,12 @@ from pg_scheduler.store.types import (
     WorkerReport,
 )
 
-__all__ = ["SERVER_START_GRACE_S", "WorkerRepository"]
-
 SERVER_START_GRACE_S: Final = 10.0
 """Seconds after a start of the server in which a free liveness lock does not mean a dead worker."""
 
 
 class WorkerRepository:
-    """The statements about workers and their leases.
-
-    Args:
-        statements: Runs the statements.
-        results: Releases the jobs of dead workers.
-        server_start_grace_s: See ``SERVER_START_GRACE_S``.
-    """
+    """The statements about workers and their leases."""
 
     def __init__(
         self,

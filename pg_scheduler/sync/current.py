@@ -8,8 +8,6 @@ from pg_scheduler.blocking import Blocking
 from pg_scheduler.jobs.context import current_job
 from pg_scheduler.sync.methods import BlockingMethods
 
-__all__ = ["current_scheduler"]
-
 
 def current_scheduler() -> BlockingMethods:
     """Return ``current_job().scheduler`` in a job that runs in a thread, for type checkers.

@@ -5,8 +5,6 @@ from typing import Any
 from pg_scheduler.blocking import derive
 from pg_scheduler.scheduler import Scheduler
 
-__all__ = ["BlockingMethods", "Settings"]
-
 Settings = dict[str, Any]
 """The keyword parameters of `Scheduler`."""
 

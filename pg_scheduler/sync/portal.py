@@ -19,7 +19,6 @@ with suppress(ImportError):  # later, it could not be imported once the main thr
 
     new_event_loop = uvloop.new_event_loop  # hands calls over faster
 
-__all__ = ["CLOSED", "Portal"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,9 +31,6 @@ CLOSED: Final = "the SyncScheduler was closed; call it before close(), or create
 
 class Portal(Generic[R]):
     """A daemon thread with an event loop that owns one resource.
-
-    Args:
-        open_resource: Returns the context manager of the resource; it is entered and left in the thread.
 
     Attributes:
         resource: The resource.

@@ -23,8 +23,6 @@ from pg_scheduler.sync.methods import BlockingMethods, Settings
 from pg_scheduler.sync.portal import CLOSED, Portal
 from pg_scheduler.sync.uwsgi import check_uwsgi_threads
 
-__all__ = ["SyncScheduler"]
-
 Declaration = Callable[[Scheduler], object]
 
 CLASS_ATTRIBUTES: Final = ("HEARTBEAT_THRESHOLD", "LEASE_DURATION", "WORKER_ID_LENGTH")

@@ -8,8 +8,6 @@ from typing import Any
 
 from pg_scheduler.errors import ConfigurationError
 
-__all__ = ["check_uwsgi_threads"]
-
 
 def check_uwsgi_threads() -> None:
     """Raise ConfigurationError under a uWSGI that suspends threads while no request is handled."""

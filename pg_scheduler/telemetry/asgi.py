@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["Answer", "App", "Request", "answering", "text_answer"]
-
 Message: TypeAlias = MutableMapping[str, Any]
 App: TypeAlias = Callable[
     [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]

@@ -16,18 +16,11 @@ from prometheus_client.metrics_core import (
 from pg_scheduler.telemetry.figures import BOUNDS, DURATIONS, LATENESS, OUTCOMES, Histogram, JobFigures
 from pg_scheduler.telemetry.process_metrics import Labels, items_of
 
-__all__ = ["Families", "Labels"]
-
 Key = TypeVar("Key", bound=Labels)
 
 
 class Families:
-    """The families of one scrape.
-
-    Args:
-        prefix: The start of every name.
-        schema: The value of the label ``schema`` of every sample; None for no such label.
-    """
+    """The families of one scrape."""
 
     def __init__(self, prefix: str, schema: str | None) -> None:
         self._prefix = prefix

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["BOUNDS", "DURATIONS", "LATENESS", "OUTCOMES", "Histogram", "JobFigures", "Snapshot"]
-
 OUTCOMES: Final = (
     "completed",
     "failed",

@@ -14,8 +14,6 @@ from typing import Final, NamedTuple, Protocol
 
 from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures, Snapshot
 
-__all__ = ["MAX_NAMES", "MAX_NAME_LENGTH", "OTHER", "Batch", "Meter"]
-
 OTHER: Final = "(other)"
 """Stands for all names beyond the first ``MAX_NAMES``."""
 
@@ -64,11 +62,6 @@ class Meter:
 
     The first 1,000 attempts of a name within a second are measured. Beyond that, and in the next second, one
     in 16 is, and counts as 16. The numbers of starts and outcomes are always exact.
-
-    Args:
-        now: Returns the time from which lateness is measured.
-        monotonic: Returns the seconds from which rates are measured.
-        max_names: Job names that are counted separately, and labels of each other metric.
     """
 
     def __init__(

@@ -12,8 +12,6 @@ from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 from pg_scheduler.telemetry.process_metrics import Labels, add_counters, add_gauges, items_of
 from pg_scheduler.worker.gauges import gauges_of
 
-__all__ = ["observe"]
-
 PREFIX: Final = "pg_scheduler."
 
 

@@ -8,8 +8,6 @@ from typing import Final, Protocol, TypeVar
 from pg_scheduler.telemetry.figures import Histogram, JobFigures, Snapshot
 from pg_scheduler.worker.gauges import Gauges
 
-__all__ = ["Labels", "Sink", "add_counters", "add_gauges", "items_of"]
-
 CLAIM_RESULTS: Final = ("full", "part", "empty")
 STATUSES: Final = ("completed", "failed", "cancelled", "expired")
 

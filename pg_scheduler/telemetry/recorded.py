@@ -9,8 +9,6 @@ from opentelemetry.metrics import Histogram, Meter
 from pg_scheduler.telemetry.figures import DURATIONS, LATENESS
 from pg_scheduler.telemetry.meter import MAX_NAMES, OTHER
 
-__all__ = ["Attributes", "JobHistograms", "MessagingMetrics"]
-
 Attributes: TypeAlias = dict[str, str | int | float]
 
 MESSAGING: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)

@@ -19,8 +19,6 @@ from typing import Final, Self
 from pg_scheduler.foreign import call_in_daemon
 from pg_scheduler.telemetry.asgi import Answer, Request, text_answer
 
-__all__ = ["ThreadServer", "listen"]
-
 MAX_CONNECTIONS: Final = 32
 """Connections at once."""
 
@@ -47,13 +45,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class ThreadServer:
-    """A server that answers each request by a function, within a ``with`` block.
-
-    Args:
-        answer: Answers a request. It is called in a thread of its own, which may outlive the block.
-        listening: The socket.
-        name: The name of the threads.
-    """
+    """A server that answers each request by a function, within a ``with`` block."""
 
     def __init__(self, answer: Callable[[Request], Answer], listening: socket.socket, name: str) -> None:
         self._answer = answer

@@ -37,8 +37,6 @@ from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.recorded import Attributes, JobHistograms, MessagingMetrics
 from pg_scheduler.worker.runners.call import CrashedError, JobCall
 
-__all__ = ["Propagation", "Tracing"]
-
 Propagation: TypeAlias = Literal["auto", "link", "parent"]
 
 SYSTEM: Final = "pg_scheduler"
@@ -56,15 +54,7 @@ _has_span_per_job: Final[ContextVar[bool]] = ContextVar("pg_scheduler_span_per_j
 
 
 class Tracing(SendingMiddleware):
-    """Middleware that makes spans.
-
-    Args:
-        scheduler: The Scheduler that has this middleware.
-        tracer: Makes the spans.
-        propagation: How attempts belong to the span that scheduled the job.
-        metrics: Records the metrics of the conventions; None to leave them out.
-        histograms: Records durations and lateness of attempts; None to leave them out.
-    """
+    """Middleware that makes spans."""
 
     def __init__(
         self,

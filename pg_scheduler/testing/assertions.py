@@ -15,8 +15,6 @@ from pg_scheduler.jobs.validation import check_delay, check_execution_time
 from pg_scheduler.testing.inspector import Inspector
 from pg_scheduler.testing.worker import ManualScheduler
 
-__all__ = ["JobAssertions"]
-
 
 class JobAssertions:
     """The methods of `TestScheduler` that look at jobs. None of them is a coroutine."""

@@ -16,8 +16,6 @@ from pg_scheduler.jobs.model import Job
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.connections.asyncpg_private import copy_of
 
-__all__ = ["Inspector"]
-
 PAGE_LENGTH = 1000
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pg_scheduler.embedded import Server
     from pg_scheduler.testing.scheduler import TestScheduler
 
-__all__ = ["scheduler_dsn", "test_scheduler"]
 
 FAST = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 """Settings of the private server: its data need not survive."""

@@ -21,8 +21,6 @@ from pg_scheduler.testing.worker import ManualRuntime, ManualScheduler
 from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
 from pg_scheduler.worker.pipeline.unblocker import UnblockerOptions
 
-__all__ = ["TestScheduler"]
-
 OWN_SETTINGS: Final = {
     "clock": "pass now=",
     "max_concurrent_jobs": "pass concurrency=",

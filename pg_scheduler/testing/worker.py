@@ -26,8 +26,6 @@ from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.runtime import Runtime
 from pg_scheduler.worker.service import Service
 
-__all__ = ["ManualRuntime", "ManualScheduler"]
-
 POLL_INTERVAL_S: Final = 0.2
 """Seconds of real time between two looks for cancellations and new jobs while attempts run."""
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 from pg_scheduler.triggers.base import Trigger, is_in_range, to_utc
 from pg_scheduler.triggers.kinds import trigger_kind
 
-__all__ = ["At"]
-
 MAX_INSTANTS: Final = 1000
 
 

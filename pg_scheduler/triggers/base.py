@@ -12,17 +12,6 @@ from pg_scheduler.triggers.part import Part
 if TYPE_CHECKING:
     from pg_scheduler.triggers.sets import DuringSet
 
-__all__ = [
-    "HORIZON",
-    "INSTANT",
-    "Search",
-    "SearchLimitError",
-    "Trigger",
-    "end_of_search",
-    "is_in_range",
-    "next_fire_time",
-    "to_utc",
-]
 
 INSTANT: Final = timedelta(microseconds=1)
 """The smallest difference between two instants."""

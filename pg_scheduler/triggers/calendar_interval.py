@@ -12,8 +12,6 @@ from pg_scheduler.triggers.kinds import trigger_kind
 from pg_scheduler.triggers.wall import check_time, time_text
 from pg_scheduler.triggers.zones import instant_of, named_zone
 
-__all__ = ["CalendarInterval"]
-
 MAX_YEARS: Final = 100
 DAYS_PER_MONTH: Final = 146_097 / 4_800
 """Mean of the Gregorian calendar, which repeats after 4,800 months."""

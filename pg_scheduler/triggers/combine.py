@@ -39,22 +39,6 @@ from pg_scheduler.triggers.sets import (
     first_agreed,
 )
 
-__all__ = [
-    "AllOf",
-    "AnyOf",
-    "Combination",
-    "Except",
-    "Restriction",
-    "Within",
-    "both",
-    "either",
-    "first_fire_time",
-    "is_fixed_delay",
-    "is_quick",
-    "outside",
-    "restricted_trigger",
-]
-
 QUICK: Final = frozenset({At, CalendarInterval, Cron, Every, FixedDelay})
 """Triggers that compute a fire time in microseconds. Combinations may search for half a second, and those of
 the application for any time."""

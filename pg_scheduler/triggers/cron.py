@@ -31,8 +31,6 @@ from pg_scheduler.triggers.cron_text import describe
 from pg_scheduler.triggers.kinds import trigger_kind
 from pg_scheduler.triggers.zones import ClockChange, change_at, named_zone
 
-__all__ = ["Cron"]
-
 SECOND: Final = timedelta(seconds=1)
 
 MIN_CORRECTION: Final = timedelta(hours=3)

@@ -20,8 +20,6 @@ from typing import Final
 
 from croniter import croniter
 
-__all__ = ["CronFields", "parse_cron"]
-
 ALIASES: Final[Mapping[str, str]] = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",

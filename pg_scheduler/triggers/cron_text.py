@@ -7,8 +7,6 @@ from typing import Final
 
 from pg_scheduler.triggers.cron_fields import CronFields
 
-__all__ = ["describe"]
-
 _DAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _MONTHS: Final = (
     "January",

@@ -15,8 +15,6 @@ from pg_scheduler.triggers.sets import DuringSet
 from pg_scheduler.triggers.wall import WallSet, check_time, day_ranges, time_text
 from pg_scheduler.triggers.zones import first_change, instant_of, named_zone
 
-__all__ = ["During"]
-
 MAX_DATES: Final = 5000
 
 REACH: Final = timedelta(hours=25)

@@ -9,8 +9,6 @@ from typing import Final
 from pg_scheduler.triggers.base import Trigger, to_utc
 from pg_scheduler.triggers.kinds import trigger_kind
 
-__all__ = ["Every", "FixedDelay", "elapsed_text"]
-
 MAX_INTERVAL: Final = timedelta(days=3660)
 """The calendar of Python ends in the year 9999."""
 

@@ -10,8 +10,6 @@ from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
 from pg_scheduler.triggers.part import Part
 
-__all__ = ["Kind", "kind_named", "registered_kinds", "trigger_kind"]
-
 T = TypeVar("T", bound=type[Part])
 
 _KIND: Final = re.compile(r"[a-z][a-z0-9_.-]{0,63}")

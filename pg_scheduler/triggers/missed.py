@@ -21,8 +21,6 @@ from pg_scheduler.triggers.base import (
 from pg_scheduler.triggers.combine import is_fixed_delay
 from pg_scheduler.triggers.interval import Every
 
-__all__ = ["FireCount", "count_fire_times", "latest_fire_time", "newest_fire_times"]
-
 MAX_COUNT: Final = 1000
 """Fire times that are counted one by one."""
 

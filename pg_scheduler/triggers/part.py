@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic_core import CoreSchema
 
-__all__ = ["MAX_DEPTH", "MAX_PARTS", "Part", "Unordered", "check_count", "check_parts", "parts_of"]
 
 MAX_PARTS: Final = 100
 """Triggers and sets that one trigger may combine, itself included."""

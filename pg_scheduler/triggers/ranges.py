@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["MONTHS", "WEEKDAYS", "WEEKS", "Numbering"]
-
 _MAX_LENGTH: Final = 400
 _ITEM: Final = re.compile(r"(\w+)(?:-(\w+))?", re.ASCII)
 

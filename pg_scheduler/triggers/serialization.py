@@ -19,8 +19,6 @@ from pg_scheduler.foreign import class_name, is_a, is_ctrl_c, message_of
 from pg_scheduler.triggers.kinds import Kind, kind_named
 from pg_scheduler.triggers.part import MAX_DEPTH, MAX_PARTS, Part, parts_of
 
-__all__ = ["UnknownKindError", "field_schema", "from_json", "is_built_in", "kinds_of", "to_json"]
-
 P = TypeVar("P", bound=Part)
 
 MAX_LENGTH: Final = 262_144

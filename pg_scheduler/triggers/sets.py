@@ -13,17 +13,6 @@ from pg_scheduler.triggers.base import Search, end_of_search, to_utc
 from pg_scheduler.triggers.kinds import trigger_kind
 from pg_scheduler.triggers.part import Part, Unordered, check_parts
 
-__all__ = [
-    "Complement",
-    "DuringSet",
-    "Finder",
-    "Intersection",
-    "Union",
-    "find_inside",
-    "find_outside",
-    "first_agreed",
-]
-
 Finder: TypeAlias = Callable[[datetime, Search], datetime | None]
 """Returns the first suitable instant that is not before the given one, or None."""
 

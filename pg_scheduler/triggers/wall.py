@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Final
 
-__all__ = ["WallSet", "check_time", "day_ranges", "time_text"]
-
 DAY: Final = timedelta(days=1)
 
 MAX_CALENDAR_STEPS: Final = 40 * 53 * 8

@@ -10,17 +10,6 @@ from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-__all__ = [
-    "ClockChange",
-    "change_at",
-    "data_version",
-    "first_change",
-    "instant_of",
-    "named_zone",
-    "offset_at",
-    "parse_timezone",
-]
-
 SECOND: Final = timedelta(seconds=1)
 NO_OFFSET: Final = timedelta(0)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["Audience"]
-
 
 class Audience:
     """Names of event classes: the heartbeat reads them, and the relay sends such events."""

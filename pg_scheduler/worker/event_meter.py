@@ -38,8 +38,6 @@ from pg_scheduler.events.types import LOCK_TAKEN
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.meter import Meter
 
-__all__ = ["new_meter"]
-
 
 def new_meter(store: Store, events: EventBus) -> Meter:
     """Return a Meter that counts from now on what these events report."""

@@ -28,8 +28,6 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.worker.audience import Audience
 from pg_scheduler.worker.service import NEVER, Service
 
-__all__ = ["EventRelay", "RelayOptions"]
-
 MAX_SENDERS: Final = 1000
 """Nodes whose last number is remembered."""
 
@@ -52,13 +50,7 @@ class RelayOptions:
 
 
 class EventRelay(Service):
-    """Connect the events of this process with those of other nodes.
-
-    Args:
-        events: The events of this process.
-        cluster: The subscribers to the events of all nodes.
-        audience: The classes that other workers want.
-    """
+    """Connect the events of this process with those of other nodes."""
 
     name: ClassVar[str] = "event_relay"
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.worker.lifecycle import Lifecycle
 
-__all__ = ["Gauges", "gauges_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Gauges:

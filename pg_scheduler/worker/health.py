@@ -10,8 +10,6 @@ from pg_scheduler.telemetry.health import HealthFacts, State, WorkerFacts
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.runtime import Runtime
 
-__all__ = ["facts_about"]
-
 
 def facts_about(life: Lifecycle) -> HealthFacts:
     """Return the facts about a Scheduler at this instant."""

@@ -16,8 +16,6 @@ from pg_scheduler.foreign import current_task, is_a, is_ctrl_c
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.runners.call import JobCall
 
-__all__ = ["Attempt", "InFlight", "Revocation"]
-
 TASK_NAME_PREFIX: Final = "job "
 
 
@@ -114,11 +112,7 @@ class Results(Protocol):
 
 
 class InFlight:
-    """Running attempts, and results that are not yet written.
-
-    Args:
-        results: The outcomes that wait to be written.
-    """
+    """Running attempts, and results that are not yet written."""
 
     def __init__(self, results: Results) -> None:
         self.attempts: Final[dict[str, Attempt]] = {}

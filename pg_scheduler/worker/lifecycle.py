@@ -15,15 +15,9 @@ from pg_scheduler.events import Event, EventBus, ServiceFaulted, WorkerStarted, 
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.worker.runtime import Runtime
 
-__all__ = ["Lifecycle", "log_failure"]
-
 
 class Lifecycle:
-    """Start and stop one worker.
-
-    Args:
-        build: Builds the parts for the next start.
-    """
+    """Start and stop one worker."""
 
     def __init__(self, events: EventBus, worker_id: str, build: Callable[[], Awaitable[Runtime]]) -> None:
         self._events = events

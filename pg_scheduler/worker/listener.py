@@ -15,23 +15,13 @@ from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus, ListenerConnected, ListenerLost
-from pg_scheduler.store.connections.listen import (
-    DUE,
-    EVENTS,
-    HEARTBEAT_REQUEST,
-    PERIODIC,
-    RESULT,
-    SUBSCRIPTIONS,
-    TASKS,
-    Subscription,
-)
+from pg_scheduler.store.connections.listen import EVENTS, RESULT, SUBSCRIPTIONS, TASKS, Subscription
 from pg_scheduler.store.due import read_due
 from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import DUE, HEARTBEAT_REQUEST, PERIODIC
 from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
-
-__all__ = ["Listener", "ListenerOptions"]
 
 PROBE: Final = "hello"
 
@@ -57,16 +47,7 @@ class ListenerOptions:
 
 
 class Listener(Service):
-    """Receive notifications.
-
-    Args:
-        own_mark: The mark of this process's own notifications about due jobs, which are ignored.
-        on_events: Called with each notification about events of other nodes.
-        on_missed: Called when notifications arrive again after the connection was lost, with the time of the
-            last response on it.
-        on_result: Called with the id of a job that has ended and keeps its result.
-        meter: Counts the notifications.
-    """
+    """Receive notifications."""
 
     name: ClassVar[str] = "listener"
 

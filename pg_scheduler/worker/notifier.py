@@ -9,8 +9,6 @@ from pg_scheduler.events import EventBus
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["Notifier"]
-
 
 class Notifier(Service):
     """Send the messages of the outbox."""

@@ -23,8 +23,6 @@ from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["MAX_NAMES_BYTES", "Reporter", "settings_of"]
-
 MAX_NAMES_BYTES: Final = 100_000
 """Names of a worker with more bytes are not reported: every reader of the workers would load them."""
 
@@ -72,13 +70,7 @@ def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Reporter:
-    """Describe this worker, and obey what is requested of it.
-
-    Args:
-        routing: The names that the worker claims.
-        watchdog: Detects what blocks the event loop.
-        runs_jobs: Whether the role of the worker claims jobs.
-    """
+    """Describe this worker, and obey what is requested of it."""
 
     def __init__(
         self,

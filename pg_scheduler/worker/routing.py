@@ -16,19 +16,9 @@ from pg_scheduler.jobs.executors import ASYNC
 from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.jobs.registry import TaskRegistry
 
-__all__ = ["Routing"]
-
 
 class Routing:
-    """The names that a worker claims.
-
-    Args:
-        tasks: The registered functions.
-        executors: The names of the executors that the worker has.
-        only: Patterns, one of which a name must match; empty for all names.
-        skip: Patterns that a name must not match.
-        worker_id: The worker, for log records.
-    """
+    """The names that a worker claims."""
 
     def __init__(
         self,

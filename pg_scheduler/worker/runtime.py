@@ -70,17 +70,9 @@ from pg_scheduler.worker.wiring import Receivers, connect
 if TYPE_CHECKING:
     from pg_scheduler.scheduler import Scheduler
 
-__all__ = ["Runtime"]
-
 
 class Runtime:
-    """The parts of one worker, from start to stop.
-
-    Args:
-        scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
-        meter: Counts jobs, unless ``statistics`` is off.
-        middleware: Runs around the attempts.
-    """
+    """The parts of one worker, from start to stop."""
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,

@@ -12,18 +12,12 @@ from typing import Final
 
 from pg_scheduler.worker.signals import Signal
 
-__all__ = ["ServerClock"]
-
 TOLERANCE_S: Final = 0.5
 """Seconds by which the clocks may drift apart before that counts as a step."""
 
 
 class ServerClock:
-    """Compare the server's clock with the monotonic clock of this process.
-
-    Args:
-        stepped: Sent when the difference of the two clocks has changed.
-    """
+    """Compare the server's clock with the monotonic clock of this process."""
 
     __slots__ = ("_least", "_most", "_stepped")
 

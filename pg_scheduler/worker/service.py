@@ -24,8 +24,6 @@ from pg_scheduler.errors import (
 )
 from pg_scheduler.events import EventBus, PassFinished, ServiceFaulted, ServiceRetrying
 
-__all__ = ["NEVER", "BackoffOptions", "Service", "Wakeup"]
-
 NEVER: Final = float("inf")
 """The delay of a pass after which only a wake-up starts the next."""
 
@@ -77,11 +75,7 @@ class Wakeup:
 
 
 class Service(ABC):
-    """A part of a worker that runs passes in a background task.
-
-    Args:
-        events: Receives passes and faults.
-    """
+    """A part of a worker that runs passes in a background task."""
 
     name: ClassVar[str]
     jitter: ClassVar[float] = 0.0

@@ -9,15 +9,9 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final
 
-__all__ = ["Condition", "DueSignal", "Signal", "Signals"]
-
 
 class Signal:
-    """Calls the connected methods when it is sent, in the thread of the event loop.
-
-    Args:
-        meaning: When it is sent, for the documentation.
-    """
+    """Calls the connected methods when it is sent, in the thread of the event loop."""
 
     __slots__ = ("_receivers", "meaning")
 

@@ -11,8 +11,6 @@ from typing import Protocol
 from pg_scheduler.errors import PoolClosedError
 from pg_scheduler.worker.service import Service
 
-__all__ = ["Part", "Supervisor"]
-
 
 class Part(Protocol):
     """A part that starts and stops."""
@@ -25,11 +23,7 @@ class Part(Protocol):
 
 
 class Supervisor:
-    """The parts of one Scheduler.
-
-    Args:
-        parts: In the order of their start: a part that others need comes before them, and stops after them.
-    """
+    """The parts of one Scheduler."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts

@@ -9,8 +9,6 @@ from functools import partial
 
 from pg_scheduler.events.log import logger
 
-__all__ = ["call_in_loop", "log_in_thread"]
-
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> bool:
     """Schedule a call in another thread's event loop; return False if that loop is closed."""

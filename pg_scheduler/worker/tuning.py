@@ -19,8 +19,6 @@ from pg_scheduler.worker.pipeline.result_buffer import ResultBufferOptions
 from pg_scheduler.worker.pipeline.unblocker import UnblockerOptions
 from pg_scheduler.worker.service import BackoffOptions
 
-__all__ = ["Tuning"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tuning:

@@ -24,8 +24,6 @@ from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.signals import Signal, Signals
 from pg_scheduler.worker.supervisor import Supervisor
 
-__all__ = ["Receivers", "connect", "markdown", "wiring"]
-
 Wiring = tuple[tuple[Signal, tuple[Callable[..., None], ...]], ...]
 
 

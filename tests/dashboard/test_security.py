@@ -24,10 +24,10 @@ from pg_scheduler.dashboard import (
     dashboard,
     trusted_header,
 )
-from pg_scheduler.dashboard.access import Role
 from pg_scheduler.dashboard.app import STREAMS
 from pg_scheduler.dashboard.headers import POLICY
 from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.dashboard.rights import Role
 from tests.dashboard.client import JSON, Answer, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.dashboard.hosts import HOSTS

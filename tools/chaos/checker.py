@@ -30,8 +30,6 @@ from tools.chaos.order import (
 from tools.chaos.overlaps import overlaps
 from tools.chaos.schedules import overlapping_or_stopped
 
-__all__ = ["judge"]
-
 RECOVERY_S: Final = 5.0
 MAX_LATENESS_S: Final = 1.0
 """Seconds by which a job may be late, from `RECOVERY_S` seconds after the last fault on."""

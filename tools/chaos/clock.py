@@ -13,8 +13,6 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Clock", "find_library"]
-
 LIBRARY: Final = "usr/lib/*/faketime/libfaketimeMT.so.1"
 DEBIAN: Final = Path(os.environ.get("PG_SCHEDULER_DEBIAN") or Path(sys.prefix, "debian"))
 FOLDERS: Final = (DEBIAN / "libfaketime", Path("/"))

@@ -11,8 +11,6 @@ from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.load import REPLACED, Request
 from tools.chaos.nemesis import Fault
 
-__all__ = ["Admission", "Evidence", "KeptResult", "Row", "Verdict", "attempt_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

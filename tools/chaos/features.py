@@ -10,12 +10,6 @@ from tools.chaos.evidence import Evidence, Row, attempt_of
 from tools.chaos.jobs import value_of
 from tools.chaos.load import IN_VAIN, Request
 
-__all__ = [
-    "callbacks_early_or_repeated",
-    "results_lost_or_wrong",
-    "unique_keys_held_twice",
-]
-
 
 def results_lost_or_wrong(evidence: Evidence) -> Iterator[str]:
     """Yield jobs whose kept result is missing, or is not that of the attempt that ended the job."""

@@ -15,8 +15,6 @@ from typing import Final
 from tools.chaos.clock import Clock
 from tools.chaos.proxy import Proxy
 
-__all__ = ["Fleet", "Seat"]
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 

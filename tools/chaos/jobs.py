@@ -16,42 +16,6 @@ from pg_scheduler import Limit, Unique, current_job, job, periodic
 from pg_scheduler.errors import JobCancelledError
 from tools.chaos.ledger import CANCELLED, DIED, DONE, RAISED, Ledger, ParentLedger
 
-__all__ = [
-    "ALLOWED",
-    "BLOCKED",
-    "FUNCTIONS",
-    "IN_TURN",
-    "KEYED",
-    "LIMITED",
-    "MAX_RUNNING",
-    "MAX_STARTS",
-    "ONE_BY_ONE",
-    "PER",
-    "PERIODIC",
-    "RATED",
-    "SCHEDULED",
-    "STEP",
-    "THREAD_IN_TURN",
-    "UNIQUE",
-    "allowed",
-    "broken",
-    "broken_value",
-    "flaky",
-    "in_turn",
-    "keyed",
-    "limited",
-    "process_value",
-    "quick",
-    "rated",
-    "slow",
-    "thread_in_turn",
-    "thread_value",
-    "unique",
-    "use",
-    "value",
-    "value_of",
-]
-
 STEP: Final = timedelta(seconds=1)
 PERIODIC: Final = ("chaos.tick", "chaos.tock")
 IN_TURN: Final = "chaos.in_turn"

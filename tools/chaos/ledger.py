@@ -17,19 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = [
-    "CANCELLED",
-    "DIED",
-    "DONE",
-    "RAISED",
-    "Attempt",
-    "Ledger",
-    "Ledgers",
-    "ParentLedger",
-    "Record",
-    "read",
-]
-
 DONE: Final = "done"
 RAISED: Final = "raised"
 CANCELLED: Final = "cancelled"

@@ -13,8 +13,6 @@ from tools.chaos.evidence import Admission, Evidence, attempt_of
 from tools.chaos.jobs import KEYED, LIMITED, MAX_RUNNING, MAX_STARTS, PER, RATED
 from tools.chaos.nemesis import SERVER_CLOCK
 
-__all__ = ["ADMISSIONS", "COPY_ADMISSIONS", "limits_exceeded"]
-
 COPY_ADMISSIONS: Final = f"""
     CREATE TABLE chaos_admissions (job_id text, attempt integer, at timestamptz);
     CREATE FUNCTION chaos_admit() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$

@@ -20,8 +20,6 @@ from pg_scheduler import ConflictResolution, JobConflictError, JobPriority, JobS
 from pg_scheduler.errors import DatabaseUnavailableError
 from tools.chaos import jobs
 
-__all__ = ["BROKEN", "CALLBACK", "CANCELLED", "EXPIRING", "IN_VAIN", "PLAIN", "REPLACED", "Load", "Request"]
-
 PLAIN: Final = "plain"
 BROKEN: Final = "broken"
 EXPIRING: Final = "expiring"

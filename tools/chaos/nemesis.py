@@ -23,20 +23,6 @@ from tools.chaos.clock import Clock
 from tools.chaos.fleet import Fleet, Seat
 from tools.chaos.proxy import Proxy
 
-__all__ = [
-    "DROPPED",
-    "MACHINE_STALLED",
-    "MIN_STEP_S",
-    "SERVER",
-    "SERVER_CLOCK",
-    "WORKER_CLOCK",
-    "WORKER_STOPPED",
-    "Fault",
-    "Nemesis",
-    "Plan",
-    "plan",
-]
-
 SERVER: Final = "server"
 DROPPED: Final = "connections dropped"
 SERVER_CLOCK: Final = "server clock stepped"

@@ -14,8 +14,6 @@ from tools.chaos.jobs import ALLOWED, PERIODIC
 from tools.chaos.nemesis import MIN_STEP_S, WORKER_CLOCK, Fault
 from tools.chaos.overlaps import AFTERMATH_S
 
-__all__ = ["claimed_at_steady_clock", "early_claims", "inversions", "repeated_or_missing_fire_times"]
-
 LATE_INSERT_S: Final = 3.0
 """Seconds for which a claim may miss a job with an earlier due time that was inserted late: the polling
 interval of 2 s, and 1 s for the commit.

@@ -18,8 +18,6 @@ from tools.chaos.evidence import Evidence
 from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.nemesis import DROPPED, MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault
 
-__all__ = ["Fences", "overlaps"]
-
 TRUSTED_SHARE: Final = 0.9
 """The part of its lease for which a worker trusts it."""
 

@@ -14,8 +14,6 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-__all__ = ["Proxy"]
-
 KEEPALIVE_S: Final = 60.0
 """Seconds after which TCP itself detects a half-open connection; often it takes much longer."""
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from tools.chaos.evidence import Verdict
 
-__all__ = ["render", "table"]
-
 SHOWN = 5
 
 

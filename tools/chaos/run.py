@@ -30,8 +30,6 @@ from tools.chaos.schedules import add_schedules, pause_schedules, stopped_schedu
 from tools.chaos.stalls import recorded_stalls
 from tools.chaos.unhandled import report_unhandled_errors
 
-__all__ = ["Settings", "run"]
-
 SERVER_SETTINGS: Final = {"max_connections": "60", "max_wal_size": "1GB"}
 ON_MEMORY: Final = {"fsync": "off"}
 WARM_UP_S: Final = 2.0

@@ -16,8 +16,6 @@ from tools.chaos import jobs
 from tools.chaos.evidence import Evidence, Row, attempt_of
 from tools.chaos.overlaps import Fences
 
-__all__ = ["add_schedules", "overlapping_or_stopped", "pause_schedules", "stopped_schedules"]
-
 INTERVAL: Final = timedelta(seconds=2)
 SCHEDULES: Final = {
     "queue-all": (jobs.in_turn, Every(INTERVAL), Overlap.QUEUE_ALL),

@@ -17,8 +17,6 @@ from typing import Final
 from tools.chaos.ledger import Ledger, Ledgers
 from tools.chaos.nemesis import MACHINE_STALLED, WORKER_STOPPED, Fault
 
-__all__ = ["StallRecorder", "recorded_stalls"]
-
 STALLED: Final = "Stalled"
 MIN_STALL_S: Final = 1.0
 """Less than the 1.5 s in which a suspect worker sends the requested heartbeat."""

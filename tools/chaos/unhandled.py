@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["report_unhandled_errors"]
-
 IGNORED: Final = "Future exception was never retrieved"
 """asyncpg leaves such a future when a connection ends during a COPY; the call itself raises as it should."""
 

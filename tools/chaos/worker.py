@@ -30,8 +30,6 @@ from tools.chaos.ledger import Ledger
 from tools.chaos.stalls import StallRecorder
 from tools.chaos.unhandled import report_unhandled_errors
 
-__all__: list[str] = []
-
 CONNECTIONS: Final = 6
 PR_SET_PDEATHSIG: Final = 1
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["DASHBOARDS", "SCHEMA", "C", "Panel"]
-
 C = "pg_scheduler_cluster_"
 P = "pg_scheduler_"
 SCHEMA = 'schema=~"$schema"'

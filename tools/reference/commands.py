@@ -14,8 +14,6 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
-__all__ = ["with_commands"]
-
 PROGRAM: Final = "pg-scheduler"
 LINE_LENGTH: Final = 120
 

@@ -8,8 +8,6 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["Docstring", "parse_docstring"]
-
 ITEM_SECTIONS = ("Args", "Attributes", "Raises")
 
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises|Examples?):{1,2}$")

@@ -25,8 +25,6 @@ from tools.reference.commands import with_commands
 from tools.reference.docstrings import Docstring, parse_docstring
 from tools.reference.source import Definition, Function, find, module_docstring
 
-__all__ = ["PART", "Part", "parts", "rendered"]
-
 LINE_LENGTH = 120
 MIN_METHODS_FOR_A_TABLE = 4
 PROPERTIES = {"property", "cached_property"}

@@ -15,19 +15,6 @@ from typing import NamedTuple
 from tools.environment import ROOT
 from tools.reference.docstrings import Docstring, parse_docstring
 
-__all__ = [
-    "PUBLIC_MODULES",
-    "Definition",
-    "Field",
-    "Function",
-    "find",
-    "forget_files",
-    "import_of",
-    "module_docstring",
-    "public_names",
-    "type_variable",
-]
-
 PUBLIC_MODULES = (
     "pg_scheduler",
     "pg_scheduler.clock",

@@ -20,8 +20,6 @@ from typing import Final
 from tools.environment import ROOT
 from tools.reference.source import Definition, Function, find, import_of, type_variable
 
-__all__ = ["STUB", "stub"]
-
 STUB: Final = ROOT / "pg_scheduler" / "sync" / "methods.pyi"
 LEFT_OUT: Final = "connection"
 DERIVE: Final = "pg_scheduler.blocking"

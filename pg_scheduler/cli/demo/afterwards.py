@@ -19,8 +19,6 @@ from . import shop
 from .history import write_history
 from .nodes import Nodes
 
-__all__ = ["running_shop", "show_dashboard"]
-
 SEED: Final = 7
 STEP_S: Final = 0.5
 SUPPLIERS: Final = ("northwind", "acme", "globex")

@@ -16,8 +16,6 @@ import asyncpg
 
 from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES
 
-__all__ = ["write_history"]
-
 SEED: Final = 11
 MINUTES: Final = 6 * 60
 PERIOD_MINUTES: Final = 90

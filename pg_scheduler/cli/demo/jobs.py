@@ -11,8 +11,6 @@ from pg_scheduler import current_job, job, periodic
 
 from .ledger import Ledger
 
-__all__ = ["BROKEN_ATTEMPTS", "CRON_STEP", "INTERVAL", "VIDEO_SECONDS", "use_ledger"]
-
 INTERVAL: Final = timedelta(seconds=1)
 CRON_STEP: Final = timedelta(seconds=2)
 CARD_FAILURES: Final = 2

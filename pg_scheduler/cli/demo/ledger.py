@@ -16,8 +16,6 @@ import asyncpg
 
 from pg_scheduler import current_job
 
-__all__ = ["DONE", "FAILED", "Attempt", "Ledger", "Tally"]
-
 DONE: Final = "done"
 FAILED: Final = "failed"
 
@@ -84,12 +82,7 @@ class Tally:
 
 
 class Ledger:
-    """Table of attempts.
-
-    Args:
-        pool: Connections for the jobs. The Scheduler has a pool of its own.
-        node: The name of the node that writes.
-    """
+    """Table of attempts."""
 
     def __init__(self, pool: asyncpg.Pool, node: str = "") -> None:
         self._pool = pool

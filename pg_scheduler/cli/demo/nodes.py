@@ -16,8 +16,6 @@ import asyncpg
 
 from .worker import READY, application_name
 
-__all__ = ["Node", "NodeDiedError", "Nodes"]
-
 START_STOP_TIMEOUT_S: Final = 20.0
 SETTLE_DELAY_S: Final = 0.05
 HAS_UNSETTLED_JOBS: Final = """
@@ -50,13 +48,7 @@ class Node:
 
 
 class Nodes:
-    """All worker processes. The context manager stops them on exit.
-
-    Args:
-        dsn: The address of the database.
-        names: The names of the nodes, one process each.
-        options: Options of their command line.
-    """
+    """All worker processes. The context manager stops them on exit."""
 
     def __init__(self, dsn: str, names: list[str], options: Sequence[str] = ()) -> None:
         self._dsn = dsn

@@ -12,8 +12,6 @@ from typing import Final
 from . import jobs
 from .ledger import DONE, FAILED, Attempt
 
-__all__ = ["PERIODIC", "Check", "Report", "Table", "build_report"]
-
 PERIODIC: Final = {"interval": jobs.INTERVAL, "cron": jobs.CRON_STEP}
 TITLES: Final = {
     "reminder": "reminders, timed",

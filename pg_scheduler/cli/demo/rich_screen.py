@@ -15,8 +15,6 @@ from rich.text import Text
 from .report import Report, Table
 from .view import KindView, NodeView, View
 
-__all__ = ["RichScreen"]
-
 FRAMES_PER_SECOND: Final = 10
 LINES_ABOVE_LOG: Final = 15
 BAR_WIDTH: Final = 10

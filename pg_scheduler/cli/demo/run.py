@@ -28,8 +28,6 @@ from .scenario import Scenario
 from .screen import Screen, choose_screen
 from .view import build_view
 
-__all__ = ["run"]
-
 NODES: Final = ["node-1", "node-2"]
 REFRESH_S: Final = 0.2
 

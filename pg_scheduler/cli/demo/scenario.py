@@ -16,8 +16,6 @@ from . import jobs
 from .ledger import Ledger
 from .nodes import Node, Nodes
 
-__all__ = ["DURATION_S", "Scenario"]
-
 DURATION_S: Final = 17.0
 GRACE_S: Final = 6.0
 """Seconds after ``DURATION_S`` within which unfinished jobs may still finish."""
@@ -38,9 +36,6 @@ LEAST_URGENT_FIRST: Final = (JobPriority.LOW, JobPriority.NORMAL, JobPriority.HI
 
 class Scenario:
     """The actions of the demo.
-
-    Args:
-        log: Called with one line per action.
 
     Attributes:
         expected: The kind of every job that was scheduled, by job id.

@@ -10,8 +10,6 @@ from typing import Final, Protocol, Self
 from .report import Report, Table
 from .view import View
 
-__all__ = ["PlainScreen", "Screen", "choose_screen"]
-
 STATUS_INTERVAL_S: Final = 2.0
 
 

@@ -10,18 +10,6 @@ from typing import Final
 
 from pg_scheduler import Limit, RetryPolicy, current_job, job, periodic
 
-__all__ = [
-    "LEGACY",
-    "REPORT",
-    "apply_coupon",
-    "build_report",
-    "charge",
-    "import_catalogue",
-    "make_thumbnail",
-    "send_mail",
-    "sync_legacy",
-]
-
 LEGACY: Final = "shop.legacy"
 REPORT: Final = "shop.report"
 ROWS: Final = 400

@@ -11,8 +11,6 @@ from .ledger import Tally
 from .nodes import Nodes
 from .scenario import DURATION_S, Scenario
 
-__all__ = ["TITLES", "KindView", "NodeView", "View", "build_view"]
-
 TITLES: Final = {
     "reminder": "reminders, timed",
     "interval": "interval, every 1 s",

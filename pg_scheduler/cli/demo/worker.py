@@ -33,8 +33,6 @@ from pg_scheduler.events import (
 from . import jobs
 from .ledger import Ledger
 
-__all__ = ["READY", "application_name"]
-
 READY = "ready"
 SLOTS = 25
 SHOP_SETTINGS = {"max_crashes": 1, "shutdown_timeout": 1.0}

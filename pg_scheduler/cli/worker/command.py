@@ -26,8 +26,6 @@ from .stop import StopRequest, handle_signals
 from .supervisor import Supervisor, program
 from .target import Source, load_targets
 
-__all__ = ["add_to"]
-
 PREFIX: Final = "PG_SCHEDULER_WORKER_"
 
 _FORMATS: Final = ("text", "json")

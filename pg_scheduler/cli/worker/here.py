@@ -28,8 +28,6 @@ from .options import WorkerOptions
 from .process import open_scheduler
 from .target import Source
 
-__all__ = ["run_here"]
-
 CHECK_INTERVAL_S: Final = 0.1
 """Seconds between two reads of the job that runs here."""
 

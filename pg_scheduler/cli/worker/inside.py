@@ -13,20 +13,6 @@ from pg_scheduler.migrate import verify
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 
-__all__ = [
-    "add_middleware",
-    "claimed_names",
-    "claims_nothing",
-    "configure",
-    "execute_one",
-    "hurry",
-    "registered_names",
-    "running_attempts",
-    "task_of",
-    "vacuum_of",
-    "verify_tables",
-]
-
 
 def configure(scheduler: Scheduler, **settings: Any) -> None:
     """Change settings of a Scheduler that has not started.

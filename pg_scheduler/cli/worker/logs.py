@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from pg_scheduler.telemetry.logging import FIELDS, JobContextFilter
 
-__all__ = ["JsonFormatter", "configure_logging"]
-
 _OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 """Attributes of every record, which are no fields of their own."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["WorkerOptions", "read_names"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:

@@ -31,8 +31,6 @@ from .stacks import log_stacks
 from .stop import StopRequest, end_soon, handle_signals, stop_self
 from .target import Source, open_source
 
-__all__ = ["NOTHING_REGISTERED", "open_scheduler", "probes", "run_worker"]
-
 APPLICATION_NAME: Final = "pg_scheduler worker"
 NOTHING_REGISTERED: Final = "no function is registered; name the modules that declare them with @job"
 POOL_SIZE: Final = 10

@@ -19,8 +19,6 @@ from pg_scheduler.inspect import Inspector
 from .inside import claimed_names
 from .options import WorkerOptions
 
-__all__ = ["memory_mb", "wait_for_recycling", "wait_until_drained"]
-
 INTERVAL_S: Final = 1.0
 """Seconds between two checks."""
 

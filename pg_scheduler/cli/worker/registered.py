@@ -7,8 +7,6 @@ from typing import Any, Final
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.output import SHAPE_VERSION, Column, Shape
 
-__all__ = ["REGISTERED", "registered_rows"]
-
 REGISTERED: Final = Shape(
     "registered_task",
     "name",

@@ -21,8 +21,6 @@ from pg_scheduler.events.log import logger, record_fields
 
 from .target import Source, load_targets
 
-__all__ = ["Sources", "load_or_wait", "read_sources", "restart", "wait_for_change"]
-
 Sources: TypeAlias = dict[str, object]
 """What is compared, by path: of a file when it was written, of a folder its source files."""
 

@@ -17,8 +17,6 @@ from typing import Any, Final
 from pg_scheduler.telemetry.health import Health, HealthCheck
 from pg_scheduler.telemetry.probes import HealthSource
 
-__all__ = ["REPORT_FD", "HealthReports", "read_report", "send_reports"]
-
 REPORT_FD: Final = "PG_SCHEDULER_REPORT_FD"
 """The variable with the file descriptor of the pipe."""
 
@@ -86,11 +84,7 @@ def read_report(line: bytes) -> tuple[Health, bool]:
 
 
 class HealthReports:
-    """The health of several processes as one: each check fails with the first process in which it fails.
-
-    Args:
-        count: The number of processes.
-    """
+    """The health of several processes as one: each check fails with the first process in which it fails."""
 
     def __init__(self, count: int) -> None:
         self._reports: list[tuple[Health, float] | None] = [None] * count

@@ -13,8 +13,6 @@ from pg_scheduler.worker.in_flight import Attempt
 
 from .inside import running_attempts
 
-__all__ = ["describe", "log_stacks"]
-
 MAX_JOBS = 200
 """Jobs whose stacks are shown."""
 

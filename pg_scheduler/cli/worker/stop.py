@@ -13,8 +13,6 @@ from typing import Final
 
 from pg_scheduler.events.log import logger, record_fields
 
-__all__ = ["StopRequest", "end_soon", "handle_signals", "stop_self"]
-
 STOPPING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 END_TIMEOUT_S: Final = 2.0

@@ -21,8 +21,6 @@ from pg_scheduler.events.log import logger, record_fields
 from .reports import REPORT_FD, HealthReports, read_report
 from .stop import StopRequest
 
-__all__ = ["Supervisor", "program"]
-
 MIN_DELAY_S: Final = 0.5
 MAX_DELAY_S: Final = 60.0
 """Seconds from an unexpected end to the next start: each one doubles them."""
@@ -40,15 +38,7 @@ PERMANENT: Final = frozenset({ExitCode.USAGE, ExitCode.REFUSED, ExitCode.SCHEMA}
 
 
 class Supervisor:
-    """Runs processes of one command until it is to stop.
-
-    Args:
-        command: The program and its arguments.
-        environment: The variables of the processes.
-        count: The number of processes.
-        stop: When to stop, and whether to cancel the running jobs.
-        ends_when_done: Whether a process that ends by itself is not started again.
-    """
+    """Runs processes of one command until it is to stop."""
 
     def __init__(
         self,

@@ -25,8 +25,6 @@ from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.store.faults import translated
 from pg_scheduler.sync import SyncScheduler
 
-__all__ = ["Source", "load_targets", "open_source"]
-
 CLOSE_TIMEOUT_S: Final = 5.0
 """Seconds for the pool of a Scheduler to close, before its connections are ended."""
 

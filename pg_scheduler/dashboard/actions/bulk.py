@@ -16,8 +16,6 @@ from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.bulk_jobs import BulkAction, BulkJobs
 from pg_scheduler.inspect.bulk_records import BulkState
 
-__all__ = ["cancel", "delete", "move", "resume", "retry", "retry_group", "stop"]
-
 MAX_UNTYPED: Final = 1000
 """Jobs up to which the number found need not be typed."""
 

@@ -8,8 +8,6 @@ from typing import Final
 
 from pg_scheduler.dashboard.actions.request import ActionRequest, Shown
 
-__all__ = ["ConfirmPage", "ask"]
-
 MAX_SHOWN: Final = 10
 """Ids that a question shows."""
 

@@ -11,8 +11,6 @@ from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import code_of
 from pg_scheduler.inspect import Progress
 
-__all__ = ["cancel", "delete", "move", "retry", "run"]
-
 
 async def cancel(request: ActionRequest) -> Done:
     """Cancel pending and running jobs."""

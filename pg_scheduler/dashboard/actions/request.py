@@ -14,8 +14,6 @@ from pg_scheduler.dashboard.access import Access
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.operations import Operations
 
-__all__ = ["ActionRequest", "Done", "Shown", "read_form"]
-
 MAX_BODY_BYTES: Final = 512 * 1024
 MAX_FIELDS: Final = 600
 MAX_ROWS: Final = 500

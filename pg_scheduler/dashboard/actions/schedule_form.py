@@ -15,8 +15,6 @@ from pg_scheduler.dashboard.triggers import read_trigger
 from pg_scheduler.errors import ScheduleConflictError, ScheduleOwnedByCodeError
 from pg_scheduler.triggers import Trigger
 
-__all__ = ["add", "preview", "update"]
-
 MAX_ARGUMENTS: Final = 100_000
 """Characters of the arguments of a new schedule."""
 

@@ -12,8 +12,6 @@ from pg_scheduler.dashboard.messages import code_of, message_of
 from pg_scheduler.errors import JobConflictError, ScheduleNotFoundError, SchedulerError
 from pg_scheduler.schedules.schedule import Schedule
 
-__all__ = ["backfill", "found", "pause", "remove", "resume", "trigger"]
-
 MAX_BACKFILL: Final = 1000
 """Fire times of one backfill."""
 

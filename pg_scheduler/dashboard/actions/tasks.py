@@ -8,8 +8,6 @@ from pg_scheduler.dashboard.messages import code_of
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect.expiring import count_expiring
 
-__all__ = ["pause", "resume"]
-
 
 async def pause(request: ActionRequest) -> Done:
     """Pause a task, until a time or until it is resumed."""

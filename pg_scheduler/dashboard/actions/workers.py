@@ -5,8 +5,6 @@ from __future__ import annotations
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError
 
-__all__ = ["drain", "resume"]
-
 
 async def drain(request: ActionRequest) -> Done:
     """Request of a worker to claim no more jobs."""

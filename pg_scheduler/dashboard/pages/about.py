@@ -10,8 +10,6 @@ from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.version import __version__
 
-__all__ = ["AboutPage", "build"]
-
 
 @dataclass(frozen=True, slots=True)
 class AboutPage:

@@ -11,8 +11,6 @@ from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import AuditRecord
 from pg_scheduler.inspect.bulk_records import PREFIX
 
-__all__ = ["AuditView", "build"]
-
 PAGE_LENGTH: Final = 50
 
 FILTERS: Final = ("action", "actor", "subject", "via")

@@ -14,8 +14,6 @@ from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.inspect.calendar import FirePlan, ScheduleFires, plan_fires
 from pg_scheduler.triggers.zones import named_zone
 
-__all__ = ["CalendarDay", "CalendarFire", "CalendarPage", "Collision", "build"]
-
 SPANS: Final = ("week", "month")
 MAX_SCHEDULES: Final = 500
 AGE_S: Final = 30.0

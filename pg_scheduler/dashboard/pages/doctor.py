@@ -13,8 +13,6 @@ from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Severity
 from pg_scheduler.inspect.doctor.advice import ADVICE
 from pg_scheduler.inspect.doctor.jobs import SLOTS_FREE
 
-__all__ = ["ABOUT_NAMES", "DoctorPage", "FindingRow", "build", "row_of"]
-
 MAX_AGE_S: Final = 60.0
 """Seconds for which a diagnosis is shown to everybody: its checks cost more than a page."""
 

@@ -12,8 +12,6 @@ from pg_scheduler.dashboard.context import PageRequest, RejectedError, quoted, t
 from pg_scheduler.dashboard.pages.history import read_releases
 from pg_scheduler.inspect import ErrorGroup
 
-__all__ = ["SPANS", "ErrorsPage", "build"]
-
 MAX_GROUPS: Final = 1000
 SHOWN_GROUPS: Final = 100
 

@@ -12,8 +12,6 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.telemetry.figures import OUTCOMES, Histogram, JobFigures
 
-__all__ = ["charts_of", "read_releases"]
-
 NOTHING: Final = JobFigures()
 QUANTILES: Final = (0.5, 0.95, 0.99)
 

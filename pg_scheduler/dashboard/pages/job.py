@@ -27,8 +27,6 @@ from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.metadata import trace_id_of
 from pg_scheduler.jobs.model import Job, JobStatus
 
-__all__ = ["JobPage", "build"]
-
 MAX_LINKS: Final = 20
 MAX_CHANGES: Final = 10
 

@@ -16,8 +16,6 @@ from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.model import Job
 
-__all__ = ["CHIPS", "JobRow", "JobsPage", "build", "row_of", "share_done", "summary_of", "tags_of"]
-
 PAGE_LENGTH: Final = 50
 
 MAX_ERROR_LENGTH: Final = 300

@@ -12,8 +12,6 @@ from pg_scheduler.inspect import LimitKeyState, LimitList, LimitState, read_limi
 from pg_scheduler.inspect.limits import limits_of
 from pg_scheduler.inspect.texts import counted
 
-__all__ = ["LimitPage", "LimitRow", "LimitsPage", "build", "build_one", "declared_limits"]
-
 AGE_S: Final = 2.0
 """Seconds for which limits are kept: each costs a statement."""
 

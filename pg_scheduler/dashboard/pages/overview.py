@@ -19,8 +19,6 @@ from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.schedules.schedule import Schedule
 
-__all__ = ["RANGES", "NextFire", "OverviewPage", "build"]
-
 RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
     "1h": (timedelta(hours=1), timedelta(minutes=1)),
     "6h": (timedelta(hours=6), timedelta(minutes=5)),

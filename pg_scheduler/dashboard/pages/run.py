@@ -14,8 +14,6 @@ from pg_scheduler.inspect.bulk_jobs import BulkJobs
 from pg_scheduler.inspect.bulk_records import BulkState, recent_runs
 from pg_scheduler.inspect.model import rounded
 
-__all__ = ["RunPage", "RunRow", "RunsPage", "build", "build_one", "visible_state"]
-
 PAGE_LENGTH: Final = 50
 
 

@@ -14,8 +14,6 @@ from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.zones import named_zone
 
-__all__ = ["FIELDS", "FormPage", "build", "claimed_names", "preview", "values_of"]
-
 FIELDS: Final = (
     "trigger",
     "timezone",

@@ -13,8 +13,6 @@ from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import AuditRecord
 from pg_scheduler.inspect.schedule_history import PastFire, differences, newest_results
 
-__all__ = ["Change", "ScheduleChange", "changes_of", "results_of"]
-
 MAX_VALUE_LENGTH: Final = 2_000
 
 CLOSED: Final = frozenset({"arguments", "metadata"})

@@ -25,8 +25,6 @@ from pg_scheduler.inspect.schedule_history import (
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.zones import parse_timezone
 
-__all__ = ["FireTime", "SchedulePage", "ScheduleRow", "SchedulesPage", "build", "build_one"]
-
 PAGE_LENGTH: Final = 100
 MAX_READ: Final = 500
 """Schedules that are read for a page if only some of them are visible."""

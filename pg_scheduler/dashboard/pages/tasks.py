@@ -11,8 +11,6 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.inspect import TaskState
 from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 
-__all__ = ["TaskPage", "TaskRow", "TasksPage", "build", "build_one"]
-
 PERIOD: Final = timedelta(hours=1)
 FIGURES_AGE_S: Final = 10.0
 """Seconds for which statistics are kept: workers add to them as often."""

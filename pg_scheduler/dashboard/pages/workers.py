@@ -11,8 +11,6 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, quoted
 from pg_scheduler.dashboard.pages.jobs import JobRow, row_of, summary_of
 from pg_scheduler.jobs.model import Worker
 
-__all__ = ["WorkerPage", "WorkerRow", "WorkersPage", "build", "build_one"]
-
 MAX_WORKERS: Final = 500
 MAX_JOBS: Final = 50
 MAX_NUMBER: Final = 1e9

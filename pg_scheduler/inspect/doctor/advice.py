@@ -6,8 +6,6 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.doctor.codes import FindingCode
 
-__all__ = ["ADVICE", "Advice"]
-
 
 class Advice(NamedTuple):
     """What a code means, whatever the values of a finding are."""

@@ -10,8 +10,6 @@ from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.store.store import Store
 
-__all__ = ["Check", "Found"]
-
 Found: TypeAlias = Iterable[Finding | UnmadeCheck]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["FindingCode", "Severity"]
-
 
 class FindingCode(StrEnum):
     """What the doctor can find. Each code has an entry in the runbook."""

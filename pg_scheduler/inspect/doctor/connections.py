@@ -17,8 +17,6 @@ from pg_scheduler.store.faults import LOST_STATEMENTS
 from pg_scheduler.store.server import ConnectionRow
 from pg_scheduler.store.store import Store
 
-__all__ = ["CHECKS", "judge_pools", "judge_server"]
-
 MIN_POOL_SIZE: Final = 4
 MIN_LEFT: Final = 3
 OUTSIDE: Final = 1

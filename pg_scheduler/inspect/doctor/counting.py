@@ -5,8 +5,6 @@ from __future__ import annotations
 from pg_scheduler.inspect.texts import listed
 from pg_scheduler.store.store import Store
 
-__all__ = ["why_uncounted"]
-
 
 async def why_uncounted(store: Store) -> str | None:
     """Return which live workers count no attempts; None if all do."""

@@ -17,15 +17,6 @@ from pg_scheduler.store.doctor import SettingRow
 from pg_scheduler.store.server import HolderRow, Ping, RoleRow
 from pg_scheduler.store.store import Store
 
-__all__ = [
-    "CHECKS",
-    "judge_clocks",
-    "judge_holders",
-    "judge_round_trip",
-    "judge_settings",
-    "judge_version",
-]
-
 MIN_VERSION: Final = 140_000
 MIN_TIMEOUT_MS: Final = 60_000
 TIMEOUTS: Final = ("statement_timeout", "transaction_timeout")

@@ -28,8 +28,6 @@ from pg_scheduler.inspect.remedies import command
 from pg_scheduler.store.faults import LOST_STATEMENTS
 from pg_scheduler.store.store import Store
 
-__all__ = ["CHECKS", "examine", "read_codes"]
-
 CHECKS: Final[tuple[Check, ...]] = (
     *schema.CHECKS,
     *table.CHECKS,

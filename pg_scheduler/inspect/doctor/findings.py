@@ -9,8 +9,6 @@ from pg_scheduler.inspect.doctor.advice import ADVICE
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.texts import counted
 
-__all__ = ["Diagnosis", "Finding", "UnmadeCheck"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -25,8 +25,6 @@ from pg_scheduler.jobs.model import Worker
 from pg_scheduler.settings import VacuumTrigger
 from pg_scheduler.store.store import Store
 
-__all__ = ["Growth", "check_growth", "days_kept", "judge_growth"]
-
 DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
 SMALL: Final = 0.01

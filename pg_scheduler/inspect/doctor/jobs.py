@@ -21,8 +21,6 @@ from pg_scheduler.store.doctor import FailingRow, PayloadRow, QuarantinedRow, Ru
 from pg_scheduler.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.store.store import Store
 
-__all__ = ["CHECKS", "judge_backlog", "judge_failures", "judge_payloads", "judge_quarantine", "judge_running"]
-
 MAX_BACKLOG_ROWS: Final = 50_000
 MAX_NAMES: Final = 500
 SAMPLE: Final = 1000

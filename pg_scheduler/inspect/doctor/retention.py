@@ -16,8 +16,6 @@ from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.doctor import TableRow
 from pg_scheduler.store.store import Store
 
-__all__ = ["CHECKS", "judge_ages", "judge_size", "policies_of"]
-
 DAY_S: Final = 86_400
 FACTOR: Final = 2
 """Multiple of its policy that the oldest job may have."""

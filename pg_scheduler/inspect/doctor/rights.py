@@ -16,8 +16,6 @@ from pg_scheduler.store.grants import Role, grant_statements, privileges_of
 from pg_scheduler.store.server import PRIVILEGES, RightsRow, RoleRow
 from pg_scheduler.store.store import Store
 
-__all__ = ["CHECKS", "judge_rights"]
-
 OTHERS: Final = (Role.EXPORTER, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 """The roles whose connections run the doctor too."""
 

@@ -21,8 +21,6 @@ from pg_scheduler.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTa
 from pg_scheduler.store.inspections import InspectedWorker
 from pg_scheduler.store.store import Store
 
-__all__ = ["CHECKS", "judge_broken", "judge_clock_changes", "judge_herds", "judge_overdue", "judge_tasks"]
-
 AHEAD: Final = timedelta(days=7)
 MAX_SECONDS: Final = 2.0
 """Seconds for computing fire times, which blocks the event loop."""

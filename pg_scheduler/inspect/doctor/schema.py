@@ -16,8 +16,6 @@ from pg_scheduler.sqltext import quote_identifier
 from pg_scheduler.store.doctor import IndexRow
 from pg_scheduler.store.store import Store
 
-__all__ = ["CHECKS", "judge_indexes", "judge_schema"]
-
 BUILD: Final = "pg-scheduler migrate indexes"
 
 

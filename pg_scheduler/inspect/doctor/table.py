@@ -16,8 +16,6 @@ from pg_scheduler.sqltext import quote_identifier
 from pg_scheduler.store.doctor import IndexRow, SettingRow, TableRow
 from pg_scheduler.store.store import Store
 
-__all__ = ["CHECKS", "judge_autovacuum", "judge_bloat", "judge_freezing", "judge_hot"]
-
 CHANGED_BY_CLAIMS: Final = frozenset(
     {"status", "attempt", "worker_id", "started_at", "last_heartbeat", "lease_until"}
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-__all__ = ["Thresholds"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:

@@ -23,17 +23,6 @@ from pg_scheduler.store.inspections import BacklogRow
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import DRAIN
 
-__all__ = [
-    "CHECKS",
-    "judge_connections",
-    "judge_drained_names",
-    "judge_drains",
-    "judge_lives",
-    "judge_loops",
-    "judge_mixture",
-    "judge_zones",
-]
-
 MAX_VALUE_LENGTH: Final = 60
 MAX_DRAINING: Final = 100
 MAX_BACKLOG_ROWS: Final = 50_000

@@ -24,8 +24,6 @@ from pg_scheduler.inspect.search.terms import (
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.store.searches import Condition
 
-__all__ = ["conditions_of"]
-
 MIN_INTEGER: Final = -(2**31)
 MAX_INTEGER: Final = 2**31 - 1
 

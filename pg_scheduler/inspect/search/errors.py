@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pg_scheduler.errors import SchedulerError
 
-__all__ = ["SearchError"]
-
 
 class SearchError(SchedulerError, ValueError):
     """A search text is invalid; the message contains the reason and the remedy.

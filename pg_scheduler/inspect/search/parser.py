@@ -48,8 +48,6 @@ from pg_scheduler.inspect.search.values import (
 from pg_scheduler.inspect.search.words import Word
 from pg_scheduler.jobs.model import JobPriority
 
-__all__ = ["FIELDS", "names_term", "parse_search"]
-
 MAX_NUMBER: Final = 2**31 - 1
 """The largest value of an integer column."""
 

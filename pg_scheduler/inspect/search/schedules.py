@@ -26,8 +26,6 @@ from pg_scheduler.inspect.search.values import (
 from pg_scheduler.inspect.search.words import Word
 from pg_scheduler.schedules.schedule import Schedule
 
-__all__ = ["SCHEDULE_FIELDS", "ScheduleFilter", "parse_schedule_search"]
-
 ScheduleFilter: TypeAlias = Callable[[Schedule], bool]
 
 SCHEDULE_FIELDS: Final[Mapping[str, str]] = MappingProxyType(

@@ -12,25 +12,6 @@ from typing import Final, TypeAlias
 
 from pg_scheduler.jobs.model import JobPriority
 
-__all__ = [
-    "JsonTerm",
-    "NumberField",
-    "NumberSpan",
-    "NumberTerm",
-    "Pattern",
-    "PriorityTerm",
-    "Search",
-    "SearchStatus",
-    "StatusTerm",
-    "Term",
-    "TextField",
-    "TextTerm",
-    "TimeField",
-    "TimeSpan",
-    "TimeTerm",
-    "escape_like",
-]
-
 _WILDCARDS: Final = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
 
 

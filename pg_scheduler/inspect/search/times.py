@@ -14,8 +14,6 @@ from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.terms import TimeSpan
 from pg_scheduler.inspect.search.words import Char, Word
 
-__all__ = ["UNITS", "read_instant", "read_time"]
-
 UNITS: Final = {
     "s": timedelta(seconds=1),
     "m": timedelta(minutes=1),

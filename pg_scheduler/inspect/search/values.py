@@ -10,17 +10,6 @@ from pg_scheduler.inspect.search.terms import Pattern, escape_like
 from pg_scheduler.inspect.search.words import Word, split_words
 from pg_scheduler.jobs.naming import most_similar
 
-__all__ = [
-    "MAX_TERMS",
-    "MAX_VALUES",
-    "Part",
-    "read_choice",
-    "read_patterns",
-    "read_values",
-    "split_search",
-    "unknown_field",
-]
-
 MAX_TERMS: Final = 50
 """Terms of a search; each costs time for every row that is examined."""
 

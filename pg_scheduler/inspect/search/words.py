@@ -10,8 +10,6 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.search.errors import SearchError
 
-__all__ = ["MAX_LENGTH", "Char", "Word", "split_words"]
-
 MAX_LENGTH: Final = 4000
 """Characters of a search text. Scanning takes time in proportion to it."""
 

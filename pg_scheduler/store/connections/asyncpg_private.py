@@ -12,21 +12,6 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-__all__ = [
-    "connect_as_pool",
-    "connect_to",
-    "copy_of",
-    "file_number",
-    "is_initialized",
-    "local_port",
-    "loop_of",
-    "open_beside_pool",
-    "open_connections",
-    "prepare_as_pool",
-    "probe_peer",
-    "server_host",
-]
-
 Hook: TypeAlias = Callable[[Any], Awaitable[Any]]
 """``init`` or ``setup`` of a pool."""
 

@@ -12,8 +12,6 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import is_transient
 
-__all__ = ["check_codecs"]
-
 VALUES: Final[Mapping[str, object]] = {
     "bool": True,
     "date": date(2000, 2, 29),

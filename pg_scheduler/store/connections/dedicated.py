@@ -31,17 +31,11 @@ from pg_scheduler.store.connections.session import (
 )
 from pg_scheduler.store.faults import connecting, is_lock_timeout, translated
 
-__all__ = ["DedicatedConnection"]
-
 
 class DedicatedConnection:
     """Hold one connection for claims and completions, and yield it to one user at a time.
 
     A class, not a generator: every claim passes here.
-
-    Args:
-        pool: The user's pool.
-        options: Timeouts and settings.
     """
 
     def __init__(self, pool: asyncpg.Pool, options: ConnectionOptions) -> None:

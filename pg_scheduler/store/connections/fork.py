@@ -17,8 +17,6 @@ import asyncpg
 
 from pg_scheduler.store.connections.asyncpg_private import file_number
 
-__all__ = ["ConnectionOwner", "InheritedSockets", "inherited_sockets"]
-
 MAX_OPENINGS: Final = 5
 """Connections opened in succession, if the process forks during each opening."""
 

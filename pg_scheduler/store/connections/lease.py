@@ -25,8 +25,6 @@ from pg_scheduler.store.faults import translated
 from pg_scheduler.store.types import RenewResult, WorkerReport
 from pg_scheduler.store.workers import WorkerRepository
 
-__all__ = ["LeaseConnection"]
-
 PROBES: Final = 3
 """Keepalive probes that the peer may leave unanswered."""
 
@@ -35,15 +33,7 @@ LONGEST_SILENCE_S: Final = 20
 
 
 class LeaseConnection:
-    """Renew one worker's lease on one connection, in one event loop.
-
-    Args:
-        workers: Runs the statements.
-        connections: Opens the connection.
-        worker_id: The worker.
-        lease_s: The length of its lease in seconds. Keepalives detect a lost peer in this time, but in 4 s at
-            least and ``LONGEST_SILENCE_S`` at most.
-    """
+    """Renew one worker's lease on one connection, in one event loop."""
 
     def __init__(
         self, workers: WorkerRepository, connections: Connections, worker_id: str, lease_s: float

@@ -25,18 +25,6 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.store.connections.session import Connection, is_open, is_own_session, terminate
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import DUE, HEARTBEAT_REQUEST, PERIODIC
-
-__all__ = [
-    "DUE",
-    "EVENTS",
-    "HEARTBEAT_REQUEST",
-    "PERIODIC",
-    "RESULT",
-    "SUBSCRIPTIONS",
-    "TASKS",
-    "Subscription",
-]
 
 TASKS: Final = "tasks"
 SUBSCRIPTIONS: Final = "subscriptions"
@@ -45,13 +33,7 @@ RESULT: Final = "result"
 
 
 class Subscription:
-    """Receive the messages of the schema on one connection.
-
-    Args:
-        store: Gives the connection and the channel.
-        on_message: Called with each message, in the event loop.
-        on_broken: Called when the connection ends unexpectedly.
-    """
+    """Receive the messages of the schema on one connection."""
 
     def __init__(
         self, store: Store, on_message: Callable[[str], None], on_broken: Callable[[], None]

@@ -5,17 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = [
-    "ADMISSION_SETTINGS",
-    "DEDICATED_RESET",
-    "DEDICATED_SETTINGS",
-    "HOT_TRANSACTION_SETTINGS",
-    "MIN_FREE_CONNECTIONS",
-    "PLANNER_SETTINGS",
-    "TRANSACTION_SETTINGS",
-    "ConnectionOptions",
-]
-
 MIN_FREE_CONNECTIONS: Final = 2
 """Connections that stay in the pool when the scheduler holds one for long."""
 

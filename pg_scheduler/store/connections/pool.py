@@ -48,8 +48,6 @@ from pg_scheduler.store.connections.session import (
 from pg_scheduler.store.connections.sticky import StickyConnection
 from pg_scheduler.store.faults import connecting, reading_dsn, translated
 
-__all__ = ["Connections"]
-
 DEFAULT_OPTIONS: Final = ConnectionOptions()
 
 FOREIGN_LOOP: Final = (
@@ -59,14 +57,7 @@ FOREIGN_LOOP: Final = (
 
 
 class Connections:
-    """Check out connections of the pool, and open connections outside of it.
-
-    Args:
-        pool: The user's pool.
-        direct_dsn: Where to connect for long use; None to take those connections from the pool.
-        keeper_dsn: Where to connect outside of the pool; None for ``direct_dsn``, or the server of the pool.
-        options: Timeouts and settings.
-    """
+    """Check out connections of the pool, and open connections outside of it."""
 
     def __init__(
         self,

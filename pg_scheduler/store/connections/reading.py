@@ -16,8 +16,6 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection, transact_with
 from pg_scheduler.store.faults import translated
 
-__all__ = ["ReadSettings", "ReadingConnections"]
-
 ANSWER_MARGIN_S: Final = 3.0
 """Seconds by which a client waits longer for an answer than the server works on it."""
 
@@ -42,10 +40,6 @@ class ReadingConnections(Connections):
 
     Every setting is local to its transaction, so the pool may be that of the application, and may lead to a
     pooler.
-
-    Args:
-        pool: The pool.
-        settings: The bounds.
     """
 
     def __init__(self, pool: asyncpg.Pool, settings: ReadSettings) -> None:

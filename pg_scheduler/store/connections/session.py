@@ -14,23 +14,6 @@ from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.store.connections.asyncpg_private import is_initialized, local_port
 from pg_scheduler.store.faults import connecting
 
-__all__ = [
-    "Connection",
-    "check_connection",
-    "check_pool",
-    "count_free",
-    "ended_connection",
-    "is_direct",
-    "is_open",
-    "is_own_session",
-    "release_to",
-    "take_from",
-    "terminate",
-    "terminate_unanswered",
-    "transact",
-    "transact_with",
-]
-
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 """A connection of asyncpg, opened directly or by a pool."""
 

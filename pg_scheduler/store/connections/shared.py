@@ -19,15 +19,9 @@ from pg_scheduler.store.connections.options import DEDICATED_RESET, ConnectionOp
 from pg_scheduler.store.connections.session import Connection, is_open, terminate
 from pg_scheduler.store.faults import translated
 
-__all__ = ["SharedConnection"]
-
 
 class SharedConnection:
-    """Run one statement at a time on a connection that another component holds.
-
-    Args:
-        options: Timeouts and settings.
-    """
+    """Run one statement at a time on a connection that another component holds."""
 
     def __init__(self, options: ConnectionOptions) -> None:
         self._options = options

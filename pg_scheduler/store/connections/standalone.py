@@ -10,8 +10,6 @@ import asyncpg
 
 from pg_scheduler.store.faults import connecting, reading_dsn, translated
 
-__all__ = ["open_connection", "open_pool"]
-
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 5.0
 MAX_POOL_SIZE: Final = 2

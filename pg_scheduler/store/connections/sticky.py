@@ -25,17 +25,11 @@ from pg_scheduler.store.connections.session import (
 )
 from pg_scheduler.store.faults import translated
 
-__all__ = ["StickyConnection"]
-
 
 class StickyConnection:
     """Yield one connection of the pool to one user at a time, and release it when idle.
 
     A class, not a generator: every single ``schedule()`` passes here.
-
-    Args:
-        pool: The user's pool.
-        options: Timeouts.
     """
 
     def __init__(self, pool: asyncpg.Pool, options: ConnectionOptions) -> None:

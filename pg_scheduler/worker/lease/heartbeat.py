@@ -21,8 +21,6 @@ from pg_scheduler.worker.server_clock import ServerClock
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["Heartbeat"]
-
 POLL_INTERVAL_S: Final = 0.5
 """Seconds between heartbeats while jobs run and no notifications arrive: a job that another node cancels
 still stops within a second."""
@@ -33,14 +31,7 @@ suspect worker gets to answer."""
 
 
 class Heartbeat(Service):
-    """Renew the lease, and cancel the jobs that this worker has lost.
-
-    Args:
-        worker: The row to register.
-        clock: Reads the time of each answer.
-        audience: Receives the classes of events that other workers want.
-        reporter: Describes the worker, and receives what is requested of it.
-    """
+    """Renew the lease, and cancel the jobs that this worker has lost."""
 
     name: ClassVar[str] = "heartbeat"
 

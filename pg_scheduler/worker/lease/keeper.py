@@ -40,8 +40,6 @@ from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.signals import Signals
 from pg_scheduler.worker.threads import call_in_loop, log_in_thread
 
-__all__ = ["TOO_SMALL", "KeeperOptions", "LeaseKeeper"]
-
 TOO_SMALL: Final = (
     "the pool is too small for a connection outside of it. The jobs of a killed worker wait for its lease, "
     "and a job that blocks the event loop for longer than the lease may run twice. "
@@ -66,11 +64,7 @@ class KeeperOptions:
 
 
 class LeaseKeeper:
-    """Renew the lease while the event loop is blocked. Create it in that loop.
-
-    Args:
-        limit_s: Seconds of a blocked loop after which the keeper releases the lease.
-    """
+    """Renew the lease while the event loop is blocked. Create it in that loop."""
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,

@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from typing import Final
 
-__all__ = ["Lease"]
-
 UNTRUSTED_SHARE: Final = 0.1
 """The share of the lease, at its end, in which the worker no longer trusts it."""
 
@@ -23,10 +21,6 @@ class Lease:
     """The time until which no other worker reclaims this worker's jobs.
 
     The heartbeat and the lease keeper's thread write it; any thread may read it.
-
-    Args:
-        seconds: Its duration from each renewal.
-        max_loop_block_s: Seconds from each renewal for which a held liveness lock may keep the jobs.
     """
 
     __slots__ = ("_longest_extension_s", "extension_s", "liveness_key", "renewals", "renewed_at", "seconds")

@@ -13,16 +13,9 @@ from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.worker.in_flight import InFlight, Revocation
 from pg_scheduler.worker.lease.lease import Lease
 
-__all__ = ["Revoker"]
-
 
 class Revoker:
-    """Cancel the tasks of attempts whose rows this worker no longer holds.
-
-    Args:
-        jobs: Reads why a job is no longer held.
-        worker_id: The worker, for the event of a lost lease.
-    """
+    """Cancel the tasks of attempts whose rows this worker no longer holds."""
 
     def __init__(
         self, jobs: JobRepository, events: EventBus, in_flight: InFlight, lease: Lease, worker_id: str

@@ -21,8 +21,6 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.threads import call_in_loop, log_in_thread
 
-__all__ = ["Blockage", "LoopWatchdog", "WatchdogOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class WatchdogOptions:

@@ -17,8 +17,6 @@ from pg_scheduler.worker.maintenance.name_reporter import NameReporter
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["DeadlineScanner", "ScannerOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class ScannerOptions:
@@ -35,14 +33,7 @@ class ScannerOptions:
 
 
 class DeadlineScanner(Service):
-    """Signal expired leases and misfire grace times.
-
-    Args:
-        lease: Seconds.
-        names: Reports overdue jobs.
-        loose_ends: Applies what the end of jobs has left to do.
-        heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
-    """
+    """Signal expired leases and misfire grace times."""
 
     name: ClassVar[str] = "deadline_scanner"
 

@@ -13,8 +13,6 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.worker.service import NEVER, Service
 
-__all__ = ["Expirer", "ExpirerOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExpirerOptions:
@@ -24,11 +22,7 @@ class ExpirerOptions:
 
 
 class Expirer(Service):
-    """Expire jobs past their misfire grace time.
-
-    Args:
-        tasks: The functions that this worker has registered; the reason of an expiry depends on them.
-    """
+    """Expire jobs past their misfire grace time."""
 
     name: ClassVar[str] = "expirer"
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository, ScanPosition
 
-__all__ = ["LooseEnds", "LooseEndsOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class LooseEndsOptions:
@@ -27,12 +25,7 @@ class LooseEndsOptions:
 
 
 class LooseEnds:
-    """What remains of ended jobs after a crash or a change by hand.
-
-    Args:
-        worker_id: This worker.
-        known: Returns the attempts that this worker runs or has not reported, by job id.
-    """
+    """What remains of ended jobs after a crash or a change by hand."""
 
     def __init__(
         self,

@@ -15,8 +15,6 @@ from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.store.jobs import JobRepository
 
-__all__ = ["NameReporter", "NameReporterOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class NameReporterOptions:

@@ -14,8 +14,6 @@ from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["PauseWatcher"]
-
 POLL_INTERVAL_S: Final = 120.0
 """Seconds between two reads while notifications arrive: rows written by hand send none."""
 

@@ -53,8 +53,6 @@ from pg_scheduler.triggers.kinds import registered_kinds
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["Planner"]
-
 POLL_INTERVAL_S: Final = 120.0
 """Seconds between two reads of the schedules while notifications arrive: rows written by hand send none."""
 

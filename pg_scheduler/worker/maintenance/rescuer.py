@@ -20,8 +20,6 @@ from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["Rescuer", "RescuerOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class RescuerOptions:
@@ -36,14 +34,7 @@ class RescuerOptions:
 
 
 class Rescuer(Service):
-    """Reclaim the jobs of dead workers.
-
-    Args:
-        heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
-        max_crashes: Workers that may die while they run one job before it fails; None for no limit.
-        namesakes: An identity and a host: the first pass reclaims at once from its workers that ended.
-        lock_scan_interval_s: Seconds between scans for free liveness locks; None if a claimer finds them.
-    """
+    """Reclaim the jobs of dead workers."""
 
     name: ClassVar[str] = "rescuer"
 

@@ -15,8 +15,6 @@ from pg_scheduler.store.statistics import StatisticsRepository
 from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.service import Service
 
-__all__ = ["StatisticsWriter", "StatisticsWriterOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class StatisticsWriterOptions:
@@ -27,12 +25,7 @@ class StatisticsWriterOptions:
 
 
 class StatisticsWriter(Service):
-    """Write what the Meter counted.
-
-    Args:
-        statistics: Writes it.
-        meter: Counts.
-    """
+    """Write what the Meter counted."""
 
     name: ClassVar[str] = "statistics_writer"
     jitter: ClassVar[float] = 0.1

@@ -25,8 +25,6 @@ AUDIT_BATCH_SIZE: Final = 1000
 STATISTICS_DAYS: Final = ((60, 600, 0.25), (600, 3600, 7.0), (3600, None, 90.0))
 """Spans of statistics in seconds, the longer spans that they are merged into, and the days before that."""
 
-__all__ = ["Vacuum", "VacuumOptions", "VacuumStep"]
-
 
 @dataclass(frozen=True, slots=True)
 class VacuumOptions:
@@ -57,11 +55,7 @@ class VacuumStep(NamedTuple):
 
 
 class Vacuum(Service):
-    """Delete finished jobs past their retention.
-
-    Args:
-        deleted: Counts rows that are deleted as their jobs complete; reported with those of the next walk.
-    """
+    """Delete finished jobs past their retention."""
 
     name: ClassVar[str] = "vacuum"
     jitter: ClassVar[float] = 0.1

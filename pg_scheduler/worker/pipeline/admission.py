@@ -28,8 +28,6 @@ from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.service import NEVER, Service
 
-__all__ = ["Admission"]
-
 BATCH_SIZE: Final = 500
 """Attempts of one transaction at most. The locks of their limits are held for its time."""
 
@@ -45,11 +43,7 @@ time, this would cost throughput, because each job has to be unblocked again."""
 
 
 class Admission(Service):
-    """Admit the attempts of limited tasks, or block their jobs.
-
-    Args:
-        unblocker: Unblocks the jobs when their limits have room.
-    """
+    """Admit the attempts of limited tasks, or block their jobs."""
 
     name: ClassVar[str] = "admission"
 

@@ -34,23 +34,13 @@ from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 if TYPE_CHECKING:
     from pg_scheduler.scheduler import Scheduler
 
-__all__ = ["RETURNED", "AttemptRunner"]
 
 RETURNED: Final = ReturnResult()
 """The result of a job that keeps none."""
 
 
 class AttemptRunner:
-    """Runs attempts in the event loop, and hands those of other executors on.
-
-    Args:
-        scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
-        stop_grace: Seconds that cancelled attempts get to clean up, before the shutdown continues.
-        max_crashes: Processes that may die while they run one job before it fails; None for no limit.
-        executors: Run the jobs outside of the event loop, by name.
-        meter: Measures the durations of the attempts.
-        middleware: Runs around the attempts; None for none.
-    """
+    """Runs attempts in the event loop, and hands those of other executors on."""
 
     def __init__(
         self,

@@ -37,24 +37,12 @@ from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 if TYPE_CHECKING:
     from pg_scheduler.scheduler import Scheduler
 
-__all__ = ["CallRunner", "error_result", "timeout_result"]
 
 _RETURNED: Final = ReturnResult()
 
 
 class CallRunner:
-    """The executors of a worker.
-
-    Args:
-        executors: By name.
-        timeouts: The time limits of all attempts.
-        scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
-        report: Takes the progress of the attempts.
-        stop_grace: Seconds that a cancelled attempt gets to end.
-        max_crashes: Processes that may die while they run one job before it fails; None for no limit.
-        meter: Measures the durations of the attempts.
-        middleware: Runs around the attempts.
-    """
+    """The executors of a worker."""
 
     def __init__(
         self,

@@ -33,8 +33,6 @@ from pg_scheduler.worker.server_clock import ServerClock
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["Claimer", "ClaimerOptions"]
-
 ISOLATED_FROM: Final = 2
 """The crashes from which a job counts as crashed, unless ``max_crashes`` requires 1. After one death of their
 worker, jobs run again together: it may have been the machine."""
@@ -64,14 +62,7 @@ class Names(Protocol):
 
 
 class Claimer(Service):
-    """Claim due jobs for free slots.
-
-    Args:
-        clock: Reads the time of each claim.
-        batch: Jobs per claim.
-        max_crashes: Workers that may die while they run one job before it fails; None for no limit.
-        meter: Counts the claims.
-    """
+    """Claim due jobs for free slots."""
 
     name: ClassVar[str] = "claimer"
     yields_between_passes: ClassVar[bool] = False

@@ -23,20 +23,12 @@ from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.service import NEVER, Service, Wakeup
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["Completer"]
-
 RETRY_DELAY_S: Final = 0.2
 """Seconds between two attempts to write the last outcomes at shutdown."""
 
 
 class Completer(Service):
-    """Write outcomes in batches.
-
-    Args:
-        failures: Receives final failures before they are written, since a waiter may read the row before the
-            event is published.
-        flush_timeout: Seconds for which outcomes are still written after the last pass.
-    """
+    """Write outcomes in batches."""
 
     name: ClassVar[str] = "completer"
 

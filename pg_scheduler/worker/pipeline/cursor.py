@@ -24,8 +24,6 @@ from typing import Final
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, PRIORITY_LEVELS, ClaimPosition
 
-__all__ = ["MANY_ENTRIES", "MAX_AGE_S", "ClaimCursor"]
-
 MAX_AGE_S: Final = 2.0
 
 MANY_ENTRIES: Final = 2000
@@ -39,13 +37,7 @@ MARGIN_WITHOUT_NOTIFICATIONS: Final = timedelta(seconds=1)
 
 
 class ClaimCursor:
-    """The execution time and the id to begin at, of each priority.
-
-    Args:
-        poll_s: Seconds within which polling promises to find a job that was not announced.
-        max_age_s: The same under load, if it is less.
-        many_entries: The index entries from which on the position is kept.
-    """
+    """The execution time and the id to begin at, of each priority."""
 
     def __init__(
         self, poll_s: float = MAX_AGE_S, max_age_s: float = MAX_AGE_S, many_entries: int = MANY_ENTRIES

@@ -44,23 +44,12 @@ from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.runners.asyncio import start_task
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["Executor"]
-
 KILL_MARGIN_S: Final = 0.5
 """Seconds after ``stop_grace`` in which the attempts of killed processes end."""
 
 
 class Executor:
     """The slots of a worker, and the attempts in them.
-
-    Args:
-        runner: Runs the attempts.
-        policy: The delays before the retries of tasks without a policy of their own.
-        slots: Jobs that may run at once.
-        shutdown_timeout: Seconds that running jobs get to finish.
-        max_result_bytes: The maximum size of a kept value as JSON; None for no limit.
-        stop_grace: Seconds that cancelled attempts get to clean up, before the shutdown continues.
-        meter: Counts the attempts.
 
     Attributes:
         has_jitter: Whether the jitter of retry policies applies. The test kit turns it off.

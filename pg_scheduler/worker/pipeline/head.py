@@ -19,19 +19,12 @@ from pg_scheduler.worker.pipeline.cursor import ClaimCursor
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["HeadScanner"]
-
 PAUSE_RATIO: Final = 4
 """The least pause after a search, as a multiple of its duration."""
 
 
 class HeadScanner(Service):
-    """Search for claimable jobs from the start of the claim index, while claims do not begin there.
-
-    Args:
-        names: Returns the names of the jobs that this worker claims.
-        isolated_from: The crashes from which jobs run one at a time.
-    """
+    """Search for claimable jobs from the start of the claim index, while claims do not begin there."""
 
     name: ClassVar[str] = "head_scanner"
 

@@ -16,8 +16,6 @@ from typing import Final
 from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 
-__all__ = ["LockPause", "LockPauseOptions"]
-
 REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two log records of one outage."""
 

@@ -14,8 +14,6 @@ from typing import Final
 
 from pg_scheduler.settings import PollingConfig
 
-__all__ = ["APPROACH_S", "Pacing"]
-
 POLL_JITTER: Final = 0.1
 """The random share of a poll interval. A due time has no jitter."""
 

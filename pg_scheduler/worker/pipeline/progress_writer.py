@@ -20,19 +20,12 @@ from pg_scheduler.store.progress import ProgressRepository
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.service import NEVER, Service
 
-__all__ = ["ProgressWriter"]
-
 GAP_S: Final = 1.0
 """Seconds between two statements."""
 
 
 class ProgressWriter(Service):
-    """Collect and write the progress of running attempts.
-
-    Args:
-        progress: Writes it.
-        in_flight: The running attempts.
-    """
+    """Collect and write the progress of running attempts."""
 
     name: ClassVar[str] = "progress_writer"
 

@@ -24,8 +24,6 @@ from pg_scheduler.jobs.settlement import outcome_event
 from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["CompletionBatch", "OutcomeBatch", "ResultBuffer", "ResultBufferOptions"]
-
 _COMPLETE: Final = CompleteOutcome()
 
 
@@ -40,13 +38,7 @@ class ResultBufferOptions:
 
 
 class ResultBuffer:
-    """Outcomes that are not yet written, with completions kept apart from the others.
-
-    Args:
-        keeps_completed: Whether the rows of completed jobs are kept, for the vacuum to delete.
-        deleted: Counts the rows that were not kept.
-        meter: Counts the completions.
-    """
+    """Outcomes that are not yet written, with completions kept apart from the others."""
 
     def __init__(
         self,

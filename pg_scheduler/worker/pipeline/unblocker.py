@@ -26,8 +26,6 @@ from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["Unblocker", "UnblockerOptions"]
-
 FIRST: Final = "after"
 """Precedes every limit among the reasons to be blocked; the job waits for another one."""
 
@@ -52,9 +50,6 @@ class UnblockerOptions:
 
 class Unblocker(Service):
     """Unblock jobs that wait for a limit.
-
-    Args:
-        results: Reports the ends of attempts that were admitted.
 
     Attributes:
         next_room_in: Seconds after which a limit that blocks jobs may have room, found since the begin of the

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["start_task"]
-
 T = TypeVar("T")
 
 

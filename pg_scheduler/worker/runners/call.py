@@ -17,8 +17,6 @@ from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.threads import log_in_thread
 
-__all__ = ["CrashedError", "JobCall", "JobExecutor", "RaisedError", "invoke"]
-
 
 def _ignore(_stack: str) -> None: ...
 

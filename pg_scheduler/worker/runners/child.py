@@ -28,9 +28,6 @@ from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.worker.runners.call import invoke
 from pg_scheduler.worker.runners.protocol import HEADER, claim_from, error_to, pack, record_to, value_to
 
-__all__ = ["main"]
-
-
 PROGRESS_GAP_S: Final = 0.1
 """Seconds between two messages about the progress of a job."""
 

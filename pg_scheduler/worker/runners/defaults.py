@@ -10,8 +10,6 @@ from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 
-__all__ = ["check_executors"]
-
 
 def check_executors(given: Mapping[str, JobExecutor] | None) -> dict[str, JobExecutor]:
     """Return the executors by name.

@@ -13,8 +13,6 @@ from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
 
-__all__ = ["MiddlewareChain"]
-
 CHECK_INTERVAL_S: Final = 0.02
 """Seconds between two looks at a thread that middleware has stopped waiting for."""
 

@@ -23,8 +23,6 @@ from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor,
 from pg_scheduler.worker.runners.protocol import HEADER, claim_to, error_from, pack, record_from, value_from
 from pg_scheduler.worker.runners.thread import check_capacity
 
-__all__ = ["ProcessExecutor"]
-
 PROGRAM: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from pg_scheduler.worker.runners.child import main; main(int(sys.argv[1]))"

@@ -16,20 +16,6 @@ from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.result import NoValue, keep_seconds, kept_value
 from pg_scheduler.jobs.rows import Claim
 
-__all__ = [
-    "HEADER",
-    "RemoteError",
-    "claim_from",
-    "claim_to",
-    "error_from",
-    "error_to",
-    "pack",
-    "record_from",
-    "record_to",
-    "value_from",
-    "value_to",
-]
-
 HEADER: Final = struct.Struct("!I")
 """The length of a message in bytes."""
 

@@ -19,7 +19,6 @@ from pg_scheduler.jobs.context import cancellation
 if TYPE_CHECKING:
     from pg_scheduler.scheduler import Scheduler
 
-__all__ = ["SchedulerOfJobs"]
 
 CHECK_INTERVAL_S: Final = 0.2
 """Seconds between two checks of a thread that waits."""
@@ -31,11 +30,7 @@ ENDED: Final = (
 
 
 class SchedulerOfJobs:
-    """Returns the Scheduler to the jobs of a worker. Create it in the event loop of the worker.
-
-    Args:
-        scheduler: The Scheduler that runs the jobs.
-    """
+    """Returns the Scheduler to the jobs of a worker. Create it in the event loop of the worker."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

@@ -19,8 +19,6 @@ from typing import Any, Final, TypeAlias
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.worker.runners.call import JobCall, JobExecutor, RaisedError, invoke
 
-__all__ = ["ThreadExecutor"]
-
 IDLE_S: Final = 60.0
 """Seconds after which an idle thread ends."""
 

@@ -19,8 +19,6 @@ from contextvars import copy_context
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
-__all__ = ["TimeoutQueue"]
-
 MAX_TIMEOUT_S: Final = 1e9
 """A longer timeout is no limit. A column can hold 1e308, infinity and NaN, which event loops cannot."""
 
@@ -31,11 +29,7 @@ T = TypeVar("T")
 
 
 class TimeoutQueue(Generic[T]):
-    """Call back for each item that is not removed in time.
-
-    Args:
-        on_expired: Called with an item whose time limit has expired.
-    """
+    """Call back for each item that is not removed in time."""
 
     def __init__(self, on_expired: Callable[[T], None]) -> None:
         self._on_expired = on_expired
