@@ -85,10 +85,9 @@ def _render(step: Step) -> str:
         record = f"DELETE FROM {records} WHERE version = {version};"  # noqa: S608 - of shipped files
         script = f"-- revert {version:04} {migration.name}\n{migration.down.strip()}"
     else:
-        values = f"{version}, '{migration.name}', '{migration.checksum}'"
-        record = f"INSERT INTO {records} (version, name, checksum) VALUES ({values});"  # noqa: S608 - the same
-        if migration.needs is not None:
-            record += f"\nUPDATE {records} SET needs = {migration.needs} WHERE version = {version};"
+        needs = "NULL" if migration.needs is None else migration.needs
+        values = f"{version}, '{migration.name}', '{migration.checksum}', {needs}"
+        record = f"INSERT INTO {records} (version, name, checksum, needs) VALUES ({values});"  # noqa: S608 - the same
         script = f"-- apply {version:04} {migration.name}\n{migration.up.strip()}"
     return f"\n{script}\n\n{record}\n"
 

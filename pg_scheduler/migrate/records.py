@@ -22,26 +22,25 @@ CREATE_RECORDS: Final = """
         version    integer PRIMARY KEY,
         name       text NOT NULL,
         checksum   text NOT NULL,
-        applied_at timestamptz NOT NULL DEFAULT now()
+        applied_at timestamptz NOT NULL DEFAULT now(),
+        needs      integer
     )
 """
-_INSERT_RECORD = "INSERT INTO {schema}scheduler_migrations (version, name, checksum) VALUES ($1, $2, $3)"
-_SET_NEEDS = "UPDATE {schema}scheduler_migrations SET needs = $2 WHERE version = $1"
+_INSERT_RECORD = (
+    "INSERT INTO {schema}scheduler_migrations (version, name, checksum, needs) VALUES ($1, $2, $3, $4)"
+)
 _DELETE_RECORD = "DELETE FROM {schema}scheduler_migrations WHERE version = $1"
 
 
 async def create_records(connection: AnyConnection, schema: str) -> None:
-    """Create the table as it was before the first migration."""
+    """Create the table."""
     await connection.execute(qualify(CREATE_RECORDS, schema), timeout=MIGRATION_TIMEOUT_S)
 
 
 async def insert_record(connection: AnyConnection, schema: str, migration: Migration) -> None:
     """Record an applied migration."""
-    record = (migration.version, migration.name, migration.checksum)
+    record = (migration.version, migration.name, migration.checksum, migration.needs)
     await connection.execute(qualify(_INSERT_RECORD, schema), *record, timeout=MIGRATION_TIMEOUT_S)
-    if migration.needs is not None:  # migration 0006 adds the column
-        needs = (migration.version, migration.needs)
-        await connection.execute(qualify(_SET_NEEDS, schema), *needs, timeout=MIGRATION_TIMEOUT_S)
 
 
 async def delete_record(connection: AnyConnection, schema: str, migration: Migration) -> None:

@@ -69,17 +69,12 @@ _MISSING_PARTS = """
     ) AS missing
     ORDER BY relation, kind, name
 """
-# The next time of a schedule without one is computed from now on.
-_RESTART_SCHEDULES: Final = {
-    "scheduler_periodic_jobs": """
-        UPDATE {schema}scheduler_periodic_jobs SET anchor = now(), last_fire_at = NULL, next_fire_at = NULL
-    """,
-    "scheduler_schedules": """
-        UPDATE {schema}scheduler_schedules
-        SET anchor = now(), last_fire_at = NULL, next_fire_at = now(), resume_from = now()
-        WHERE owner = 'code'
-    """,
-}
+# With resume_from, the planner computes the next fire time from now on.
+_RESTART_SCHEDULES: Final = """
+    UPDATE {schema}scheduler_schedules
+    SET anchor = now(), last_fire_at = NULL, next_fire_at = now(), resume_from = now()
+    WHERE owner = 'code'
+"""
 
 
 async def recreate_tables(
@@ -99,9 +94,8 @@ async def recreate_tables(
     """
     stand_ins = await _run_again(connection, home, applied, missing)
     await _drop_stand_ins(connection, stand_ins)
-    for table, statement in _RESTART_SCHEDULES.items():
-        if "scheduled_jobs" in missing and table in stand_ins:
-            await connection.execute(qualify(statement, home), timeout=MIGRATION_TIMEOUT_S)
+    if "scheduled_jobs" in missing:
+        await connection.execute(qualify(_RESTART_SCHEDULES, home), timeout=MIGRATION_TIMEOUT_S)
 
 
 async def restore_records(

@@ -43,9 +43,8 @@ _HOME_SCHEMA = qualify_builtins("""
         current_schema()
     )
 """)
-# Read by to_jsonb, because the column "needs" exists only from migration 0006 on.
 _APPLIED = qualify_builtins("""
-    SELECT record.version, record.checksum, (to_jsonb(record) ->> 'needs')::integer AS needs,
+    SELECT record.version, record.checksum, record.needs,
         NULL::text AS relation, NULL::text AS kind, NULL::text AS name, NULL::text AS value
     FROM {schema}scheduler_migrations AS record
     UNION ALL

@@ -62,9 +62,9 @@ class Node:
         self.process.send_signal(signal.SIGCONT)
 
 
-def environment(library: Path) -> dict[str, str]:
-    """Return the environment of a process that imports the library from a folder, the rest from this one."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, dict.fromkeys([library, ROOT])))}
+def environment() -> dict[str, str]:
+    """Return the environment of a process that imports the library and the tests from this checkout."""
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 class Fleet:
@@ -77,20 +77,17 @@ class Fleet:
         self._readers: list[asyncio.Task[None]] = []
         self._arrived = asyncio.Condition()
 
-    async def start(
-        self, *options: str, library: Path = ROOT, variables: Mapping[str, str] | None = None
-    ) -> Node:
+    async def start(self, *options: str, variables: Mapping[str, str] | None = None) -> Node:
         """Start a node and wait until it claims jobs.
 
         Args:
             options: Options of ``node.py``.
-            library: The folder from which the node imports the library.
             variables: Additional environment variables.
         """
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "tests.cluster.node", self.dsn, *options),
             cwd=ROOT,
-            env={**environment(library), **(variables or {})},
+            env={**environment(), **(variables or {})},
             stdin=PIPE,
             stdout=PIPE,
         )

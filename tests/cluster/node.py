@@ -1,8 +1,7 @@
 """A worker process for the tests of this folder.
 
 It reports events as lines of JSON on its standard output and executes commands (see ``Commands``) from its
-standard input. When that closes it shuts down gracefully, so it cannot outlive the test. It also runs with
-the previous library (see ``previous.py``), so it uses new features only if an option requires them.
+standard input. When that closes it shuts down gracefully, so it cannot outlive the test.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from typing import Any
 import asyncpg
 
 from pg_scheduler import (
-    ConflictResolution,
-    JobPriority,
     PeriodicJobConfig,
     RetryPolicy,
     Scheduler,
@@ -39,9 +36,6 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import Event, PassFinished
 from tests.cluster.fleet import TICK, TOCK
-
-FORMER_NAMES = {"JobsRescued": "JobsReclaimed"}
-"""Event names of the previous library, and the present names."""
 
 NO_ARGUMENTS: dict[str, Any] = {"args": [], "kwargs": {}}
 SOON = RetryPolicy(base=timedelta(milliseconds=50), maximum=timedelta(milliseconds=50))
@@ -171,7 +165,7 @@ class Reporter:
 
     def report_event(self, event: Event) -> None:
         if not isinstance(event, PassFinished):
-            report(FORMER_NAMES.get(type(event).__name__, type(event).__name__), **asdict(event))
+            report(type(event).__name__, **asdict(event))
         elif event.service == "planner":
             configs = self._scheduler.get_periodic_jobs()
             for key, config in configs.items():
@@ -209,10 +203,9 @@ class Commands:
     async def enqueue(self, name: str, prefix: str, first: str, end: str) -> None:
         """Enqueue jobs one by one, with one retry each."""
         for number in range(int(first), int(end)):
-            await self._schedule(name, f"{prefix}-{number}", ConflictResolution.RAISE)
-
-    async def replace(self, name: str, job_id: str) -> None:
-        await self._schedule(name, job_id, ConflictResolution.REPLACE)
+            await self._scheduler.schedule_job(
+                name, datetime.now(UTC), NO_ARGUMENTS, max_retries=1, job_id=f"{prefix}-{number}"
+            )
 
     async def cancel(self, job_id: str) -> None:
         assert await self._scheduler.cancel_job(job_id), job_id
@@ -232,11 +225,6 @@ class Commands:
         child.start()
         await asyncio.to_thread(child.join)
         assert child.exitcode == 0, child.exitcode
-
-    async def _schedule(self, name: str, job_id: str, resolution: ConflictResolution) -> None:
-        await self._scheduler.schedule_job(
-            name, datetime.now(UTC), NO_ARGUMENTS, JobPriority.NORMAL, 1, job_id, resolution
-        )
 
 
 async def main() -> None:

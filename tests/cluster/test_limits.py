@@ -38,7 +38,7 @@ async def start(dsn: str) -> AsyncIterator[Start]:
             *(sys.executable, "-P", "-m", "tests.cluster.limited", dsn),
             *("--most", str(most), "--slots", str(slots)),
             cwd=ROOT,
-            env=environment(ROOT),
+            env=environment(),
             stdin=PIPE,
             stdout=PIPE,
         )

@@ -13,6 +13,8 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pg_scheduler import Scheduler
+from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.migrate import migrate, verify
 from pg_scheduler.store.queries import load_queries
 from tests.inspect.workers import add_worker
@@ -168,9 +170,6 @@ async def test_migrated_backlog_of_0_2_is_claimed_with_hot_updates_only(
 async def test_scheduler_runs_the_migrated_jobs_of_0_2(
     old_database: asyncpg.Connection, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pg_scheduler import Scheduler
-    from pg_scheduler.jobs.registry import TaskRegistry
-
     # The bare names of 0.2 resolve while one function has them; other tests declare functions of these names.
     monkeypatch.setattr("pg_scheduler.scheduler.catalogue", TaskRegistry())
     await migrate(old_database)
@@ -225,24 +224,35 @@ async def test_scheduler_runs_the_migrated_jobs_of_0_2(
 async def test_old_release_runs_all_jobs_after_migrating_down_to_0(
     old_database: asyncpg.Connection, empty_dsn: str, old_environment: dict[str, str]
 ) -> None:
-    await migrate(old_database)
+    async with old_database.transaction():
+        # Wait until the statements of the killed process have ended.
+        await old_database.execute("LOCK TABLE scheduled_jobs")
+        shape, before = await describe(old_database, "public"), await rows_by_id(old_database)
+        await migrate(old_database)
     await old_database.execute(
         """
         INSERT INTO scheduled_jobs (job_id, job_name, function, execution_time, task_data)
-        VALUES ('ours', 'Our report', 'shop.reports.note', now(), '{"args": ["ours"], "kwargs": {}}')
+        VALUES ('ours', 'Our report', 'shop.reports.note', now(), '{"args": ["ours"], "kwargs": {}}');
+        INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on, on_end)
+        VALUES ('blocked', 'shop.note', now(), 'after', '{"child": true}')
         """
     )
     await migrate(old_database, target=0)
+    after = await rows_by_id(old_database)
+    assert {job_id: after[job_id] for job_id in before} == before
+    await old_database.execute("DROP TABLE scheduler_migrations")
+    assert await describe(old_database, "public") == shape
     await old_database.execute(
         """
         UPDATE scheduled_jobs SET execution_time = now() WHERE job_id IN ('waiting', 'patient');
         UPDATE scheduled_jobs SET last_heartbeat = now() - interval '1 hour' WHERE status = 'running';
         """
     )
-    calls = await run_old_release(empty_dsn, old_environment, "waiting", "patient", "stuck", "ours")
+    due = ("waiting", "patient", "stuck", "ours", "blocked")
+    calls = await run_old_release(empty_dsn, old_environment, *due)
     assert {"args": WAITING_ARGS, "kwargs": {"key": "value"}} in calls
     assert {"args": ["ours"], "kwargs": {}} in calls
-    assert len(calls) == 4
+    assert len(calls) == len(due)
 
     await migrate(old_database)
     assert await describe(old_database, "public") == CHECKED_IN.read_text(encoding="utf-8")
@@ -256,7 +266,9 @@ async def test_migrate_down_succeeds_when_an_old_node_recreated_its_indexes(
     await migrate(connection, target=0)
 
 
-async def test_migrate_corrects_rows_that_violate_the_constraints(connection: asyncpg.Connection) -> None:
+async def test_migrate_corrects_rows_that_violate_the_constraints_and_keeps_them_when_reverted(
+    connection: asyncpg.Connection,
+) -> None:
     """The oldest 0.2.x had no misfire_grace_time and, without metrics, no vacuum_stats."""
     await connection.execute(
         """
@@ -273,14 +285,15 @@ async def test_migrate_corrects_rows_that_violate_the_constraints(connection: as
         VALUES
             ('empty', 'f', 'infinity', NULL, NULL, NULL, NULL, NULL, NULL),
             ('odd', 'f', now(), 'paused', '{}', now(), 4, -1, -2),
-            ('alone', 'f', now(), 'running', '{}', now(), 1, 1, 2);
+            ('alone', 'f', now(), 'running', '{}', now(), 1, 1, 2),
+            ('early', repeat('n', 70000), '-infinity', 'pending', '{}', NULL, 5, 0, 0);
         """
     )
     await migrate(connection)
     await verify(connection)
     assert await describe(connection, "public") == CHECKED_IN.read_text(encoding="utf-8")
     rows = await rows_by_id(connection)
-    empty, odd, alone = rows["empty"], rows["odd"], rows["alone"]
+    empty, odd, alone, early = rows["empty"], rows["odd"], rows["alone"], rows["early"]
     assert (empty["status"], empty["priority"], empty["retry_count"], empty["max_retries"]) == (
         "pending",
         5,
@@ -292,3 +305,6 @@ async def test_migrate_corrects_rows_that_violate_the_constraints(connection: as
     assert (odd["status"], odd["priority"], odd["retry_count"], odd["max_retries"]) == ("failed", 5, 0, 0)
     assert odd["error_message"] == "unknown status 'paused' met by the migration"
     assert (alone["status"], alone["worker_id"], alone["attempt"]) == ("running", "unknown", 1)
+    assert (len(early["job_name"]), early["execution_time"]) == (70_000, early["created_at"])
+    await migrate(connection, target=0)
+    assert (await rows_by_id(connection)).keys() == rows.keys()

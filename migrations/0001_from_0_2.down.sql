@@ -1,20 +1,21 @@
--- Back to the tables of pg-scheduler 0.2.x, with every job still in them. 0.2.x knows a function by its
--- bare name only.
+-- Restore the tables of pg-scheduler 0.2 with every job. 0.2 finds functions by their bare names. Blocked jobs become
+-- plain pending ones, because nothing would unblock them.
+
+DROP INDEX {schema}scheduled_jobs_claim, {schema}scheduled_jobs_blocked, {schema}scheduled_jobs_unique,
+    {schema}scheduled_jobs_ended;
+DROP INDEX IF EXISTS {schema}scheduled_jobs_unsuccessful;
+
+-- Before the rows are written: some of 0.2 violate scheduled_jobs_payload.
+ALTER TABLE {schema}scheduled_jobs
+    DROP CONSTRAINT scheduled_jobs_states,
+    DROP CONSTRAINT scheduled_jobs_values,
+    DROP CONSTRAINT scheduled_jobs_payload;
 
 UPDATE {schema}scheduled_jobs
 SET job_name = regexp_replace(coalesce(function, job_name), '^.*\.', '')
 WHERE finished_at IS NULL;
 
-DROP INDEX {schema}scheduled_jobs_claim;
-
 ALTER TABLE {schema}scheduled_jobs
-    DROP CONSTRAINT scheduled_jobs_status_known,
-    DROP CONSTRAINT scheduled_jobs_priority_known,
-    DROP CONSTRAINT scheduled_jobs_execution_time_finite,
-    DROP CONSTRAINT scheduled_jobs_counts_not_negative,
-    DROP CONSTRAINT scheduled_jobs_running_has_a_worker,
-    DROP CONSTRAINT scheduled_jobs_finished_has_an_end,
-    DROP CONSTRAINT scheduled_jobs_only_running_is_replaced_later,
     DROP COLUMN function,
     DROP COLUMN attempt,
     DROP COLUMN timeout_seconds,
@@ -22,7 +23,13 @@ ALTER TABLE {schema}scheduled_jobs
     DROP COLUMN expires_at,
     DROP COLUMN started_at,
     DROP COLUMN finished_at,
-    DROP COLUMN replacement,
+    DROP COLUMN on_end,
+    DROP COLUMN crash_count,
+    DROP COLUMN blocked_on,
+    DROP COLUMN unique_key,
+    DROP COLUMN options,
+    DROP COLUMN progress,
+    DROP COLUMN errors,
     ALTER COLUMN status DROP NOT NULL,
     ALTER COLUMN task_data DROP NOT NULL,
     ALTER COLUMN task_data DROP DEFAULT,
@@ -49,3 +56,14 @@ CREATE INDEX IF NOT EXISTS idx_jobs_worker_cleanup
 
 ALTER TABLE {schema}vacuum_stats
     DROP COLUMN deleted_expired;
+
+DROP TABLE
+    {schema}scheduler_workers,
+    {schema}scheduler_after,
+    {schema}scheduler_results,
+    {schema}scheduler_schedules,
+    {schema}scheduler_starts,
+    {schema}scheduler_tasks,
+    {schema}scheduler_stats,
+    {schema}scheduler_totals,
+    {schema}scheduler_audit;

@@ -1,2 +1,0 @@
-ALTER TABLE {schema}scheduled_jobs
-    DROP CONSTRAINT scheduled_jobs_payload;

@@ -1,2 +1,0 @@
-ALTER TABLE {schema}scheduler_workers
-    DROP COLUMN lease_extension;
