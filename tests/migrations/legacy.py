@@ -2,6 +2,7 @@
 
 ``fill DSN`` creates jobs in every state of the old release, prints "ready", and keeps one of them running
 until it is killed. ``run DSN JOB_ID ...`` runs until these jobs are completed. Each call is printed as JSON.
+``produce DSN`` inserts jobs in each way of the old release for each line that it reads, and prints their ids.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 
-from pg_scheduler import JobPriority, JobSpec, Scheduler, VacuumConfig, periodic
+from pg_scheduler import ConflictResolution, JobPriority, JobSpec, Scheduler, VacuumConfig, periodic
 
 FAR_AWAY = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -84,13 +85,27 @@ async def fill(pool: asyncpg.Pool) -> None:
     await hang()
 
 
-async def run(pool: asyncpg.Pool, job_ids: list[str]) -> None:
+async def run(pool: asyncpg.Pool, *job_ids: str) -> None:
     scheduler = Scheduler(pool)
     # The old release registers functions only when it schedules a job of them.
     vars(scheduler)["task_map"].update(note=note, hang=note)
     await scheduler.start()
-    await wait_until(pool, _COMPLETED, job_ids)
+    await wait_until(pool, _COMPLETED, list(job_ids))
     await scheduler.shutdown()
+
+
+async def produce(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)  # never started, as in a process that only enqueues
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        own, now = line.strip(), datetime.now(UTC)
+        ids = [
+            await scheduler.schedule(note, execution_time=now, job_id=own),
+            await scheduler.schedule(note, execution_time=now),
+            *await scheduler.schedule_bulk([JobSpec(note, now), JobSpec(note, now, job_id=f"{own}-bulk")]),
+        ]
+        replacing = {"job_id": own, "conflict_resolution": ConflictResolution.REPLACE}
+        assert await scheduler.schedule(note, execution_time=now, **replacing) == own
+        print_line(json.dumps(ids))
 
 
 async def wait_until(pool: asyncpg.Pool, query: str, *args: object) -> None:
@@ -99,9 +114,12 @@ async def wait_until(pool: asyncpg.Pool, query: str, *args: object) -> None:
         await asyncio.sleep(0.05)
 
 
+COMMANDS = {"fill": fill, "run": run, "produce": produce}
+
+
 async def main(command: str, dsn: str, *job_ids: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=4) as pool:
-        await (fill(pool) if command == "fill" else run(pool, list(job_ids)))
+        await COMMANDS[command](pool, *job_ids)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler
+from pg_scheduler import Scheduler, current_job
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.migrate import migrate, verify
 from pg_scheduler.store.queries import load_queries
@@ -219,6 +219,58 @@ async def test_scheduler_runs_the_migrated_jobs_of_0_2(
         name.removeprefix("periodic_") for name in names.values()
     )
     assert ("note", tuple(WAITING_ARGS), {"key": "value"}) in calls
+
+
+async def test_producers_of_0_2_insert_jobs_during_and_after_the_migration(
+    connection: asyncpg.Connection,
+    empty_dsn: str,
+    old_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pg_scheduler.scheduler.catalogue", TaskRegistry())
+    await migrate(connection)
+    await migrate(connection, target=0)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, LEGACY, "produce", empty_dsn),
+        env=old_environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    stdin, stdout = process.stdin, process.stdout
+    assert stdin
+    assert stdout
+    try:
+        async with asyncio.timeout(30):
+            stdin.write(b"before\n")
+            produced = json.loads(await stdout.readline())
+            async with connection.transaction():
+                await migrate(connection)
+                stdin.write(b"during\n")
+                waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
+                while not await connection.fetchval(waits):  # noqa: ASYNC110 - a lock wait raises no event
+                    await asyncio.sleep(0.01)
+            produced += json.loads(await stdout.readline())
+            stdin.write(b"after\n")
+            produced += json.loads(await stdout.readline())
+    finally:
+        stdin.close()
+        await process.wait()
+    assert len(produced) == 12
+
+    calls: list[str] = []
+    all_called = asyncio.Event()
+
+    async def note() -> None:
+        calls.append(current_job().job_id)
+        if len(calls) == len(produced):
+            all_called.set()
+
+    async with asyncpg.create_pool(empty_dsn, min_size=1, max_size=10) as pool:
+        scheduler = Scheduler(pool)
+        scheduler.register(note)
+        async with scheduler:
+            await asyncio.wait_for(all_called.wait(), 30)
+    assert sorted(calls) == sorted(produced)
 
 
 async def test_old_release_runs_all_jobs_after_migrating_down_to_0(
