@@ -15,7 +15,7 @@ from pg_scheduler.inspect.clock_changes import mark_fires
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.triggers import Trigger
-from pg_scheduler.triggers.combine import is_fixed_delay
+from pg_scheduler.triggers.base import is_fixed_delay
 
 from .commands import Command
 from .complete import complete_schedules

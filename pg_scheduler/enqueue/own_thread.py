@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, cast
 
 from pg_scheduler.foreign import Outcome, call_in_daemon, is_a
 from pg_scheduler.jobs.outcome import describe
-from pg_scheduler.triggers.base import SearchLimitError
+from pg_scheduler.triggers.search import SearchLimitError
 
 R = TypeVar("R")
 

@@ -24,7 +24,7 @@ from pg_scheduler.schedules.advance import fire_time_job_id
 from pg_scheduler.schedules.definition import Encode, to_seconds
 from pg_scheduler.schedules.model import advisory_lock_key
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
-from pg_scheduler.triggers.combine import is_fixed_delay
+from pg_scheduler.triggers.base import is_fixed_delay
 
 
 @dataclass(frozen=True, slots=True)

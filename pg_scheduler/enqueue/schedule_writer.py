@@ -28,8 +28,8 @@ from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.dependencies import waiting_events
 from pg_scheduler.store.store import Store
-from pg_scheduler.triggers.base import INSTANT, Search, next_fire_time
-from pg_scheduler.triggers.combine import is_fixed_delay, is_quick
+from pg_scheduler.triggers.base import is_fixed_delay, is_quick, next_fire_time
+from pg_scheduler.triggers.search import INSTANT, Search
 from pg_scheduler.triggers.serialization import kinds_of
 
 MAX_ATTEMPTS = 5

@@ -11,7 +11,7 @@ from pg_scheduler.foreign import class_name, message_of
 from pg_scheduler.inspect.clock_changes import ClockEffect, clock_effects
 from pg_scheduler.inspect.fire_searches import search_each
 from pg_scheduler.schedules.schedule import Schedule
-from pg_scheduler.triggers.base import INSTANT
+from pg_scheduler.triggers.search import INSTANT
 
 MAX_EACH: Final = 800
 """Fire times of a schedule; one with more of them is called frequent. A month has 744 hours."""

@@ -17,9 +17,9 @@ from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.schedules.advance import fire_time_job_id
 from pg_scheduler.schedules.row import read_trigger
 from pg_scheduler.schedules.schedule import Schedule
-from pg_scheduler.triggers.base import INSTANT, Search, Trigger, next_fire_time
-from pg_scheduler.triggers.combine import is_fixed_delay
+from pg_scheduler.triggers.base import Trigger, is_fixed_delay, next_fire_time
 from pg_scheduler.triggers.missed import newest_fire_times
+from pg_scheduler.triggers.search import INSTANT, Search
 
 RESULTS: Final = 20
 """Fire times and jobs that are shown."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pg_scheduler.schedules.policies import LATEST, CatchUp
-from pg_scheduler.triggers.base import INSTANT, Search, Trigger, next_fire_time
-from pg_scheduler.triggers.combine import is_fixed_delay
+from pg_scheduler.triggers.base import Trigger, is_fixed_delay, next_fire_time
 from pg_scheduler.triggers.missed import FireCount, count_fire_times, latest_fire_time, newest_fire_times
+from pg_scheduler.triggers.search import INSTANT, Search
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,8 @@ from pg_scheduler.jobs.validation import (
 from pg_scheduler.schedules.advance import first_allowed, not_before
 from pg_scheduler.schedules.policies import MAX_SPAN, CatchUp, Overlap, check_policies
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
-from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.base import Trigger, first_fire_time, restricted_trigger
 from pg_scheduler.triggers.calendar_interval import CalendarInterval
-from pg_scheduler.triggers.combine import first_fire_time, restricted_trigger
 
 Encode: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any] | None], str]
 """Returns arguments as the text of the ``task_data`` column, if the task accepts them."""

@@ -15,14 +15,8 @@ from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.schedules.advance import not_before
 from pg_scheduler.schedules.policies import CatchUp, Overlap
 from pg_scheduler.schedules.row import Owner, ScheduleRow, is_trigger_built_in, read_trigger
-from pg_scheduler.triggers.base import (
-    INSTANT,
-    Search,
-    SearchLimitError,
-    Trigger,
-    next_fire_time,
-    to_utc,
-)
+from pg_scheduler.triggers.base import Trigger, next_fire_time
+from pg_scheduler.triggers.search import INSTANT, Search, SearchLimitError, to_utc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pg_scheduler.schedules.advance import first_allowed, not_before
 from pg_scheduler.schedules.definition import anchor_for, described
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.row import NO_ARGUMENTS, ScheduleRow, next_version, read_trigger
-from pg_scheduler.triggers.combine import is_quick
+from pg_scheduler.triggers.base import is_quick
 
 
 @dataclass(frozen=True, slots=True)

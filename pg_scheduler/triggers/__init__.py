@@ -5,13 +5,13 @@ and call ``upcoming()`` to see when they fire.
 """
 
 from pg_scheduler.triggers.at import At
-from pg_scheduler.triggers.base import SearchLimitError, Trigger
+from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.calendar_interval import CalendarInterval
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.during import During
 from pg_scheduler.triggers.interval import Every, FixedDelay
-from pg_scheduler.triggers.kinds import trigger_kind
-from pg_scheduler.triggers.serialization import UnknownKindError
+from pg_scheduler.triggers.search import SearchLimitError
+from pg_scheduler.triggers.serialization import UnknownKindError, trigger_kind
 from pg_scheduler.triggers.sets import DuringSet
 
 __all__ = [

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from pg_scheduler.triggers.base import Trigger, is_in_range, to_utc
-from pg_scheduler.triggers.kinds import trigger_kind
+from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.search import is_in_range, to_utc
+from pg_scheduler.triggers.serialization import trigger_kind
 
 MAX_INSTANTS: Final = 1000
 

@@ -1,31 +1,42 @@
-"""The base class of triggers, and the bounds of a search for a fire time."""
+"""Triggers, and their combinations with one another and with sets of instants.
+
+A search never goes through fire times one by one where it can jump: an intersection continues at the latest
+of its members' fire times, and a restriction at the next instant within the set. It ends after 10 years, or
+after a fixed number of steps, so no combination can occupy the CPU.
+"""
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from math import lcm
+from typing import Final
 
-from pg_scheduler.triggers.part import Part
+from pg_scheduler.triggers.search import (
+    INSTANT,
+    LAST,
+    MAX_STEPS,
+    Finder,
+    Search,
+    SearchLimitError,
+    end_of_search,
+    first_agreed,
+    to_utc,
+)
+from pg_scheduler.triggers.serialization import Part, is_built_in, parts_of, trigger_kind
+from pg_scheduler.triggers.sets import (
+    Complement,
+    DuringSet,
+    Unordered,
+    check_count,
+    check_parts,
+    find_inside,
+    find_outside,
+)
 
-if TYPE_CHECKING:
-    from pg_scheduler.triggers.sets import DuringSet
-
-
-INSTANT: Final = timedelta(microseconds=1)
-"""The smallest difference between two instants."""
-
-HORIZON: Final = timedelta(days=3653)
-"""How far combinations are searched: 10 years."""
-
-MAX_STEPS: Final = 50_000
-"""Steps of one search. A step takes 5 to 20 microseconds."""
-
-FIRST: Final = datetime(1, 1, 3, tzinfo=UTC)
-"""Earlier instants count as this one: their wall times may precede the year 1."""
-
-LAST: Final = datetime.max.replace(tzinfo=UTC)
+MAX_SPANS: Final = 1000
+"""Spans without a fire time that a combination remembers."""
 
 
 class Trigger(Part):
@@ -52,6 +63,9 @@ class Trigger(Part):
     """
 
     __slots__ = ()
+
+    _follows_ends = False
+    """Whether the fire times follow the ends of jobs."""
 
     @abstractmethod
     def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
@@ -108,52 +122,26 @@ class Trigger(Part):
             raise ValueError(f"{self!r} returned {utc} as fire time, which is not after {instant}")
         return utc
 
-    def __or__(self, other: Trigger) -> Trigger:
-        from pg_scheduler.triggers.combine import either  # noqa: PLC0415 - it imports this module
+    def _anchored_interval(self) -> timedelta | None:
+        """Return the interval of a trigger that fires at ``anchor + k * interval``, None for any other."""
+        return None
 
-        return either(self, other)
+    def __or__(self, other: Trigger) -> Trigger:
+        if isinstance(other, Trigger):
+            return AnyOf((self, other))
+        return NotImplemented
 
     def __and__(self, other: Trigger | DuringSet) -> Trigger:
-        from pg_scheduler.triggers.combine import both  # noqa: PLC0415 - it imports this module
-
-        return both(self, other)
+        if isinstance(other, DuringSet):
+            return Within(self, other)
+        if isinstance(other, Trigger):
+            return AllOf((self, other))
+        return NotImplemented
 
     def __sub__(self, other: DuringSet) -> Trigger:
-        from pg_scheduler.triggers.combine import outside  # noqa: PLC0415 - it imports this module
-
-        return outside(self, other)
-
-
-class SearchLimitError(ValueError):
-    """A search for a fire time took more steps than allowed."""
-
-
-class Search:
-    """The remaining steps of a search, shared by all parts of a combination.
-
-    Args:
-        steps: How many.
-        cpu_s: Seconds of CPU of this thread that it may take, for slow triggers; None for no limit.
-    """
-
-    __slots__ = ("ends_at", "left")
-
-    def __init__(self, steps: int = MAX_STEPS, *, cpu_s: float | None = None) -> None:
-        self.left = steps
-        self.ends_at = None if cpu_s is None else time.thread_time() + cpu_s
-
-    def spend(self, steps: int = 1) -> None:
-        """Count steps.
-
-        Raises:
-            SearchLimitError: None is left, or the time limit has passed.
-        """
-        self.left -= steps
-        if self.left < 0 or (self.ends_at is not None and time.thread_time() > self.ends_at):
-            raise SearchLimitError(
-                "the search for a fire time took too many steps: the triggers fire often and hardly ever "
-                "coincide; to restrict a trigger to a time of day, use During"
-            )
+        if isinstance(other, DuringSet):
+            return Except(self, other)
+        return NotImplemented
 
 
 def next_fire_time(trigger: Trigger, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
@@ -166,35 +154,245 @@ def next_fire_time(trigger: Trigger, instant: datetime, anchor: datetime, search
     return trigger._find(instant, anchor, search)  # noqa: SLF001 - private for users only
 
 
-def end_of_search(start: datetime) -> datetime:
-    """Return the last instant that a search covers."""
-    return start + HORIZON if start < LAST - HORIZON else LAST
+class Combination(Trigger):
+    """A trigger made of others."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+        """Return the first fire time after an instant in UTC, within the steps that are left."""
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        """Return the first fire time strictly after ``instant``, in UTC; None if there is no further one."""
+        return self._find(to_utc(instant), to_utc(anchor), Search())
 
 
-def to_utc(instant: datetime) -> datetime:
-    """Return the instant in UTC, within the calendar of Python.
+@trigger_kind("or")
+@dataclass(frozen=True, slots=True, eq=False)
+class AnyOf(Combination, Unordered):
+    """Fires at the fire times of each of several triggers; at a common instant once."""
+
+    triggers: tuple[Trigger, ...]
+    _empty: dict[tuple[int, datetime], tuple[datetime, datetime]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    """Spans of 10 years without a fire time, by the place of the trigger and the anchor."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "triggers", _flat(AnyOf, self.triggers))
+        check_parts(self)
+
+    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+        """Return the earliest fire time of the triggers."""
+        earliest: datetime | None = None
+        passed: list[tuple[int, datetime]] = []
+        for place in range(len(self.triggers)):
+            start, end = self._empty.get((place, anchor), (LAST, LAST))
+            if start <= instant < end:
+                passed.append((place, end))
+            else:
+                earliest = _earlier(earliest, self._fire_of(place, instant, anchor, search))
+        for place, end in passed:
+            if earliest is None or earliest > end:
+                earliest = _earlier(earliest, self._fire_of(place, instant, anchor, search))
+        return earliest
+
+    def _fire_of(self, place: int, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+        """Return the next fire time of one of the triggers, and remember if it has none."""
+        fire = next_fire_time(self.triggers[place], instant, anchor, search)
+        if fire is None:
+            if len(self._empty) >= MAX_SPANS:
+                self._empty.clear()
+            self._empty[place, anchor] = instant, end_of_search(instant)
+        return fire
+
+    def __str__(self) -> str:
+        return " or ".join(map(_group, self.triggers))
+
+
+@trigger_kind("and")
+@dataclass(frozen=True, slots=True, eq=False)
+class AllOf(Combination, Unordered):
+    """Fires at the instants at which each of several triggers fires, searched over 10 years."""
+
+    triggers: tuple[Trigger, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "triggers", _flat(AllOf, self.triggers))
+        check_parts(self)
+
+    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+        """Return the first instant at which all fire: each member jumps to the latest candidate."""
+        members = self._members()
+        end = end_of_search(instant)
+        fire, agreed, index = instant, 0, 0
+        while agreed < len(members):
+            later = next_fire_time(members[index], fire - INSTANT if agreed else fire, anchor, search)
+            if later is None or later > end:
+                return None
+            agreed = agreed + 1 if agreed and later == fire else 1
+            fire = later
+            index = (index + 1) % len(members)
+        return fire
+
+    def _members(self) -> list[Trigger]:
+        """Return the triggers with one grid for all intervals, which share the anchor."""
+        others: list[Trigger] = []
+        intervals: list[int] = []
+        for each in self.triggers:
+            interval = each._anchored_interval()  # noqa: SLF001 - private for users only
+            if interval is None:
+                others.append(each)
+            else:
+                intervals.append(interval // INSTANT)
+        return [*others, _Grid(lcm(*intervals))] if intervals else others
+
+    def __str__(self) -> str:
+        return " and ".join(map(_group, self.triggers))
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction(Combination):
+    """Fires at some of the fire times of a trigger, searched over 10 years."""
+
+    trigger: Trigger
+    during: DuringSet
+
+    def __post_init__(self) -> None:
+        check_parts(self)
+
+    @abstractmethod
+    def _first_allowed(self, instant: datetime, search: Search) -> datetime | None:
+        """Return the first instant at which it may fire that is not before ``instant``, or None."""
+
+    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+        """Return the first fire time in the set. From one outside, jump to the next instant within."""
+        if is_fixed_delay(self):
+            return self._postponed(instant, anchor, search)
+        after, end = instant, end_of_search(instant)
+        while True:
+            fire = next_fire_time(self.trigger, after, anchor, search)
+            if fire is None or fire > end:
+                return None
+            entry = self._first_allowed(fire, search)
+            if entry is None or entry > end:
+                return None
+            if entry == fire:
+                return fire
+            after = entry - INSTANT
+
+    def _postponed(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+        """Return the end of a fixed delay, or the first later instant that all restrictions allow."""
+        trigger: Trigger = self
+        finders: list[Finder] = []
+        while isinstance(trigger, Restriction):
+            finders.append(trigger._first_allowed)  # noqa: SLF001 - of the same class
+            trigger = trigger.trigger
+        fire = next_fire_time(trigger, instant, anchor, search)
+        return None if fire is None else first_agreed(finders, fire, search)
+
+
+@trigger_kind("within")
+@dataclass(frozen=True, slots=True)
+class Within(Restriction):
+    """Fires at the fire times of a trigger that are in a set of instants."""
+
+    def _first_allowed(self, instant: datetime, search: Search) -> datetime | None:
+        """Return the first instant in the set."""
+        return find_inside(self.during, instant, search)
+
+    def __str__(self) -> str:
+        if isinstance(self.during, Complement):
+            return f"{_group(self.trigger)}, except {_group(self.during.during)}"
+        return f"{_group(self.trigger)}, {_group(self.during)}"
+
+
+@trigger_kind("except")
+@dataclass(frozen=True, slots=True)
+class Except(Restriction):
+    """Fires at the fire times of a trigger that are not in a set of instants."""
+
+    def _first_allowed(self, instant: datetime, search: Search) -> datetime | None:
+        """Return the first instant outside of the set."""
+        return find_outside(self.during, instant, search)
+
+    def __str__(self) -> str:
+        return f"{_group(self.trigger)}, except {_group(self.during)}"
+
+
+def restricted_trigger(trigger: Trigger) -> Trigger:
+    """Return the trigger within all restrictions."""
+    while isinstance(trigger, Restriction):
+        trigger = trigger.trigger
+    return trigger
+
+
+def is_fixed_delay(trigger: Trigger) -> bool:
+    """Return whether the fire times follow the ends of jobs, with or without a restriction."""
+    return restricted_trigger(trigger)._follows_ends  # noqa: SLF001 - private for users only
+
+
+def is_quick(trigger: Trigger) -> bool:
+    """Return whether the event loop may wait for a fire time of the trigger.
+
+    Built-in triggers compute it in microseconds. Combinations may search for half a second, and triggers of
+    the application for any time.
+    """
+    return is_built_in(trigger) and not isinstance(trigger, Combination)
+
+
+def first_fire_time(trigger: Trigger, *, after: datetime, anchor: datetime) -> datetime:
+    """Return the first fire time after an instant, for a schedule that is about to be stored.
 
     Raises:
-        ValueError: It is naive.
+        ValueError: There is none, or none within the bounds of the search.
     """
-    if instant.tzinfo is None:
-        raise ValueError(f"{instant!r} has no time zone; use datetime.now(UTC) or pass tzinfo=")
     try:
-        return max(instant.astimezone(UTC), FIRST)
-    except OverflowError:
-        return FIRST if instant.year == 1 else LAST
+        fire = next_fire_time(trigger, to_utc(after), to_utc(anchor), Search())
+    except ValueError as error:
+        raise ValueError(f"no fire time found for '{trigger}': {error}") from error
+    if fire is None:
+        reason = "it has no fire time within 10 years" if isinstance(trigger, Combination) else "it has ended"
+        if any(isinstance(part, AllOf) for part in (trigger, *parts_of(trigger))):
+            reason = "the triggers never coincide; to restrict a trigger to a time of day, use During"
+        raise ValueError(f"no fire time after {after} for '{trigger}': {reason}")
+    return fire
 
 
-def is_in_range(instant: datetime) -> bool:
-    """Return whether ``to_utc()`` keeps the instant.
+@dataclass(frozen=True, slots=True)
+class _Grid(Trigger):
+    """The common fire times of several intervals: ``anchor + k * period``, a number of microseconds."""
 
-    The instants are not compared: a wall time that is skipped or repeated equals none of another time zone.
+    period: int
 
-    Raises:
-        ValueError: It is naive.
-    """
-    utc = to_utc(instant)
-    try:
-        return utc == instant.astimezone(UTC)
-    except OverflowError:
-        return False
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        ahead = ((instant - anchor) // INSTANT // self.period + 1) * self.period
+        if ahead > (end_of_search(instant) - anchor) // INSTANT:
+            return None
+        return anchor + timedelta(microseconds=ahead)
+
+
+def _flat(kind: type[AnyOf] | type[AllOf], triggers: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
+    """Return the triggers with those of members of the same kind in their place, each once."""
+    found: list[Trigger] = []  # not a dict: a trigger of a user may have fields that are not hashable
+    for each in triggers:
+        if not isinstance(each, Trigger):
+            raise ValueError(f"{kind.__name__} takes triggers, not {each!r}")  # noqa: TRY004
+        if is_fixed_delay(each):
+            raise ValueError(
+                f"'{each}' cannot be combined with a trigger; a FixedDelay combines with During only"
+            )
+        found += (one for one in (each.triggers if isinstance(each, kind) else [each]) if one not in found)
+        check_count(len(found))  # now: each further one is compared with all of them
+    if not found:
+        raise ValueError(f"{kind.__name__} has no triggers; pass at least one")
+    return tuple(found)
+
+
+def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    return min((fire for fire in (one, other) if fire is not None), default=None)
+
+
+def _group(part: Part) -> str:
+    return f"({part})" if isinstance(part, Combination | Unordered) else str(part)

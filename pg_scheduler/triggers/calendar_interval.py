@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from datetime import MAXYEAR, date, datetime, time, timedelta, tzinfo
 from typing import Final, Literal
 
-from pg_scheduler.triggers.base import Trigger, to_utc
-from pg_scheduler.triggers.kinds import trigger_kind
+from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.search import to_utc
+from pg_scheduler.triggers.serialization import trigger_kind
 from pg_scheduler.triggers.wall import check_time, time_text
 from pg_scheduler.triggers.zones import instant_of, named_zone
 

@@ -25,10 +25,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
-from pg_scheduler.triggers.base import Trigger, to_utc
+from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.cron_fields import CronFields, parse_cron
 from pg_scheduler.triggers.cron_text import describe
-from pg_scheduler.triggers.kinds import trigger_kind
+from pg_scheduler.triggers.search import to_utc
+from pg_scheduler.triggers.serialization import trigger_kind
 from pg_scheduler.triggers.zones import ClockChange, change_at, named_zone
 
 SECOND: Final = timedelta(seconds=1)

@@ -8,9 +8,9 @@ from datetime import date, datetime, time, timedelta, tzinfo
 from datetime import timezone as tz
 from typing import Any, Final
 
-from pg_scheduler.triggers.base import Search, to_utc
-from pg_scheduler.triggers.kinds import trigger_kind
 from pg_scheduler.triggers.ranges import MONTHS, WEEKDAYS, WEEKS
+from pg_scheduler.triggers.search import Search, to_utc
+from pg_scheduler.triggers.serialization import trigger_kind
 from pg_scheduler.triggers.sets import DuringSet
 from pg_scheduler.triggers.wall import WallSet, check_time, day_ranges, time_text
 from pg_scheduler.triggers.zones import first_change, instant_of, named_zone

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from pg_scheduler.triggers.base import Trigger, to_utc
-from pg_scheduler.triggers.kinds import trigger_kind
+from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.search import to_utc
+from pg_scheduler.triggers.serialization import trigger_kind
 
 MAX_INTERVAL: Final = timedelta(days=3660)
 """The calendar of Python ends in the year 9999."""
@@ -75,6 +76,10 @@ class Every(Trigger):
         except OverflowError:
             return None
 
+    def _anchored_interval(self) -> timedelta:
+        """Return the interval."""
+        return self.every
+
     def __str__(self) -> str:
         text = elapsed_text(self.every)
         return f"every {text.removeprefix('1 ')}" if text.count(" ") == 1 else f"every {text}"
@@ -94,6 +99,8 @@ class FixedDelay(Trigger):
     Raises:
         ValueError: ``delay`` is not a positive timedelta, or longer than 3,660 days.
     """
+
+    _follows_ends = True
 
     delay: timedelta
 

@@ -10,16 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from pg_scheduler.triggers.base import (
-    INSTANT,
-    Search,
-    SearchLimitError,
-    Trigger,
-    next_fire_time,
-    to_utc,
-)
-from pg_scheduler.triggers.combine import is_fixed_delay
+from pg_scheduler.triggers.base import Trigger, is_fixed_delay, next_fire_time
 from pg_scheduler.triggers.interval import Every
+from pg_scheduler.triggers.search import INSTANT, Search, SearchLimitError, to_utc
 
 MAX_COUNT: Final = 1000
 """Fire times that are counted one by one."""

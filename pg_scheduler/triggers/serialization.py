@@ -1,4 +1,4 @@
-"""Triggers as JSON: one pydantic model per kind, selected by ``kind``.
+"""Triggers as JSON: `Part`, the kinds of this process, and one pydantic model per kind, selected by ``kind``.
 
 The fields of a model are those of the dataclass, so a class is written down once. A value is made by calling
 the class, so whatever the constructor rejects is rejected here too.
@@ -6,20 +6,34 @@ the class, so whatever the constructor rejects is rejected here too.
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
-from typing import Any, Final, Literal, TypeVar
+import re
+from abc import ABC
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PydanticUserError,
+    ValidationError,
+    create_model,
+)
 from pydantic import Field as ModelField
 from pydantic_core import CoreSchema, core_schema
 
 from pg_scheduler.foreign import class_name, is_a, is_ctrl_c, message_of
-from pg_scheduler.triggers.kinds import Kind, kind_named
-from pg_scheduler.triggers.part import MAX_DEPTH, MAX_PARTS, Part, parts_of
 
-P = TypeVar("P", bound=Part)
+MAX_PARTS: Final = 100
+"""Triggers and sets that one trigger may combine, itself included."""
+
+MAX_DEPTH: Final = 16
+"""Levels of nesting. Chains such as ``a | b | c`` are one level."""
 
 MAX_LENGTH: Final = 262_144
 """Characters of a trigger in JSON."""
@@ -30,7 +44,7 @@ MAX_JSON_DEPTH: Final = 2 * MAX_DEPTH + 8
 MAX_VALUES: Final = 20_000
 """Objects, lists, texts and numbers in a trigger."""
 
-_MODELS: Final[dict[type[Part], type[BaseModel]]] = {}
+_KIND: Final = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
 
 class UnknownKindError(ValueError):
@@ -47,35 +61,188 @@ class UnknownKindError(ValueError):
         self.kind = kind
 
 
-def to_json(part: Part) -> dict[str, Any]:
-    """Return a trigger or a set as a JSON object.
+class Part(ABC):  # noqa: B024 - its subclasses have abstract methods
+    """A trigger or a set of instants: an immutable value with a JSON form."""
+
+    __slots__ = ()
+
+    kind: ClassVar[str] = ""
+    """The name of the class in JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value as a JSON object with the key ``kind``.
+
+        Raises:
+            ValueError: The class is not registered.
+        """
+        cls = type(self)
+        known = _KINDS.get(cls.kind)
+        if known is None or known.cls is not cls:
+            raise ValueError(f"{cls.__qualname__} has no kind; register it with @trigger_kind")
+        values = {each.name: getattr(self, each.name) for each in known.fields}
+        dumped = known.model.model_construct(kind=cls.kind, **values).model_dump(mode="json", by_alias=True)
+        absent = {each.name for each in known.fields if each.default is None and values[each.name] is None}
+        return {name: value for name, value in dumped.items() if name not in absent}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """Return the value of a JSON object, given as `to_json` returns it or as text.
+
+        Nothing is imported. Size and nesting are bounded, so the text may come from a request.
+
+        Raises:
+            UnknownKindError: This process has no class of a ``kind``. A ValueError.
+            ValueError: The object does not describe a value of this class; the message contains the path.
+        """
+        found = _parse(value)
+        _check_size(found)
+        part = _part(found)
+        if not isinstance(part, cls):
+            raise ValueError(f"kind {part.kind!r} is a {type(part).__name__}, not a {cls.__name__}")  # noqa: TRY004
+        return part
+
+    @classmethod
+    def _from_fields(cls, **fields: Any) -> Self:
+        """Return the value with the fields of its JSON."""
+        return cls(**fields)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(value: object) -> Part:
+            return value if isinstance(value, cls) else cls.from_json(value)
+
+        return core_schema.no_info_plain_validator_function(
+            validate, serialization=core_schema.plain_serializer_function_ser_schema(Part.to_json)
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+
+
+T = TypeVar("T", bound=type[Part])
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A registered class, and the types of its fields by name."""
+
+    cls: type[Part]
+    types: dict[str, Any]
+
+    @property
+    def fields(self) -> list[Field[Any]]:
+        """The fields that make up the definition."""
+        return [each for each in fields(self.cls) if each.init]  # type: ignore[arg-type]
+
+    @cached_property
+    def model(self) -> type[BaseModel]:
+        """The model of the class. The names of its fields are aliases, so they may be any.
+
+        Raises:
+            ValueError: A field has a type that JSON cannot carry.
+        """
+        try:
+            definitions: dict[str, Any] = {"kind": (Literal[self.cls.kind], ...)} | {
+                f"field_{each.name}": (
+                    self.types[each.name],
+                    ModelField(alias=each.name)
+                    if each.default is MISSING and each.default_factory is MISSING
+                    else ModelField(default=None, alias=each.name),
+                )
+                for each in self.fields
+            }
+            return create_model(
+                self.cls.__name__,
+                __config__=ConfigDict(extra="forbid"),
+                **definitions,
+            )
+        except PydanticUserError as error:
+            raise ValueError(
+                f"{self.cls.__qualname__} has a field that JSON cannot carry: {str(error).splitlines()[0]}; "
+                "use types that pydantic can convert"
+            ) from error
+
+
+_KINDS: Final[dict[str, Kind]] = {}
+
+
+def trigger_kind(kind: str) -> Callable[[T], T]:
+    """Register a trigger class of your own under the name that its JSON has as ``kind``.
+
+    The class derives from `Trigger`, is a frozen dataclass and has ``next_after()``, which must return an
+    instant after the given one, or None. Its fields are the JSON, so their types must be ones that pydantic
+    can convert. A node without the kind leaves schedules with it to the nodes that have it.
+
+    Args:
+        kind: Lower-case letters, digits, ``_``, ``.`` and ``-``, up to 64 characters.
+
+    Returns:
+        A decorator that returns the class.
 
     Raises:
-        ValueError: Its class is not registered.
+        ValueError: The kind is invalid or belongs to another class, or the class is unsuitable.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from datetime import UTC, datetime, timedelta
+        >>> from pg_scheduler.triggers import Trigger, trigger_kind
+        >>> @trigger_kind("lunar")
+        ... @dataclass(frozen=True)
+        ... class FullMoon(Trigger):
+        ...     days_late: int = 0
+        ...
+        ...     def next_after(self, instant: datetime, *, anchor: datetime) -> datetime:
+        ...         month = timedelta(days=29, hours=12, minutes=44, seconds=3)
+        ...         full = datetime(2000, 1, 21, 4, 41, tzinfo=UTC) + timedelta(days=self.days_late)
+        ...         return full + ((instant - full) // month + 1) * month
+        >>> FullMoon(days_late=1).to_json()
+        {'kind': 'lunar', 'days_late': 1}
     """
-    cls = type(part)
-    known = kind_named(cls.kind)
-    if known is None or known.cls is not cls:
-        raise ValueError(f"{cls.__qualname__} has no kind; register it with @trigger_kind")
-    values = {each.name: getattr(part, each.name) for each in _fields(cls)}
-    dumped = _model(known).model_construct(kind=cls.kind, **values).model_dump(mode="json", by_alias=True)
-    absent = {each.name for each in _fields(cls) if each.default is None and values[each.name] is None}
-    return {name: value for name, value in dumped.items() if name not in absent}
+    given: object = kind
+    if not isinstance(given, str) or not _KIND.fullmatch(given):
+        raise ValueError(
+            f"kind {kind!r} is invalid; write 1 to 64 lower-case letters, digits, '_', '.' or '-', "
+            "beginning with a letter"
+        )
+
+    def register(cls: T) -> T:
+        name = _name(cls)
+        if unsuitable := _unsuitable(cls):
+            raise ValueError(f"{name} {unsuitable}")
+        known = _KINDS.get(kind)
+        if known is not None and _name(known.cls) != name:
+            raise ValueError(
+                f"kind {kind!r} already belongs to {_name(known.cls)}; choose another for {name}"
+            )
+        try:
+            types = get_type_hints(cls)
+        except (NameError, TypeError) as error:
+            raise ValueError(
+                f"{name} has a field of an unknown type: {error}; import it at module level"
+            ) from error
+        cls.kind = kind
+        _KINDS[kind] = Kind(cls, types)
+        return cls
+
+    return register
 
 
-def from_json(value: object, kind_of: type[P]) -> P:
-    """Return the trigger or set of a JSON object or of its text.
+def registered_kinds() -> frozenset[str]:
+    """Return the names of the kinds of this process."""
+    return frozenset(_KINDS)
 
-    Raises:
-        UnknownKindError: This process has not registered a ``kind`` in it.
-        ValueError: It is invalid; the message contains the path.
-    """
-    found = _parse(value)
-    _check_size(found)
-    part = _part(found)
-    if not isinstance(part, kind_of):
-        raise ValueError(f"kind {part.kind!r} is a {type(part).__name__}, not a {kind_of.__name__}")  # noqa: TRY004
-    return part
+
+def parts_of(part: Part) -> list[Part]:
+    """Return the triggers and sets in the fields of a part."""
+    found: list[Part] = []
+    for name in getattr(part, "__dataclass_fields__", ()):
+        value = getattr(part, name)
+        members = value if isinstance(value, tuple | list) else (value,)
+        found += (member for member in members if isinstance(member, Part))
+    return found
 
 
 def kinds_of(part: Part) -> frozenset[str]:
@@ -88,55 +255,22 @@ def is_built_in(part: Part) -> bool:
     return type(part).__module__.startswith("pg_scheduler.") and all(map(is_built_in, parts_of(part)))
 
 
-def _fields(cls: type[Part]) -> list[Field[Any]]:
-    """Return the fields that make up the definition."""
-    return [each for each in fields(cls) if each.init]  # type: ignore[arg-type]
+def _unsuitable(cls: Any) -> str | None:
+    """Return why a class cannot be a trigger, with the remedy; None if it can."""
+    if not isinstance(cls, type) or Part not in cls.__mro__:
+        return "is not a trigger; derive it from pg_scheduler.triggers.Trigger"
+    parameters = getattr(cls, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen or "__dataclass_params__" not in vars(cls):
+        return "is not a frozen dataclass; put @dataclass(frozen=True) below the decorator"
+    if inspect.isabstract(cls):
+        return f"is abstract; define {', '.join(sorted(getattr(cls, '__abstractmethods__', ())))}()"
+    if any(each.name == "kind" for each in fields(cls)):
+        return "has a field 'kind', which is a key of the JSON; rename it"
+    return None
 
 
-def _model(of: Kind) -> type[BaseModel]:
-    """Return the model of a kind, made once."""
-    if of.cls not in _MODELS:
-        _MODELS[of.cls] = _make_model(of)
-    return _MODELS[of.cls]
-
-
-def _make_model(of: Kind) -> type[BaseModel]:
-    """Return the model of a kind. The names of its fields are aliases, so they may be any.
-
-    Raises:
-        ValueError: A field has a type that JSON cannot carry.
-    """
-    try:
-        definitions: dict[str, Any] = {"kind": (Literal[of.cls.kind], ...)} | {
-            f"field_{each.name}": (
-                of.types[each.name],
-                ModelField(alias=each.name)
-                if each.default is MISSING and each.default_factory is MISSING
-                else ModelField(default=None, alias=each.name),
-            )
-            for each in _fields(of.cls)
-        }
-        return create_model(
-            of.cls.__name__,
-            __config__=ConfigDict(extra="forbid"),
-            **definitions,
-        )
-    except PydanticUserError as error:
-        raise ValueError(
-            f"{of.cls.__qualname__} has a field that JSON cannot carry: {str(error).splitlines()[0]}; use "
-            "types that pydantic can convert"
-        ) from error
-
-
-def field_schema(cls: type[Part]) -> CoreSchema:
-    """Return the schema of a field of a pydantic model that holds a part."""
-
-    def validate(value: object) -> Part:
-        return value if isinstance(value, cls) else from_json(value, cls)
-
-    return core_schema.no_info_plain_validator_function(
-        validate, serialization=core_schema.plain_serializer_function_ser_schema(to_json)
-    )
+def _name(cls: Any) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _parse(value: object) -> object:
@@ -176,11 +310,11 @@ def _part(value: object) -> Part:
         raise ValueError(  # noqa: TRY004 - every error of a trigger is a ValueError
             f"a trigger must be an object with a 'kind', not {_shown(value)}"
         )
-    known = kind_named(kind)
+    known = _KINDS.get(kind)
     if known is None:
         raise UnknownKindError(kind)
     try:
-        model = _model(known).model_validate_json(json.dumps(value), strict=True)
+        model = known.model.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         for each in error.errors(include_url=False, include_input=False):
             cause = each.get("ctx", {}).get("error")

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TypeAlias
 
-from pg_scheduler.triggers.base import Search, end_of_search, to_utc
-from pg_scheduler.triggers.kinds import trigger_kind
-from pg_scheduler.triggers.part import Part, Unordered, check_parts
+from pg_scheduler.triggers.search import Search, first_agreed, to_utc
+from pg_scheduler.triggers.serialization import MAX_DEPTH, MAX_PARTS, Part, parts_of, trigger_kind
 
-Finder: TypeAlias = Callable[[datetime, Search], datetime | None]
-"""Returns the first suitable instant that is not before the given one, or None."""
+
+class Unordered(Part):
+    """A combination whose parts, each contained once, have no order; its JSON keeps the given one."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        parts, others = parts_of(self), parts_of(other)
+        # Not as sets: a trigger of a user may have fields that are not hashable.
+        return parts == others or (len(parts) == len(others) and all(part in others for part in parts))
+
+    def __hash__(self) -> int:
+        return hash((type(self), frozenset(parts_of(self))))
 
 
 class DuringSet(Part):
@@ -131,19 +142,6 @@ class Intersection(DuringSet, Unordered):
         return " and ".join(map(_group, self.sets))
 
 
-def first_agreed(finders: Sequence[Finder], instant: datetime, search: Search) -> datetime | None:
-    """Return the first instant that all finders return unchanged; None if there is none in 10 years."""
-    found, agreed, index, end = instant, 0, 0, end_of_search(instant)
-    while agreed < len(finders):
-        later = finders[index](found, search)
-        if later is None or later > end:
-            return None
-        agreed = agreed + 1 if later == found else 1
-        found = later
-        index = (index + 1) % len(finders)
-    return found
-
-
 def _flat(kind: type[Union] | type[Intersection], sets: Sequence[DuringSet]) -> tuple[DuringSet, ...]:
     """Return the sets with those of members of the same kind in their place, each once."""
     found: dict[DuringSet, None] = {}
@@ -156,5 +154,35 @@ def _flat(kind: type[Union] | type[Intersection], sets: Sequence[DuringSet]) -> 
     return tuple(found)
 
 
+def check_count(parts: int) -> None:
+    """Check the number of parts of a combination.
+
+    Raises:
+        ValueError: There are too many.
+    """
+    if parts > MAX_PARTS:
+        raise ValueError(
+            f"the combination has more than {MAX_PARTS} parts; pass several dates or instants to one "
+            "During or At"
+        )
+
+
+def check_parts(whole: Part) -> None:
+    """Check the number and the nesting of the parts of a combination.
+
+    Raises:
+        ValueError: There are too many, or they are nested too deep.
+    """
+    level: list[Part] = [whole]
+    count = depth = 0
+    while level:
+        count += len(level)
+        depth += 1
+        check_count(count)
+        if depth > MAX_DEPTH:
+            raise ValueError(f"the combination is nested deeper than {MAX_DEPTH} levels; flatten it")
+        level = [part for each in level for part in parts_of(each)]
+
+
 def _group(member: DuringSet) -> str:
-    return f"({member})" if isinstance(member, Union | Intersection) else str(member)
+    return f"({member})" if isinstance(member, Unordered) else str(member)

@@ -20,7 +20,7 @@ from pg_scheduler.triggers import (
     Every,
     FixedDelay,
     Trigger,
-    kinds,
+    serialization,
 )
 
 SECOND = timedelta(seconds=1)
@@ -104,12 +104,12 @@ def fire_after(trigger: Trigger, instant: datetime, anchor: datetime = START) ->
 @contextmanager
 def own_kinds() -> Iterator[None]:
     """Remove the kinds of triggers that are registered within."""
-    before = dict(kinds._KINDS)
+    before = dict(serialization._KINDS)
     try:
         yield
     finally:
-        kinds._KINDS.clear()
-        kinds._KINDS.update(before)
+        serialization._KINDS.clear()
+        serialization._KINDS.update(before)
 
 
 WHOLE_SECONDS = st.integers(0, 2**31).map(lambda seconds: START + seconds * SECOND)

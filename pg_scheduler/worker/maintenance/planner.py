@@ -47,9 +47,8 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.dependencies import waiting_events
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
-from pg_scheduler.triggers.base import Trigger
-from pg_scheduler.triggers.combine import is_fixed_delay
-from pg_scheduler.triggers.kinds import registered_kinds
+from pg_scheduler.triggers.base import Trigger, is_fixed_delay
+from pg_scheduler.triggers.serialization import registered_kinds
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 

@@ -24,7 +24,7 @@ from pg_scheduler.triggers import (
     SearchLimitError,
     Trigger,
 )
-from pg_scheduler.triggers.combine import AllOf, AnyOf, first_fire_time, is_fixed_delay
+from pg_scheduler.triggers.base import AllOf, AnyOf, first_fire_time, is_fixed_delay
 from pg_scheduler.triggers.sets import Union
 from tests.support.triggers import INSTANTS, ZONE_NAMES, delays, sets, simple, triggers
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pg_scheduler.triggers import During, DuringSet, SearchLimitError
-from pg_scheduler.triggers.base import Search
+from pg_scheduler.triggers.search import Search
 from pg_scheduler.triggers.sets import find_inside, find_outside
 from tests.support.triggers import (
     DAY_NAMES,

@@ -21,7 +21,7 @@ from pg_scheduler.triggers import (
     Trigger,
     missed,
 )
-from pg_scheduler.triggers.combine import Combination
+from pg_scheduler.triggers.base import Combination
 from pg_scheduler.triggers.missed import FireCount, count_fire_times, latest_fire_time, newest_fire_times
 from tests.support.triggers import INSTANTS, durings, simple
 

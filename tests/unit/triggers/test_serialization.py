@@ -27,7 +27,7 @@ from pg_scheduler.triggers import (
     SearchLimitError,
     Trigger,
     UnknownKindError,
-    kinds,
+    serialization,
     trigger_kind,
 )
 from pg_scheduler.triggers.serialization import kinds_of
@@ -276,7 +276,7 @@ JSON_VALUES = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(
-    kind=st.sampled_from(sorted(kinds.registered_kinds())),
+    kind=st.sampled_from(sorted(serialization.registered_kinds())),
     fields=st.dictionaries(st.text(max_size=5), JSON_VALUES) | JSON_VALUES,
     cut=st.integers(0, 200),
 )
@@ -347,7 +347,7 @@ def test_unknown_kind_is_reported_when_it_is_nested() -> None:
     trigger_kind("lunar")(Lunar)
     stored = (Every(hours=1) | Lunar()) & During(weekdays="fri")
     value = stored.to_json()
-    del kinds._KINDS["lunar"]
+    del serialization._KINDS["lunar"]
     with pytest.raises(
         UnknownKindError, match="unknown trigger kind 'lunar'; import the module that registers"
     ) as caught:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pg_scheduler.triggers import CalendarInterval, Cron, During, Every, SearchLimitError, Trigger
-from pg_scheduler.triggers.base import HORIZON
+from pg_scheduler.triggers.search import HORIZON
 from tests.support.triggers import INSTANTS, SECOND, Change, clock_changes, triggers
 
 HOUR = timedelta(hours=1)

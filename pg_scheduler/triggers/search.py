@@ -1,0 +1,105 @@
+"""Instants in UTC, and bounded searches among them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
+
+INSTANT: Final = timedelta(microseconds=1)
+"""The smallest difference between two instants."""
+
+HORIZON: Final = timedelta(days=3653)
+"""How far combinations are searched: 10 years."""
+
+MAX_STEPS: Final = 50_000
+"""Steps of one search. A step takes 5 to 20 microseconds."""
+
+FIRST: Final = datetime(1, 1, 3, tzinfo=UTC)
+"""Earlier instants count as this one: their wall times may precede the year 1."""
+
+LAST: Final = datetime.max.replace(tzinfo=UTC)
+
+
+class SearchLimitError(ValueError):
+    """A search for a fire time took more steps than allowed."""
+
+
+class Search:
+    """The remaining steps of a search, shared by all parts of a combination.
+
+    Args:
+        steps: How many.
+        cpu_s: Seconds of CPU of this thread that it may take, for slow triggers; None for no limit.
+    """
+
+    __slots__ = ("ends_at", "left")
+
+    def __init__(self, steps: int = MAX_STEPS, *, cpu_s: float | None = None) -> None:
+        self.left = steps
+        self.ends_at = None if cpu_s is None else time.thread_time() + cpu_s
+
+    def spend(self, steps: int = 1) -> None:
+        """Count steps.
+
+        Raises:
+            SearchLimitError: None is left, or the time limit has passed.
+        """
+        self.left -= steps
+        if self.left < 0 or (self.ends_at is not None and time.thread_time() > self.ends_at):
+            raise SearchLimitError(
+                "the search for a fire time took too many steps: the triggers fire often and hardly ever "
+                "coincide; to restrict a trigger to a time of day, use During"
+            )
+
+
+Finder: TypeAlias = Callable[[datetime, Search], datetime | None]
+"""Returns the first suitable instant that is not before the given one, or None."""
+
+
+def first_agreed(finders: Sequence[Finder], instant: datetime, search: Search) -> datetime | None:
+    """Return the first instant that all finders return unchanged; None if there is none in 10 years."""
+    found, agreed, index, end = instant, 0, 0, end_of_search(instant)
+    while agreed < len(finders):
+        later = finders[index](found, search)
+        if later is None or later > end:
+            return None
+        agreed = agreed + 1 if later == found else 1
+        found = later
+        index = (index + 1) % len(finders)
+    return found
+
+
+def end_of_search(start: datetime) -> datetime:
+    """Return the last instant that a search covers."""
+    return start + HORIZON if start < LAST - HORIZON else LAST
+
+
+def to_utc(instant: datetime) -> datetime:
+    """Return the instant in UTC, within the calendar of Python.
+
+    Raises:
+        ValueError: It is naive.
+    """
+    if instant.tzinfo is None:
+        raise ValueError(f"{instant!r} has no time zone; use datetime.now(UTC) or pass tzinfo=")
+    try:
+        return max(instant.astimezone(UTC), FIRST)
+    except OverflowError:
+        return FIRST if instant.year == 1 else LAST
+
+
+def is_in_range(instant: datetime) -> bool:
+    """Return whether ``to_utc()`` keeps the instant.
+
+    The instants are not compared: a wall time that is skipped or repeated equals none of another time zone.
+
+    Raises:
+        ValueError: It is naive.
+    """
+    utc = to_utc(instant)
+    try:
+        return utc == instant.astimezone(UTC)
+    except OverflowError:
+        return False
