@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pg_scheduler.foreign import cause_of, class_name, guarded, message_of, traceback_lines, traceback_of
 from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
+from pg_scheduler.jobs.stored_json import value_from
 
 PARENT: Final = "parent"
 """The outcome of a job that was cancelled because of another job."""
@@ -163,8 +164,8 @@ def _end_of(text: str) -> str:
 def errors_from(column: str | None) -> tuple[AttemptError, ...]:
     """Return the valid entries of an ``errors`` column, oldest first."""
     try:
-        entries = [] if column is None else json.loads(column)
-    except (ValueError, RecursionError):  # a number of 5,000 digits, or deep nesting
+        entries = value_from(column)
+    except ValueError:
         return ()
     if not isinstance(entries, list):
         return ()

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.payload import encode_object
+from pg_scheduler.jobs.stored_json import object_from
 
 NO_METADATA: Final[Mapping[str, Any]] = {}
 
@@ -119,9 +120,5 @@ def with_metadata(
 
 def metadata_of(task_data: str) -> dict[str, Any]:
     """Return the metadata in a column; empty if there is none, or something else."""
-    try:
-        data = json.loads(task_data)
-    except (ValueError, RecursionError):  # an int of 5,000 digits, or deep nesting
-        return {}
-    metadata = data.get("metadata") if isinstance(data, dict) else None
+    metadata = object_from(task_data).get("metadata")
     return metadata if isinstance(metadata, dict) else {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from pg_scheduler.jobs.history import storable, to_ascii
+from pg_scheduler.jobs.stored_json import object_from
 
 MAX_NUMBER: Final = 1e300
 
@@ -59,11 +60,8 @@ def progress_text(progress: JobProgress, *, in_ascii: bool = False) -> str:
 
 def progress_from(column: str | None) -> JobProgress | None:
     """Return the progress in a column; None if there is none, or something else."""
-    try:
-        value = None if column is None else json.loads(column)
-    except (ValueError, RecursionError):  # a number of 5,000 digits, or deep nesting
-        return None
-    if not isinstance(value, dict) or not _is_number(value.get("done")):
+    value = object_from(column)
+    if not _is_number(value.get("done")):
         return None
     total, note = value.get("total"), value.get("note")
     return JobProgress(

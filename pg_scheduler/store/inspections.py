@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements
@@ -237,16 +237,7 @@ def _worker_from(row: Any) -> InspectedWorker:
     names: Sequence[str | None] | None = values.pop("names")
     return InspectedWorker(
         names=None if names is None else frozenset(name for name in names if name is not None),
-        aliases={alias: str(task) for alias, task in _object(values.pop("aliases")).items()},
-        health=_object(values.pop("health")),
+        aliases={alias: str(task) for alias, task in object_from(values.pop("aliases")).items()},
+        health=object_from(values.pop("health")),
         **values,
     )
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    """Return a JSON object; an empty one instead of anything else, as people write it by hand."""
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):  # numbers of too many digits, or too deep
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import Job, JobPriority, JobStatus, Worker
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.progress import progress_from
+from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.schedules.row import ScheduleRow
 
 MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
@@ -45,20 +45,11 @@ def worker_from(row: Any) -> Worker:
     """Convert a row of list_workers."""
     values = dict(row)
     for column in ("metadata", "settings", "health"):
-        values[column] = _object_from(values[column])
+        values[column] = object_from(values[column])
     names = values.pop("names")
     if names is not None:  # written by hand, they may be NULL or nested
         names = tuple(name for name in names if isinstance(name, str))
     return Worker(**values, names=names)
-
-
-def _object_from(text: str | None) -> dict[str, Any]:
-    """Convert a JSON object; anything else is an empty one."""
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError):  # written by hand: numbers of too many digits, or too deep
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def schedule_from(row: Any) -> ScheduleRow:
