@@ -141,7 +141,4 @@ class Tasks:
 
 
 def _check_name(name: str) -> str:
-    size = len(check_name(name).encode())
-    if size > MAX_ID_BYTES:
-        raise ValueError(f"the name of a task must have at most {MAX_ID_BYTES} bytes of UTF-8, not {size}")
-    return name
+    return check_text("the name of a task", check_name(name), max_bytes=MAX_ID_BYTES)

@@ -53,24 +53,23 @@ def check_job_id(job_id: object) -> str:
         )
     if not job_id:
         raise ValueError("job_id must not be empty; omit it or pass None to generate one")
-    size = len(check_text("job_id", job_id).encode())
-    if size > MAX_ID_BYTES:
-        raise ValueError(f"job_id must have at most {MAX_ID_BYTES} bytes of UTF-8, not {size}")
-    return job_id
+    return check_text("job_id", job_id, max_bytes=MAX_ID_BYTES)
 
 
-def check_text(name: str, value: object) -> str:
+def check_text(name: str, value: object, *, max_bytes: int | None = None) -> str:
     """Return the text if PostgreSQL can store it."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}: {value!r}")
     if "\x00" in value:
         raise ValueError(f"{name} {value!r} contains a NUL character, which PostgreSQL cannot store")
     try:
-        value.encode()
+        size = len(value.encode())
     except UnicodeEncodeError as error:
         raise ValueError(
             f"{name} {value!r} contains a lone surrogate, which PostgreSQL cannot store: {error}"
         ) from error
+    if max_bytes is not None and size > max_bytes:
+        raise ValueError(f"{name} must have at most {max_bytes} bytes of UTF-8, not {size}")
     return value
 
 
@@ -107,19 +106,24 @@ def check_count(name: str, value: object, *, least: int = 0, most: int = MAX_INT
     return value
 
 
+def check_seconds(name: str, value: object, expected: str, *, is_discreet: bool = False) -> float:
+    """Return a length of time in seconds. A discreet error hides values that may be arguments of a job."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        shown = _shown(value) if is_discreet else f": {value!r}"
+        raise TypeError(f"{name} must be {expected}, not {type(value).__name__}{shown}")
+    return value
+
+
 def check_delay(name: str, value: object) -> float:
     """Return a delay in seconds; None is no delay."""
     if value is None:
         return 0.0
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"{name} must be seconds, a timedelta or None, not {type(value).__name__}{_shown(value)}"
-        )
-    if not 0 <= value <= MAX_DELAY_S:
-        raise ValueError(f"{name} must be between 0 and {MAX_DELAY_S} seconds, not {value}")
-    return float(value)
+    seconds = check_seconds(name, value, "seconds, a timedelta or None", is_discreet=True)
+    if not 0 <= seconds <= MAX_DELAY_S:
+        raise ValueError(f"{name} must be between 0 and {MAX_DELAY_S} seconds, not {seconds}")
+    return float(seconds)
 
 
 def check_grace(value: object) -> int | None:
@@ -148,14 +152,8 @@ def check_timeout(value: object) -> float | None:
     """Return the time limit of an attempt in seconds, or None for no limit."""
     if value is None:
         return None
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"timeout must be seconds, a timedelta or None, not {type(value).__name__}: {value!r}"
-        )
     try:
-        seconds = float(value)
+        seconds = float(check_seconds("timeout", value, "seconds, a timedelta or None"))
     except OverflowError:  # an int
         seconds = float("inf")
     if not 0 < seconds < float("inf"):

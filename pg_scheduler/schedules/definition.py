@@ -20,6 +20,7 @@ from pg_scheduler.jobs.validation import (
     check_grace,
     check_keep_result,
     check_kind,
+    check_seconds,
     check_text,
     check_timeout,
 )
@@ -232,13 +233,10 @@ def anchor_for(trigger: Trigger, *, start: datetime | None, now: datetime) -> da
 
 def to_seconds(name: str, value: object) -> float:
     """Return a length of time in seconds, from 0 to ten years."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be seconds or a timedelta, not {type(value).__name__}: {value!r}")
-    if not 0 <= value <= MAX_SPAN.total_seconds():
-        raise ConfigurationError(f"{name} must be between 0 and {MAX_SPAN.days} days, not {value} seconds")
-    return float(value)
+    seconds = check_seconds(name, value, "seconds or a timedelta")
+    if not 0 <= seconds <= MAX_SPAN.total_seconds():
+        raise ConfigurationError(f"{name} must be between 0 and {MAX_SPAN.days} days, not {seconds} seconds")
+    return float(seconds)
 
 
 def _metadata_text(metadata: Mapping[str, Any] | None) -> str:

@@ -13,7 +13,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_function, module_name, qualified_name, required_parameters
 from pg_scheduler.jobs.registry import catalogue
-from pg_scheduler.jobs.validation import check_count, check_execution_time, check_kind
+from pg_scheduler.jobs.validation import check_count, check_execution_time, check_kind, check_text
 from pg_scheduler.schedules.definition import check_trigger, to_seconds
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap, check_policies
 from pg_scheduler.triggers.base import Trigger
@@ -151,10 +151,9 @@ def check_label(name: str, value: object, max_length: int) -> str:
     Raises:
         ValueError: It is not.
     """
-    if isinstance(value, str) and 0 < len(value) <= max_length and "\x00" not in value:
-        with suppress(UnicodeEncodeError):
-            value.encode()
-            return value
+    if isinstance(value, str) and 0 < len(value) <= max_length:
+        with suppress(ValueError):
+            return check_text(name, value)
     raise ValueError(
         f"{name} must be a str of 1 to {max_length} characters without NUL or lone surrogates, not {value!r}"
     )
