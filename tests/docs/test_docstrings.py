@@ -6,15 +6,14 @@ import doctest
 import importlib
 import pkgutil
 
-import pytest
-
 import pg_scheduler
 
 MODULES = [module.name for module in pkgutil.walk_packages(pg_scheduler.__path__, "pg_scheduler.")]
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_docstring_examples_run(name: str) -> None:
-    module = importlib.import_module(name)
-    failed, _ = doctest.testmod(module, optionflags=doctest.ELLIPSIS, extraglobs={"__name__": name})
-    assert failed == 0
+def test_docstring_examples_run() -> None:
+    failed = {}
+    for name in MODULES:
+        module = importlib.import_module(name)
+        failed[name], _ = doctest.testmod(module, optionflags=doctest.ELLIPSIS, extraglobs={"__name__": name})
+    assert {name: number for name, number in failed.items() if number} == {}

@@ -81,9 +81,8 @@ async def test_every_statement_can_be_prepared(pool: asyncpg.Pool) -> None:
     assert errors == {}
 
 
-@pytest.mark.parametrize("name", QUERIES)
-def test_every_statement_is_used_by_the_store(name: str) -> None:
-    assert f'"{name}"' in SOURCES
+def test_every_statement_is_used_by_the_store() -> None:
+    assert [name for name in QUERIES if f'"{name}"' not in SOURCES] == []
 
 
 def test_store_uses_only_statements_that_exist() -> None:
@@ -92,15 +91,13 @@ def test_store_uses_only_statements_that_exist() -> None:
     assert len(set(asked)) >= len(QUERIES) - 8, "all but those whose names are computed"
 
 
-@pytest.mark.parametrize("name", QUERIES)
-def test_every_statement_begins_with_a_comment_and_qualifies_its_tables(name: str) -> None:
-    text = load_queries("other")[name].text
-    assert text.startswith("-- ")
-    code = re.sub(r"--.*", "", text)
+def test_every_statement_begins_with_a_comment_and_qualifies_its_tables() -> None:
     tables = "scheduled_jobs|vacuum_stats|scheduler_(?:workers|schedules|after|tasks)"
     # In "scheduled_jobs.ctid" the table is an alias.
-    assert not re.search(rf'(?<!"other"\.)\b({tables})\b(?!\.)', code)
-    assert "{" not in code
+    unqualified = re.compile(rf'(?<!"other"\.)\b({tables})\b(?!\.)|{{')
+    texts = {name: query.text for name, query in load_queries("other").items()}
+    assert [name for name, text in texts.items() if not text.startswith("-- ")] == []
+    assert [name for name, text in texts.items() if unqualified.search(re.sub(r"--.*", "", text))] == []
 
 
 def clear_caches() -> None:
@@ -179,14 +176,13 @@ def test_load_queries_rejects_a_statement_that_depends_on_the_search_path(
         load_queries("x")
 
 
-@pytest.mark.parametrize("name", QUERIES)
-def test_every_statement_declares_a_valid_route_and_timeout(name: str) -> None:
-    query = QUERIES[name]
-    assert query.routes
-    assert (query.timeout is Timeout.HOT) is (query.routes == (Route.DEDICATED,)), (
-        "the hot path is bounded more"
-    )
-    assert not query.is_shareable or query.routes[0] in {Route.TUNED, Route.RESERVED}
+def test_every_statement_declares_a_valid_route_and_timeout() -> None:
+    hot, shareable = (Route.DEDICATED,), {Route.TUNED, Route.RESERVED}
+    assert [name for name, query in QUERIES.items() if not query.routes] == []
+    wrong = [name for name, each in QUERIES.items() if (each.timeout is Timeout.HOT) != (each.routes == hot)]
+    assert wrong == [], "the hot path is bounded more"
+    wrong = [name for name, each in QUERIES.items() if each.is_shareable and each.routes[0] not in shareable]
+    assert wrong == []
 
 
 async def test_fetch_rejects_a_statement_without_its_transaction(store: Store) -> None:
