@@ -13,10 +13,10 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import asyncpg
 import hypothesis
@@ -28,11 +28,16 @@ from tools.chaos.proxy import Proxy
 # Background jobs of a shell ignore Ctrl-C, and the programs that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests share the machine with a database, so a slow example is no defect.
-hypothesis.settings.register_profile("pg_scheduler", deadline=None)
+# Tests share the machine with a database, so a slow example is no defect. The parent is the same with and
+# without a variable CI, which makes Hypothesis load another profile.
+DEFAULT_PROFILE = hypothesis.settings.get_profile("default")
+hypothesis.settings.register_profile("pg_scheduler", DEFAULT_PROFILE, deadline=None)
 hypothesis.settings.load_profile("pg_scheduler")
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+Work: TypeAlias = Callable[[Connection], Coroutine[Any, Any, None]]
+Admin: TypeAlias = Callable[[Work], None]
+"""Runs a coroutine function on a connection that may create databases."""
 
 FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "max_wal_size": "256MB"}
 MEMORY = Path("/dev/shm")
@@ -61,22 +66,28 @@ def _time_limit_s(item: pytest.Item) -> float:
     return mark.args[0] if mark else DEFAULT_TIME_LIMIT_S
 
 
-async def _with_connection(dsn: str, work: Callable[[Connection], Awaitable[None]]) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await work(connection)
-    finally:
-        await connection.close()
+@contextmanager
+def held_connection(dsn: str) -> Iterator[Admin]:
+    """Connect, and yield a function that runs coroutine functions on the connection.
 
-
-def run_on(dsn: str, work: Callable[[Connection], Awaitable[None]]) -> None:
-    """Run a coroutine function on a connection, in an event loop that never becomes the current one."""
+    They run in an event loop that never becomes the current one.
+    """
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-        runner.run(_with_connection(dsn, work))
+        connection = runner.run(asyncpg.connect(dsn))
+        try:
+            yield lambda work: runner.run(work(connection))
+        finally:
+            runner.run(connection.close())
+
+
+def run_on(dsn: str, work: Work) -> None:
+    """Run a coroutine function on a new connection."""
+    with held_connection(dsn) as execute:
+        execute(work)
 
 
 @contextmanager
-def database(server: embedded.Server, template: str | None = None) -> Iterator[str]:
+def database(admin: Admin, template: str | None = None) -> Iterator[str]:
     """Create a database, empty or copied from the template; yield its name and drop it at the end."""
     name = f"test_{uuid.uuid4().hex}"
 
@@ -89,11 +100,11 @@ def database(server: embedded.Server, template: str | None = None) -> Iterator[s
     async def drop(connection: Connection) -> None:
         await connection.execute(f'drop database "{name}" with (force)')
 
-    run_on(server.dsn(), create)
+    admin(create)
     try:
         yield name
     finally:
-        run_on(server.dsn(), drop)
+        admin(drop)
 
 
 async def migrate_on(connection: Connection) -> None:
@@ -147,24 +158,31 @@ def server(scratch: Path | None) -> Iterator[embedded.Server]:
 
 
 @pytest.fixture(scope="session")
-def template(server: embedded.Server) -> Iterator[str]:
+def admin(server: embedded.Server) -> Iterator[Admin]:
+    """The connection of the session that creates and drops databases: connecting takes longer than either."""
+    with held_connection(server.dsn()) as execute:
+        yield execute
+
+
+@pytest.fixture(scope="session")
+def template(server: embedded.Server, admin: Admin) -> Iterator[str]:
     """The name of the migrated template database."""
-    with database(server) as name:
+    with database(admin) as name:
         run_on(server.dsn(name), migrate_on)
         yield name
 
 
 @pytest.fixture
-def dsn(server: embedded.Server, template: str) -> Iterator[str]:
+def dsn(server: embedded.Server, admin: Admin, template: str) -> Iterator[str]:
     """The DSN of a migrated database for this test."""
-    with database(server, template) as name:
+    with database(admin, template) as name:
         yield server.dsn(name)
 
 
 @pytest.fixture
-def empty_dsn(server: embedded.Server) -> Iterator[str]:
+def empty_dsn(server: embedded.Server, admin: Admin) -> Iterator[str]:
     """The DSN of an empty database for this test."""
-    with database(server) as name:
+    with database(admin) as name:
         yield server.dsn(name)
 
 

@@ -13,7 +13,7 @@ import pytest
 from pg_scheduler import Scheduler, embedded
 from pg_scheduler.triggers import Cron
 from tests.cli.conftest import Run
-from tests.conftest import Connection, database, run_on
+from tests.conftest import Admin, Connection, database, run_on
 
 GOLDEN = Path(__file__).with_name("golden")
 START = datetime(2099, 3, 28, tzinfo=UTC)
@@ -79,9 +79,9 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def filled(server: embedded.Server, template: str) -> Iterator[str]:
+def filled(server: embedded.Server, admin: Admin, template: str) -> Iterator[str]:
     """The DSN of a database with schedules, failed jobs, workers and statistics."""
-    with database(server, template) as name:
+    with database(admin, template) as name:
         dsn = server.dsn(name)
 
         async def fill(connection: Connection) -> None:

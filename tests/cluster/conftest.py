@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import asyncpg
@@ -13,7 +14,7 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres, server_dsn
 from tests.cluster.fleet import TIMEOUT_S, Fleet
-from tests.conftest import FAST, database
+from tests.conftest import FAST, database, run_on
 
 
 @pytest.fixture
@@ -52,7 +53,8 @@ def private_server(scratch: Path | None) -> Iterator[EmbeddedPostgres]:
 @pytest.fixture
 def private_dsn(private_server: EmbeddedPostgres) -> Iterator[str]:
     """The DSN of an empty database on the private server."""
-    with database(private_server) as name:
+    # A held connection would break with the server.
+    with database(partial(run_on, private_server.dsn())) as name:
         yield private_server.dsn(name)
         private_server.thaw()
         private_server.start()

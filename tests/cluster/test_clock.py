@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def server_with_clock(server_clock: Clock, scratch: Path | None) -> Iterator[Emb
 @pytest.fixture
 def dsn(server_with_clock: EmbeddedPostgres, server_clock: Clock) -> Iterator[str]:
     server_clock.set(0)
-    with database(server_with_clock) as name:
+    with database(partial(run_on, server_with_clock.dsn())) as name:
         run_on(server_with_clock.dsn(name), migrate_on)
         yield server_with_clock.dsn(name)
         server_clock.set(0)

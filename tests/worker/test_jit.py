@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +88,12 @@ def server(scratch: Path | None) -> Iterator[embedded.Server]:
             yield running
 
 
-@pytest.fixture(scope="module")
-def template(server: embedded.Server) -> Iterator[str]:
-    """The name of a migrated database on that server."""
-    with database(server) as name:
+@pytest.fixture
+def dsn(server: embedded.Server) -> Iterator[str]:
+    """The DSN of a migrated database on that server."""
+    with database(partial(run_on, server.dsn())) as name:
         run_on(server.dsn(name), migrate_on)
-        yield name
+        yield server.dsn(name)
 
 
 @pytest.fixture(params=["analyzed", "never analyzed"])
