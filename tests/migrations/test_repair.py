@@ -12,6 +12,7 @@ from pg_scheduler.errors import SchemaMismatchError, SchemaMissingError
 from pg_scheduler.migrate import Migration, migrate, shipped_migrations, verify
 from pg_scheduler.migrate.apply import apply
 from pg_scheduler.migrate.plan import table_names
+from tests.migrations.cases import check_each
 from tests.migrations.dump import CHECKED_IN, describe
 from tests.migrations.next_release import NEXT, OF_NEXT_RELEASE
 from tests.support.logs import warnings_of
@@ -69,11 +70,18 @@ async def test_table_names_are_the_tables_of_each_version(
     assert {row["tablename"] for row in rows} == {*table_names(SHIPPED[:version]), "scheduler_migrations"}
 
 
-@pytest.mark.parametrize("dropped", SUBSETS, ids="-".join)
 async def test_migrate_recreates_dropped_tables_and_keeps_the_others(
+    connection: asyncpg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    await check_each(connection, check_dropped_tables, [(caplog, dropped) for dropped in SUBSETS])
+
+
+async def check_dropped_tables(
     connection: asyncpg.Connection, caplog: pytest.LogCaptureFixture, dropped: tuple[str, ...]
 ) -> None:
+    caplog.clear()
     await migrate(connection)
+    await connection.execute(f"TRUNCATE {', '.join(TABLES)}")
     for statement in INSERT_ROWS.values():
         await connection.execute(statement)
     await drop(connection, *dropped)

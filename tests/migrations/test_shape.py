@@ -10,6 +10,7 @@ import pytest
 from pg_scheduler.errors import SchemaMismatchError
 from pg_scheduler.migrate import build_indexes, migrate, shipped_migrations, verify
 from pg_scheduler.migrate.plan import table_names
+from tests.migrations.cases import check_each
 from tests.migrations.dump import CHECKED_IN, describe
 from tests.support.logs import records_of
 
@@ -96,10 +97,11 @@ async def assert_repaired(connection: asyncpg.Connection) -> None:
     assert sorted((await describe(connection, "public")).splitlines()) == sorted(shape.splitlines())
 
 
-@pytest.mark.parametrize(("damage", "part"), PARTS, ids=[part for _, part in PARTS])
-async def test_missing_part_is_named_and_its_remedy_works(
-    connection: asyncpg.Connection, damage: str, part: str
-) -> None:
+async def test_missing_part_is_named_and_its_remedy_works(connection: asyncpg.Connection) -> None:
+    await check_each(connection, check_missing_part, PARTS)
+
+
+async def check_missing_part(connection: asyncpg.Connection, damage: str, part: str) -> None:
     await migrate(connection)
     await connection.execute(damage)
     message = await mismatch(connection)
@@ -128,12 +130,16 @@ async def test_records_that_cannot_be_read_are_restored_after_the_remedy(
     await assert_repaired(connection)
 
 
-@pytest.mark.parametrize("column", [name for table, name, _ in COLUMNS if table == "scheduled_jobs"])
 async def test_dropped_table_is_the_remedy_when_rows_need_the_lost_values(
-    connection: asyncpg.Connection, column: str
+    connection: asyncpg.Connection,
 ) -> None:
+    columns = [(name,) for table, name, _ in COLUMNS if table == "scheduled_jobs"]
+    await check_each(connection, check_lost_values, columns)
+
+
+async def check_lost_values(connection: asyncpg.Connection, column: str) -> None:
     await migrate(connection)
-    await connection.execute(ROWS)
+    await connection.execute(f"TRUNCATE scheduled_jobs; {ROWS}")
     await connection.execute(f"ALTER TABLE scheduled_jobs DROP COLUMN {column}")
     message = await mismatch(connection)
     needs_value = ("scheduled_jobs", column, True) in COLUMNS
