@@ -243,10 +243,12 @@ async def test_concurrent_calls_all_end_when_the_pool_caches_statements_of_share
         asyncpg.create_pool(pgbouncer_dsn, min_size=1, max_size=6) as other,
     ):
         schedulers = [make_scheduler(one), make_scheduler(other)]
-        async with asyncio.timeout(PATIENCE):
-            results = await asyncio.gather(*map(call, range(20)), return_exceptions=True)
-    assert {type(result) for result in results} <= {ConfigurationError, TimeoutError}
-    assert ConfigurationError in map(type, results)
+        kinds = set[type]()
+        while ConfigurationError not in kinds:  # two calls may use each session in turn by chance
+            async with asyncio.timeout(PATIENCE):
+                results = await asyncio.gather(*map(call, range(20)), return_exceptions=True)
+            kinds |= {type(result) for result in results}
+    assert kinds <= {ConfigurationError, TimeoutError}
 
 
 async def test_call_that_waits_for_an_open_transaction_leaves_shared_sessions_clean(
