@@ -20,8 +20,8 @@ if sys.version_info < (3, 11):  # noqa: UP036 - the message addresses users of o
 
 from tools import debian, matrix
 from tools.environment import ROOT, DevError, Environment, call, note
+from tools.suite import CORES, NOT_SLOW, QUICK, parallel
 
-WORKERS = min(4, os.cpu_count() or 1)
 MIN_COVERAGE_PERCENT = 98.4
 """Applied when the whole suite runs; raise it when coverage rises. Commands that run as processes are not
 measured."""
@@ -31,8 +31,10 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
 
   demo     run the demo: a server and two worker processes on one screen, about 20 seconds;
            --dashboard then serves the dashboard on its data until Ctrl-C
-  test     run all checks (lint, types, layers, language, docs, site, package), then pytest with coverage;
-           arguments go to pytest:  dev.py test tests/store        dev.py test -- -k bulk
+  quick    run ruff, the layers, and the tests that need no database: less than a minute
+  test     run all checks (lint, types, layers, language, docs, site, package), then all tests but the slow
+           ones; --slow runs those too, with coverage and without checks. With arguments, run pytest with
+           these and nothing else:  dev.py test tests/store        dev.py test -- -k bulk
   lint     run ruff check and ruff format --check; --fix applies the fixes
   types    run mypy --strict
   docs     write the reference pages from the docstrings, then build the documentation
@@ -120,35 +122,60 @@ def captured(command: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def pytest_arguments(arguments: list[str]) -> list[str]:
-    """Return the arguments for pytest; the whole suite runs in parallel."""
-    return arguments or ["--numprocesses", str(WORKERS), "--dist", "worksteal"]
+def run_steps(steps: dict[str, list[str]]) -> list[str]:
+    """Run the steps and return the names of those that failed."""
+    return [name for name, command in steps.items() if not step(name, command)]
 
 
-def test(environment: Environment, arguments: list[str], *, check: bool) -> int:
-    """Run the checks during downloads and package step, then pytest, whose summary is the last output."""
+def run_pytest(python: str, arguments: list[str], failed: list[str], not_run: str) -> int:
+    """Run pytest, then print which steps before it failed and what did not run."""
+    note("pytest ...")
+    code = call([python, "-m", "pytest", *arguments])
+    if failed:
+        note(f"FAILED before pytest: {', '.join(failed)}")
+    note(f"not run: {not_run}")
+    return code or bool(failed)
+
+
+def quick(python: str, arguments: list[str]) -> int:
+    """Run the checks that take a second, and the tests that wait for nothing."""
+    steps = checks(python)
+    failed = run_steps({name: steps[name] for name in ("lint", "format", "layers")})
+    not_run = "types, language, docs, package and the tests that wait (dev.py test)"
+    return run_pytest(python, [*parallel(), *QUICK, *arguments], failed, not_run)
+
+
+def test(environment: Environment, arguments: list[str], *, slow: bool) -> int:
+    """Run pytest with the arguments; without any, the checks and what is not slow, or the whole suite."""
+    if arguments:
+        tests, not_run = arguments, ["tests that these arguments leave out"]
+    elif slow:
+        coverage = ["--cov", "--cov-report=term", f"--cov-fail-under={MIN_COVERAGE_PERCENT}"]
+        # Slow tests mostly wait, so more of them run at once than there are cores.
+        tests, not_run = [*parallel(2 * CORES), *([] if environment.lowest else coverage)], []
+    else:
+        tests, not_run = [*parallel(), *NOT_SLOW], ["slow tests (dev.py test --slow)"]
+    failed = []
+    if arguments or slow or environment.lowest:  # the linters expect the locked versions
+        debian.fetch(environment.folder / "debian", note)
+        not_run.append("checks (dev.py test)")
+    else:
+        failed = check(environment)
+    return run_pytest(str(environment.python), tests, failed, ", ".join(not_run))
+
+
+def check(environment: Environment) -> list[str]:
+    """Run the checks during downloads and package step; return the names of those that failed."""
     python = str(environment.python)
-    is_whole = check and not arguments
     with ThreadPoolExecutor() as threads:
         downloads = threads.submit(debian.fetch, environment.folder / "debian", note)
-        packaged = threads.submit(captured, package(python, "package", [])) if is_whole else None
-        steps = checks(python) if check else {}
-        failed = [name for name, command in steps.items() if not step(name, command)]
+        packaged = threads.submit(captured, package(python, "package", []))
+        failed = run_steps(checks(python))
         downloads.result()
-        if packaged:
-            done = packaged.result()
-            print(done.stdout, end="", flush=True)
-            note(f"package {'FAILED' if done.returncode else 'ok'}")
-            failed += ["package"] if done.returncode else []
-    coverage = ["--cov", "--cov-report=term", f"--cov-fail-under={MIN_COVERAGE_PERCENT}"] if is_whole else []
-    pytest = [python, "-m", "pytest", *pytest_arguments(arguments), *coverage]
-    if not failed:
-        note("pytest ...")
-        replace_process(pytest)
-    note(f"pytest ... ({', '.join(failed)} FAILED before it)")
-    code = call(pytest)
-    note(f"FAILED before pytest: {', '.join(failed)}")
-    return code or 1
+        done = packaged.result()
+    print(done.stdout, end="", flush=True)
+    note(f"package {'FAILED' if done.returncode else 'ok'}")
+    return [*failed, "package"] if done.returncode else failed
 
 
 def screenshots(environment: Environment, arguments: list[str]) -> int:
@@ -182,7 +209,7 @@ def split(words: list[str]) -> tuple[dict[str, str], list[str]]:
         if word == "--":
             rest += words
             break
-        if word in ("--lowest", "--matrix"):
+        if word in ("--lowest", "--matrix", "--slow"):
             options[word] = ""
         elif name not in ("--python", "--pg"):
             rest.append(word)
@@ -202,7 +229,7 @@ def run_matrix(options: dict[str, str], arguments: list[str]) -> int:
     base.ensure()
     debian.fetch(base.folder / "debian", note)
     os.environ["PG_SCHEDULER_DEBIAN"] = str(base.folder / "debian")
-    return matrix.run_matrix(chosen, base, pytest_arguments(arguments))
+    return matrix.run_matrix(chosen, base, arguments)
 
 
 def main(words: list[str]) -> int:
@@ -230,13 +257,17 @@ def main(words: list[str]) -> int:
         "package": lambda: replace_process(package(python, "package", arguments)),
         "shell": lambda: replace_process([*embedded, *arguments, "--", python, "-m", "asyncio"]),
         "lint": lambda: lint(python, arguments),
-        "test": lambda: test(environment, arguments, check=not lowest),  # linters expect the locked versions
+        "quick": lambda: quick(python, arguments),
+        "test": lambda: test(environment, arguments, slow="--slow" in options),
     }
     if command not in commands:
         raise DevError(f"unknown command {command!r}; commands: {', '.join(sorted(commands))}")
+    for option in ("--matrix", "--slow"):
+        if option in options and command != "test":
+            raise DevError(f"{option} belongs to the command test, not to {command}")
+    if "--slow" in options and ("--matrix" in options or arguments):
+        raise DevError("--slow takes neither --matrix nor arguments: a path selects all of its tests")
     if "--matrix" in options:
-        if command != "test":
-            raise DevError(f"--matrix belongs to the command test, not to {command}")
         return run_matrix(options, arguments)
     environment.ensure()
     if "--pg" in options:

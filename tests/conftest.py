@@ -42,28 +42,45 @@ Admin: TypeAlias = Callable[[Work], None]
 FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "max_wal_size": "256MB"}
 MEMORY = Path("/dev/shm")
 MIN_MEMORY_BYTES = 2 * 2**30
-DEFAULT_TIME_LIMIT_S = 180.0
+SLOW_FOLDERS = ("browser", "cluster")
+SLOW_TIME_LIMIT_S = 300.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each worker begin with tests of the longest time limits, and none end with one."""
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    short = [item for item in items if _time_limit_s(item) <= DEFAULT_TIME_LIMIT_S]
-    long = [item for item in items if _time_limit_s(item) > DEFAULT_TIME_LIMIT_S]
-    long.sort(key=_time_limit_s, reverse=True)
+    """Mark the tests by what they wait for, and let some workers begin with the slow ones."""
+    for item in items:
+        if item.path.parent.name in SLOW_FOLDERS:
+            item.add_marker("slow")
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIME_LIMIT_S))
+        if "scratch" in getattr(item, "fixturenames", ()):  # the folder of every server's data
+            item.add_marker("database")
+    items[:] = spread(items, workers=int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def spread(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Deal the slow tests, which mostly wait, to half of the workers; the others use the processor meanwhile.
+
+    The tests of the longest time limits come first, so that none begins at the end.
+    """
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = [item for item in items if not item.get_closest_marker("slow")]
+    slow.sort(key=_time_limit_s, reverse=True)
+    half = (workers + 1) // 2
     arranged: list[pytest.Item] = []
     for index in range(workers):
         size = (len(items) - len(arranged)) // (workers - index)  # as --dist worksteal divides them
-        first = long[index::workers]
+        first = slow[index::half] if index < half else []
         rest = max(0, size - len(first))
-        arranged += [*first, *short[:rest]]
-        del short[:rest]
-    items[:] = [*arranged, *short]
+        arranged += [*first, *others[:rest]]
+        del others[:rest]
+    return [*arranged, *others]
 
 
 def _time_limit_s(item: pytest.Item) -> float:
     mark = item.get_closest_marker("timeout")
-    return mark.args[0] if mark else DEFAULT_TIME_LIMIT_S
+    assert mark
+    return float(mark.args[0])
 
 
 @contextmanager

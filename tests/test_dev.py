@@ -12,18 +12,20 @@ import textwrap
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 import dev
+from tests.conftest import spread
 from tools import compat, debian, environment, matrix, package
 from tools.environment import ROOT, DevError, Environment
 from tools.matrix import COMBINATIONS, Combination, Result
+from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, parallel
 
 COMMANDS = {
     *("bench", "build", "chaos", "compat", "demo", "docs"),
-    *("lint", "package", "picture", "scale", "screenshots", "shell", "test", "types"),
+    *("lint", "package", "picture", "quick", "scale", "screenshots", "shell", "test", "types"),
 }
 
 
@@ -61,8 +63,8 @@ class TestCommandLine:
         assert "\nhelp:\n\t@python3 dev.py\n" in makefile
 
     def test_dev_py_parses_with_python_3_7_syntax(self) -> None:
-        for name in ("dev.py", "tools/debian.py", "tools/environment.py", "tools/matrix.py"):
-            ast.parse((ROOT / name).read_text(), feature_version=(3, 7))
+        for name in ("dev", "tools/debian", "tools/environment", "tools/matrix", "tools/suite"):
+            ast.parse((ROOT / f"{name}.py").read_text(), feature_version=(3, 7))
 
     def test_dev_py_starts_with_the_standard_library_only(self) -> None:
         command = [sys.executable, "-S", str(ROOT / "dev.py"), "help"]
@@ -77,6 +79,7 @@ class TestCommandLine:
             (["--python=python3.13", "test"], {"--python": "python3.13"}, ["test"]),
             (["test", "--", "--pg", "for pytest"], {}, ["test", "--pg", "for pytest"]),
             (["test", "--matrix", "--", "-k", "smoke"], {"--matrix": ""}, ["test", "-k", "smoke"]),
+            (["test", "--slow"], {"--slow": ""}, ["test"]),
         ],
     )
     def test_dev_py_separates_its_options_from_the_arguments(
@@ -88,60 +91,91 @@ class TestCommandLine:
         with pytest.raises(DevError, match="--pg needs a value"):
             dev.split(["test", "--pg"])
 
-    def test_dev_py_rejects_matrix_options_for_another_command(self) -> None:
-        with pytest.raises(DevError, match="--matrix belongs to the command test, not to lint"):
-            dev.main(["lint", "--matrix"])
+    @pytest.mark.parametrize("option", ["--matrix", "--slow"])
+    def test_dev_py_rejects_options_of_test_for_another_command(self, option: str) -> None:
+        with pytest.raises(DevError, match=f"{option} belongs to the command test, not to lint"):
+            dev.main(["lint", option])
+
+    @pytest.mark.parametrize("words", [["tests/store"], ["--matrix"]])
+    def test_dev_py_rejects_other_selections_beside_slow(self, words: list[str]) -> None:
+        with pytest.raises(DevError, match="--slow takes neither --matrix nor arguments"):
+            dev.main(["test", "--slow", *words])
 
 
-class TestWholeRun:
+class TestRuns:
     @pytest.fixture(autouse=True)
-    def _without_tools(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(dev, "checks", lambda _: {})
-        monkeypatch.setattr(dev, "call", lambda _: 0)
-        monkeypatch.setattr(dev, "replace_process", lambda _: sys.exit(0))
-        monkeypatch.setattr(debian, "fetch", lambda *_: None)
+    def called(self, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+        """Return the commands that dev.py would run."""
+        called: list[list[str]] = []
 
-    def test_run_ends_with_pytest_when_the_package_step_passes(
-        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-    ) -> None:
+        def call(command: list[str]) -> int:
+            called.append(command[1:])
+            return 0
+
+        monkeypatch.setattr(dev, "call", call)
+        monkeypatch.setattr(dev, "checks", lambda _: {name: [name] for name in ("lint", "format", "layers")})
         monkeypatch.setattr(dev, "package", lambda *_: [sys.executable, "-c", "print('built')"])
-        with pytest.raises(SystemExit, match="0"):
-            dev.test(Environment(), [], check=True)
-        shown = capfd.readouterr()
-        assert (shown.out, shown.err) == ("built\n", "dev.py: package ok\ndev.py: pytest ...\n")
+        monkeypatch.setattr(debian, "fetch", lambda *_: None)
+        monkeypatch.setattr(Environment, "ensure", lambda _: None)
+        return called
+
+    @pytest.mark.parametrize(
+        ("words", "steps", "tests", "not_run"),
+        [
+            (["quick"], 3, [*parallel(), *QUICK], "types, language, docs, package and the tests that wait"),
+            (["test"], 3, [*parallel(), *NOT_SLOW], "slow tests (dev.py test --slow)"),
+            (["test", "tests/store"], 0, ["tests/store"], "tests that these arguments leave out, checks"),
+            (["test", "--lowest"], 0, [*parallel(), *NOT_SLOW], "slow tests (dev.py test --slow), checks"),
+            (["test", "--lowest", "--slow"], 0, parallel(2 * CORES), "checks (dev.py test)"),
+        ],
+    )
+    def test_command_runs_its_checks_and_tests_and_ends_with_what_it_did_not_run(
+        self,
+        words: list[str],
+        *,
+        steps: int,
+        tests: list[str],
+        not_run: str,
+        called: list[list[str]],
+        capfd: pytest.CaptureFixture[str],
+    ) -> None:
+        assert dev.main(words) == 0
+        assert called == [[]] * steps + [["-m", "pytest", *tests]]
+        assert capfd.readouterr().err.splitlines()[-1].startswith(f"dev.py: not run: {not_run}")
+
+    def test_slow_run_measures_the_coverage_of_the_whole_suite(self, called: list[list[str]]) -> None:
+        assert dev.main(["test", "--slow"]) == 0
+        [[*_, coverage, _, threshold]] = called
+        assert (coverage, threshold) == ("--cov", f"--cov-fail-under={dev.MIN_COVERAGE_PERCENT}")
+        assert "slow" not in called[0]
 
     def test_run_fails_after_pytest_when_the_package_step_failed(
         self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         program = "raise SystemExit('no wheel')"
         monkeypatch.setattr(dev, "package", lambda *_: [sys.executable, "-c", program])
-        assert dev.test(Environment(), [], check=True) == 1
+        assert dev.main(["test"]) == 1
         shown = capfd.readouterr()
         assert shown.out == "no wheel\n"
-        assert shown.err.endswith("dev.py: FAILED before pytest: package\n")
+        assert "dev.py: FAILED before pytest: package\n" in shown.err
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_each_worker_begins_with_tests_of_the_longest_time_limits(
-    workers: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_slow_tests_begin_first_on_half_of_the_workers(workers: int) -> None:
     class Item(NamedTuple):
         limit: int | None
 
         def get_closest_marker(self, name: str) -> pytest.Mark | None:
-            return getattr(pytest.mark, name)(self.limit).mark if self.limit else None
+            marks = {"slow": pytest.mark.slow, "timeout": pytest.mark.timeout(self.limit)}
+            return marks[name].mark if self.limit else None
 
-    items: list[Any] = [Item(limit) for limit in (None, 90, 5, 300, None, 120, None, 60, None, 90, None)]
-    expected = {
-        1: [[300, 120, 90, 90, None, 5, None, None, 60, None, None]],
-        2: [[300, 90, None, 5, None], [120, 90, None, 60, None, None]],
-        3: [[300, 90, None], [120, 5, None, None], [90, 60, None, None]],
+    items: list[Any] = [Item(limit) for limit in (None, 90, 300, None, 120, None, None, 60, *[None] * 4)]
+    expected: dict[int, list[list[int | None]]] = {
+        1: [[300, 120, 90, 60, *[None] * 8]],
+        2: [[300, 120, 90, 60, None, None], [None] * 6],
+        4: [[300, 90, None], [120, 60, None], [None] * 3, [None] * 3],
     }
-    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", str(workers))
-    for plugin in request.config.pluginmanager.get_plugins():
-        if Path(getattr(plugin, "__file__", None) or "/") == ROOT / "tests" / "conftest.py":
-            plugin.pytest_collection_modifyitems(items)
-    limits = [item.limit for item in items]
+    limits = [item.limit for item in cast("list[Item]", spread(items, workers))]
     assert limits == [limit for part in expected[workers] for limit in part]
 
 
@@ -304,6 +338,23 @@ class TestMatrix:
             for postgres, status in zip(["14", "15"], statuses, strict=True)
         ]
 
+    def test_matrix_runs_most_tests_at_its_corners_only_unless_arguments_select_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tests: list[list[str]] = []
+
+        def run_one(_combination: Combination, _base: Environment, pytest: list[str]) -> Result:
+            tests.append(pytest)
+            return Result("passed", "")
+
+        monkeypatch.setattr(matrix, "run_one", run_one)
+        matrix.run_matrix(COMBINATIONS, Environment(), [])
+        assert tests.count([*parallel(), *NOT_SLOW]) == 4 + 1
+        assert tests.count([*parallel(), *BY_VERSION]) == 16
+        tests.clear()
+        matrix.run_matrix(COMBINATIONS[:2], Environment(), ["-k", "bulk"])
+        assert tests == [["-k", "bulk"]] * 2
+
     def test_matrix_reports_a_missing_interpreter_as_absent(self) -> None:
         result = matrix.run_one(Combination("3.99", "14"), Environment(), [])
         assert result == Result("absent", "no python3.99 on PATH, in pyenv or in uv")
@@ -339,6 +390,7 @@ class TestPackage:
         assert not [name for name in names if not name.startswith("pg_scheduler")]
 
 
+@pytest.mark.slow
 class TestCompat:
     INI = "[pytest]\ntestpaths = tests/unit tests/integration\nasyncio_mode = auto\n"
     CONFTEST = """

@@ -18,6 +18,8 @@ from pg_scheduler import embedded
 from pg_scheduler.embedded import EmbeddedError, EmbeddedPostgres, ExternalPostgres, binaries
 from pg_scheduler.embedded.__main__ import main
 
+pytestmark = pytest.mark.slow
+
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run the server as another user")
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG exists only on Linux")
 FAST = {"fsync": "off"}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.environment import DevError, Environment, call, note
+from tools.suite import BY_VERSION, NOT_SLOW, parallel
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 POSTGRES = ("14", "15", "16", "17", "18")
@@ -23,6 +24,11 @@ class Combination:
     python: str
     postgres: str
     lowest: bool = False
+
+    @property
+    def is_corner(self) -> bool:
+        """Whether each version is the oldest or the newest."""
+        return self.python in (PYTHONS[0], PYTHONS[-1]) and self.postgres in (POSTGRES[0], POSTGRES[-1])
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,10 @@ def find_python(version: str) -> str | None:
 
 
 def run_matrix(combinations: Sequence[Combination], base: Environment, pytest: list[str]) -> int:
-    """Run the suite for each combination, print a table of the results and return the exit code.
+    """Run pytest for each combination, print a table of the results and return the exit code.
+
+    Without arguments for pytest, the corners of the matrix run all tests that are not slow, and the other
+    combinations those that depend on versions most.
 
     A combination whose interpreter or server is not available is reported as absent and does not fail the
     matrix. A matrix without any run fails.
@@ -89,7 +98,8 @@ def run_matrix(combinations: Sequence[Combination], base: Environment, pytest: l
     results = {}
     for combination in combinations:
         note(f"matrix: {describe(combination)} ...")
-        results[combination] = result = run_one(combination, base, pytest)
+        tests = NOT_SLOW if combination.is_corner else BY_VERSION
+        results[combination] = result = run_one(combination, base, pytest or [*parallel(), *tests])
         note(f"matrix: {describe(combination)}: {result.status}, {result.detail}")
     print(table(results), flush=True)
     states = {result.status for result in results.values()}
@@ -97,7 +107,7 @@ def run_matrix(combinations: Sequence[Combination], base: Environment, pytest: l
 
 
 def run_one(combination: Combination, base: Environment, pytest: list[str]) -> Result:
-    """Run the suite for one combination, in an environment of its own."""
+    """Run pytest for one combination, in an environment of its own."""
     python = find_python(combination.python)
     if python is None:
         return Result("absent", f"no python{combination.python} on PATH, in pyenv or in uv")

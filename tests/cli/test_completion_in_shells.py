@@ -26,6 +26,8 @@ from tests.docs.snippets import ROOT
 from tests.support.debian import program, required
 from tests.support.worker import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 PROMPT = b"READY> "
 KEYS = """
 PS1='READY> '

@@ -30,6 +30,8 @@ from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 JOBS = "tests.cli.worker_jobs"
 HELD = 2500
 """Connections to the ports of a worker."""

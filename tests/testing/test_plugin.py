@@ -15,6 +15,8 @@ import pytest
 from pg_scheduler import embedded
 from tests.docs.snippets import ROOT
 
+pytestmark = pytest.mark.slow
+
 OWN_PLUGIN = ("-p", "no:pg_scheduler", "-p", "pg_scheduler.testing.plugin")
 
 USER_TESTS = """

@@ -8,12 +8,15 @@ import sys
 from datetime import timedelta
 
 import asyncpg
+import pytest
 
 from pg_scheduler.store.store import Store
 from tests.support.parts import Parts
 from tests.support.store import new_schedule
 from tests.support.worker import PATIENCE, now
 from tests.worker.planner_process import work
+
+pytestmark = pytest.mark.slow
 
 MOST_STATEMENTS = 60
 

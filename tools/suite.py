@@ -1,0 +1,22 @@
+"""The parts of the test suite, as arguments for pytest. Standard library only.
+
+``tests/conftest.py`` marks each test by what it waits for.
+"""
+
+import os
+
+CORES = min(4, os.cpu_count() or 1)
+
+QUICK = ["-m", "not database and not slow"]
+"""The tests that wait for nothing."""
+
+NOT_SLOW = ["-m", "not slow"]
+"""All but the tests in real time, of several processes, or in a browser."""
+
+BY_VERSION = ["tests/unit", "tests/store", "tests/migrations"]
+"""What the versions of Python and PostgreSQL affect most."""
+
+
+def parallel(workers: int = CORES) -> list[str]:
+    """Return the arguments that distribute the tests to so many processes."""
+    return ["--numprocesses", str(workers), "--dist", "worksteal"]
