@@ -37,8 +37,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
            these and nothing else:  dev.py test tests/store        dev.py test -- -k bulk
   lint     run ruff check and ruff format --check; --fix applies the fixes
   types    run mypy --strict
-  docs     write the reference pages from the docstrings, then build the documentation
-           into docs/_build/html; warnings are errors, and so is a file of another site
+  docs     build the documentation into docs/_build/html; warnings are errors, and so is
+           a file of another site
   build    build wheel and sdist into dist/; --tag v1.2.3 also checks version and changelog
   package  build, then test the wheel in an empty environment and the tests of the sdist
   bench    run the benchmarks
@@ -96,9 +96,8 @@ def site(python: str) -> list[str]:
 
 
 def docs(python: str, arguments: list[str]) -> int:
-    """Write the reference pages, then build the documentation and check what it loads."""
-    build = [*sphinx(python), *arguments]
-    return call([python, "-m", "tools.reference"]) or call(build) or call(site(python))
+    """Build the documentation and check what it loads."""
+    return call([*sphinx(python), *arguments]) or call(site(python))
 
 
 def package(python: str, action: str, arguments: list[str]) -> list[str]:

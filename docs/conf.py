@@ -9,7 +9,7 @@ author = "The pg_scheduler authors"
 project_copyright = author
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx_copybutton"]
+extensions = ["myst_parser", "sphinx_copybutton", "tools.reference.extension"]
 exclude_patterns = ["_build"]
 
 html_theme = "furo"

@@ -6,7 +6,7 @@ functions run in that event loop too. Signatures stay, except for ``connection=`
 connection of another one.
 
 `SyncScheduler` and the Scheduler that jobs in threads see are derived. Type checkers read
-``sync/methods.pyi``, which ``python -m tools.reference`` writes.
+``sync/methods.pyi``, which ``python -m tools.reference.stub`` writes.
 """
 
 from __future__ import annotations

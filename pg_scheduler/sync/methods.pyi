@@ -1,4 +1,4 @@
-"""The blocking methods of `SyncScheduler`, for type checkers; written by ``python -m tools.reference``."""
+"""The blocking methods of `SyncScheduler`, for type checkers; made by ``python -m tools.reference.stub``."""
 
 import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence

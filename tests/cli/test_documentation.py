@@ -15,9 +15,10 @@ from pg_scheduler.cli.main import app
 from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.migrate import shipped_migrations
 from tests.docs.snippets import ROOT
+from tools.reference.commands import COMMENT, with_commands
 
 PAGE = (ROOT / "docs" / "operations" / "cli.md").read_text(encoding="utf-8")
-REFERENCE = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+REFERENCE = with_commands(COMMENT)
 EXAMPLES = [
     part
     for line in re.findall(r"^(?:\$ )?(pg-scheduler .*)$", PAGE, re.MULTILINE)

@@ -10,8 +10,7 @@ any other treatment; it is visible in the source and not on the built page.
     The block is a complete file; the test named in ``test_files.py`` runs it.
 
 ``sql`` blocks are run too, with the schema's tables in the search path. ``<!-- snippet: file worker.sql -->``
-works for them likewise. The generated parts of the reference pages are not snippets: the examples in them are
-run by ``test_docstrings.py`` and ``test_reference.py``.
+works for them likewise. ``test_docstrings.py`` and ``test_reference.py`` run the examples in docstrings.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-
-from tools.reference.pages import PART
 
 __all__ = ["PAGES", "ROOT", "RUN", "Snippet", "page_id", "run_python", "snippets_of"]
 
@@ -74,8 +71,7 @@ def snippets_of(page: Path) -> list[Snippet]:
     """Return the fenced blocks of a page but Sphinx's directives; reject unknown markers and languages."""
     found = []
     marker: re.Match[str] | None = None
-    text = PART.sub(lambda part: "\n" * part[0].count("\n"), page.read_text(encoding="utf-8"))
-    lines = iter(enumerate(text.splitlines(), 1))
+    lines = iter(enumerate(page.read_text(encoding="utf-8").splitlines(), 1))
     for number, line in lines:
         place = f"{page_id(page)}:{number}"
         opening = _FENCE.match(line)

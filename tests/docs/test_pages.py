@@ -10,11 +10,14 @@ import pytest
 from tests.docs.snippets import PAGES, ROOT, Snippet, page_id, snippets_of
 from tools.readme import make_links_absolute
 
+SITE = "https://pg-scheduler.github.io/pg-scheduler"
+
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=page_id)
 def test_links_of_top_level_pages_lead_to_files(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
-        assert target.startswith("https://") or (page.parent / target).exists(), target
+        file = re.sub(rf"{SITE}/(.+)\.html", r"docs/\1.md", target)
+        assert file.startswith("https://") or (page.parent / file).exists(), target
 
 
 @pytest.mark.parametrize(("version", "tag"), [("1.0.0", "v1.0.0"), ("1.1.0.dev0", "main")])

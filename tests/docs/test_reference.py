@@ -1,4 +1,4 @@
-"""The reference pages: they describe every public name, and equal what the docstrings generate."""
+"""The reference pages describe every public name, and the examples in docstrings run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import re
 import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -25,14 +24,17 @@ from pg_scheduler.migrate import migrate
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler
 from tests.docs.snippets import PAGES, Snippet, page_id, run_python
-from tools.reference import __main__ as command
 from tools.reference.docstrings import parse_docstring
-from tools.reference.pages import PART, parts, rendered
+from tools.reference.extension import PAGES as FOLDER
+from tools.reference.extension import complete_reference
+from tools.reference.pages import GENERATED, complete, parts
 from tools.reference.source import PUBLIC_MODULES, find, public_names
 
-REFERENCE = {page: page.read_text(encoding="utf-8") for page in sorted(command.PAGES.glob("*.md"))}
+SITE = "https://pg-scheduler.github.io/pg-scheduler/reference"
+SOURCES = {page: page.read_text(encoding="utf-8") for page in sorted(FOLDER.glob("*.md"))}
+REFERENCE = complete_reference()
 DESCRIBED = Counter(
-    (part.module, name) for text in REFERENCE.values() for part in parts(text) for name in part.names
+    (part.module, name) for text in SOURCES.values() for part in parts(text) for name in part.names
 )
 NOT_FOR_USERS = {
     "pg_scheduler": {"__version__"},
@@ -41,23 +43,19 @@ NOT_FOR_USERS = {
 }
 
 
-@cache
-def generated() -> dict[Path, str]:
-    return rendered(REFERENCE)
+def test_source_of_a_reference_page_leads_to_the_site() -> None:
+    """The file alone, as a code host shows it, is not the page."""
+    for page, text in SOURCES.items():
+        assert f"\n% The complete page is on the site: {SITE}/{page.stem}.html\n" in text
 
 
-@pytest.mark.parametrize("page", REFERENCE, ids=page_id)
-def test_reference_page_equals_what_the_docstrings_generate(page: Path) -> None:
-    assert generated()[page] == REFERENCE[page], f"stale: run {command.COMMAND}"
-
-
-@pytest.mark.parametrize("module", PUBLIC_MODULES)
-def test_reference_describes_every_public_name_of_a_module_once(module: str) -> None:
-    names = set(public_names(module)) - NOT_FOR_USERS.get(module, set())
-    if module == "pg_scheduler":  # the errors have a page of their own
-        names -= set(public_names("pg_scheduler.errors"))
-    assert {name: DESCRIBED[module, name] for name in names} == dict.fromkeys(names, 1)
-    assert {name for described, name in DESCRIBED if described == module} == names
+def test_reference_describes_every_public_name_of_a_module_once() -> None:
+    for module in PUBLIC_MODULES:
+        names = set(public_names(module)) - NOT_FOR_USERS.get(module, set())
+        if module == "pg_scheduler":  # the errors have a page of their own
+            names -= set(public_names("pg_scheduler.errors"))
+        assert {name: DESCRIBED[module, name] for name in names} == dict.fromkeys(names, 1)
+        assert {name for described, name in DESCRIBED if described == module} == names
 
 
 def test_reference_describes_every_public_method_and_property() -> None:
@@ -140,7 +138,7 @@ def test_pages_have_no_directive_that_hides_content() -> None:
 
 def test_reference_contains_no_unconverted_docstring_markup() -> None:
     for page, text in REFERENCE.items():
-        for part in PART.finditer(text):
+        for part in GENERATED.finditer(text):
             prose = re.sub(r"^```.*?^```$", "", part["text"], flags=re.MULTILINE | re.DOTALL)
             assert not re.search(r"``|::|:\w+:`|^(Args|Returns|Raises|Attributes|Example):", prose), page
 
@@ -148,43 +146,25 @@ def test_reference_contains_no_unconverted_docstring_markup() -> None:
 @pytest.mark.parametrize(
     ("page", "text"),
     [
-        ("config.md", "    min_interval: float = 0.05\n"),  # without Annotated
-        ("config.md", "    _: KW_ONLY\n    expired: VacuumPolicy = VacuumPolicy.after_days(7)\n"),
-        ("errors.md", "class PayloadError(SchedulerError, TypeError, ValueError)\n"),
-        ("scheduler.md", "    retry_policy: RetryPolicy = RetryPolicy(),\n"),  # not the name of the constant
-        ("scheduler.md", ") -> Callable[[F], F]\n"),  # the second overload of register()
-        ("scheduler.md", "- `LEASE_DURATION: float = 60`: "),
-        ("scheduler.md", "- `is_running: bool`: "),
-        ("scheduler.md", "- `tasks: Tasks`: "),  # a cached property
+        ("config", "    min_interval: float = 0.05\n"),  # without Annotated
+        ("config", "    _: KW_ONLY\n    expired: VacuumPolicy = VacuumPolicy.after_days(7)\n"),
+        ("errors", "class PayloadError(SchedulerError, TypeError, ValueError)\n"),
+        ("scheduler", "    retry_policy: RetryPolicy = RetryPolicy(),\n"),  # not the name of the constant
+        ("scheduler", ") -> Callable[[F], F]\n"),  # the second overload of register()
+        ("scheduler", "- `LEASE_DURATION: float = 60`: "),
+        ("scheduler", "- `is_running: bool`: "),
+        ("scheduler", "- `tasks: Tasks`: "),  # a cached property
         (
-            "scheduler.md",
+            "scheduler",
             "| [`get_vacuum_stats()`](#get_vacuum_stats) | ",
         ),  # from a base class that is not public
-        ("values.md", "    kwargs: dict[str, Any] = {}\n"),
-        ("values.md", "@classmethod\ndef from_db_value(db_value: int) -> JobPriority\n"),
-        ("values.md", '    CRITICAL = "critical"\n'),
+        ("values", "    kwargs: dict[str, Any] = {}\n"),
+        ("values", "@classmethod\ndef from_db_value(db_value: int) -> JobPriority\n"),
+        ("values", '    CRITICAL = "critical"\n'),
     ],
 )
 def test_reference_renders_signatures_defaults_and_attributes(page: str, text: str) -> None:
-    assert text in REFERENCE[command.PAGES / page]
-
-
-def test_reference_check_reports_a_stale_page_until_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# Title\n\n<!-- reference: pg_scheduler JobCounts -->\nold\n<!-- end -->\n\nBy hand.\n")
-    monkeypatch.setattr(command, "PAGES", tmp_path)
-    monkeypatch.setattr(command, "ROOT", tmp_path)
-    assert command.main(["--check"]) == 1
-    assert capsys.readouterr().out == "page.md is stale: run python -m tools.reference\n"
-    assert "old" in page.read_text()
-    assert command.main([]) == 0
-    text = page.read_text()
-    assert "old" not in text
-    assert "## `JobCounts`\n" in text
-    assert text.endswith("<!-- end -->\n\nBy hand.\n")
-    assert command.main(["--check"]) == 0
+    assert text in REFERENCE[f"reference/{page}"]
 
 
 DATACLASSES = {
@@ -267,4 +247,4 @@ def test_docstring_parser_raises_when_a_parameter_has_no_description() -> None:
 
 def test_reference_raises_when_a_module_does_not_define_the_name() -> None:
     with pytest.raises(LookupError, match="pg_scheduler does not define 'Nothing'"):
-        rendered({Path("page.md"): "<!-- reference: pg_scheduler Nothing -->\n<!-- end -->\n"})
+        complete({Path("page.md"): "<!-- reference: pg_scheduler Nothing -->\n"})

@@ -18,9 +18,8 @@ from pg_scheduler.blocking import Blocking, derive, members_of
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.sync.portal import Portal
 from tests.support.facets import Face
-from tools.reference.__main__ import COMMAND
 from tools.reference.source import find
-from tools.reference.stub import STUB, stub
+from tools.reference.stub import COMMAND, STUB, stub
 
 OWN = {"close"}
 """Members of SyncScheduler that Scheduler lacks."""

@@ -1,28 +1,19 @@
-"""The reference of the command line, from the commands as Typer runs them.
-
-A page has it between two comments::
-
-    <!-- commands -->
-    ...
-    <!-- end -->
-"""
+"""The reference of the command line, from the commands as Typer runs them."""
 
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
 PROGRAM: Final = "pg-scheduler"
-LINE_LENGTH: Final = 120
-
-_PART: Final = re.compile(r"^<!-- commands -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+COMMENT: Final = "<!-- commands -->"
+"""A page has the reference of the command line in the place of this comment."""
 
 
 def with_commands(page: str) -> str:
-    """Return a page with its reference of the command line renewed, if it has one."""
-    return _PART.sub(lambda _: f"<!-- commands -->\n\n{_commands()}\n\n<!-- end -->", page)
+    """Return a page with the reference of the command line, if it has the comment for it."""
+    return page.replace(COMMENT, _commands()) if COMMENT in page else page
 
 
 def _commands() -> str:
@@ -37,7 +28,7 @@ def _commands() -> str:
         context = typer.Context(command, info_name=name, parent=parent)
         path = context.command_path
         yield f"{'##' if parent is None or parent.parent is None else '###'} `{_shown(path)}`"
-        yield "\n\n".join(textwrap.fill(_plain(each), LINE_LENGTH) for each in command.help.split("\n\n"))
+        yield "\n\n".join(_plain(each) for each in command.help.split("\n\n"))
         yield f"`{' '.join([path, *command.collect_usage_pieces(context)])}`"
         own = [each for each in command.params if parent is None or each.name not in settings]
         records = [each.get_help_record(context) for each in own]

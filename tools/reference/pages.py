@@ -1,11 +1,9 @@
-"""The reference pages: hand-written prose, and generated parts between two comments.
+"""The reference pages: hand-written prose, and comments in whose place generated parts are put.
 
-The first comment of a part names a module and some of its public names; without names, the part is the
-docstring of the module::
+A comment names a module and some of its public names; without names, it stands for the docstring of the
+module::
 
     <!-- reference: pg_scheduler.events JobStarted JobCompleted -->
-    ...
-    <!-- end -->
 
 The headings of a part are one level below the heading above it.
 """
@@ -25,15 +23,14 @@ from tools.reference.commands import with_commands
 from tools.reference.docstrings import Docstring, parse_docstring
 from tools.reference.source import Definition, Function, find, module_docstring
 
-LINE_LENGTH = 120
 MIN_METHODS_FOR_A_TABLE = 4
 PROPERTIES = {"property", "cached_property"}
 FACE = "Scheduler"
 """The class whose methods are mentioned without it."""
 
-PART: Final = re.compile(
-    r"^<!-- reference: (?P<what>[\w.\s]+?) -->\n(?P<text>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL
-)
+_COMMENT = re.compile(r"^<!-- reference: (?P<what>[\w.\s]+?) -->$", re.MULTILINE)
+GENERATED: Final = re.compile(r"^<!-- generated -->$(?P<text>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
+"""A generated part of a complete page."""
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 _MENTION = re.compile(r"`(?P<code>[\w.]+(?:\(\))?)`|(?<![\w`.])(?P<bare>(?:[A-Z][a-z]+){2,})(?![\w`(]|\.\w)")
@@ -62,12 +59,12 @@ class Part:
 
 def parts(text: str) -> list[Part]:
     """Return the generated parts of a page."""
-    found = [match["what"].split() for match in PART.finditer(text)]
+    found = [match["what"].split() for match in _COMMENT.finditer(text)]
     return [Part(module, tuple(names)) for module, *names in found]
 
 
-def rendered(pages: Mapping[Path, str]) -> dict[Path, str]:
-    """Return the pages with their generated parts renewed.
+def complete(pages: Mapping[Path, str]) -> dict[Path, str]:
+    """Return the pages with their generated parts.
 
     Raises:
         ValueError: A docstring cannot be read.
@@ -80,7 +77,7 @@ def rendered(pages: Mapping[Path, str]) -> dict[Path, str]:
 
 def _targets(page: Path, text: str) -> Iterator[tuple[str, Target]]:
     """Yield what the generated headings describe, with the page and the anchor."""
-    generated = [match.span() for match in PART.finditer(text)]
+    generated = [match.span() for match in GENERATED.finditer(text)]
     counts: Counter[str] = Counter()
     owner, owner_level = "", 0
     for match in _HEADING.finditer(_FENCE.sub(lambda fence: " " * len(fence[0]), text)):
@@ -115,19 +112,19 @@ class Renderer:
         self._linked: set[str] = set()  # in the section that is being written
 
     def render(self, text: str) -> str:
-        """Return the page with its generated parts renewed."""
-        return PART.sub(lambda match: self._part(match, text[: match.start()]), text)
+        """Return the page with its generated parts."""
+        return _COMMENT.sub(lambda match: self._part(match, text[: match.start()]), text)
 
     def _part(self, match: re.Match[str], before: str) -> str:
         module, *names = match["what"].split()
-        above = _HEADING.findall(_FENCE.sub("", PART.sub("", before)))
+        above = _HEADING.findall(_FENCE.sub("", before))
         heading = "#" * (len(above[-1][0]) + 1 if above else 1)
         self._begin("")
         if names:
             body = "\n\n".join(self._definition(find(module, name), name, heading) for name in names)
         else:
             body = self._docstring(module_docstring(module))
-        return f"<!-- reference: {match['what']} -->\n\n{body}\n\n<!-- end -->"
+        return f"<!-- generated -->\n\n{body}\n\n<!-- end -->"
 
     def _begin(self, name: str) -> None:
         self._linked = {name}
@@ -214,7 +211,7 @@ class Renderer:
         return "\n\n".join(filter(None, [self._prose(doc.text), *named]))
 
     def _list(self, items: Mapping[str, str]) -> str:
-        return "\n".join(_wrap(self._inline(f"`{name}`: {text}"), "- ") for name, text in items.items())
+        return "\n".join(f"- {self._inline(f'`{name}`: {text}')}" for name, text in items.items())
 
     def _prose(self, text: str) -> str:
         """Return reStructuredText as Markdown: paragraphs, lists and literal blocks."""
@@ -226,9 +223,9 @@ class Renderer:
             plain = re.sub(r"\s*^::$", "", paragraph, flags=re.MULTILINE)
             first, *items = re.split(r"^[*-] ", re.sub(r"::$", ":", plain), flags=re.MULTILINE)
             if first.strip():
-                found.append(_wrap(self._inline(first)))
+                found.append(self._inline(first))
             if items:
-                found.append("\n".join(_wrap(self._inline(item), "- ") for item in items))
+                found.append("\n".join(f"- {self._inline(item)}" for item in items))
         return "\n\n".join(found)
 
     def _inline(self, text: str) -> str:
@@ -273,17 +270,6 @@ def _paragraphs(text: str) -> Iterator[str]:
         collected = paragraph
     if collected:
         yield collected
-
-
-def _wrap(text: str, bullet: str = "") -> str:
-    return textwrap.fill(
-        text,
-        LINE_LENGTH,
-        initial_indent=bullet,
-        subsequent_indent=" " * len(bullet),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _python(text: str) -> str:

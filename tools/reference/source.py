@@ -65,12 +65,6 @@ def _tree(module: str) -> ast.Module:
     return ast.parse(_text(module))
 
 
-def forget_files() -> None:
-    """Read every file again."""
-    for cached in (_file, _text, _lines, _tree, public_names):
-        cached.cache_clear()
-
-
 def module_docstring(module: str) -> Docstring:
     """Return the docstring of a module."""
     return parse_docstring(ast.get_docstring(_tree(module)))

@@ -1,4 +1,6 @@
-"""The type stub of the blocking methods, written from the signatures of `Scheduler`.
+"""Write the type stub of the blocking methods from the signatures of `Scheduler`.
+
+Run ``python -m tools.reference.stub`` after a change of a signature or docstring of `Scheduler`.
 
 A type checker cannot follow members that are derived when the package is imported, and ``ParamSpec`` cannot
 remove ``connection=`` from a signature. The stub is complete: it has the parameters, their defaults and the
@@ -20,12 +22,13 @@ from typing import Final
 from tools.environment import ROOT
 from tools.reference.source import Definition, Function, find, import_of, type_variable
 
+COMMAND: Final = "python -m tools.reference.stub"
 STUB: Final = ROOT / "pg_scheduler" / "sync" / "methods.pyi"
 LEFT_OUT: Final = "connection"
 DERIVE: Final = "pg_scheduler.blocking"
 
 HEADER: Final = '''\
-"""The blocking methods of `SyncScheduler`, for type checkers; written by ``python -m tools.reference``."""
+"""The blocking methods of `SyncScheduler`, for type checkers; made by ``python -m tools.reference.stub``."""
 
 {imports}
 
@@ -223,3 +226,7 @@ def _name(node: ast.stmt) -> str | None:
 def _quoted(doc: str) -> str:
     end = "\n" if "\n" in doc else ""
     return textwrap.indent(f'"""{doc}{end}"""', "        ")
+
+
+if __name__ == "__main__":
+    STUB.write_text(stub(), encoding="utf-8")

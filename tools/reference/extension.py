@@ -1,0 +1,35 @@
+"""The Sphinx extension that completes the reference pages when the documentation is built.
+
+The files in ``docs/reference`` hold the prose. Their comments name the parts that come from signatures,
+docstrings and commands; `tools.reference.pages` describes the form.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tools.environment import ROOT
+from tools.reference.pages import complete
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+PAGES = ROOT / "docs" / "reference"
+
+
+def complete_reference() -> dict[str, str]:
+    """Return the text of each reference page, by the name that Sphinx gives it."""
+    pages = {page: page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md"))}
+    return {f"{PAGES.name}/{page.stem}": text for page, text in complete(pages).items()}
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Let Sphinx read the complete pages, at each build, since any docstring may have changed."""
+    pages = complete_reference()
+
+    def complete_source(_: Sphinx, page: str, source: list[str]) -> None:
+        source[0] = pages.get(page, source[0])
+
+    app.connect("env-get-outdated", lambda *_: list(pages))
+    app.connect("source-read", complete_source)
+    return {"parallel_read_safe": True}
