@@ -51,14 +51,6 @@ def test_page_names_existing_files(page: str) -> None:
     assert [path for path in paths if not any((folder / path).exists() for folder in folders)] == []
 
 
-def test_architecture_names_every_module_with_a_duty() -> None:
-    text = (ROOT / "docs/development/architecture.md").read_text(encoding="utf-8")
-    package = ROOT / "pg_scheduler"
-    modules = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
-    duties = {path for path in modules if not path.endswith(("__init__.py", "__main__.py", "version.py"))}
-    assert {path for path in duties if f"`{path}`" not in text} == set()
-
-
 def test_logging_lists_the_log_level_of_every_event_once() -> None:
     listed = [
         (name, row[0])
