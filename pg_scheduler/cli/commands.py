@@ -20,9 +20,9 @@ from pg_scheduler import Scheduler
 from pg_scheduler.dsn import mask_dsn, remove_secrets
 from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.store.standalone import open_connection, open_pool
 from pg_scheduler.migrate import verify
 from pg_scheduler.store.author import Author, acting_as
-from pg_scheduler.store.connections.standalone import open_connection, open_pool
 from pg_scheduler.store.faults import translated
 
 from .defaults import set_options

@@ -9,7 +9,7 @@ import typer
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.advice import ADVICE
 from pg_scheduler.inspect.doctor.examination import read_codes
-from pg_scheduler.store.grants import Role, grant_statements
+from pg_scheduler.inspect.store.grants import Role, grant_statements
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode

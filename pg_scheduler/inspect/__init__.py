@@ -34,7 +34,7 @@ from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.status import Status, StatusArea, read_status
-from pg_scheduler.store.connections.reading import ReadSettings
+from pg_scheduler.inspect.store.reading import ReadSettings
 from pg_scheduler.store.statistics import StatisticsRow
 
 __all__ = [

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.store.author import Author, acting_as, current_author
-from pg_scheduler.store.store import Store
 
 
 class Acting:
     """The actor of an `Inspector`."""
 
-    _store: Store
+    _store: InspectionStore
     _is_actor_named: bool
     actor: str
     """Who acts, for the records of actions."""

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.inspect.positions import PositionError
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_text
 from pg_scheduler.store.audit import AuditFilters
-from pg_scheduler.store.store import Store
 
 MAX_PAGE_LENGTH: Final = 1000
 MAX_ROWS: Final = 20_000
@@ -59,7 +59,7 @@ class AuditPage:
 class AuditReader:
     """Reads the audit; see `Inspector`."""
 
-    _reads: Store
+    _reads: InspectionStore
 
     async def audit(
         self,

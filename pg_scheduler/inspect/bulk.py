@@ -12,11 +12,11 @@ from typing import Final, TypeVar
 
 from pg_scheduler.inspect.finder import Wanted, find_page
 from pg_scheduler.inspect.model import rounded
+from pg_scheduler.inspect.store.bulk import Batch, BatchJob, BulkAction
+from pg_scheduler.inspect.store.searches import Condition, Scan
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.store.author import Author, acting_as
-from pg_scheduler.store.bulk import Batch, BatchJob, BulkAction
-from pg_scheduler.store.searches import Condition, Scan
-from pg_scheduler.store.store import Store
 
 BATCH_SIZE: Final = 500
 """Jobs of a transaction."""
@@ -93,8 +93,8 @@ class Progress:
 class BulkRun:
     """A bulk action."""
 
-    store: Store
-    reads: Store
+    store: InspectionStore
+    reads: InspectionStore
     author: Author
     batch: Batch
     job_ids: Sequence[str] | None

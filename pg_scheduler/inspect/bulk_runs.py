@@ -31,8 +31,8 @@ from pg_scheduler.inspect.bulk_records import (
     read_state,
 )
 from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.store.bulk import StaleRunError
 from pg_scheduler.jobs.ids import new_job_id
-from pg_scheduler.store.bulk import StaleRunError
 
 MAX_RUNS: Final = 4
 """Runs of one process at once. Each changes a batch of at most 500 jobs at a time."""

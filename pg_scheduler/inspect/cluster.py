@@ -11,10 +11,10 @@ from pg_scheduler.inspect.collect import claimed_names, count_claiming
 from pg_scheduler.inspect.inspector import MAX_BACKLOG_ROWS, MAX_BLOCKED_ROWS, MAX_GROUPS
 from pg_scheduler.inspect.model import Totals
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
-from pg_scheduler.store.cluster import ScheduleRow, TableRow
-from pg_scheduler.store.inspections import BacklogRow, InspectedWorker
-from pg_scheduler.store.searches import TABLE
-from pg_scheduler.store.store import Store
+from pg_scheduler.inspect.store.cluster import ScheduleRow, TableRow
+from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
+from pg_scheduler.inspect.store.searches import TABLE
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.telemetry.figures import JobFigures
 
 MAX_UNSUCCESSFUL_ROWS: Final = 20_000
@@ -80,7 +80,7 @@ class ClusterFigures:
                 yield row.name, 0 if claiming else row.due
 
 
-async def read_cluster(store: Store) -> ClusterFigures:
+async def read_cluster(store: InspectionStore) -> ClusterFigures:
     """Read the state of the cluster, one statement after the other."""
     inspections, cluster = store.inspections, store.cluster
     sent_at = datetime.now(UTC)

@@ -17,11 +17,11 @@ from pg_scheduler.inspect.facts import (
     WorkerState,
 )
 from pg_scheduler.inspect.model import TaskState
+from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker, LockRow
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook
 from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.jobs.pause import Pause
-from pg_scheduler.store.inspections import BacklogRow, InspectedWorker, LockRow
-from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.figures import Histogram
 
 RECENT_S: Final = 900.0
@@ -31,7 +31,7 @@ MAX_RECENT_ROWS: Final = 5000
 """Rows of statistics that are read: those of 200 names in this time, and a margin."""
 
 
-async def collect_facts(store: Store, job_id: str, limits: LimitBook) -> Facts | None:
+async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) -> Facts | None:
     """Return the facts about a job, or None if it does not exist.
 
     Args:
@@ -131,13 +131,13 @@ def _state(worker: InspectedWorker, task: str) -> WorkerState:
     )
 
 
-async def _pause(store: Store, name: str, tasks: Mapping[str, str]) -> Pause | None:
+async def _pause(store: InspectionStore, name: str, tasks: Mapping[str, str]) -> Pause | None:
     paused = sorted(await store.pauses.paused(), key=lambda pause: not pause.is_over)  # the last one counts
     pauses = {tasks.get(pause.name, pause.name): pause for pause in paused}
     return pauses.get(tasks.get(name, name))
 
 
-async def _limit(store: Store, blocked_on: str, limits: LimitBook) -> LimitUse:
+async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> LimitUse:
     running, starts = await store.inspections.limit_use(blocked_on)
     declared = limits.declared(blocked_on)
     name, _, key = blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")
@@ -154,13 +154,13 @@ async def _limit(store: Store, blocked_on: str, limits: LimitBook) -> LimitUse:
     )
 
 
-async def _parents(store: Store, job: Job) -> list[ParentJob]:
+async def _parents(store: InspectionStore, job: Job) -> list[ParentJob]:
     if job.blocked_on is None or job.blocked_on.startswith(BLOCKED_BY_LIMIT):
         return []
     return [ParentJob(*each) for each in await store.inspections.parents(job.job_id)]
 
 
-async def _schedule(store: Store, job: Job) -> ScheduleState | None:
+async def _schedule(store: InspectionStore, job: Job) -> ScheduleState | None:
     if job.schedule_id is None:
         return None
     row = await store.schedules.get(job.schedule_id)
@@ -169,7 +169,7 @@ async def _schedule(store: Store, job: Job) -> ScheduleState | None:
     return ScheduleState(schedule_id=job.schedule_id, paused_at=row.paused_at, note=row.note)
 
 
-async def _statistics(store: Store, job: Job, *, is_due: bool) -> TaskStatistics | None:
+async def _statistics(store: InspectionStore, job: Job, *, is_due: bool) -> TaskStatistics | None:
     if is_due:
         return TaskStatistics(starts_per_s=await store.statistics.starts_per_s(RECENT_S))
     if job.status is not JobStatus.RUNNING:
@@ -179,7 +179,7 @@ async def _statistics(store: Store, job: Job, *, is_due: bool) -> TaskStatistics
     return TaskStatistics(run_p95_s=durations.quantile(0.95))
 
 
-async def _slot_use(store: Store, job: Job) -> list[tuple[str, float]]:
+async def _slot_use(store: InspectionStore, job: Job) -> list[tuple[str, float]]:
     if job.status is not JobStatus.EXPIRED or job.expires_at is None:
         return []
     return await store.inspections.slot_use(job.execution_time, job.expires_at)

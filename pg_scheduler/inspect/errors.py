@@ -28,10 +28,10 @@ from pg_scheduler.inspect.search.terms import (
     TimeTerm,
     escape_like,
 )
+from pg_scheduler.inspect.store.inspections import ErrorRow, InspectionRepository
+from pg_scheduler.inspect.store.searches import TABLE, Scan, SearchRepository, Sizes
 from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.inspections import ErrorRow, InspectionRepository
-from pg_scheduler.store.searches import TABLE, Scan, SearchRepository, Sizes
 
 UNSUCCESSFUL_STATUSES: Final = frozenset({SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED})
 

@@ -15,8 +15,8 @@ from pg_scheduler.inspect.positions import START, read_now, read_position
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search, Term
-from pg_scheduler.store.searches import Condition
-from pg_scheduler.store.store import Store
+from pg_scheduler.inspect.store.searches import Condition
+from pg_scheduler.inspect.store.store import InspectionStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class FoundPage(NamedTuple):
 
 
 async def find_page(
-    store: Store, wanted: Wanted, *, limit: int, after: str | None, bounds: Bounds = DEFAULT_BOUNDS
+    store: InspectionStore, wanted: Wanted, *, limit: int, after: str | None, bounds: Bounds = DEFAULT_BOUNDS
 ) -> FoundPage:
     """Return a page of the jobs that are searched. Relative times count from the first page.
 

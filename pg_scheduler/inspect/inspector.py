@@ -28,6 +28,9 @@ from pg_scheduler.inspect.paths import BLOCKED, CLAIM, SORTS, UNSUCCESSFUL, Sort
 from pg_scheduler.inspect.reasons import Explanation
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.statistics_reads import StatisticsReads
+from pg_scheduler.inspect.store.reading import ReadingConnections, ReadSettings
+from pg_scheduler.inspect.store.searches import TABLE
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.tables import TableReads
 from pg_scheduler.jobs.limits import LimitBook
 from pg_scheduler.jobs.model import Job, Worker
@@ -40,8 +43,6 @@ from pg_scheduler.jobs.validation import (
 )
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.connections.reading import ReadingConnections, ReadSettings
-from pg_scheduler.store.searches import TABLE
 from pg_scheduler.store.store import Store
 
 DEFAULT_THRESHOLDS: Final = Thresholds()
@@ -97,22 +98,22 @@ class Inspector(WorkerActions, JobActions, TableReads, StatisticsReads, AuditRea
         self._bounds = check_kind("bounds", bounds, Bounds)
         self._scheduler = source if isinstance(source, Scheduler) else None
         if isinstance(source, Scheduler):
-            self._store = source._store  # noqa: SLF001 - an Inspector reads the tables of its Scheduler
+            store = source._store  # noqa: SLF001 - an Inspector reads the tables of its Scheduler
             schema = source._config.schema  # noqa: SLF001
         elif isinstance(source, asyncpg.Pool):
-            self._store = Store(Connections(source), schema=schema)
+            store = Store(Connections(source), schema=schema)
         else:
             raise TypeError(  # a DSN has a password
                 f"source must be an asyncpg.Pool or a Scheduler, not {type(source).__name__}"
             )
         self._schema = schema
-        self._reads = self._store
+        self._store = self._reads = InspectionStore(store)
         if read_pool is not None or read_settings is not None:
-            pool = self._store.connections.pool if read_pool is None else read_pool
+            pool = store.connections.pool if read_pool is None else read_pool
             connections = (
                 Connections(pool) if read_settings is None else ReadingConnections(pool, read_settings)
             )
-            self._reads = Store(connections, schema=schema, clock=self._store.statements.clock)
+            self._reads = InspectionStore(Store(connections, schema=schema, clock=store.statements.clock))
         self.actor = _default_actor() if actor is None else check_text("actor", actor)
         self._is_actor_named = actor is not None
 

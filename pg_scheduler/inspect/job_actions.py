@@ -16,9 +16,9 @@ from pg_scheduler.inspect.model import ErrorGroup
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import names_term, parse_search
 from pg_scheduler.inspect.search.terms import Search, SearchStatus, StatusTerm, Term
+from pg_scheduler.inspect.store.bulk import Batch, BulkAction
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
-from pg_scheduler.store.bulk import Batch, BulkAction
-from pg_scheduler.store.store import Store
 
 UNFINISHED: Final = frozenset({SearchStatus.PENDING, SearchStatus.RUNNING})
 MAX_MOVE: Final = timedelta(days=36_500)
@@ -27,7 +27,7 @@ MAX_MOVE: Final = timedelta(days=36_500)
 class JobActions(Acting):
     """Changes jobs in batches; see `Inspector`."""
 
-    _reads: Store
+    _reads: InspectionStore
 
     def cancel_jobs(
         self,

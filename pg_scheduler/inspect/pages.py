@@ -11,9 +11,9 @@ from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.model import SearchPage
 from pg_scheduler.inspect.paths import Key, Path, Plan, Segment
 from pg_scheduler.inspect.positions import Position, write_position
+from pg_scheduler.inspect.store.searches import Condition, Examined, Scan, SearchRepository, Sizes
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.searches import Condition, Examined, Scan, SearchRepository, Sizes
 
 FIRST_ROWS: Final = 250
 """Rows of the first statement of a page. Each following one examines twice as many, so that rows with large

@@ -24,8 +24,8 @@ from pg_scheduler.inspect.search.terms import (
     TimeSpan,
     TimeTerm,
 )
+from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.jobs.model import Job, JobPriority
-from pg_scheduler.store.searches import TABLE
 
 CLAIM: Final = "scheduled_jobs_claim"
 BLOCKED: Final = "scheduled_jobs_blocked"

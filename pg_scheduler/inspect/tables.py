@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
-from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.meter import OTHER
 
 MAX_ROWS: Final = 500
@@ -20,7 +20,7 @@ MAX_ROWS: Final = 500
 class TableReads:
     """The methods of an Inspector that read one small table each."""
 
-    _reads: Store
+    _reads: InspectionStore
 
     async def job_names(self) -> list[str]:
         """Return the names of jobs whose attempts were counted, sorted, at most 500."""

@@ -1,4 +1,4 @@
-"""Load the statements of ``sql/*.sql``.
+"""Load the statements of ``store/sql/*.sql`` and, for people, of ``inspect/store/sql/*.sql``.
 
 A statement begins with its declarations::
 
@@ -62,7 +62,7 @@ class Timeout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One statement of ``sql/*.sql``, with its route and timeout.
+    """One statement, with its route and timeout.
 
     Attributes:
         name: Its name.
@@ -78,6 +78,9 @@ class Query:
     is_shareable: bool
     timeout: Timeout
 
+
+FOLDERS: Final = ("store/sql", "inspect/store/sql")
+"""The folders of the package that contain statements."""
 
 _MARK: Final = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _DECLARATION: Final = re.compile(r"-- (route|timeout): (.*)\n")
@@ -153,9 +156,10 @@ def _sources() -> _Sources:
 
 
 def _parts() -> Iterator[tuple[str, str, str]]:
-    for file in sorted(files("pg_scheduler.store").joinpath("sql").iterdir(), key=lambda each: each.name):
-        _, *parts = _MARK.split(file.read_text(encoding="utf-8"))
-        yield from zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    for folder in FOLDERS:
+        for file in sorted(files("pg_scheduler").joinpath(folder).iterdir(), key=lambda each: each.name):
+            _, *parts = _MARK.split(file.read_text(encoding="utf-8"))
+            yield from zip(parts[::3], parts[1::3], parts[2::3], strict=True)
 
 
 def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:

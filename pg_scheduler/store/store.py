@@ -10,17 +10,13 @@ from pg_scheduler.clock import Clock, SystemClock
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.migrate import REMEDY, migrate, verify
 from pg_scheduler.store.audit import AuditRepository
-from pg_scheduler.store.bulk import BulkRepository
 from pg_scheduler.store.claims import ClaimRepository
-from pg_scheduler.store.cluster import ClusterRepository
 from pg_scheduler.store.connections.codecs import check_codecs
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
-from pg_scheduler.store.doctor import DoctorRepository
-from pg_scheduler.store.inspections import InspectionRepository
 from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.limits import LimitRepository
@@ -30,8 +26,6 @@ from pg_scheduler.store.progress import ProgressRepository
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.retention import RetentionRepository
 from pg_scheduler.store.schedules import ScheduleRepository
-from pg_scheduler.store.searches import SearchRepository
-from pg_scheduler.store.server import ServerRepository
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.statistics import StatisticsRepository
 from pg_scheduler.store.unique_keys import UniqueKeyRepository
@@ -67,17 +61,9 @@ class Store:
         self.pauses: Final = PauseRepository(self.statements)
         self.retention: Final = RetentionRepository(self.statements)
         self.progress: Final = ProgressRepository(self.statements)
-        self.inspections: Final = InspectionRepository(self.statements)
-        self.doctor: Final = DoctorRepository(self.statements)
-        self.server: Final = ServerRepository(self.statements)
-        self.cluster: Final = ClusterRepository(self.statements)
-        self.searches: Final = SearchRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)
         self.locks: Final = LockRepository(self.statements)
         self.statistics: Final = StatisticsRepository(self.statements)
-        self.bulk: Final = BulkRepository(
-            self.statements, self.consequences, self.searches, self.locks, self.audit
-        )
 
     async def schema(self, *, on: Connection | None = None) -> str:
         """Return the schema of the tables."""

@@ -21,7 +21,7 @@ import pytest
 
 from pg_scheduler import embedded
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.store.connections import standalone
+from pg_scheduler.inspect.store import standalone
 from tests.cli.conftest import Run
 from tests.conftest import FAST, Connection, run_on
 from tests.support.worker import PATIENCE

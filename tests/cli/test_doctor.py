@@ -12,7 +12,7 @@ import pytest
 
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect import FindingCode
-from pg_scheduler.store.grants import Role, grant_statements
+from pg_scheduler.inspect.store.grants import Role, grant_statements
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 

@@ -99,7 +99,7 @@ def test_pause_whose_jobs_cannot_be_counted_is_reported_as_a_pause(
     async def fail(*_: object) -> None:
         raise DatabaseUnavailableError("the statement took too long")
 
-    monkeypatch.setattr("pg_scheduler.store.inspections.InspectionRepository.expiring", fail)
+    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.InspectionRepository.expiring", fail)
     ran = on("tasks", "pause", "mail.send")
     (change,) = ran.checked("task_change")
     assert (ran.code, change["result"], change["would_expire"]) == (0, "paused", None)

@@ -20,6 +20,9 @@ import pg_scheduler.scheduler as scheduler_module
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler, VacuumConfig, periodic
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.inspect.store.bulk import Batch, BulkAction
+from pg_scheduler.inspect.store.searches import Scan
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobPriority, JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome, CrashOutcome
@@ -29,14 +32,12 @@ from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, Gener
 from pg_scheduler.jobs.settlement import release_change
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.store.audit import AuditFilters
-from pg_scheduler.store.bulk import Batch, BulkAction
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
-from pg_scheduler.store.searches import Scan
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters
 from pg_scheduler.telemetry.figures import JobFigures
@@ -435,11 +436,13 @@ async def test_store_methods_raise_within_the_limit_when_the_server_is_frozen(
         await Scheduler(pool).initialize_db()
         connections = Connections(pool, options=OPTIONS)
         store = Store(connections, schema="public")
+        people = InspectionStore(store)
         assert {name.partition(",")[0] for name in STORE_CALLS} == {
-            name.rpartition(".")[2] for name in methods_of(store)
+            name.rpartition(".")[2] for name in methods_of(store) | methods_of(people)
         }
         try:
             calls = dict(list(STORE_CALLS.items())[part::PARTS])
-            await assert_all_end(calls, store, private_dsn, private_server)
+            both = SimpleNamespace(**vars(store) | vars(people), migrate=store.migrate)
+            await assert_all_end(calls, both, private_dsn, private_server)
         finally:
             await connections.release_held()

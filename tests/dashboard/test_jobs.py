@@ -222,7 +222,7 @@ SECRET = "hunter2-secret"
 async def test_statement_of_the_session_that_locks_a_row_is_hidden_with_arguments(
     scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.store.inspections.MIN_LOCK_S", 0.0)
+    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MIN_LOCK_S", 0.0)
     await add(scheduler, "billing.invoice", job_id="locked", due=datetime.now(UTC))
     await add_worker(pool, names=["billing.invoice"])
     limited = build(authorize=lambda _: Access("bob", sees_arguments=False))

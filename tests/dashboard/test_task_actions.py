@@ -38,7 +38,7 @@ async def test_pause_whose_jobs_cannot_be_counted_is_reported_as_a_pause(
     async def fail(*_: object) -> None:
         raise DatabaseUnavailableError("the statement took too long")
 
-    monkeypatch.setattr("pg_scheduler.store.inspections.InspectionRepository.expiring", fail)
+    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.InspectionRepository.expiring", fail)
     await add_worker(pool, names=["board.mail"])
     answer = await send(admin, "/actions/tasks/pause?id=board.mail", {})
     assert answer.headers["location"] == "/task?id=board.mail&did=task_paused_uncounted"

@@ -29,8 +29,8 @@ from pg_scheduler.cli.main import run
 from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.events import JobCompleted, ListenerConnected
 from pg_scheduler.inspect import Inspector, Severity
+from pg_scheduler.inspect.store.grants import Role, grant_statements
 from pg_scheduler.migrate import migrate
-from pg_scheduler.store.grants import Role, grant_statements
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import request, send

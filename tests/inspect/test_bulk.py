@@ -14,8 +14,8 @@ import pytest
 
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.inspect import ChangeOutcome, Inspector, Progress, SearchError
+from pg_scheduler.inspect.store.bulk import MAX_RECORDED_BYTES
 from pg_scheduler.store.author import Author, acting_as
-from pg_scheduler.store.bulk import MAX_RECORDED_BYTES
 from pg_scheduler.store.due import due_message
 from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
@@ -185,7 +185,7 @@ async def test_retried_jobs_are_due_now_keep_their_attempts_and_are_announced_wi
     await pool.execute("UPDATE scheduled_jobs SET attempt = 7, retry_count = 3, crash_count = 2")
     listener = await asyncpg.connect(dsn)
     received: asyncio.Queue[str] = asyncio.Queue()
-    channel = await inspector._store.locks.channel()
+    channel = await inspector._store.statements.channel()
     await listener.add_listener(channel, lambda *args: received.put_nowait(str(args[3])))
     await last_of(inspector.retry_jobs(ids=["j00001"]))
     job = await inspector.get_job("j00001")
@@ -295,7 +295,7 @@ async def test_cancelled_running_job_is_reported_to_its_worker(
     await add_worker(pool)
     received: asyncio.Queue[str] = asyncio.Queue()
     listener = await asyncpg.connect(dsn)
-    channel = await inspector._store.locks.channel()
+    channel = await inspector._store.statements.channel()
     await listener.add_listener(channel, lambda *args: received.put_nowait(str(args[3])))
     assert (await last_of(inspector.cancel_jobs(ids=["j00001", "j00002"]))).done == 2
     assert await asyncio.wait_for(received.get(), PATIENCE) == "check w1"

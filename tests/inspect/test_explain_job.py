@@ -148,7 +148,7 @@ async def test_explain_job_names_the_session_that_locks_its_row(
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'job' FOR UPDATE")
         assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW], "claims lock rows for milliseconds"
-        monkeypatch.setattr("pg_scheduler.store.inspections.MIN_LOCK_S", 0.0)
+        monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MIN_LOCK_S", 0.0)
         (reason,) = (await inspector.explain_job("job")).reasons
         assert reason.code is ReasonCode.ROW_LOCKED
         assert f"process {other.get_server_pid()}" in reason.text
@@ -241,7 +241,7 @@ async def test_explain_job_of_an_expired_job_reads_what_used_the_slots(
     assert reason.code is ReasonCode.EXPIRED
     ended = "not started; attempts that ended around then took slots"
     assert reason.text == f"{ended}: 'report' for 40 min, 'late' for 20 min"
-    monkeypatch.setattr("pg_scheduler.store.inspections.MAX_STATISTICS", 1)
+    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_STATISTICS", 1)
     (reason,) = (await inspector.explain_job("job")).reasons
     assert reason.text == f"{ended}: 'late' for 20 min", "not the newest row"
 

@@ -13,6 +13,7 @@ from pg_scheduler.inspect import Bounds, Inspector
 from pg_scheduler.inspect.cluster import read_cluster
 from pg_scheduler.inspect.errors import fingerprint_of, group_errors, normalized
 from pg_scheduler.inspect.model import rounded
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from tests.inspect.workers import add_worker
@@ -132,7 +133,8 @@ async def test_alias_of_a_task_is_listed_only_while_it_has_jobs(
         listed = [state.name for state in (await inspector.tasks()).items]
         assert "overview.send" in listed
         assert not {name for name in listed if name == "overview.mail" or name.endswith("<locals>.send")}
-        assert "overview.mail" not in (await read_cluster(Store(Connections(pool)))).claimed
+        figures = await read_cluster(InspectionStore(Store(Connections(pool))))
+        assert "overview.mail" not in figures.claimed
         await add_worker(pool, settings='{"aliases": ["nonsense"]}')
         assert "work" in [state.name for state in (await inspector.tasks()).items]
     await pool.execute(
@@ -184,7 +186,7 @@ async def test_error_groups_ignore_numbers_and_ids(inspector: Inspector, pool: a
 async def test_error_groups_state_their_bounds(pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pg_scheduler.inspect.errors.CHUNK_ROWS", 10)
     await add_jobs(pool, 35, FAILED, "'mail', now(), 'failed', now() - n * interval '1 minute', 'no'")
-    store = Store(Connections(pool))
+    store = InspectionStore(Store(Connections(pool)))
 
     async def groups(*times: float, rows: int = 20_000) -> Any:
         clock, bounds = iter(times).__next__, Bounds(rows=rows)

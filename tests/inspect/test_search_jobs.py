@@ -16,8 +16,9 @@ from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage
 from pg_scheduler.inspect.pages import PageReader
 from pg_scheduler.inspect.paths import Path, Plan, Segment, Sort
 from pg_scheduler.inspect.positions import START
+from pg_scheduler.inspect.store.searches import Condition
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.searches import Condition
 from pg_scheduler.store.store import Store
 
 JOBS = 3_000
@@ -255,7 +256,7 @@ def test_bounds_of_another_type_are_rejected(pool: asyncpg.Pool) -> None:
 
 async def test_page_examines_no_further_rows_after_its_time(pool: asyncpg.Pool) -> None:
     await fill(pool)
-    store = Store(Connections(pool))
+    store = InspectionStore(Store(Connections(pool)))
     times = iter([0.0, 0.2, 0.26])
     nothing = [Condition("name", [["nothing"], []])]
     async with store.searches.transaction() as connection:

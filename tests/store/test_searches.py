@@ -8,7 +8,8 @@ from datetime import UTC
 from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import FIELDS
-from pg_scheduler.store.searches import Scan
+from pg_scheduler.inspect.store.searches import Scan
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.store.store import Store
 from tests.support.store import NOW, Pool
 
@@ -44,9 +45,9 @@ ROWS = """
 
 
 async def find(store: Store, text: str) -> str:
-    search = parse_search(text, now=NOW, tz=UTC)
-    async with store.searches.transaction() as connection:
-        examined = await store.searches.newest(None, Scan(conditions_of(search), 100, 100), on=connection)
+    search, searches = parse_search(text, now=NOW, tz=UTC), InspectionStore(store).searches
+    async with searches.transaction() as connection:
+        examined = await searches.newest(None, Scan(conditions_of(search), 100, 100), on=connection)
     assert examined.count == 7
     return "".join(job.job_id for job, _ in reversed(examined.jobs))
 
@@ -146,13 +147,14 @@ def test_cases_cover_every_field_and_its_negation() -> None:
 async def test_search_continues_before_the_last_row_that_was_examined(store: Store, pool: Pool) -> None:
     await pool.execute(ROWS, NOW)
     conditions = conditions_of(parse_search("name:mail.*", now=NOW))
-    async with store.searches.transaction() as connection:
-        page = await store.searches.newest(None, Scan(conditions, 9, 4), on=connection)
+    searches = InspectionStore(store).searches
+    async with searches.transaction() as connection:
+        page = await searches.newest(None, Scan(conditions, 9, 4), on=connection)
         assert (page.jobs, page.count) == ([], 4)
         assert page.last is not None
         assert page.last.job_id == "d"
-        page = await store.searches.newest("d", Scan(conditions, 1, 4), on=connection)
+        page = await searches.newest("d", Scan(conditions, 1, 4), on=connection)
         assert [(job.job_id, count) for job, count in page.jobs] == [("b", 2)]
         assert page.count == 2
-        page = await store.searches.newest("a", Scan(conditions, 1, 4), on=connection)
+        page = await searches.newest("a", Scan(conditions, 1, 4), on=connection)
         assert (page.jobs, page.last, page.count) == ([], None, 0)

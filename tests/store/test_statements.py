@@ -14,12 +14,17 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
+import pg_scheduler.inspect.store
 import pg_scheduler.store
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import JobBlocked
 from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.search.conditions import conditions_of
+from pg_scheduler.inspect.store.bulk import Batch, BulkAction
+from pg_scheduler.inspect.store.searches import Scan
+from pg_scheduler.inspect.store.server import PRIVILEGES
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
@@ -36,15 +41,12 @@ from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.store import queries
 from pg_scheduler.store.audit import AuditFilters
-from pg_scheduler.store.bulk import Batch, BulkAction
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
-from pg_scheduler.store.searches import Scan
-from pg_scheduler.store.server import PRIVILEGES
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import NO_IDS, JobFilters, StatusChange
 from pg_scheduler.store.unique_keys import Holder
@@ -66,7 +68,9 @@ from tests.support.store import (
 
 QUERIES = load_queries("public")
 SOURCES = "\n".join(
-    file.read_text() for file in sorted(Path(next(iter(pg_scheduler.store.__path__))).glob("*.py"))
+    file.read_text()
+    for package in (pg_scheduler.store, pg_scheduler.inspect.store)
+    for file in sorted(Path(package.__path__[0]).glob("*.py"))
 )
 
 
@@ -108,13 +112,12 @@ def clear_caches() -> None:
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Replace the SQL files by these texts."""
-    (tmp_path / "sql").mkdir()
 
     def write(*texts: str) -> None:
         for number, text in enumerate(texts):
-            (tmp_path / "sql" / f"{number}.sql").write_text(text)
+            (tmp_path / f"{number}.sql").write_text(text)
 
-    monkeypatch.setattr(queries, "files", lambda _package: tmp_path)
+    monkeypatch.setattr(queries, "FOLDERS", (str(tmp_path),))
     clear_caches()
     yield write
     clear_caches()
@@ -254,6 +257,7 @@ async def use_schedules(store: Store) -> object:
 
 
 async def use_path(store: Store) -> object:
+    people = InspectionStore(store)
     await store.migrate()
     await store.jobs.insert([new_job(each) for each in "abcde"])
     await store.jobs.insert_small([new_job("f")])
@@ -289,7 +293,7 @@ async def use_path(store: Store) -> object:
     with pytest.raises(JobConflictError, match="'o'"):
         await store.unique_keys.restart("n", lambda: store.jobs.retry("n"))
     for action, changed in ((BulkAction.RETRY, False), (BulkAction.CANCEL, True)):
-        batch = await store.bulk.change(Batch(action, ["n", "o"], subject=f"run:{action}"))
+        batch = await people.bulk.change(Batch(action, ["n", "o"], subject=f"run:{action}"))
         assert [each.changed for each in batch] == [False, changed], "the key is taken, and n has ended"
     assert await store.jobs.retry("n")
     await store.jobs.replace_extended([extended])
@@ -301,65 +305,65 @@ async def use_path(store: Store) -> object:
         assert (await store.dependencies.resolve(["n"], connection)).ended == []
     await store.jobs.replace([new_job("f", priority=1)])
     conditions = conditions_of(parse_search("status:due name:nobody.* -arg.0:1 created:<-1h", now=NOW))
-    async with store.searches.transaction() as connection:
-        examined = await store.searches.newest(None, Scan(conditions, 9, 99), on=connection)
+    async with people.searches.transaction() as connection:
+        examined = await people.searches.newest(None, Scan(conditions, 9, 99), on=connection)
         assert (examined.jobs, examined.count) == ([], 15)
         scan = Scan((), 2, 9)
-        assert (await store.searches.ids(["a", "b", "c"], scan, on=connection)).count == 2
-        assert (await store.searches.waiting(5, (NOW, "a"), NOW + SECOND, scan, on=connection)).count == 2
-        assert (await store.searches.due([1, 5], (NOW, "a"), NOW + SECOND, scan, on=connection)).count == 2
-        assert (await store.searches.blocked(("", 0, NOW, ""), scan, on=connection)).count == 0
-        assert (await store.searches.unsuccessful((NOW, ""), None, scan, on=connection)).jobs == []
-        assert (await store.searches.sizes(on=connection)).now == NOW
-        assert await store.inspections.errors((NOW, ""), None, 9, on=connection) == []
-        assert await store.cluster.quarantined(9, on=connection) == 0
-    assert (await store.inspections.backlog(99, 9))[0].oldest_due_at == NOW - 2 * SECOND
-    assert await store.inspections.blocked(9, 9) == []
-    assert await store.inspections.expiring(["nothing"], None, 99) == (0, False)
-    assert await store.inspections.estimate_due() >= 0
-    assert await store.inspections.slot_use(NOW, NOW) == []
-    inspected = await store.inspections.job("b")
+        assert (await people.searches.ids(["a", "b", "c"], scan, on=connection)).count == 2
+        assert (await people.searches.waiting(5, (NOW, "a"), NOW + SECOND, scan, on=connection)).count == 2
+        assert (await people.searches.due([1, 5], (NOW, "a"), NOW + SECOND, scan, on=connection)).count == 2
+        assert (await people.searches.blocked(("", 0, NOW, ""), scan, on=connection)).count == 0
+        assert (await people.searches.unsuccessful((NOW, ""), None, scan, on=connection)).jobs == []
+        assert (await people.searches.sizes(on=connection)).now == NOW
+        assert await people.inspections.errors((NOW, ""), None, 9, on=connection) == []
+        assert await people.cluster.quarantined(9, on=connection) == 0
+    assert (await people.inspections.backlog(99, 9))[0].oldest_due_at == NOW - 2 * SECOND
+    assert await people.inspections.blocked(9, 9) == []
+    assert await people.inspections.expiring(["nothing"], None, 99) == (0, False)
+    assert await people.inspections.estimate_due() >= 0
+    assert await people.inspections.slot_use(NOW, NOW) == []
+    inspected = await people.inspections.job("b")
     assert inspected is not None
     assert (inspected.task, inspected.now) == (NAME, NOW)
-    assert (await store.inspections.queue(inspected.job)).ahead == 3
-    assert await store.inspections.locks("b") == []
-    assert await store.inspections.workers() == []
-    assert len(await store.inspections.migrations(1)) == 1
-    assert await store.inspections.limit_use("limit:a:") == (0, 0)
-    assert await store.inspections.limit_keys("limit:nothing:") == ([], False)
-    assert await store.inspections.parents("n") == [("a", "pending")]
-    assert await store.doctor.schema_problem() is None
-    assert await store.doctor.missing_indexes() == []
-    assert (await store.doctor.tables())[0].options["fillfactor"] == "45"
-    assert "job_id" in (await store.doctor.indexes())[0].columns
-    assert (await store.doctor.settings(["track_counts"]))["track_counts"].value == "on"
-    assert await store.cluster.totals(9) == []
-    assert {row.schedule_id for row in await store.cluster.schedules(9)} <= {"declared"}
-    assert len(await store.cluster.tables()) == 10
-    assert (await store.cluster.server()).oldest_transaction_s >= 0
-    assert await store.doctor.quarantined(9.0) == []
-    assert await store.doctor.failing(9.0, 99.0) == []
-    assert await store.doctor.endings(9.0) == (
+    assert (await people.inspections.queue(inspected.job)).ahead == 3
+    assert await people.inspections.locks("b") == []
+    assert await people.inspections.workers() == []
+    assert len(await people.inspections.migrations(1)) == 1
+    assert await people.inspections.limit_use("limit:a:") == (0, 0)
+    assert await people.inspections.limit_keys("limit:nothing:") == ([], False)
+    assert await people.inspections.parents("n") == [("a", "pending")]
+    assert await people.doctor.schema_problem() is None
+    assert await people.doctor.missing_indexes() == []
+    assert (await people.doctor.tables())[0].options["fillfactor"] == "45"
+    assert "job_id" in (await people.doctor.indexes())[0].columns
+    assert (await people.doctor.settings(["track_counts"]))["track_counts"].value == "on"
+    assert await people.cluster.totals(9) == []
+    assert {row.schedule_id for row in await people.cluster.schedules(9)} <= {"declared"}
+    assert len(await people.cluster.tables()) == 10
+    assert (await people.cluster.server()).oldest_transaction_s >= 0
+    assert await people.doctor.quarantined(9.0) == []
+    assert await people.doctor.failing(9.0, 99.0) == []
+    assert await people.doctor.endings(9.0) == (
         {"completed": 0, "failed": 0, "cancelled": 0, "expired": 0},
         0.0,
     )
-    assert await store.doctor.running() == []
-    assert (await store.doctor.payloads(9, 0))[0].jobs > 0
-    assert set(await store.doctor.oldest()) <= {"failed", "cancelled", "expired"}
-    assert await store.doctor.overdue(9.0) == []
-    assert await store.doctor.schedule_tasks() == []
-    assert await store.doctor.herds(0) == []
-    assert await store.doctor.broken() == []
-    assert await store.doctor.zoned() == []
-    assert (await store.server.ping()).seconds > 0
-    assert (await store.server.role()).database
-    (rights,) = await store.server.rights(["scheduled_jobs"])
+    assert await people.doctor.running() == []
+    assert (await people.doctor.payloads(9, 0))[0].jobs > 0
+    assert set(await people.doctor.oldest()) <= {"failed", "cancelled", "expired"}
+    assert await people.doctor.overdue(9.0) == []
+    assert await people.doctor.schedule_tasks() == []
+    assert await people.doctor.herds(0) == []
+    assert await people.doctor.broken() == []
+    assert await people.doctor.zoned() == []
+    assert (await people.server.ping()).seconds > 0
+    assert (await people.server.role()).database
+    (rights,) = await people.server.rights(["scheduled_jobs"])
     assert (rights.is_owned, rights.may_create, rights.privileges) == (True, True, list(PRIVILEGES))
-    assert all(holder.kind == "transaction" for holder in await store.server.holders())
-    assert sum(group.connections for group in await store.server.connections()) > 0
-    assert await store.server.locking_schedules() == 0
-    assert await store.server.changes_session() in {False, None}
-    assert await store.server.receives_notification(20) in {True, None}
+    assert all(holder.kind == "transaction" for holder in await people.server.holders())
+    assert sum(group.connections for group in await people.server.connections()) > 0
+    assert await people.server.locking_schedules() == 0
+    assert await people.server.changes_session() in {False, None}
+    assert await people.server.receives_notification(20) in {True, None}
     await store.workers.register(worker(), LEASE)
     figures = JobFigures(started=2)
     assert await store.statistics.add("w1", 1, {"mail.send": figures})
@@ -542,5 +546,6 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "workers.mark_stopping",
         "jobs.waiting_names",
     }
-    methods = methods_of(Store(Connections(pool)))
-    assert {name for name in methods if f"store.{name}(" not in here} <= elsewhere
+    store = Store(Connections(pool))
+    methods = methods_of(store) | methods_of(InspectionStore(store))
+    assert {name for name in methods if not re.search(rf"(store|people)\.{name}\(", here)} <= elsewhere

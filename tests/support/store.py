@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.rows import Claim, NewJob
 from pg_scheduler.schedules.row import ScheduleRow
@@ -43,7 +44,7 @@ def as_user(dsn: str, user: str) -> str:
     return parts._replace(netloc=f"{user}@{address}").geturl()
 
 
-def methods_of(store: Store) -> set[str]:
+def methods_of(store: Store | InspectionStore) -> set[str]:
     """Return the public methods of a store and its repositories, as they are called on it."""
     owners: dict[str, object] = {"": store}
     owners |= {

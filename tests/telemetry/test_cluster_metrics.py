@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.store.cluster import TableRow
+from pg_scheduler.inspect.store.cluster import TableRow
 from pg_scheduler.telemetry import cluster
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES

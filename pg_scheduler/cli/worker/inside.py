@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pg_scheduler import Scheduler
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
 from pg_scheduler.migrate import verify
 from pg_scheduler.worker.in_flight import Attempt
@@ -46,7 +47,7 @@ async def execute_one(scheduler: Scheduler, job_id: str) -> int | None:
 
 async def task_of(scheduler: Scheduler, job_id: str) -> str | None:
     """Return the name under which the function of a job must be registered; None if there is no such job."""
-    found = await scheduler._store.inspections.job(job_id)  # noqa: SLF001
+    found = await InspectionStore(scheduler._store).inspections.job(job_id)  # noqa: SLF001
     return None if found is None else found.task
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
-from pg_scheduler.store.store import Store
+from pg_scheduler.inspect.store.store import InspectionStore
 
 Found: TypeAlias = Iterable[Finding | UnmadeCheck]
 
@@ -22,4 +22,4 @@ class Check(NamedTuple):
     """
 
     codes: tuple[FindingCode, ...]
-    run: Callable[[Store, Thresholds], Awaitable[Found]]
+    run: Callable[[InspectionStore, Thresholds], Awaitable[Found]]

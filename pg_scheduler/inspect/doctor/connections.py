@@ -10,12 +10,12 @@ from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.store.doctor import SettingRow
+from pg_scheduler.inspect.store.server import ConnectionRow
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted, listed
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.store.doctor import SettingRow
 from pg_scheduler.store.faults import LOST_STATEMENTS
-from pg_scheduler.store.server import ConnectionRow
-from pg_scheduler.store.store import Store
 
 MIN_POOL_SIZE: Final = 4
 MIN_LEFT: Final = 3
@@ -30,7 +30,7 @@ POOLER_REMEDY: Final = (
 SINGLE: Final = "the pool has a single connection; examine with a max_size of 2 or more"
 
 
-async def _check_notifications(store: Store, thresholds: Thresholds) -> Found:
+async def _check_notifications(store: InspectionStore, thresholds: Thresholds) -> Found:
     is_direct = store.statements.connections.has_direct_dsn
     arrives = await store.server.receives_notification(thresholds.notification_s)
     if arrives is None:
@@ -51,7 +51,7 @@ async def _check_notifications(store: Store, thresholds: Thresholds) -> Found:
     ]
 
 
-async def _check_pooler(store: Store, _: Thresholds) -> Found:
+async def _check_pooler(store: InspectionStore, _: Thresholds) -> Found:
     try:
         changes = await store.server.changes_session()
     except ConfigurationError as error:
@@ -82,7 +82,7 @@ async def _check_pooler(store: Store, _: Thresholds) -> Found:
     ]
 
 
-async def _check_pools(store: Store, _: Thresholds) -> Found:
+async def _check_pools(store: InspectionStore, _: Thresholds) -> Found:
     workers = [each for each in await store.workers.list_workers() if each.is_alive]
     settings = await store.doctor.settings(SETTINGS)
     return [

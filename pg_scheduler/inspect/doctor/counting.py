@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import listed
-from pg_scheduler.store.store import Store
 
 
-async def why_uncounted(store: Store) -> str | None:
+async def why_uncounted(store: InspectionStore) -> str | None:
     """Return which live workers count no attempts; None if all do."""
     silent = [
         f"{each.worker_id} on {each.hostname}"

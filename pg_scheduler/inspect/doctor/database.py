@@ -10,12 +10,12 @@ from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.store.doctor import SettingRow
+from pg_scheduler.inspect.store.server import HolderRow, Ping, RoleRow
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import length, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.sqltext import quote_identifier
-from pg_scheduler.store.doctor import SettingRow
-from pg_scheduler.store.server import HolderRow, Ping, RoleRow
-from pg_scheduler.store.store import Store
 
 MIN_VERSION: Final = 140_000
 MIN_TIMEOUT_MS: Final = 60_000
@@ -24,12 +24,12 @@ ISOLATION: Final = "default_transaction_isolation"
 SETTINGS: Final = (*TIMEOUTS, ISOLATION)
 
 
-async def _check_version(store: Store, _: Thresholds) -> Found:
+async def _check_version(store: InspectionStore, _: Thresholds) -> Found:
     settings = await store.doctor.settings(["server_version_num", "server_version"])
     return judge_version(settings["server_version_num"].value, settings["server_version"].value)
 
 
-async def _check_clocks(store: Store, thresholds: Thresholds) -> Found:
+async def _check_clocks(store: InspectionStore, thresholds: Thresholds) -> Found:
     ping = await store.server.ping()
     found = [
         *judge_round_trip(ping, thresholds.round_trip_s),
@@ -39,7 +39,7 @@ async def _check_clocks(store: Store, thresholds: Thresholds) -> Found:
     return [*found, *judge_clocks(None, workers, await store.schedules.now(), thresholds.clock_s)]
 
 
-async def _check_holders(store: Store, thresholds: Thresholds) -> Found:
+async def _check_holders(store: InspectionStore, thresholds: Thresholds) -> Found:
     holders = await store.server.holders()
     found: list[Finding | UnmadeCheck] = [
         *judge_holders(holders, thresholds.held_s, thresholds.held_transactions)
@@ -54,7 +54,7 @@ async def _check_holders(store: Store, thresholds: Thresholds) -> Found:
     return found
 
 
-async def _check_settings(store: Store, _: Thresholds) -> Found:
+async def _check_settings(store: InspectionStore, _: Thresholds) -> Found:
     return judge_settings(await store.server.role(), await store.doctor.settings(SETTINGS))
 
 

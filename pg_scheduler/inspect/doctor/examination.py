@@ -25,8 +25,8 @@ from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.store.faults import LOST_STATEMENTS
-from pg_scheduler.store.store import Store
 
 CHECKS: Final[tuple[Check, ...]] = (
     *schema.CHECKS,
@@ -42,7 +42,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 """Every check; each code belongs to one."""
 
 
-async def examine(store: Store, only: Iterable[str], thresholds: Thresholds) -> Diagnosis:
+async def examine(store: InspectionStore, only: Iterable[str], thresholds: Thresholds) -> Diagnosis:
     """Make the checks of these codes, or all of them, and return what they found."""
     asked = read_codes(only)
     findings: list[Finding] = []
@@ -71,7 +71,7 @@ async def examine(store: Store, only: Iterable[str], thresholds: Thresholds) -> 
     return Diagnosis.of(findings, asked, not_made)
 
 
-async def _describe_missing(store: Store, error: SchemaMissingError) -> str:
+async def _describe_missing(store: InspectionStore, error: SchemaMissingError) -> str:
     """Return why checks are not made on a schema that is not migrated: the same text for all of them."""
     try:
         schema = await store.schema()

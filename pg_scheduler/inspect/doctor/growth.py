@@ -20,10 +20,10 @@ from pg_scheduler.inspect.doctor.counting import why_uncounted
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.settings import VacuumTrigger
-from pg_scheduler.store.store import Store
 
 DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
@@ -53,7 +53,7 @@ class Growth:
     since_s: float
 
 
-async def check_growth(store: Store, thresholds: Thresholds) -> Found:
+async def check_growth(store: InspectionStore, thresholds: Thresholds) -> Found:
     """Return whether the table of jobs becomes large soon, or why that is unknown."""
     size = next((each.bytes for each in await store.doctor.tables() if each.name == TABLE), 0)
     if not thresholds.table_bytes * SMALL <= size < thresholds.table_bytes:

@@ -15,11 +15,11 @@ from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.remedies import command, term
+from pg_scheduler.inspect.store.doctor import FailingRow, PayloadRow, QuarantinedRow, RunningRow
+from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted, instant, length, listed
 from pg_scheduler.jobs.naming import most_similar
-from pg_scheduler.store.doctor import FailingRow, PayloadRow, QuarantinedRow, RunningRow
-from pg_scheduler.store.inspections import BacklogRow, InspectedWorker
-from pg_scheduler.store.store import Store
 
 MAX_BACKLOG_ROWS: Final = 50_000
 MAX_NAMES: Final = 500
@@ -39,7 +39,7 @@ MIN_DURATIONS: Final = 20
 """Attempts from which on their durations say what is usual."""
 
 
-async def _check_backlog(store: Store, thresholds: Thresholds) -> Found:
+async def _check_backlog(store: InspectionStore, thresholds: Thresholds) -> Found:
     rows = await store.inspections.backlog(MAX_BACKLOG_ROWS, MAX_NAMES)
     workers = await store.inspections.workers()
     tasks = tasks_of_aliases(workers)
@@ -49,30 +49,30 @@ async def _check_backlog(store: Store, thresholds: Thresholds) -> Found:
     return judge_backlog(rows, workers, now, thresholds.late_s)
 
 
-async def _check_quarantine(store: Store, _: Thresholds) -> Found:
+async def _check_quarantine(store: InspectionStore, _: Thresholds) -> Found:
     if UNSUCCESSFUL in await store.doctor.missing_indexes():
         reason = f"it needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
         return [UnmadeCheck(FindingCode.QUARANTINE, reason)]
     return judge_quarantine(await store.doctor.quarantined(WEEK_S))
 
 
-async def _check_failures(store: Store, thresholds: Thresholds) -> Found:
+async def _check_failures(store: InspectionStore, thresholds: Thresholds) -> Found:
     rows = await store.doctor.failing(FAILING_S, WEEK_S)
     found = judge_failures(rows, thresholds.failures, thresholds.failure_ratio)
     return [*found, *await _uncounted(store, FindingCode.FAILING)]
 
 
-async def _check_running(store: Store, thresholds: Thresholds) -> Found:
+async def _check_running(store: InspectionStore, thresholds: Thresholds) -> Found:
     found = judge_running(await store.doctor.running(), thresholds.stuck_s)
     return [*found, *await _uncounted(store, FindingCode.STUCK)]
 
 
-async def _uncounted(store: Store, code: FindingCode) -> Found:
+async def _uncounted(store: InspectionStore, code: FindingCode) -> Found:
     reason = await why_uncounted(store)
     return [] if reason is None else [UnmadeCheck(code, reason)]
 
 
-async def _check_payloads(store: Store, thresholds: Thresholds) -> Found:
+async def _check_payloads(store: InspectionStore, thresholds: Thresholds) -> Found:
     return judge_payloads(await store.doctor.payloads(SAMPLE, thresholds.payload_bytes))
 
 

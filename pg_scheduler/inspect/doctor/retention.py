@@ -11,10 +11,10 @@ from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.growth import check_growth
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
+from pg_scheduler.inspect.store.doctor import TableRow
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.store.doctor import TableRow
-from pg_scheduler.store.store import Store
 
 DAY_S: Final = 86_400
 FACTOR: Final = 2
@@ -23,7 +23,7 @@ FACTOR: Final = 2
 STATUSES: Final = ("failed", "cancelled", "expired")
 
 
-async def _check_retention(store: Store, thresholds: Thresholds) -> Found:
+async def _check_retention(store: InspectionStore, thresholds: Thresholds) -> Found:
     found: list[Finding | UnmadeCheck] = [
         *judge_size(await store.doctor.tables(), thresholds.table_bytes),
         *await check_growth(store, thresholds),

@@ -15,31 +15,31 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
+from pg_scheduler.inspect.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTaskRow, ZonedRow
+from pg_scheduler.inspect.store.inspections import InspectedWorker
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted, instant, length, listed, short
 from pg_scheduler.jobs.naming import most_similar
-from pg_scheduler.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTaskRow, ZonedRow
-from pg_scheduler.store.inspections import InspectedWorker
-from pg_scheduler.store.store import Store
 
 AHEAD: Final = timedelta(days=7)
 MAX_SECONDS: Final = 2.0
 """Seconds for computing fire times, which blocks the event loop."""
 
 
-async def _check_overdue(store: Store, thresholds: Thresholds) -> Found:
+async def _check_overdue(store: InspectionStore, thresholds: Thresholds) -> Found:
     workers = await store.inspections.workers()
     return judge_overdue(await store.doctor.overdue(thresholds.overdue_s), workers)
 
 
-async def _check_tasks(store: Store, _: Thresholds) -> Found:
+async def _check_tasks(store: InspectionStore, _: Thresholds) -> Found:
     return judge_tasks(await store.doctor.schedule_tasks(), await store.inspections.workers())
 
 
-async def _check_broken(store: Store, _: Thresholds) -> Found:
+async def _check_broken(store: InspectionStore, _: Thresholds) -> Found:
     return judge_broken(await store.doctor.broken())
 
 
-async def _check_clock_changes(store: Store, _: Thresholds) -> Found:
+async def _check_clock_changes(store: InspectionStore, _: Thresholds) -> Found:
     now, ends_at = await store.schedules.now(), monotonic() + MAX_SECONDS
     found: list[Finding | UnmadeCheck] = []
     rows = await store.doctor.zoned()
@@ -51,7 +51,7 @@ async def _check_clock_changes(store: Store, _: Thresholds) -> Found:
     return found
 
 
-async def _check_herds(store: Store, thresholds: Thresholds) -> Found:
+async def _check_herds(store: InspectionStore, thresholds: Thresholds) -> Found:
     return judge_herds(await store.doctor.herds(thresholds.herd))
 
 

@@ -11,19 +11,19 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
+from pg_scheduler.inspect.store.doctor import IndexRow
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.migrate.shape import LATER_INDEXES
 from pg_scheduler.sqltext import quote_identifier
-from pg_scheduler.store.doctor import IndexRow
-from pg_scheduler.store.store import Store
 
 BUILD: Final = "pg-scheduler migrate indexes"
 
 
-async def _check_schema(store: Store, _: Thresholds) -> Found:
+async def _check_schema(store: InspectionStore, _: Thresholds) -> Found:
     return judge_schema(await store.schema(), await store.doctor.schema_problem())
 
 
-async def _check_indexes(store: Store, _: Thresholds) -> Found:
+async def _check_indexes(store: InspectionStore, _: Thresholds) -> Found:
     schema = await store.schema()
     missing = await store.doctor.missing_indexes()
     return judge_indexes(schema, missing, await store.doctor.indexes())

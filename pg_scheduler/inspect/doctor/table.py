@@ -10,11 +10,11 @@ from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.store.doctor import IndexRow, SettingRow, TableRow
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import instant, listed
 from pg_scheduler.migrate.shape import shipped_storage
 from pg_scheduler.sqltext import quote_identifier
-from pg_scheduler.store.doctor import IndexRow, SettingRow, TableRow
-from pg_scheduler.store.store import Store
 
 CHANGED_BY_CLAIMS: Final = frozenset(
     {"status", "attempt", "worker_id", "started_at", "last_heartbeat", "lease_until"}
@@ -33,14 +33,14 @@ WRAPAROUND_AGE: Final = 1_500_000_000
 SERVER_SETTINGS: Final = ("autovacuum", "track_counts", "autovacuum_freeze_max_age", "server_version_num")
 
 
-async def _check_hot(store: Store, _: Thresholds) -> Found:
+async def _check_hot(store: InspectionStore, _: Thresholds) -> Found:
     schema = await store.schema()
     settings = await store.doctor.settings(SERVER_SETTINGS)
     tables = await store.doctor.tables()
     return judge_hot(schema, await store.doctor.indexes(), tables, int(settings["server_version_num"].value))
 
 
-async def _check_tables(store: Store, thresholds: Thresholds) -> Found:
+async def _check_tables(store: InspectionStore, thresholds: Thresholds) -> Found:
     schema = await store.schema()
     settings = await store.doctor.settings(SERVER_SETTINGS)
     tables = await store.doctor.tables()

@@ -15,12 +15,12 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
+from pg_scheduler.inspect.store.inspections import BacklogRow
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.audit import AuditFilters
 from pg_scheduler.store.author import release_of
-from pg_scheduler.store.inspections import BacklogRow
-from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import DRAIN
 
 MAX_VALUE_LENGTH: Final = 60
@@ -35,7 +35,7 @@ ZONE_DATA: Final = "tzdata"
 """Where workers report the version of their time zone data."""
 
 
-async def _check_workers(store: Store, thresholds: Thresholds) -> Found:
+async def _check_workers(store: InspectionStore, thresholds: Thresholds) -> Found:
     workers = await store.workers.list_workers()
     now = await store.schedules.now()
     alive = [each for each in workers if each.is_alive and not each.is_stopping]
@@ -59,7 +59,7 @@ async def _check_workers(store: Store, thresholds: Thresholds) -> Found:
     ]
 
 
-async def _read_requests(store: Store, draining: Sequence[Worker]) -> dict[str, datetime]:
+async def _read_requests(store: InspectionStore, draining: Sequence[Worker]) -> dict[str, datetime]:
     """Return when each worker was requested to drain, where the records have it."""
     filters = AuditFilters(action=f"{DRAIN}_worker")
     rows = [
@@ -71,7 +71,7 @@ async def _read_requests(store: Store, draining: Sequence[Worker]) -> dict[str, 
 
 
 async def _judge_backlog(
-    store: Store, alive: Sequence[Worker], now: datetime, late_s: float
+    store: InspectionStore, alive: Sequence[Worker], now: datetime, late_s: float
 ) -> Iterator[Finding]:
     rows = await store.inspections.backlog(MAX_BACKLOG_ROWS, MAX_NAMES)
     tasks = tasks_of_aliases(await store.inspections.workers())

@@ -1,7 +1,7 @@
 """The conditions that the terms of a search mean.
 
-A condition is the name of a constant SQL text in ``store/sql/search.sql`` and the values of its parameters.
-The search text contributes values only.
+A condition is the name of a constant SQL text in ``inspect/store/sql/searches.sql`` and the values of its
+parameters. The search text contributes values only.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pg_scheduler.inspect.search.terms import (
     TextTerm,
     TimeTerm,
 )
+from pg_scheduler.inspect.store.searches import Condition
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
-from pg_scheduler.store.searches import Condition
 
 MIN_INTEGER: Final = -(2**31)
 MAX_INTEGER: Final = 2**31 - 1

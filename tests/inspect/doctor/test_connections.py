@@ -10,8 +10,8 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import FindingCode, Inspector, Severity, Thresholds
 from pg_scheduler.inspect.doctor.connections import judge_server
-from pg_scheduler.store.doctor import SettingRow
-from pg_scheduler.store.server import ConnectionRow
+from pg_scheduler.inspect.store.doctor import SettingRow
+from pg_scheduler.inspect.store.server import ConnectionRow
 from pg_scheduler.triggers import Every
 from tests.cluster.bouncer import bouncer, find_program
 from tests.inspect.doctor.support import examine, find, subjects

@@ -9,8 +9,8 @@ import pytest
 
 from pg_scheduler.inspect import FindingCode, Severity
 from pg_scheduler.inspect.doctor.database import judge_clocks, judge_holders, judge_version
+from pg_scheduler.inspect.store.server import HolderRow, Ping
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.server import HolderRow, Ping
 from pg_scheduler.store.store import Store
 from tests.inspect.doctor.support import examine, find, subjects, until
 from tests.inspect.workers import add_worker

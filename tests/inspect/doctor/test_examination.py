@@ -10,7 +10,7 @@ import pytest
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Inspector, Severity, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.doctor.advice import ADVICE
 from pg_scheduler.inspect.doctor.examination import CHECKS
-from pg_scheduler.store.grants import Role, grant_statements
+from pg_scheduler.inspect.store.grants import Role, grant_statements
 from tests.inspect.doctor.support import examine
 from tests.inspect.workers import add_worker
 

@@ -13,9 +13,10 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.inspect import FindingCode, Severity, Thresholds
 from pg_scheduler.inspect.doctor.examination import examine as examine_store
 from pg_scheduler.inspect.doctor.schedules import judge_clock_changes, judge_overdue
+from pg_scheduler.inspect.store.doctor import OverdueRow, ZonedRow
+from pg_scheduler.inspect.store.inspections import InspectedWorker
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.doctor import OverdueRow, ZonedRow
-from pg_scheduler.store.inspections import InspectedWorker
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import Cron, Every, Trigger
 from tests.inspect.doctor.conftest import Make
@@ -111,7 +112,7 @@ async def test_schedules_that_fire_in_the_same_second_are_found_until_they_diffe
 
 async def test_skipped_fire_time_is_found_until_the_schedule_has_another_one(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool)
-    store = Store(Connections(pool), clock=FakeClock(SPRING))
+    store = InspectionStore(Store(Connections(pool), clock=FakeClock(SPRING)))
     await scheduler.schedules.add("doctor.dst", Cron("30 2 * * *", "Europe/Berlin"), schedule_id="nightly")
     (finding,) = (await examine_store(store, ["SCHED-DST"], Thresholds())).findings
     assert (finding.subject, finding.severity) == ("nightly", Severity.INFO)

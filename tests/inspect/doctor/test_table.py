@@ -7,7 +7,7 @@ import pytest
 
 from pg_scheduler.inspect import FindingCode, Severity
 from pg_scheduler.inspect.doctor.table import judge_autovacuum, judge_hot
-from pg_scheduler.store.doctor import IndexRow, SettingRow
+from pg_scheduler.inspect.store.doctor import IndexRow, SettingRow
 from tests.inspect.doctor.support import find, subjects, until
 
 

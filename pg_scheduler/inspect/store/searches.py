@@ -24,7 +24,7 @@ class Condition(NamedTuple):
     """A condition of a search.
 
     Attributes:
-        name: The name of its SQL in ``search.sql``, without ``search_``.
+        name: The name of its SQL in ``searches.sql``, without ``search_``.
         values: The values of its parameters.
         is_negated: Whether the jobs are searched for which it does not hold.
     """

@@ -13,13 +13,13 @@ import asyncpg
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import Event, JobCancelled
 from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.inspect.store.searches import Condition, Scan, SearchRepository
 from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.store.audit import AuditRepository
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.due import due_message
 from pg_scheduler.store.locks import LockRepository
-from pg_scheduler.store.searches import Condition, Scan, SearchRepository
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.types import HEARTBEAT_REQUEST, JobFilters
 from pg_scheduler.store.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys

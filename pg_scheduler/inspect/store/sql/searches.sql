@@ -1,4 +1,4 @@
--- The conditions of searches. Each is named search_ and the field; store/searches.py joins those of a search.
+-- The conditions of searches. Each is named search_ and the field; searches.py joins those of a search.
 -- Within a condition $1 is its own first parameter. Texts are compared with patterns of whole texts, and with
 -- patterns of parts, which ignore case.
 

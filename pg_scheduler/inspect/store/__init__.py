@@ -1,0 +1,1 @@
+"""The statements that only people need: searches, explanations, the doctor's facts, bulk changes, grants."""

@@ -1,0 +1,39 @@
+"""Compose the repositories of one Inspector."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pg_scheduler.inspect.store.bulk import BulkRepository
+from pg_scheduler.inspect.store.cluster import ClusterRepository
+from pg_scheduler.inspect.store.doctor import DoctorRepository
+from pg_scheduler.inspect.store.inspections import InspectionRepository
+from pg_scheduler.inspect.store.searches import SearchRepository
+from pg_scheduler.inspect.store.server import ServerRepository
+from pg_scheduler.store.store import Store
+
+
+class InspectionStore:
+    """The statements for people, and those of the scheduler that people use too."""
+
+    def __init__(self, store: Store) -> None:
+        self.statements: Final = store.statements
+        self.audit: Final = store.audit
+        self.jobs: Final = store.jobs
+        self.kept_results: Final = store.kept_results
+        self.pauses: Final = store.pauses
+        self.schedules: Final = store.schedules
+        self.statistics: Final = store.statistics
+        self.workers: Final = store.workers
+        self.cluster: Final = ClusterRepository(self.statements)
+        self.doctor: Final = DoctorRepository(self.statements)
+        self.inspections: Final = InspectionRepository(self.statements)
+        self.searches: Final = SearchRepository(self.statements)
+        self.server: Final = ServerRepository(self.statements)
+        self.bulk: Final = BulkRepository(
+            self.statements, store.consequences, self.searches, store.locks, self.audit
+        )
+
+    async def schema(self) -> str:
+        """Return the schema of the tables."""
+        return await self.statements.schema()
