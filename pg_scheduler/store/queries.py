@@ -12,17 +12,16 @@ is ``call`` or ``hot``, by default ``call``.
 
 ``{schema}`` before a table's name becomes the quoted schema, so that statements mean the same tables whatever
 the search path of their connection is. ``{name}`` becomes the text after ``-- fragment: name``. Built-in
-functions, operators and types are qualified too; see ``sqlbuiltins``. ``{search_conditions}`` becomes the
-conditions of a search, each a fragment too.
+functions, operators and types are qualified too; see ``sqlbuiltins``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache, lru_cache
+from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -86,7 +85,6 @@ _MARK: Final = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _DECLARATION: Final = re.compile(r"-- (route|timeout): (.*)\n")
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"\{(?!schema\})(\w+)\}")
-_PARAMETER: Final = re.compile(r"\$(\d+)")
 _PRIORITIES: Final = {priority.value: str(priority.db_value) for priority in JobPriority}
 
 
@@ -98,40 +96,20 @@ def load_queries(schema: str) -> Mapping[str, Query]:
 @cache
 def load_query(schema: str, name: str) -> Query:
     """Return one statement. To load all would block the event loop for 14 ms."""
+    return compose_query(schema, name)
+
+
+def compose_query(schema: str, name: str, **fragments: str) -> Query:
+    """Return one statement, with these texts instead of fragments of the files."""
     sources = _sources()
-    query = _query(name, sources.texts[name], sources.fragments)
+    query = _query(name, sources.texts[name], {**sources.fragments, **fragments})
     return replace(query, text=qualify(query.text, schema))
 
 
-@lru_cache(maxsize=256)
-def load_search(schema: str, name: str, conditions: Sequence[tuple[str, bool]]) -> Query:
-    """Return a statement of ``search.sql`` with conditions.
-
-    Args:
-        schema: The schema of the tables.
-        name: The name of the statement.
-        conditions: The names of the conditions, and whether each is negated. Their parameters follow those of
-            the statement, in this order.
-    """
-    sources = _sources()
-    plain = load_query(schema, name).text
-    taken = _last_parameter(plain)
-    texts = []
-    for condition, is_negated in conditions:
-        text = _expand(sources.fragments[f"search_{condition}"], sources.fragments)
-        texts.append(f"({_moved(text, taken)}) {'IS NOT TRUE' if is_negated else 'IS TRUE'}")
-        taken += _last_parameter(text)
-    joined = {"search_conditions": " AND ".join(texts)} if texts else {}
-    query = _query(name, sources.texts[name], {**sources.fragments, **joined})
-    return replace(query, text=qualify(query.text, schema))
-
-
-def _last_parameter(text: str) -> int:
-    return max((int(found[1]) for found in _PARAMETER.finditer(text)), default=0)
-
-
-def _moved(text: str, by: int) -> str:
-    return _PARAMETER.sub(lambda found: f"${int(found[1]) + by}", text)
+def load_fragment(name: str) -> str:
+    """Return one fragment."""
+    fragments = _sources().fragments
+    return _expand(fragments[name], fragments)
 
 
 class _Sources(NamedTuple):

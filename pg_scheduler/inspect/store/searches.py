@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import SchemaMissingError
@@ -13,11 +15,13 @@ from pg_scheduler.jobs.model import Job
 from pg_scheduler.sqltext import quote_identifier
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import translated
-from pg_scheduler.store.queries import load_search
+from pg_scheduler.store.queries import Query, compose_query, load_fragment, load_query
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements
 
 TABLE: Final = "scheduled_jobs"
+
+_PARAMETER: Final = re.compile(r"\$(\d+)")
 
 
 class Condition(NamedTuple):
@@ -172,6 +176,34 @@ class SearchRepository:
                 query.text, scan.limit, scan.rows, *position, *values, timeout=self._statements.call_timeout_s
             )
         return _examined(found)
+
+
+@lru_cache(maxsize=256)
+def load_search(schema: str, name: str, conditions: Sequence[tuple[str, bool]]) -> Query:
+    """Return a statement of ``searches.sql`` with conditions.
+
+    Args:
+        schema: The schema of the tables.
+        name: The name of the statement.
+        conditions: The names of the conditions, and whether each is negated. Their parameters follow those of
+            the statement, in this order.
+    """
+    plain = load_query(schema, name)
+    taken = _last_parameter(plain.text)
+    texts = []
+    for condition, is_negated in conditions:
+        text = load_fragment(f"search_{condition}")
+        texts.append(f"({_moved(text, taken)}) {'IS NOT TRUE' if is_negated else 'IS TRUE'}")
+        taken += _last_parameter(text)
+    return compose_query(schema, name, search_conditions=" AND ".join(texts)) if texts else plain
+
+
+def _last_parameter(text: str) -> int:
+    return max((int(found[1]) for found in _PARAMETER.finditer(text)), default=0)
+
+
+def _moved(text: str, by: int) -> str:
+    return _PARAMETER.sub(lambda found: f"${int(found[1]) + by}", text)
 
 
 def _examined(rows: Sequence[Any]) -> Examined:

@@ -33,7 +33,7 @@ from pg_scheduler.inspect.search.terms import (
 )
 from pg_scheduler.inspect.search.values import MAX_TERMS, MAX_VALUES
 from pg_scheduler.inspect.search.words import MAX_LENGTH
-from pg_scheduler.store.queries import load_search
+from pg_scheduler.inspect.store.searches import load_search
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
