@@ -35,7 +35,7 @@ from pg_scheduler.inspect.search.terms import Search
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.status import Status, StatusArea, read_status
 from pg_scheduler.inspect.store.reading import ReadSettings
-from pg_scheduler.store.statistics import StatisticsRow
+from pg_scheduler.inspect.store.statistics import StatisticsRow
 
 __all__ = [
     "AuditPage",

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.inspect.positions import PositionError
+from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_text
-from pg_scheduler.store.audit import AuditFilters
 
 MAX_PAGE_LENGTH: Final = 1000
 MAX_ROWS: Final = 20_000
@@ -105,7 +105,7 @@ class AuditReader:
         )
         subject = None if subject is None else check_text("subject", subject)
         before = None if after is None else _read_position(after)
-        rows = await self._reads.audit.read(before, limit + 1, MAX_ROWS, filters, subject)
+        rows = await self._reads.audit_records.read(before, limit + 1, MAX_ROWS, filters, subject)
         found = [row for row in rows if row.matches]
         last = None
         if len(found) > limit:

@@ -108,7 +108,7 @@ async def newest_results(
     """
     shown = schedules[:MAX_SCHEDULES]
     edited = [each.schedule_id for each in shown if each.version > 1]
-    changes = await inspector._reads.audit.trigger_changes(edited, RECORDS) if edited else {}  # noqa: SLF001
+    changes = await inspector._reads.audit_records.trigger_changes(edited, RECORDS) if edited else {}  # noqa: SLF001
     limit = min(RESULTS, MAX_IDS // max(len(shown), 1))
 
     def search(schedule: Schedule) -> tuple[str, list[PastFire]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
-from pg_scheduler.store.statistics import StatisticsRow
+from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.telemetry.figures import JobFigures
 
 MIN_WIDTH: Final = timedelta(minutes=1)

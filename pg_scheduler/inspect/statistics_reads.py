@@ -9,10 +9,10 @@ from typing import Final
 from pg_scheduler.inspect.doctor.counting import why_uncounted
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.statistics import MIN_WIDTH, Statistics
+from pg_scheduler.inspect.store.statistics import StatisticsPage
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.validation import check_kind
-from pg_scheduler.store.statistics import StatisticsPage
 
 MAX_STATISTICS_ROWS: Final = 20_000
 """Rows of each span that ``statistics()`` reads."""

@@ -75,7 +75,7 @@ async def test_statistics_by_time_are_added_up_by_the_database(
     period = timedelta(hours=8)
     apart = await inspector.statistics(period)
     assert {row.span for row in apart.rows} == {MINUTE, 10 * MINUTE, 60 * MINUTE}
-    monkeypatch.setattr("pg_scheduler.store.statistics.SUM_SIZE", 3)
+    monkeypatch.setattr("pg_scheduler.inspect.store.statistics.SUM_SIZE", 3)
     for width in (MINUTE, 30 * MINUTE, timedelta(days=30)):
         added = await inspector.statistics_by_time(period, width=width)
         assert added.by_time(width) == apart.by_time(width)

@@ -21,6 +21,7 @@ from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import JobBlocked
 from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.search.conditions import conditions_of
+from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.bulk import Batch, BulkAction
 from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.server import PRIVILEGES
@@ -40,7 +41,6 @@ from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.store import queries
-from pg_scheduler.store.audit import AuditFilters
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
@@ -276,9 +276,9 @@ async def use_path(store: Store) -> object:
     assert await store.pauses.paused() == [Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0)]
     assert await store.pauses.end_pauses() == []
     assert await store.pauses.resume(["mail.send"])
-    records = await store.audit.read(None, 9, 9, AuditFilters(), "mail.send")
+    records = await people.audit_records.read(None, 9, 9, AuditFilters(), "mail.send")
     assert [each.action for each in records] == ["resume_task", "pause_task"]
-    assert await store.audit.read(None, 9, 9, AuditFilters("resume_task")) == records[:1]
+    assert await people.audit_records.read(None, 9, 9, AuditFilters("resume_task")) == records[:1]
     extended = ExtendedJob.of(
         new_job("n", job_name="nobody.knows"), Extras('{"a":1}', "key", "after", '{"b":1}')
     )
@@ -367,11 +367,11 @@ async def use_path(store: Store) -> object:
     await store.workers.register(worker(), LEASE)
     figures = JobFigures(started=2)
     assert await store.statistics.add("w1", 1, {"mail.send": figures})
-    assert [row.figures for row in (await store.statistics.read(60.0, ["mail.send"], 9)).rows] == [figures]
-    assert (await store.statistics.read(60.0, ["other"], 9)).rows == []
-    (added,) = (await store.statistics.add_up(60.0, timedelta(days=1), ["mail.%"], 9)).rows
+    assert [row.figures for row in (await people.statistics.read(60.0, ["mail.send"], 9)).rows] == [figures]
+    assert (await people.statistics.read(60.0, ["other"], 9)).rows == []
+    (added,) = (await people.statistics.add_up(60.0, timedelta(days=1), ["mail.%"], 9)).rows
     assert (added.job_name, added.figures) == ("", figures)
-    assert await store.statistics.starts_per_s(600.0) is not None
+    assert await people.statistics.starts_per_s(600.0) is not None
     assert await store.statistics.fold(60, 600, -1, 9) == 1
     assert await store.statistics.fold(600, None, -1, 9) == 1
     assert await due_in(store, [NAME]) == 0
@@ -435,7 +435,7 @@ async def use_path(store: Store) -> object:
     assert await store.jobs.move(["missing"], by_s=1) == []
     assert await store.jobs.delete(["missing"]) == []
     await store.audit.record("trigger_schedule", "s", job_id="a")
-    assert await store.audit.trigger_changes(["s"], 9) == {}
+    assert await people.audit_records.trigger_changes(["s"], 9) == {}
     assert await store.audit.vacuum(NOW - SECOND, 10) == 0
     await store.locks.notify(["due"])
     async with store.statements.transaction() as transaction:

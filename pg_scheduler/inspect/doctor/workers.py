@@ -15,11 +15,11 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
+from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.store.audit import AuditFilters
 from pg_scheduler.store.author import release_of
 from pg_scheduler.store.types import DRAIN
 
@@ -65,7 +65,7 @@ async def _read_requests(store: InspectionStore, draining: Sequence[Worker]) -> 
     rows = [
         row
         for worker in draining
-        for row in await store.audit.read(None, 1, MAX_RECORDS, filters, worker.worker_id)
+        for row in await store.audit_records.read(None, 1, MAX_RECORDS, filters, worker.worker_id)
     ]
     return {row.subject: row.at for row in rows if row.matches and row.subject}
 

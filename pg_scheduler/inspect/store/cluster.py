@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from pg_scheduler.inspect.store.statistics import figures_of
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.store.statistics import figures_of
 from pg_scheduler.telemetry.figures import JobFigures
 
 TABLES: Final = (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from pg_scheduler.inspect.store.audit import AuditReadRepository
 from pg_scheduler.inspect.store.bulk import BulkRepository
 from pg_scheduler.inspect.store.cluster import ClusterRepository
 from pg_scheduler.inspect.store.doctor import DoctorRepository
 from pg_scheduler.inspect.store.inspections import InspectionRepository
 from pg_scheduler.inspect.store.searches import SearchRepository
 from pg_scheduler.inspect.store.server import ServerRepository
+from pg_scheduler.inspect.store.statistics import StatisticsReadRepository
 from pg_scheduler.store.store import Store
 
 
@@ -23,13 +25,14 @@ class InspectionStore:
         self.kept_results: Final = store.kept_results
         self.pauses: Final = store.pauses
         self.schedules: Final = store.schedules
-        self.statistics: Final = store.statistics
         self.workers: Final = store.workers
+        self.audit_records: Final = AuditReadRepository(self.statements)
         self.cluster: Final = ClusterRepository(self.statements)
         self.doctor: Final = DoctorRepository(self.statements)
         self.inspections: Final = InspectionRepository(self.statements)
         self.searches: Final = SearchRepository(self.statements)
         self.server: Final = ServerRepository(self.statements)
+        self.statistics: Final = StatisticsReadRepository(self.statements)
         self.bulk: Final = BulkRepository(
             self.statements, store.consequences, self.searches, store.locks, self.audit
         )

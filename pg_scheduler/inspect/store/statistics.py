@@ -1,0 +1,160 @@
+"""Read the statistics of jobs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, TypeVar
+
+import asyncpg
+
+from pg_scheduler.store.statements import Statements
+from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
+
+SPANS_S: Final = (60, 600, 3600)
+"""The spans of rows, in seconds; the vacuum merges each into the next."""
+
+PAGE_SIZE: Final = 250
+"""Rows that are read at a time: to decode their histograms takes the event loop 40 us each."""
+
+SUM_SIZE: Final = 8000
+"""Rows that the server adds up at a time: it takes up to 10 us each."""
+
+N = TypeVar("N", bound=float)
+
+
+class StatisticsRow(NamedTuple):
+    """What happened to the jobs of one name within a span of time.
+
+    Attributes:
+        at: The start of the span.
+        span: Its duration.
+        job_name: The name; empty if the figures are those of several names.
+        figures: The figures.
+    """
+
+    at: datetime
+    span: timedelta
+    job_name: str
+    figures: JobFigures
+
+
+class StatisticsPage(NamedTuple):
+    """Rows of statistics.
+
+    Attributes:
+        now: The time of the database.
+        rows: The rows.
+        is_complete: Whether no row was left out.
+    """
+
+    now: datetime
+    rows: list[StatisticsRow]
+    is_complete: bool
+
+
+class StatisticsReadRepository:
+    """The statements that read statistics of jobs."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def read(self, seconds: float, names: Sequence[str] | None, limit: int) -> StatisticsPage:
+        """Return the newest statistics, also of the span in which the period begins.
+
+        Args:
+            seconds: How far to look back.
+            names: Only these job names; None for all.
+            limit: The maximum number of rows that are read of each span.
+        """
+        rows: list[StatisticsRow] = []
+        found: Sequence[asyncpg.Record] = ()
+        is_complete = True
+        for span_s in SPANS_S:
+            left, position = limit, (None, None)
+            while True:
+                size = min(left, PAGE_SIZE)
+                found = await self._statements.fetch(
+                    "read_statistics", span_s, seconds, names, *position, size, self._statements.now
+                )
+                kept = [row for row in found if row["bucket"] is not None]
+                span = timedelta(seconds=span_s)
+                rows += [StatisticsRow(row["bucket"], span, row["job_name"], figures_of(row)) for row in kept]
+                left -= len(kept)
+                if len(kept) < size or not left:
+                    break
+                position = kept[-1]["bucket"], kept[-1]["job_name"]
+            is_complete = is_complete and left > 0
+        return StatisticsPage(found[0]["now"], rows, is_complete)
+
+    async def add_up(
+        self, seconds: float, width: timedelta, patterns: Sequence[str] | None, limit: int
+    ) -> StatisticsPage:
+        """Return the newest statistics of all names together by intervals, without a name.
+
+        Args:
+            seconds: How far to look back; statistics of the span in which the period begins are added too.
+            width: The length of the intervals, which divide the Unix epoch.
+            patterns: Only names like one of these; None for all.
+            limit: The maximum number of rows that are added up of each span.
+        """
+        parts = defaultdict[datetime, list[JobFigures]](list)
+        found: Sequence[asyncpg.Record] = ()
+        is_complete = True
+        for span_s in SPANS_S:
+            left, position = limit, (None, None)
+            while True:
+                size = min(left, SUM_SIZE)
+                found = await self._statements.fetch(
+                    "sum_statistics",
+                    span_s,
+                    seconds,
+                    patterns,
+                    *position,
+                    size,
+                    self._statements.now,
+                    width.total_seconds(),
+                )
+                for row in found:
+                    if row["start"] is not None:
+                        parts[row["start"]].append(figures_of(row))
+                left -= found[0]["examined"]
+                if found[0]["examined"] < size or not left:
+                    break
+                position = found[0]["last_bucket"], found[0]["last_name"]
+            is_complete = is_complete and left > 0
+        rows = [StatisticsRow(at, width, "", JobFigures.added(*each)) for at, each in parts.items()]
+        return StatisticsPage(found[0]["now"], rows, is_complete)
+
+    async def starts_per_s(self, seconds: float) -> float | None:
+        """Return how many attempts started per second of late; None if no worker counted any.
+
+        Args:
+            seconds: How far to look back.
+        """
+        (row,) = await self._statements.fetch("read_starts", seconds, self._statements.now)
+        return None if not row["started"] else row["started"] / max(row["seconds"], 1.0)
+
+
+def figures_of(row: asyncpg.Record) -> JobFigures:
+    """Return the figures of a row, as many as this release knows.
+
+    Its arrays may be longer if a later release wrote it, and shorter if an earlier release or a person did.
+    """
+    buckets = len(BOUNDS) + 1
+    scheduled, started, *ended = _fitted(row["counts"], 2 + len(OUTCOMES), 0)
+    durations, lateness = _fitted(row["sums"], 2, 0.0)
+    return JobFigures(
+        scheduled,
+        started,
+        tuple(ended),
+        Histogram(_fitted(row["run_hist"], buckets, 0), durations),
+        Histogram(_fitted(row["late_hist"], buckets, 0), lateness),
+    )
+
+
+def _fitted(values: Sequence[N | None], length: int, zero: N) -> tuple[N, ...]:
+    """Return so many elements, with zero for each that is missing."""
+    found = [zero if value is None else value for value in values[:length]]
+    return (*found, *[zero] * (length - len(found)))
