@@ -15,6 +15,7 @@ import pytest
 
 from pg_scheduler.cli.main import run
 from pg_scheduler.cli.settings import VARIABLES
+from tests.cli import worker_jobs  # noqa: F401 - what a test imports first is registered for that test only
 
 
 @dataclass(frozen=True, slots=True)
