@@ -130,8 +130,9 @@ async def test_list_shows_the_last_20_results_of_each_schedule(
 
 
 async def test_list_of_many_schedules_reads_500_jobs_at_most(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pg_scheduler.inspect.schedule_history.MAX_SEARCH_S", 60.0)
     await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
     for count, each in ((25, 20), (30, 16), (100, 5)):
         await pool.execute(
