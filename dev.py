@@ -31,7 +31,7 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
 
   demo     run the demo: a server and two worker processes on one screen, about 20 seconds;
            --dashboard then serves the dashboard on its data until Ctrl-C
-  quick    run ruff, the layers, and the tests that need no database: less than a minute
+  quick    run ruff, the layers, and the tests of tests/unit and tests/docs that need no database
   test     run all checks (lint, types, layers, language, docs, site, package), then all tests but the slow
            ones; --slow runs those too, with coverage and without checks. With arguments, run pytest with
            these and nothing else:  dev.py test tests/store        dev.py test -- -k bulk
@@ -137,10 +137,10 @@ def run_pytest(python: str, arguments: list[str], failed: list[str], not_run: st
 
 
 def quick(python: str, arguments: list[str]) -> int:
-    """Run the checks that take a second, and the tests that wait for nothing."""
+    """Run the checks that take a second, and tests that wait for nothing."""
     steps = checks(python)
     failed = run_steps({name: steps[name] for name in ("lint", "format", "layers")})
-    not_run = "types, language, docs, package and the tests that wait (dev.py test)"
+    not_run = "types, language, docs, package and the other tests (dev.py test)"
     return run_pytest(python, [*parallel(), *QUICK, *arguments], failed, not_run)
 
 
@@ -226,7 +226,8 @@ def run_matrix(options: dict[str, str], arguments: list[str]) -> int:
     chosen = matrix.select(options.get("--python"), options.get("--pg"), lowest="--lowest" in options)
     base = Environment()
     base.ensure()
-    debian.fetch(base.folder / "debian", note)
+    if arguments or any(combination.is_corner for combination in chosen):
+        debian.fetch(base.folder / "debian", note)
     os.environ["PG_SCHEDULER_DEBIAN"] = str(base.folder / "debian")
     return matrix.run_matrix(chosen, base, arguments)
 

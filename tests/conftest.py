@@ -175,31 +175,31 @@ def server(scratch: Path | None) -> Iterator[embedded.Server]:
 
 
 @pytest.fixture(scope="session")
-def admin(server: embedded.Server) -> Iterator[Admin]:
+def server_admin(server: embedded.Server) -> Iterator[Admin]:
     """The connection of the session that creates and drops databases: connecting takes longer than either."""
     with held_connection(server.dsn()) as execute:
         yield execute
 
 
 @pytest.fixture(scope="session")
-def template(server: embedded.Server, admin: Admin) -> Iterator[str]:
+def template(server: embedded.Server, server_admin: Admin) -> Iterator[str]:
     """The name of the migrated template database."""
-    with database(admin) as name:
+    with database(server_admin) as name:
         run_on(server.dsn(name), migrate_on)
         yield name
 
 
 @pytest.fixture
-def dsn(server: embedded.Server, admin: Admin, template: str) -> Iterator[str]:
+def dsn(server: embedded.Server, server_admin: Admin, template: str) -> Iterator[str]:
     """The DSN of a migrated database for this test."""
-    with database(admin, template) as name:
+    with database(server_admin, template) as name:
         yield server.dsn(name)
 
 
 @pytest.fixture
-def empty_dsn(server: embedded.Server, admin: Admin) -> Iterator[str]:
+def empty_dsn(server: embedded.Server, server_admin: Admin) -> Iterator[str]:
     """The DSN of an empty database for this test."""
-    with database(admin) as name:
+    with database(server_admin) as name:
         yield server.dsn(name)
 
 

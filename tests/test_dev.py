@@ -122,7 +122,7 @@ class TestRuns:
     @pytest.mark.parametrize(
         ("words", "steps", "tests", "not_run"),
         [
-            (["quick"], 3, [*parallel(), *QUICK], "types, language, docs, package and the tests that wait"),
+            (["quick"], 3, [*parallel(), *QUICK], "types, language, docs, package and the other tests"),
             (["test"], 3, [*parallel(), *NOT_SLOW], "slow tests (dev.py test --slow)"),
             (["test", "tests/store"], 0, ["tests/store"], "tests that these arguments leave out, checks"),
             (["test", "--lowest"], 0, [*parallel(), *NOT_SLOW], "slow tests (dev.py test --slow), checks"),

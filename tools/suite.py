@@ -6,9 +6,11 @@
 import os
 
 CORES = min(4, os.cpu_count() or 1)
+WORKERS = CORES + 1
+"""Tests wait for the server, and the processor must not wait with them."""
 
-QUICK = ["-m", "not database and not slow"]
-"""The tests that wait for nothing."""
+QUICK = ["tests/unit", "tests/docs", "-m", "not database and not slow"]
+"""Tests that wait for nothing; the other folders have few of them, and take long to collect."""
 
 NOT_SLOW = ["-m", "not slow"]
 """All but the tests in real time, of several processes, or in a browser."""
@@ -17,6 +19,6 @@ BY_VERSION = ["tests/unit", "tests/store", "tests/migrations"]
 """What the versions of Python and PostgreSQL affect most."""
 
 
-def parallel(workers: int = CORES) -> list[str]:
+def parallel(workers: int = WORKERS) -> list[str]:
     """Return the arguments that distribute the tests to so many processes."""
     return ["--numprocesses", str(workers), "--dist", "worksteal"]

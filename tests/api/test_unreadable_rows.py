@@ -15,7 +15,7 @@ from tests.api.conftest import Make
 from tests.support.store import use_options
 from tests.support.worker import PATIENCE, Recorder, now
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LIMIT_BYTES = 16 * 2**20
 

@@ -23,6 +23,8 @@ from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 Complete = Callable[..., list[str]]
 
 

@@ -22,6 +22,8 @@ from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Run
 from tests.support.worker import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def running(dsn: str, *options: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], int, str]]:

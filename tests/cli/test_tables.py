@@ -79,9 +79,9 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def filled(server: embedded.Server, admin: Admin, template: str) -> Iterator[str]:
+def filled(server: embedded.Server, server_admin: Admin, template: str) -> Iterator[str]:
     """The DSN of a database with schedules, failed jobs, workers and statistics."""
-    with database(admin, template) as name:
+    with database(server_admin, template) as name:
         dsn = server.dsn(name)
 
         async def fill(connection: Connection) -> None:

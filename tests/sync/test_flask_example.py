@@ -15,6 +15,8 @@ import pytest
 from tests.sync.programs import TIMEOUT_S, gunicorn
 from tools.environment import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def send(method: str, address: str, body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import pytest
 
 from tests.sync.programs import TIMEOUT_S, gunicorn
+
+pytestmark = pytest.mark.slow
 
 WORKERS = 4
 

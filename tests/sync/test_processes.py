@@ -12,6 +12,8 @@ import pytest
 
 from tests.sync.programs import TIMEOUT_S, command, environment, run, run_command
 
+pytestmark = pytest.mark.slow
+
 
 async def count(pool: asyncpg.Pool) -> int:
     found: int = await pool.fetchval("SELECT count(*) FROM scheduled_jobs")

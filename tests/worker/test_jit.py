@@ -21,9 +21,10 @@ from tests.cluster.bouncer import bouncer, find_program
 from tests.conftest import FAST, database, migrate_on, run_on
 from tests.support.worker import Recorder, now
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.* is being released to the pool but has 1 active log listener"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.* is being released to the pool but has 1 active log listener"),
+]
 
 JIT_ABOVE_COST = 100_000
 """The default of the server's setting."""

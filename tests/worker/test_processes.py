@@ -31,7 +31,7 @@ from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, new_job, statuses
 from tests.worker import processes
 
-pytestmark = pytest.mark.usefixtures("debugged_loop")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("debugged_loop")]
 
 
 class Bench:
