@@ -58,8 +58,8 @@ from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.decorator import periodic
-from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.policies import CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import PollingConfig, VacuumConfig, VacuumPolicy, VacuumTrigger

@@ -27,11 +27,11 @@ from pg_scheduler.api.registration import RegistrationMethods
 from pg_scheduler.api.results import ResultMethods
 from pg_scheduler.api.retention import RetentionMethods
 from pg_scheduler.clock import Clock
+from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
-from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.events import EventBus
 from pg_scheduler.events.gap_log import GapLog
@@ -216,7 +216,7 @@ class Scheduler(
             self._tasks, misfire_grace_time=misfire_grace_time, max_payload_bytes=max_payload_bytes
         )
         self._enqueuer = Enqueuer(self._store, self._events, self._outbox, self._preparer, self._meter)
-        self._periodic = ScheduleBook(self._store, periodic_catalogue)
+        self._periodic = DeclaredSchedules(self._store, periodic_catalogue)
         self._schedule_jobs = ScheduleJobs(self._tasks, misfire_grace_time=misfire_grace_time)
         self._waiters = ResultWaiters(self._store, self._config.polling.max_interval)
         self._tuning = Tuning()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
-from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.enqueue.sending import SendingEnqueuer
 from pg_scheduler.errors import NotRunningError
@@ -32,7 +32,7 @@ class SchedulerParts:
     _preparer: JobPreparer
     _enqueuer: Enqueuer | SendingEnqueuer
     _middleware: tuple[Middleware, ...]
-    _periodic: ScheduleBook
+    _periodic: DeclaredSchedules
     _schedule_jobs: ScheduleJobs
     _life: Lifecycle
     _waiters: ResultWaiters

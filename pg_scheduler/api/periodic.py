@@ -13,7 +13,7 @@ from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import NewJob
-from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.schedules.declared import PeriodicJobConfig, new_row
 from pg_scheduler.worker.lifecycle import log_failure
 
 NO_TABLES: Final = "enabled and disabled schedules not stored, start() stores them: %s"
@@ -66,7 +66,7 @@ class PeriodicMethods(SchedulerParts):
             job_id = await self.schedules.trigger(dedup_key)
             if job_id is not None:
                 return job_id
-        row = self._periodic.declared_row(config, await self._store.schedules.now())
+        row = new_row(config, await self._store.schedules.now())
         # No node has stored the schedule yet, or this role may not read it: the job is a plain one.
         job = self._schedule_jobs.builder(row).manual_job(row.created_at)
         return await self._enqueuer.insert(NewJob(*job), ConflictResolution.RAISE, None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,27 +21,29 @@ from pg_scheduler.jobs.rows import ExtendedJob, Extras, NewJob
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.unset import Unset
 from pg_scheduler.jobs.validation import MAX_INTEGER, check_count, check_grace, check_timeout
-from pg_scheduler.schedules.advance import fire_time_job_id
 from pg_scheduler.schedules.definition import Encode, to_seconds
-from pg_scheduler.schedules.model import advisory_lock_key
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
+from pg_scheduler.schedules.timing import fire_time_job_id, job_id_prefix
 from pg_scheduler.triggers.base import is_fixed_delay
 
 
 @dataclass(frozen=True, slots=True)
 class JobBuilder:
-    """Builds the jobs of one schedule."""
+    """Builds the jobs of one schedule.
+
+    Attributes:
+        template: A job with the values that all of them have, and the misfire grace time of one on time.
+        options: The options that all of them have.
+        task: Its task; None if it is not registered here.
+        sender: Calls the middleware; None without any.
+    """
 
     row: ScheduleRow
-    task_data: str
-    priority: int
-    max_retries: int
-    grace: int | None
-    timeout_s: float | None
-    keep_result_s: float | None
+    template: NewJob
+    options: Mapping[str, Any]
     on_end: str | None
-    task: Task | None = None
-    sender: Sender | None = None
+    task: Task | None
+    sender: Sender | None
 
     @property
     def is_unique(self) -> bool:
@@ -52,40 +55,23 @@ class JobBuilder:
 
         Its misfire grace time counts from now, so a fire time that was missed while no node ran still runs.
         """
-        job_id = fire_time_job_id(self.row.schedule_id, fire_time, prefix=self._prefix)
-        return self._job(job_id, due, now, fire_time)
+        job_id = fire_time_job_id(self.row.schedule_id, fire_time, owner=self.row.owner)
+        grace = self.template.misfire_grace_time
+        if grace is not None:
+            late_s = max(math.ceil((now - due) / timedelta(seconds=1)), 0)
+            grace = min(grace + late_s, MAX_INTEGER)
+        job = self.template._replace(job_id=job_id, execution_time=due, misfire_grace_time=grace)
+        return self._extended(job, {**self.options, "fire_time": fire_time.isoformat()})
 
     def manual_job(self, now: datetime) -> ExtendedJob:
         """Return a job without a fire time that is due now."""
-        return self._job(f"{self._prefix}:{self.row.schedule_id}:manual:{new_job_id()}", now, now, None)
+        job_id = f"{job_id_prefix(self.row.schedule_id, self.row.owner)}manual:{new_job_id()}"
+        return self._extended(self.template._replace(job_id=job_id, execution_time=now), self.options)
 
-    @property
-    def _prefix(self) -> str:
-        return "periodic" if self.row.is_declared else "schedule"
-
-    def _job(self, job_id: str, due: datetime, now: datetime, fire_time: datetime | None) -> ExtendedJob:
-        row = self.row
-        late_s = max(math.ceil((now - due) / timedelta(seconds=1)), 0)
-        job = NewJob(
-            job_id=job_id,
-            job_name=row.task if row.job_name is None else row.job_name,
-            execution_time=due,
-            task_data=self.task_data,
-            priority=self.priority,
-            max_retries=self.max_retries,
-            misfire_grace_time=None if self.grace is None else min(self.grace + late_s, MAX_INTEGER),
-            timeout_seconds=self.timeout_s,
-            function=None if row.job_name is None else row.task,
-            lock_key=advisory_lock_key(row.schedule_id) if row.use_advisory_lock else None,
-        )
-        options: dict[str, Any] = {"schedule_id": row.schedule_id}
-        if fire_time is not None:
-            options["fire_time"] = fire_time.isoformat()
-        if self.keep_result_s is not None:
-            options["keep_result"] = self.keep_result_s
+    def _extended(self, job: NewJob, options: Mapping[str, Any]) -> ExtendedJob:
         made = ExtendedJob.of(job, Extras(options=json.dumps(options), on_end=self.on_end))
         if self.sender is not None:
-            made = self.sender.add_to_planned(made, row.schedule_id)
+            made = self.sender.add_to_planned(made, self.row.schedule_id)
         if self.task is None or self.task.unique is None:
             return made
         return made_unique(made, self.task.unique, self.task, has_id=False)
@@ -130,20 +116,28 @@ class ScheduleJobs:
         if "timeout" in options:
             timeout = check_timeout(options["timeout"])
         keep = options.get("keep_result", task.keep_result if task else None)
-        return JobBuilder(
-            row,
+        retries = check_count("max_retries", options.get("max_retries", task.max_retries if task else 0))
+        of_jobs: dict[str, Any] = {"schedule_id": row.schedule_id}
+        if keep is not None:
+            of_jobs["keep_result"] = to_seconds("keep_result", keep)
+        template = NewJob(
+            job_id="",
             task_data=_task_data(row, task),
+            execution_time=row.anchor,
+            job_name=row.task if row.job_name is None else row.job_name,
             priority=priority,
-            max_retries=check_count(
-                "max_retries", options.get("max_retries", task.max_retries if task else 0)
-            ),
-            grace=grace,
-            timeout_s=timeout,
-            keep_result_s=None if keep is None else to_seconds("keep_result", keep),
-            on_end=_on_end(row, task),
-            task=task,
-            sender=self.sender,
+            max_retries=retries,
+            misfire_grace_time=grace,
+            timeout_seconds=timeout,
+            function=None if row.job_name is None else row.task,
+            lock_key=advisory_lock_key(row.schedule_id) if row.use_advisory_lock else None,
         )
+        return JobBuilder(row, template, of_jobs, _on_end(row, task), task, self.sender)
+
+
+def advisory_lock_key(schedule_id: str) -> int:
+    """Return the key of a schedule's advisory lock, a signed 64-bit integer."""
+    return int.from_bytes(hashlib.sha256(schedule_id.encode()).digest()[:8], signed=True)
 
 
 def in_order(jobs: Sequence[ExtendedJob], last_job_id: str | None) -> list[ExtendedJob]:

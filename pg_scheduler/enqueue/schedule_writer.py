@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 from pg_scheduler.enqueue.own_thread import search_in_own_thread
 from pg_scheduler.enqueue.schedule_jobs import JobBuilder, ScheduleJobs, in_order
 from pg_scheduler.enqueue.unique_fire_times import insert_unique
 from pg_scheduler.errors import (
-    ConfigurationError,
     JobConflictError,
     ScheduleConflictError,
     ScheduleNotFoundError,
@@ -20,23 +18,18 @@ from pg_scheduler.errors import (
 )
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import ExtendedJob
-from pg_scheduler.jobs.stored_json import is_equal_json
-from pg_scheduler.schedules.advance import not_before
-from pg_scheduler.schedules.definition import Definition, restarted, retimed
+from pg_scheduler.schedules.definition import Definition
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
+from pg_scheduler.schedules.timing import fire_times_between, must_retime, searched, unsearched
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.dependencies import waiting_events
 from pg_scheduler.store.store import Store
-from pg_scheduler.triggers.base import is_fixed_delay, is_quick, next_fire_time
-from pg_scheduler.triggers.search import INSTANT, Search
+from pg_scheduler.triggers.base import is_quick
 from pg_scheduler.triggers.serialization import kinds_of
 
 MAX_ATTEMPTS = 5
 """Attempts to add a schedule that others remove at the same moment."""
-
-TIMING = frozenset({"trigger", "start", "end", "max_runs"})
-"""Fields that decide when a schedule fires."""
 
 BACKFILL_WAITS = 16
 """Half seconds within which a backfill must find its fire times: its transaction may be idle for 10 s."""
@@ -70,10 +63,11 @@ class ScheduleWriter:
         jobs: list[ExtendedJob] = []
         async with self._store.jobs.all_or_nothing(connection) as transaction:
             now = await self._store.jobs.clock(connection=transaction)
-            new = definition.applied_to(_blank(schedule_id, now), max_bytes=self._max_bytes)
+            new = definition.new_row(schedule_id, now=now, max_bytes=self._max_bytes)
+            new = replace(new, paused_at=now if paused else None)
             for _ in range(MAX_ATTEMPTS):
                 row, change = await self._insert_or_replace(
-                    new, now, paused=paused, conflict_resolution=conflict_resolution, on=transaction
+                    new, definition, now, conflict_resolution, on=transaction
                 )
                 if row is not None:
                     break
@@ -90,16 +84,16 @@ class ScheduleWriter:
     async def _insert_or_replace(
         self,
         new: ScheduleRow,
+        definition: Definition,
         now: datetime,
-        *,
-        paused: bool,
         conflict_resolution: ConflictResolution,
+        *,
         on: Connection,
     ) -> tuple[ScheduleRow | None, str]:
         schedules = self._store.schedules
         locked = await schedules.lock([new.schedule_id], on=on)
         if new.schedule_id not in locked:
-            row = await _searched(restarted, replace(new, paused_at=now if paused else None), now=now)
+            row = await _timed(new, now=now, is_new=True)
             inserted = await schedules.insert(row, _kinds(row), on=on)
             return (row, "added") if inserted else (None, "")
         old, _ = locked[new.schedule_id]
@@ -112,23 +106,28 @@ class ScheduleWriter:
                 version=next_version(old),
                 last_fire_at=old.last_fire_at,
                 last_job_id=old.last_job_id,
-                paused_at=now if paused else None,
             )
-            row = await _searched(restarted, row, now=now)
+            row = await _timed(row, now=now, is_new=True)
             await schedules.write(row, _kinds(row), on=on)
             return row, "added"
         if conflict_resolution is ConflictResolution.RAISE:
             raise ScheduleConflictError(old.schedule_id, old.version)
-        if conflict_resolution is ConflictResolution.IGNORE:
-            return old, "kept"
-        row = _with_definition_of(new, old)
-        if not _has_same_timing(row, old):
-            row = await _searched(retimed, row, now=now)
+        row = old
+        if conflict_resolution is ConflictResolution.REPLACE:
+            row = definition.applied_to(old, max_bytes=self._max_bytes, resets_options=True)
         if row == old:
             return old, "kept"
+        return await self._write(row, old, now, on=on), "updated"
+
+    async def _write(
+        self, row: ScheduleRow, old: ScheduleRow, now: datetime, *, on: Connection
+    ) -> ScheduleRow:
+        """Write an edited schedule; return its row with the next fire time that it now has."""
+        if must_retime(row, old, read_trigger(row.trigger)):
+            row = await _timed(row, now=now)
         row = replace(row, version=next_version(old), updated_at=now)
-        await schedules.write(row, _kinds(row), on=on)
-        return row, "updated"
+        await self._store.schedules.write(row, _kinds(row), on=on)
+        return row
 
     async def update(self, schedule_id: str, definition: Definition, if_version: int | None) -> ScheduleRow:
         """Change the given fields of a schedule, and return its row.
@@ -151,11 +150,7 @@ class ScheduleWriter:
             if if_version is not None and if_version != old.version:
                 raise ScheduleConflictError(schedule_id, old.version, expected=if_version)
             row = definition.applied_to(old, max_bytes=self._max_bytes, encoder_of=self._jobs.encoder_of)
-            if definition.given() & TIMING:
-                row = await _searched(_retimed_after_edit, row, old=old, now=now)
-            row = replace(row, version=next_version(old), updated_at=now)
-            await schedules.write(row, _kinds(row), on=transaction)
-        return row
+            return await self._write(row, old, now, on=transaction)
 
     async def trigger(self, schedule_id: str) -> ExtendedJob | None:
         """Enqueue one job of a schedule now; return None for an unknown id.
@@ -197,7 +192,7 @@ class ScheduleWriter:
             if schedule_id not in locked:
                 raise ScheduleNotFoundError(schedule_id)
             row, now = locked[schedule_id]
-            search = partial(_fire_times, row, start, end, limit)
+            search = partial(fire_times_between, row, start, end, limit=limit)
             fires = await search_in_own_thread(row.trigger, search, waits=BACKFILL_WAITS)
             builder = self._jobs.builder(row)
             jobs = [builder.fire_time_job(fire, fire, now) for fire in fires]
@@ -241,103 +236,13 @@ class ScheduleWriter:
         return list(jobs), conflict
 
 
-def _blank(schedule_id: str, now: datetime) -> ScheduleRow:
-    return ScheduleRow(
-        schedule_id=schedule_id,
-        owner="api",
-        task="",
-        trigger="",
-        described="",
-        overlap="allow",
-        catch_up="latest",
-        anchor=now,
-        created_at=now,
-        updated_at=now,
-    )
-
-
-def _with_definition_of(new: ScheduleRow, old: ScheduleRow) -> ScheduleRow:
-    """Return the stored schedule with the definition of another one."""
-    return replace(
-        old,
-        task=new.task,
-        trigger=old.trigger if read_trigger(new.trigger) == _trigger_or_none(old) else new.trigger,
-        described=new.described,
-        task_data=_unless_equal(new.task_data, old.task_data),
-        options=_unless_equal(new.options, old.options),
-        metadata=_unless_equal(new.metadata, old.metadata),
-        start_at=new.start_at,
-        end_at=new.end_at,
-        max_runs=new.max_runs,
-        jitter_seconds=new.jitter_seconds,
-        overlap=new.overlap,
-        catch_up=new.catch_up,
-        catch_up_limit=new.catch_up_limit,
-        catch_up_seconds=new.catch_up_seconds,
-        pause_after_failures=new.pause_after_failures,
-    )
-
-
-def _unless_equal(new: str, old: str) -> str:
-    """Return the new JSON, or the old one if it has the same value: the database writes it in its own way."""
-    return old if is_equal_json(new, old) else new
-
-
-def _trigger_or_none(row: ScheduleRow) -> object:
-    try:
-        return read_trigger(row.trigger)
-    except ValueError:
-        return None
-
-
-async def _searched(timed: Callable[..., ScheduleRow], row: ScheduleRow, **values: Any) -> ScheduleRow:
-    """Return what ``timed()`` makes of a row; in a thread unless the search for its fire times is quick."""
-    if is_quick(read_trigger(row.trigger)):
-        return timed(row, **values)
-    return await search_in_own_thread(row.trigger, partial(timed, row, **values))
-
-
-def _has_same_timing(row: ScheduleRow, old: ScheduleRow) -> bool:
-    if row.trigger != old.trigger or row.start_at != old.start_at:
-        return False
-    return row.end_at is None or old.next_fire_at is None or old.next_fire_at <= row.end_at
-
-
-def _retimed_after_edit(row: ScheduleRow, *, old: ScheduleRow, now: datetime) -> ScheduleRow:
-    """Return an edited row with the next fire time that its trigger and bounds now have."""
-    if row.max_runs is not None and row.runs >= row.max_runs:
-        return replace(row, next_fire_at=None, resume_from=None, finished_at=now)
-    if old.finished_at is None and _has_same_timing(row, old):
-        return row
+async def _timed(row: ScheduleRow, *, now: datetime, is_new: bool = False) -> ScheduleRow:
+    """Return a row with its next fire time; found in a thread unless the search for it is quick."""
     trigger = read_trigger(row.trigger)
-    waits = old.next_fire_at is None and old.finished_at is None
-    if waits and is_fixed_delay(trigger) and is_fixed_delay(read_trigger(old.trigger)):
-        return row  # the end of its last job sets the next fire time
-    return retimed(row, now=now)
-
-
-def _fire_times(row: ScheduleRow, start: datetime, end: datetime, limit: int) -> list[datetime]:
-    trigger = read_trigger(row.trigger)
-    if is_fixed_delay(trigger):
-        raise ConfigurationError(f"'{trigger}' has no fire times in the past; use trigger() instead")
-    after = not_before(trigger, start if row.start_at is None else max(start, row.start_at))
-    last = end if row.end_at is None else min(end, row.end_at + INSTANT)
-    search = Search()
-    search.left += 100 * limit
-    found: list[datetime] = []
-    number, fire = 0, next_fire_time(trigger, after, row.anchor, search)
-    while fire is not None and fire < last and number < 100 * limit:
-        number += 1
-        if number <= limit:
-            found.append(fire)
-        fire = next_fire_time(trigger, fire, row.anchor, search)
-    if number > limit:
-        more = " at least" if number == 100 * limit else ""
-        raise ConfigurationError(
-            f"schedule {row.schedule_id!r} has{more} {number} fire times from {start} to {end}, more than "
-            f"limit = {limit}; pass a larger limit= or a shorter span"
-        )
-    return found
+    row = unsearched(row, trigger, now=now, is_new=is_new)
+    if is_quick(trigger):
+        return searched(row)
+    return await search_in_own_thread(row.trigger, partial(searched, row))
 
 
 def _kinds(row: ScheduleRow) -> list[str]:

@@ -14,9 +14,9 @@ from pg_scheduler.inspect.fire_searches import search_each, search_one
 from pg_scheduler.inspect.inspector import MAX_IDS, Inspector
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_job_id
-from pg_scheduler.schedules.advance import fire_time_job_id
 from pg_scheduler.schedules.row import read_trigger
 from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers.base import Trigger, is_fixed_delay, next_fire_time
 from pg_scheduler.triggers.missed import newest_fire_times
 from pg_scheduler.triggers.search import INSTANT, Search
@@ -60,14 +60,13 @@ def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[
         if record.action == "trigger_schedule" and isinstance(job_id := record.details.get("job_id"), str)
     ]
     last, trigger = schedule.last_fire_at, schedule.trigger
-    prefix = "periodic" if schedule.owner == "code" else "schedule"
     is_sure = True
     for since, before in _definitions(schedule, records):
         if last is None or len(found) >= 2 * RESULTS:
             break
         times = [] if trigger is None else _between(trigger, since, last, schedule)
         for at in times:
-            job_id = fire_time_job_id(schedule.schedule_id, at, prefix=prefix)
+            job_id = fire_time_job_id(schedule.schedule_id, at, owner=schedule.owner)
             found.append(PastFire(at, job_id, is_sure=is_sure))
         last, trigger, is_sure = min(last, since), before, False
     return sorted(found, key=lambda each: each.at, reverse=True)[: 2 * RESULTS]

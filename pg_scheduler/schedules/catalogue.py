@@ -6,7 +6,7 @@ from typing import Final
 
 from pg_scheduler.errors import NameConflictError
 from pg_scheduler.jobs.registry import captures_same, catalogue
-from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.schedules.declared import PeriodicJobConfig
 
 
 class PeriodicCatalogue:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.schedules.catalogue import periodic_catalogue
-from pg_scheduler.schedules.model import (
+from pg_scheduler.schedules.declared import (
     MAX_DEDUP_KEY_LENGTH,
     MAX_JOB_NAME_LENGTH,
     PeriodicJobConfig,

@@ -1,12 +1,13 @@
-"""A schedule as its row stores it, and the trigger that the row contains."""
+"""A schedule as its row stores it, and the trigger and the policy that the row contains."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final, Literal
 
+from pg_scheduler.schedules.policies import CatchUp
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.serialization import is_built_in
 
@@ -21,6 +22,8 @@ NO_ARGUMENTS: Final = '{"args": [], "kwargs": {}}'
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRow:
     """A schedule as stored in ``scheduler_schedules``. JSON is text, since not every node can interpret it.
+
+    Statements that write a row have its fields as parameters, in this order.
 
     Attributes:
         task: The name of the function.
@@ -104,3 +107,10 @@ def is_trigger_built_in(text: str) -> bool:
         ValueError: It cannot be read.
     """
     return is_built_in(read_trigger(text))
+
+
+def catch_up_of(row: ScheduleRow) -> CatchUp:
+    """Return the policy of a row, whose values the table has checked."""
+    within = None if row.catch_up_seconds is None else timedelta(seconds=row.catch_up_seconds)
+    limit = None if row.catch_up_limit is None else min(row.catch_up_limit, 10_000)
+    return CatchUp(row.catch_up, limit, within)  # type: ignore[arg-type] # a constraint checks it

@@ -12,11 +12,11 @@ from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.jobs.unset import UNSET, Unset
-from pg_scheduler.schedules.advance import not_before
 from pg_scheduler.schedules.policies import CatchUp, Overlap
-from pg_scheduler.schedules.row import Owner, ScheduleRow, is_trigger_built_in, read_trigger
-from pg_scheduler.triggers.base import Trigger, next_fire_time
-from pg_scheduler.triggers.search import INSTANT, Search, SearchLimitError, to_utc
+from pg_scheduler.schedules.row import Owner, ScheduleRow, catch_up_of, is_trigger_built_in, read_trigger
+from pg_scheduler.schedules.timing import first_to_plan, not_before
+from pg_scheduler.triggers.base import Trigger, is_fixed_delay
+from pg_scheduler.triggers.search import INSTANT, SearchLimitError, to_utc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,14 +108,19 @@ class Schedule:
                 f"schedule {self.schedule_id!r} has a trigger that this process cannot interpret: "
                 f"{self.described}; import the module that registers its kind"
             )
+        left = n if self.max_runs is None else min(n, max(self.max_runs - self.runs, 0))
+        known: list[datetime] = []
         if after is None:
-            if self.next_fire_at is None:
+            if self.next_fire_at is None or left < 1:
                 return []
-            after = self.next_fire_at - INSTANT
+            after = self.next_fire_at
+            if is_fixed_delay(self.trigger):
+                known = [after]
+            else:
+                after -= INSTANT
         if self.start is not None:
             after = max(to_utc(after), not_before(self.trigger, self.start))
-        left = n if self.max_runs is None else min(n, max(self.max_runs - self.runs, 0))
-        fires = self.trigger.upcoming(left, after=after, anchor=self.anchor)
+        fires = known + self.trigger.upcoming(left - len(known), after=after, anchor=self.anchor)
         return fires if self.end is None else [fire for fire in fires if fire <= self.end]
 
     def __str__(self) -> str:
@@ -172,23 +177,14 @@ def schedule_from_row(row: ScheduleRow) -> Schedule:
     )
 
 
-def catch_up_of(row: ScheduleRow) -> CatchUp:
-    """Return the policy of a row, whose values the table has checked."""
-    within = None if row.catch_up_seconds is None else timedelta(seconds=row.catch_up_seconds)
-    limit = None if row.catch_up_limit is None else min(row.catch_up_limit, 10_000)
-    return CatchUp(row.catch_up, limit, within)  # type: ignore[arg-type] # a constraint checks it
-
-
 def _next_fire_at(row: ScheduleRow, trigger: Trigger | None) -> datetime | None:
     """Return the next fire time, also of a schedule that was resumed and awaits the next pass."""
     if row.resume_from is None or trigger is None or not is_trigger_built_in(row.trigger):
         return row.next_fire_at
-    after = max(row.resume_from, row.last_fire_at or row.resume_from)
     try:
-        fire = next_fire_time(trigger, after, row.anchor, Search())
+        return first_to_plan(row)
     except SearchLimitError:  # the next pass reports it
         return row.next_fire_at
-    return None if fire is None or (row.end_at is not None and fire > row.end_at) else fire
 
 
 def _is_grace(value: object) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import astuple
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pg_scheduler.events import SchedulePaused
 from pg_scheduler.schedules.row import ScheduleRow
@@ -122,14 +123,14 @@ class ScheduleRepository:
             on: The connection of a transaction.
             via: The way that the audit names, if it is not that of the author.
         """
-        values = *self._values(row, kinds), *self._statements.author.values(via), self._statements.now
+        values = *astuple(row), list(kinds), *self._statements.author.values(via), self._statements.now
         return bool(await self._statements.fetch("insert_schedule", *values, on=on))
 
     async def write(
         self, row: ScheduleRow, kinds: Sequence[str], *, on: Connection, via: str | None = None
     ) -> None:
         """Overwrite a locked schedule."""
-        values = *self._values(row, kinds), *self._statements.author.values(via), self._statements.now
+        values = *astuple(row), list(kinds), *self._statements.author.values(via), self._statements.now
         await self._statements.fetch("write_schedule", *values, on=on)
 
     async def remove(self, schedule_id: str, *, on: Connection | None = None, via: str | None = None) -> bool:
@@ -169,9 +170,13 @@ class ScheduleRepository:
 
     # -- declarations in code --------------------------------------------------------------------------
 
-    async def declared(self, schedule_ids: Collection[str]) -> tuple[dict[str, ScheduleRow], datetime | None]:
+    async def declared(
+        self, schedule_ids: Collection[str], *, on: Connection | None = None
+    ) -> tuple[dict[str, ScheduleRow], datetime | None]:
         """Return the schedules of all code and of these ids, and the time, which is None without any."""
-        rows = await self._statements.fetch("declared_schedules", self._statements.now, list(schedule_ids))
+        rows = await self._statements.fetch(
+            "declared_schedules", self._statements.now, list(schedule_ids), on=on
+        )
         return {row["schedule_id"]: schedule_from(row) for row in rows}, rows[0]["now"] if rows else None
 
     async def read(self, schedule_ids: Collection[str]) -> dict[str, ScheduleRow]:
@@ -185,13 +190,6 @@ class ScheduleRepository:
         async with self._statements.transaction() as connection:
             await self._statements.execute("lock_declarations", on=connection)
             yield connection
-
-    async def declared_now(self, schedule_ids: Collection[str], *, on: Connection) -> dict[str, ScheduleRow]:
-        """Return the same rows within a transaction that writes them."""
-        rows = await self._statements.fetch(
-            "declared_schedules", self._statements.now, list(schedule_ids), on=on
-        )
-        return {row["schedule_id"]: schedule_from(row) for row in rows}
 
     async def chained_runs(self, dedup_keys: Sequence[str], *, on: Connection) -> dict[str, datetime]:
         """Return the times of the last pending jobs that pg_scheduler 0.2 planned, by dedup key."""
@@ -257,46 +255,3 @@ class ScheduleRepository:
         """Delete schedules of callers that finished before an instant, and count them."""
         count: int = await self._statements.value("vacuum_schedules", finished_before, limit)
         return count
-
-    @staticmethod
-    def _values(row: ScheduleRow, kinds: Sequence[str]) -> tuple[Any, ...]:
-        return (
-            row.schedule_id,
-            row.owner,
-            row.task,
-            row.job_name,
-            row.derived_key,
-            row.enabled_in_code,
-            row.use_advisory_lock,
-            row.trigger,
-            list(kinds),
-            row.described,
-            row.task_data,
-            row.options,
-            row.metadata,
-            row.start_at,
-            row.end_at,
-            row.max_runs,
-            row.jitter_seconds,
-            row.overlap,
-            row.catch_up,
-            row.catch_up_limit,
-            row.catch_up_seconds,
-            row.pause_after_failures,
-            row.anchor,
-            row.next_fire_at,
-            row.resume_from,
-            row.last_fire_at,
-            row.last_job_id,
-            row.paused_at,
-            row.note,
-            row.is_broken,
-            row.runs,
-            row.skipped,
-            row.missed,
-            row.failures,
-            row.created_at,
-            row.finished_at,
-            row.version,
-            row.updated_at,
-        )

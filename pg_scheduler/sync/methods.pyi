@@ -28,7 +28,7 @@ from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
-from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import PollingConfig, VacuumConfig

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
-from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.errors import ConnectionRejectedError
 from pg_scheduler.events import EventBus, KeeperLost
@@ -81,7 +81,7 @@ class Runtime:
         events: EventBus,
         cluster_events: EventBus,
         tasks: TaskRegistry,
-        periodic: ScheduleBook,
+        periodic: DeclaredSchedules,
         schedule_jobs: ScheduleJobs,
         outbox: Outbox,
         waiters: ResultWaiters,

@@ -18,7 +18,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.cli.demo.history import write_history
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.settlement import QUARANTINED
-from pg_scheduler.schedules.advance import fire_time_job_id
+from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers import Cron, Every
 
 __all__ = ["NOW", "open_fixed_demo"]
@@ -128,8 +128,7 @@ async def _add_schedules(scheduler: Scheduler, pool: asyncpg.Pool) -> list[dict[
             assert schedule.trigger is not None
             times = schedule.trigger.upcoming(60, after=since)
             times = [each for each in reversed(times) if each <= NOW][:24]
-        prefix = "periodic" if owner == "code" else "schedule"
-        ids = [fire_time_job_id(schedule.schedule_id, at, prefix=prefix) for at in times]
+        ids = [fire_time_job_id(schedule.schedule_id, at, owner=owner) for at in times]
         jobs += [
             _ended(
                 job_id,

@@ -338,7 +338,6 @@ STORE_CALLS: dict[str, Call] = {
     "resume": lambda it, _: it.schedules.resume("key", from_now=True),
     "note_last_job": lambda it, conn: it.schedules.note_last_job("key", "a", on=conn),
     "declared": lambda it, _: it.schedules.declared([]),
-    "declared_now": lambda it, conn: it.schedules.declared_now([], on=conn),
     "read": lambda it, _: it.schedules.read(["key"]),
     "declaring": lambda it, _: enter(it.schedules.declaring()),
     "chained_runs": lambda it, conn: it.schedules.chained_runs(["key"], on=conn),

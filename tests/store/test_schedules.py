@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.schedules.advance import fire_time_job_id
 from pg_scheduler.schedules.row import ScheduleRow
+from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
@@ -122,7 +122,7 @@ async def test_declarations_are_written_by_one_process_at_a_time_and_planners_do
 
     async def other() -> list[str]:
         async with store.schedules.declaring() as connection:
-            return list(await store.schedules.declared_now([], on=connection))
+            return list((await store.schedules.declared([], on=connection))[0])
 
     async with store.schedules.declaring() as connection:
         await store.schedules.insert(new_schedule("mine", owner="code"), ["every"], on=connection)
@@ -260,7 +260,7 @@ async def test_chained_runs_returns_the_last_pending_job_of_a_0_2_chain(store: S
             new_job("periodic:gone:4", execution_time=NOW + 4 * SECOND),
             new_job("periodic:key:longer:6", execution_time=NOW + 6 * SECOND),
             new_job("periodic:k_y:5", execution_time=NOW + 5 * SECOND),
-            new_job(fire_time_job_id("own", NOW, prefix="periodic")),
+            new_job(fire_time_job_id("own", NOW, owner="code")),
         ]
     )
     await store.jobs.cancel("periodic:gone:4")

@@ -227,7 +227,7 @@ async def use_schedules(store: Store) -> object:
         assert await store.schedules.insert(row, kinds, on=connection)
         assert not await store.schedules.insert(row, kinds, on=connection)
         await store.schedules.insert(declared, kinds, on=connection)
-        assert list(await store.schedules.declared_now([], on=connection)) == ["declared"]
+        assert list((await store.schedules.declared([], on=connection))[0]) == ["declared"]
         assert await store.schedules.lock(["key"], on=connection) == {"key": (row, now)}
         await store.schedules.write(replace(row, runs=3), kinds, on=connection)
     assert await store.schedules.resume("key", from_now=True)

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, cast
 
 from pg_scheduler import Scheduler
+from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.outbox import Outbox, OutboxOptions
-from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.events import EventBus, ServiceFaulted
 from pg_scheduler.jobs.model import JobStatus
@@ -322,9 +322,9 @@ class Parts:
 
     def planner(self, *, grace: int | None = 300, store: Store | None = None) -> Planner:
         store = store or self.store
-        book = ScheduleBook(store, periodic_catalogue)
+        declared = DeclaredSchedules(store, periodic_catalogue)
         jobs = ScheduleJobs(self.tasks, misfire_grace_time=grace)
-        return Planner(store, self.bus, book, self.tasks, jobs, self.outbox(), self.signals)
+        return Planner(store, self.bus, declared, self.tasks, jobs, self.outbox(), self.signals)
 
     @staticmethod
     def in_flight_of_nothing() -> InFlight:

@@ -268,20 +268,20 @@ async def test_planner_does_not_fire_a_disabled_schedule_until_it_is_enabled(
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.run_once()
-    assert planner.book.enable(KEY, False)
-    assert not planner.book.configs()[KEY].enabled
+    assert planner.declared.enable(KEY, False)
+    assert not planner.declared.configs()[KEY].enabled
     clock.advance(5 * MINUTE)
     assert await planner.run_once() == POLL_INTERVAL_S
     assert parts.calls == ["switches_written"]
     assert await jobs(parts.store) == []
-    assert planner.book.enable(KEY, True)
+    assert planner.declared.enable(KEY, True)
     clock.advance(timedelta(seconds=30))
     await planner.run_once()
     assert await jobs(parts.store) == []  # what it missed while it was off is not made up for
     clock.advance(timedelta(seconds=30))
     await planner.run_once()
     assert await windows(parts.store) == [NOON + 6 * MINUTE]
-    assert not planner.book.enable("another key", True)
+    assert not planner.declared.enable("another key", True)
 
 
 async def test_planner_keeps_a_disabled_schedule_disabled_on_other_nodes_and_after_a_restart(
@@ -290,10 +290,10 @@ async def test_planner_keeps_a_disabled_schedule_disabled_on_other_nodes_and_aft
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner, other = parts.planner(), parts.planner()
     await other.run_once()
-    planner.book.enable(KEY, False)
+    planner.declared.enable(KEY, False)
     await planner.run_once()
     await other.run_once()
-    assert not other.book.configs()[KEY].enabled
+    assert not other.declared.configs()[KEY].enabled
     restarted = parts.planner()
     await restarted.prepare()
     clock.advance(MINUTE)
@@ -305,7 +305,7 @@ async def test_planner_writes_a_schedule_disabled_during_the_last_pass_when_it_s
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.start()
-    planner.book.enable(KEY, False)  # nothing wakes the loop before it is stopped
+    planner.declared.enable(KEY, False)  # nothing wakes the loop before it is stopped
     await planner.stop()
     assert not (await row(parts.store)).enabled
 
@@ -319,7 +319,7 @@ async def test_planner_writes_a_schedule_disabled_when_the_code_disables_it(
     clock.advance(MINUTE)
     await planner.run_once()
     assert await jobs(parts.store) == []
-    planner.book.enable(KEY, True)
+    planner.declared.enable(KEY, True)
     await planner.run_once()
     clock.advance(MINUTE)
     await planner.run_once()
@@ -331,13 +331,13 @@ async def test_planner_writes_a_schedule_disabled_before_its_row_existed(
 ) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
-    planner.book.enable(KEY, False)
-    await planner.book.write_switches()  # as enable_periodic_job() does before start()
+    planner.declared.enable(KEY, False)
+    await planner.declared.write_switches()  # as enable_periodic_job() does before start()
     await planner.run_once()
     clock.advance(MINUTE)
     await planner.run_once()
     assert await jobs(parts.store) == []
-    assert not planner.book.configs()[KEY].enabled
+    assert not planner.declared.configs()[KEY].enabled
 
 
 async def test_planner_writes_a_schedule_switched_while_another_switch_was_written(
@@ -349,14 +349,14 @@ async def test_planner_writes_a_schedule_switched_while_another_switch_was_writt
     real = parts.store.schedules.pause
 
     async def meanwhile(dedup_key: str, note: str | None) -> bool | None:
-        planner.book.enable(dedup_key, True)
+        planner.declared.enable(dedup_key, True)
         return await real(dedup_key, note)
 
     monkeypatch.setattr(parts.store.schedules, "pause", meanwhile)
-    planner.book.enable(KEY, False)
-    await planner.book.write_switches()
-    assert planner.book.configs()[KEY].enabled
-    await planner.book.write_switches()
+    planner.declared.enable(KEY, False)
+    await planner.declared.write_switches()
+    assert planner.declared.configs()[KEY].enabled
+    await planner.declared.write_switches()
     assert (await row(parts.store)).enabled
 
 
@@ -448,28 +448,28 @@ async def test_planner_ignores_schedules_of_other_applications(parts: Parts, clo
     await planner.run_once()
     assert await jobs(parts.store) == []
     assert set(await rows(parts.store)) == {"theirs", "ours"}
-    assert set(planner.book.configs()) == {"ours"}
+    assert set(planner.declared.configs()) == {"ours"}
 
 
-async def test_schedule_book_status_describes_the_row_of_a_schedule(parts: Parts, clock: FakeClock) -> None:
+async def test_status_describes_the_row_of_a_declared_schedule(parts: Parts, clock: FakeClock) -> None:
     periodic(cron="*/10 * * * *", timezone="Europe/Berlin", dedup_key=KEY)(work)
     planner = parts.planner()
-    status = planner.book.status(KEY)
+    status = planner.declared.status(KEY)
     assert status is not None
     assert (status["cron"], status["timezone"]) == ("*/10 * * * *", "Europe/Berlin")
     assert (status["next_fire_at"], status["last_fire_at"]) == (None, None)
     await planner.run_once()
     clock.advance(10 * MINUTE)
     await planner.run_once()
-    status = planner.book.status(KEY)
+    status = planner.declared.status(KEY)
     assert status is not None
     assert (status["next_fire_at"], status["last_fire_at"]) == (NOON + 20 * MINUTE, NOON + 10 * MINUTE)
-    assert planner.book.status("another") is None
+    assert planner.declared.status("another") is None
 
 
-async def test_schedule_book_configs_match_the_code(parts: Parts) -> None:
+async def test_configs_of_declared_schedules_match_the_code(parts: Parts) -> None:
     periodic(every=MINUTE)(work)
-    (config,) = parts.planner().book.configs().values()
+    (config,) = parts.planner().declared.configs().values()
     assert config == PeriodicJobConfig(work, interval=MINUTE)
 
 
@@ -522,7 +522,7 @@ async def test_planner_pauses_a_declared_schedule_whose_trigger_raises_until_its
     assert [event.dedup_key for event in seen.of(PeriodicJobBroken)] == [KEY]
     periodic_catalogue.clear()
     periodic(trigger=Faulty(is_repaired=True), dedup_key=KEY)(work)
-    planner.book.forget_sync()
+    planner.declared.forget_sync()
     await planner.run_once()
     repaired = await row(parts.store)
     assert (repaired.is_broken, repaired.note, repaired.paused_at) == (False, None, None)

@@ -987,12 +987,21 @@ async def test_fixed_delay_counts_from_the_start_when_it_is_added_updated_or_res
     assert (await bench.get()).next_fire_at == NOON + 3 * HOUR
 
 
+async def test_upcoming_of_a_fixed_delay_begins_with_the_next_fire_time(bench: Bench) -> None:
+    added = await bench.add(FixedDelay(HOUR), max_runs=3)
+    assert added.upcoming() == [NOON + HOUR, NOON + 2 * HOUR, NOON + 3 * HOUR]
+    assert added.upcoming(1) == [added.next_fire_at]
+    assert added.upcoming(0) == []
+
+
 async def test_fixed_delay_is_not_shifted_by_other_changes(bench: Bench) -> None:
     await bench.add(FixedDelay(10 * MINUTE))
     await bench.plan(10 * MINUTE)
     (claim,) = await bench.claim()
     updated = await bench.schedules.update(KEY, trigger=FixedDelay(MINUTE))
     assert (updated.next_fire_at, updated.finished_at) == (None, None)
+    replaced = await bench.add(FixedDelay(MINUTE), end=NOON + HOUR, conflict_resolution=REPLACE)
+    assert (replaced.next_fire_at, replaced.finished_at) == (None, None)
     await bench.settle(claim, CompleteOutcome())
     await bench.plan()
     assert (await bench.get()).next_fire_at == NOON + 11 * MINUTE
@@ -1163,6 +1172,22 @@ async def test_update_computes_the_next_fire_time_of_another_trigger(
     updated = await bench.schedules.update(KEY, **changes)
     assert updated.next_fire_at == next_fire_at
     assert (updated.finished_at is None) == (next_fire_at is not None)
+
+
+async def test_update_with_an_equal_trigger_keeps_the_due_fire_time(bench: Bench) -> None:
+    await bench.add(Every(HOUR))
+    bench.clock.advance(90 * MINUTE)
+    updated = await bench.schedules.update(KEY, trigger=Every(HOUR), kwargs={"flag": True})
+    assert updated.next_fire_at == NOON + HOUR
+    updated = await bench.schedules.update(KEY, kwargs={"flag": 1})
+    assert updated.kwargs["flag"] is not True
+
+
+async def test_replace_finishes_a_schedule_whose_runs_have_run_out(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), max_runs=2)
+    await bench.plan(MINUTE)
+    replaced = await bench.add(Every(MINUTE), max_runs=1, conflict_resolution=REPLACE)
+    assert (replaced.next_fire_at, replaced.finished_at) == (None, NOON + MINUTE)
 
 
 async def test_update_revives_a_finished_schedule_with_more_runs(bench: Bench) -> None:

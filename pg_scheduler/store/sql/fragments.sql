@@ -207,21 +207,22 @@ jsonb_build_object(
         'paused_at', schedule.paused_at, 'version', schedule.version
     )
 
--- The columns that are written as a whole, with their values, in the order of the parameters.
+-- The columns that are written as a whole, with their values: the fields of ScheduleRow in their order, and kinds.
 
 -- fragment: written_schedule_columns
-schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_lock, trigger, kinds,
+schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_lock, trigger,
     described, task_data, options, metadata, start_at, end_at, max_runs, jitter_seconds, overlap, catch_up,
     catch_up_limit, catch_up_seconds, pause_after_failures, anchor, next_fire_at, resume_from, last_fire_at,
-    last_job_id, paused_at, note, is_broken, runs, skipped, missed, failures, created_at, finished_at, version,
-    updated_at
+    last_job_id, paused_at, note, is_broken, runs, skipped, missed, failures, created_at, updated_at,
+    finished_at, version, kinds
 
 -- fragment: written_schedule_values
-$1, $2, $3, $4, $5::boolean, $6::boolean, $7::boolean, ($8::text)::jsonb, $9::text[], $10, ($11::text)::jsonb, ($12::text)::jsonb,
-    ($13::text)::jsonb, $14::timestamptz, $15::timestamptz, $16::bigint, $17::double precision, $18, $19,
-    $20::integer, $21::double precision, $22::integer, $23::timestamptz, $24::timestamptz, $25::timestamptz,
-    $26::timestamptz, $27, $28::timestamptz, $29, $30::boolean, $31::bigint, $32::bigint, $33::bigint,
-    $34::bigint, $35::timestamptz, $36::timestamptz, $37::bigint, $38::timestamptz
+$1, $2, $3, $4, $5::boolean, $6::boolean, $7::boolean, ($8::text)::jsonb, $9, ($10::text)::jsonb,
+    ($11::text)::jsonb, ($12::text)::jsonb, $13::timestamptz, $14::timestamptz, $15::bigint,
+    $16::double precision, $17, $18, $19::integer, $20::double precision, $21::integer, $22::timestamptz,
+    $23::timestamptz, $24::timestamptz, $25::timestamptz, $26, $27::timestamptz, $28, $29::boolean, $30::bigint,
+    $31::bigint, $32::bigint, $33::bigint, $34::timestamptz, $35::timestamptz, $36::timestamptz, $37::bigint,
+    $38::text[]
 
 -- The schedules that this node can plan: those that it declares ($2), and those of tasks ($3) and kinds of
 -- triggers ($4) that it has registered.

@@ -16,12 +16,13 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import partial
 from typing import ClassVar, Final
 
+from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.own_thread import search_in_own_thread
-from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs, in_order
 from pg_scheduler.enqueue.unique_fire_times import insert_unique
 from pg_scheduler.events import (
@@ -39,15 +40,13 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob
-from pg_scheduler.schedules.advance import Advance, advance, first_allowed, jitter_of, not_before
 from pg_scheduler.schedules.policies import Overlap
-from pg_scheduler.schedules.row import ScheduleRow, is_trigger_built_in, read_trigger
-from pg_scheduler.schedules.schedule import catch_up_of
+from pg_scheduler.schedules.row import ScheduleRow, is_trigger_built_in
+from pg_scheduler.schedules.timing import Advance, pass_time
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.dependencies import waiting_events
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
-from pg_scheduler.triggers.base import Trigger, is_fixed_delay
 from pg_scheduler.triggers.serialization import registered_kinds
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
@@ -81,53 +80,13 @@ class Plan:
     Attributes:
         jobs: Their jobs. If the task is unique, the database decides which of them are enqueued.
         last_job_id: The last job of the schedule if it is unfinished and the new ones wait for it.
-        following: The next fire time if none of the jobs of a unique task is enqueued.
     """
 
     row: ScheduleRow
     due: Advance
     jobs: list[ExtendedJob]
     last_job_id: str | None
-    following: datetime | None
     is_unique: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DueSearch:
-    """A search for the due fire times of a schedule, which calls no code of the application but the trigger.
-
-    Attributes:
-        grace: The misfire grace time in seconds; None for no limit.
-        is_busy: Whether the last job is unfinished and the overlap policy drops fire times.
-        is_unique: Whether the database may reject the jobs.
-    """
-
-    row: ScheduleRow
-    trigger: Trigger
-    now: datetime
-    grace: int | None
-    is_busy: bool
-    is_unique: bool
-
-    def run(self) -> tuple[Advance, list[timedelta], datetime | None]:
-        """Return the due fire times, the jitter of each, and the next fire time if all jobs are rejected."""
-        row, trigger = self.row, self.trigger
-        due = advance(
-            trigger,
-            anchor=row.anchor,
-            first=_first(row, trigger),
-            now=self.now,
-            end=row.end_at,
-            catch_up=catch_up_of(row),
-            grace_s=self.grace,
-            runs_left=None if row.max_runs is None else max(row.max_runs - row.runs, 0),
-            is_busy=self.is_busy,
-        )
-        following = due.next_fire_at
-        if following is None and due.last_fire_at is not None and self.is_unique:
-            after = max(due.last_fire_at, self.now) if is_fixed_delay(trigger) else due.last_fire_at
-            following = first_allowed(trigger, after=after, anchor=row.anchor, end=row.end_at)
-        return due, [_jitter(row, trigger, each) for each in due.fire_times], following
 
 
 @dataclass(slots=True)
@@ -149,7 +108,7 @@ class Planner(Service):
         self,
         store: Store,
         events: EventBus,
-        book: ScheduleBook,
+        declared: DeclaredSchedules,
         tasks: TaskRegistry,
         jobs: ScheduleJobs,
         outbox: Outbox,
@@ -157,7 +116,7 @@ class Planner(Service):
     ) -> None:
         super().__init__(events)
         self._store = store
-        self.book = book
+        self.declared = declared
         self._tasks = tasks
         self._jobs = jobs
         self._outbox = outbox
@@ -167,14 +126,14 @@ class Planner(Service):
 
     async def prepare(self) -> None:
         """Make the first pass write the schedules declared in code."""
-        self.book.forget_sync()
+        self.declared.forget_sync()
 
     async def run_once(self) -> float:
         """Write the schedules that this process changed, then enqueue the jobs of due schedules."""
-        await self.book.sync()
-        if await self.book.write_switches():
+        await self.declared.sync()
+        if await self.declared.write_switches():
             self._signals.switches_written()
-        plannable = Plannable(self.book.keys(), self._tasks.names(), sorted(registered_kinds()))
+        plannable = Plannable(self.declared.keys(), self._tasks.names(), sorted(registered_kinds()))
         self.next_fire_in = None
         if not plannable.declared and not plannable.tasks:
             return POLL_INTERVAL_S
@@ -186,7 +145,7 @@ class Planner(Service):
                 return 0.0
             soonest = 0.0 if count else LOCKED_RETRY_S
             next_in = await self._store.schedules.next_fire_in(plannable)
-        await self.book.refresh()
+        await self.declared.refresh()
         self.next_fire_in = next_in
         poll = self._poll_interval(has_schedules=next_in is not None or bool(plannable.declared))
         return poll if next_in is None else max(min(next_in, poll), soonest)
@@ -198,7 +157,7 @@ class Planner(Service):
 
     async def drain(self) -> None:
         """Write the schedules that were enabled or disabled during the last pass."""
-        if await self.book.write_switches():
+        if await self.declared.write_switches():
             self._signals.switches_written()
 
     async def _plan(self, plannable: Plannable) -> int:
@@ -276,20 +235,24 @@ class Planner(Service):
         if last is not None and not is_busy and not last.is_locked:
             return  # it is about to end: the next pass decides
         builder = self._jobs.builder(row)
-        trigger = read_trigger(row.trigger)
-        search = DueSearch(row, trigger, now, builder.grace, is_busy, builder.is_unique)
-        due, delays, following = (
-            search.run() if _is_built_in(row) else await search_in_own_thread(row.trigger, search.run)
+        search = partial(
+            pass_time,
+            row,
+            now,
+            grace_s=builder.template.misfire_grace_time,
+            is_busy=is_busy,
+            is_unique=builder.is_unique,
         )
+        due = search() if _is_built_in(row) else await search_in_own_thread(row.trigger, search)
         jobs = [
-            builder.fire_time_job(each, each + delay, now)
-            for each, delay in zip(due.fire_times, delays, strict=True)
+            builder.fire_time_job(fire_time, due_time, now)
+            for fire_time, due_time in zip(due.fire_times, due.due_times, strict=True)
         ]
         last_job_id = None if last is None else row.last_job_id
         is_unique = builder.is_unique and bool(jobs)
         if row.overlap != Overlap.ALLOW and not is_unique:
             jobs = in_order(jobs, last_job_id)
-        planned.plans.append(Plan(row, due, jobs, last_job_id, following, is_unique))
+        planned.plans.append(Plan(row, due, jobs, last_job_id, is_unique))
 
     async def _insert(self, plans: Sequence[Plan], planned: Planned, connection: Connection) -> None:
         """Insert the jobs of schedules with one statement."""
@@ -319,7 +282,7 @@ class Planner(Service):
             due = replace(due, skipped=due.skipped + skipped)
         if skipped and (not jobs or due.is_finished):
             is_last = row.max_runs is not None and row.runs + len(jobs) >= row.max_runs
-            following = None if is_last else plan.following
+            following = None if is_last else due.following
             due = replace(due, next_fire_at=following, is_finished=following is None)
         _add(planned, plan, due, jobs, jobs, holder=None if conflict is None else conflict.job_id)
 
@@ -385,24 +348,3 @@ def _is_built_in(row: ScheduleRow) -> bool:
         return is_trigger_built_in(row.trigger)
     except ValueError:  # planning it reports the error
         return True
-
-
-def _first(row: ScheduleRow, trigger: Trigger) -> datetime | None:
-    """Return the first fire time to plan: never at or before the last one that was planned."""
-    last = row.last_fire_at
-    if row.resume_from is not None:
-        after = row.resume_from if last is None else max(row.resume_from, last)
-        if row.start_at is not None:
-            after = max(after, not_before(trigger, row.start_at))
-        return first_allowed(trigger, after=after, anchor=row.anchor, end=row.end_at)
-    first = row.next_fire_at
-    if first is not None and last is not None and first <= last:
-        return first_allowed(trigger, after=last, anchor=row.anchor, end=row.end_at)
-    return first
-
-
-def _jitter(row: ScheduleRow, trigger: Trigger, fire_time: datetime) -> timedelta:
-    if not row.jitter_seconds:
-        return timedelta(0)
-    following = first_allowed(trigger, after=fire_time, anchor=row.anchor, end=None)
-    return jitter_of(row.schedule_id, fire_time, row.jitter_seconds, following)

@@ -11,14 +11,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from pg_scheduler.enqueue.schedule_jobs import advisory_lock_key
 from pg_scheduler.errors import NameConflictError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.schedules import catalogue as module
 from pg_scheduler.schedules import decorator
 from pg_scheduler.schedules.catalogue import PeriodicCatalogue
+from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.decorator import periodic
-from pg_scheduler.schedules.model import PeriodicJobConfig, advisory_lock_key
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
 
@@ -224,7 +225,8 @@ def test_derived_key_depends_on_function_and_schedule_only() -> None:
 def test_derived_keys_are_the_same_in_every_process() -> None:
     code = (
         "from datetime import timedelta\n"
-        "from pg_scheduler.schedules.model import PeriodicJobConfig, advisory_lock_key\n"
+        "from pg_scheduler.enqueue.schedule_jobs import advisory_lock_key\n"
+        "from pg_scheduler.schedules.declared import PeriodicJobConfig\n"
         "async def sweep(): ...\n"
         "sweep.__module__ = 'app.jobs'\n"
         "key = PeriodicJobConfig(sweep, timedelta(hours=1)).dedup_key\n"

@@ -1,7 +1,8 @@
-"""Advancing a due schedule, and building its trigger."""
+"""Fire times of a due schedule, and building the trigger of a declared one."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -10,16 +11,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pg_scheduler.schedules.advance import Advance, advance, fire_time_job_id, jitter_of
-from pg_scheduler.schedules.model import trigger_for
+from pg_scheduler.schedules.declared import trigger_for
+from pg_scheduler.schedules.timing import Advance, fire_time_job_id, jitter_of, pass_time
 from pg_scheduler.triggers import zones
+from pg_scheduler.triggers.at import At
+from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
 from pg_scheduler.triggers.zones import parse_timezone
+from tests.support.store import new_schedule
 from tests.support.triggers import fire_after
 
 ANCHOR = datetime(2030, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+
+
+def passed(
+    trigger: Trigger, *, first: datetime | None, now: datetime, end: datetime | None = None
+) -> Advance:
+    """What becomes of the fire times of a schedule whose next fire time is ``first``."""
+    text = json.dumps(trigger.to_json())
+    return pass_time(new_schedule(trigger=text, anchor=ANCHOR, next_fire_at=first, end_at=end), now)
 
 
 def test_trigger_for_returns_the_trigger_of_an_interval_or_a_cron_expression() -> None:
@@ -90,30 +102,35 @@ def test_parse_timezone_returns_utc_when_the_machine_has_no_time_zone_data(
         parse_timezone("Europe/Berlin")
 
 
-def test_advance_returns_the_due_fire_time_and_the_next_one() -> None:
+def test_pass_time_returns_the_due_fire_time_and_the_next_one() -> None:
     trigger = Every(MINUTE)
     first = ANCHOR + MINUTE
-    assert advance(trigger, anchor=ANCHOR, first=first, now=first) == Advance((first,), first, first + MINUTE)
+    following = first + MINUTE
+    assert passed(trigger, first=first, now=first) == Advance(
+        (first,), (first,), first, following, following=following
+    )
 
 
-def test_advance_returns_the_latest_fire_time_when_several_were_missed() -> None:
-    late = advance(Every(MINUTE), anchor=ANCHOR, first=ANCHOR + MINUTE, now=ANCHOR + 10.5 * MINUTE)
+def test_pass_time_returns_the_latest_fire_time_when_several_were_missed() -> None:
+    late = passed(Every(MINUTE), first=ANCHOR + MINUTE, now=ANCHOR + 10.5 * MINUTE)
     latest = ANCHOR + 10 * MINUTE
-    assert late == Advance((latest,), latest, ANCHOR + 11 * MINUTE, missed=9)
+    following = ANCHOR + 11 * MINUTE
+    assert late == Advance((latest,), (latest,), latest, following, missed=9, following=following)
     cron = Cron("0 12 * * *", ZoneInfo("UTC"))
     noon = ANCHOR + timedelta(hours=12)
     latest = noon + timedelta(days=400)
-    assert advance(cron, anchor=ANCHOR, first=noon, now=latest + timedelta(hours=1)) == Advance(
-        (latest,), latest, noon + timedelta(days=401), missed=400
+    following = noon + timedelta(days=401)
+    assert passed(cron, first=noon, now=latest + timedelta(hours=1)) == Advance(
+        (latest,), (latest,), latest, following, missed=400, following=following
     )
 
 
 @given(st.integers(1, 10**10), st.integers(0, 10**12))
-def test_advance_never_fires_early_and_always_moves_forward(every: int, later: int) -> None:
+def test_pass_time_never_fires_early_and_always_moves_forward(every: int, later: int) -> None:
     trigger = Every(timedelta(microseconds=every))
     first = fire_after(trigger, ANCHOR, ANCHOR)
     now = first + timedelta(microseconds=later)
-    due = advance(trigger, anchor=ANCHOR, first=first, now=now)
+    due = passed(trigger, first=first, now=now)
     (fire_time,) = due.fire_times
     assert due.next_fire_at is not None
     assert first <= fire_time <= now < due.next_fire_at
@@ -125,27 +142,31 @@ def test_advance_never_fires_early_and_always_moves_forward(every: int, later: i
 def test_job_id_of_a_fire_time_is_the_same_on_every_node() -> None:
     fire_time = datetime(2030, 6, 1, 14, tzinfo=ZoneInfo("Europe/Berlin"))
     assert fire_time_job_id("key", fire_time) == "schedule:key:2030-06-01T12:00:00+00:00"
-    assert fire_time_job_id("key", fire_time, prefix="periodic").startswith("periodic:key:2030")
+    assert fire_time_job_id("key", fire_time, owner="code").startswith("periodic:key:2030")
     assert fire_time_job_id("key", fire_time.astimezone(UTC)) == fire_time_job_id("key", fire_time)
     assert fire_time_job_id("key", fire_time + timedelta(microseconds=1)) != fire_time_job_id(
         "key", fire_time
     )
 
 
-def test_advance_finishes_a_schedule_whose_fire_times_have_ended() -> None:
+def test_pass_time_finishes_a_schedule_whose_fire_times_have_ended() -> None:
     trigger, finished = Every(MINUTE), Advance(is_finished=True)
-    assert advance(trigger, anchor=ANCHOR, first=None, now=ANCHOR) == finished
+    assert passed(trigger, first=None, now=ANCHOR) == finished
     first = ANCHOR + MINUTE
     late = ANCHOR + 5 * MINUTE
-    assert advance(trigger, anchor=ANCHOR, first=first, now=late, end=first - MINUTE / 2) == finished
-    at_its_end = advance(trigger, anchor=ANCHOR, first=first, now=first, end=first)
-    assert at_its_end == Advance((first,), first, None, is_finished=True)
+    assert passed(trigger, first=first, now=late, end=first - MINUTE / 2) == finished
+    at_its_end = passed(trigger, first=first, now=first, end=first)
+    assert at_its_end == Advance((first,), (first,), first, None, is_finished=True)
 
 
 def test_jitter_ends_at_the_next_fire_time_and_is_unbounded_after_the_last_one() -> None:
     fires = [ANCHOR + n * MINUTE for n in range(200)]
-    bounded = [jitter_of("key", fire, 3600, fire + MINUTE) for fire in fires]
-    unbounded = [jitter_of("key", fire, 3600, None) for fire in fires]
+    every, once = (
+        new_schedule(trigger=json.dumps(trigger.to_json()), anchor=ANCHOR, jitter_seconds=3600.0)
+        for trigger in (Every(MINUTE), At(ANCHOR))
+    )
+    bounded = [jitter_of(every, fire) for fire in fires]
+    unbounded = [jitter_of(once, fire) for fire in fires]
     assert all(timedelta(0) <= each < MINUTE for each in bounded)
     assert all(timedelta(0) <= each < 60 * MINUTE for each in unbounded)
     assert max(unbounded) > 50 * MINUTE

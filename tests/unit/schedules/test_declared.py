@@ -6,9 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from pg_scheduler.jobs.model import JobFunction, JobPriority
-from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.schedules.declared import PeriodicJobConfig, SyncPlan, plan_sync
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
-from pg_scheduler.schedules.sync import SyncPlan, plan_sync
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import FixedDelay
 
@@ -244,3 +243,12 @@ def test_declared_fixed_delay_counts_from_its_start() -> None:
     moved = PeriodicJobConfig(make(), trigger=FixedDelay(HOUR), dedup_key="k", start=NOW + 2 * HOUR)
     (row,) = write(moved, rows=(row,)).write
     assert row.next_fire_at == NOW + 3 * HOUR
+
+
+def test_edited_fixed_delay_counts_from_the_end_of_the_job_that_runs() -> None:
+    old = stored(PeriodicJobConfig(make(), trigger=FixedDelay(HOUR), dedup_key="k"))
+    old = replace(old, last_fire_at=NOW + HOUR, next_fire_at=None)
+    edited = PeriodicJobConfig(make(), trigger=FixedDelay(MINUTE), dedup_key="k", end=NOW + 9 * HOUR)
+    (row,) = write(edited, rows=(old,), now=NOW + 2 * HOUR).write
+    assert read_trigger(row.trigger) == FixedDelay(MINUTE)
+    assert (row.next_fire_at, row.resume_from, row.finished_at) == (None, None, None)

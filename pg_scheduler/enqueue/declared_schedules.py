@@ -5,15 +5,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.schedules.catalogue import PeriodicCatalogue
-from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.schedules.declared import NO_CHANGES, PeriodicJobConfig, plan_sync
 from pg_scheduler.schedules.row import ScheduleRow
-from pg_scheduler.schedules.sync import NO_CHANGES, plan_sync
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.serialization import kinds_of
 
@@ -23,7 +21,7 @@ UNWRITTEN: Final = (
 )
 
 
-class ScheduleBook:
+class DeclaredSchedules:
     """Keeps the schedules of this process, by dedup key."""
 
     def __init__(
@@ -35,7 +33,7 @@ class ScheduleBook:
         self._catalogue = catalogue
         self._synced_version: int | None = None
         self._switches: dict[str, bool] = {}
-        self._at_end: weakref.finalize[..., ScheduleBook] | None = None
+        self._at_end: weakref.finalize[..., DeclaredSchedules] | None = None
         self._rows: dict[str, ScheduleRow] = {}
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
@@ -132,7 +130,7 @@ class ScheduleBook:
     async def _write(self, configs: Mapping[str, PeriodicJobConfig]) -> None:
         schedules = self._store.schedules
         async with schedules.declaring() as connection:
-            rows = await schedules.declared_now(configs, on=connection)
+            rows, _ = await schedules.declared(configs, on=connection)
             new = [key for key in configs if key not in rows]
             chained = await schedules.chained_runs(new, on=connection)
             now = await schedules.now(on=connection)
@@ -163,12 +161,6 @@ class ScheduleBook:
     def keys(self) -> list[str]:
         """Return the ids of the schedules that this process declares."""
         return list(self._known())
-
-    @staticmethod
-    def declared_row(config: PeriodicJobConfig, now: datetime) -> ScheduleRow:
-        """Return the row that a schedule declared in code has when it is new."""
-        (row,) = plan_sync({config.dedup_key: config}, {}, now=now, chained={}).write
-        return row
 
     def _known(self) -> dict[str, PeriodicJobConfig]:
         return self._catalogue.configs()

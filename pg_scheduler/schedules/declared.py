@@ -1,11 +1,12 @@
-"""Schedules as the code declares them and as the database stores them."""
+"""Schedules as the code declares them, and the changes that bring the database to them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
@@ -13,12 +14,15 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_function, module_name, qualified_name, required_parameters
 from pg_scheduler.jobs.registry import catalogue
-from pg_scheduler.jobs.validation import check_count, check_execution_time, check_kind, check_text
-from pg_scheduler.schedules.definition import check_trigger, to_seconds
-from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap, check_policies
-from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.jobs.validation import check_kind, check_text
+from pg_scheduler.schedules.definition import Definition, check_trigger, to_seconds
+from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
+from pg_scheduler.schedules.row import ScheduleRow, next_version
+from pg_scheduler.schedules.timing import first_to_plan, must_retime, unsearched
+from pg_scheduler.triggers.base import Trigger, is_quick
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
+from pg_scheduler.triggers.search import FIRST
 from pg_scheduler.triggers.zones import parse_timezone
 
 MAX_JOB_NAME_LENGTH: Final = 1000
@@ -80,17 +84,16 @@ class PeriodicJobConfig:
                 "give them defaults, or decorate a function without parameters"
             )
         try:
-            check_kind("priority", self.priority, JobPriority)
-            check_count("max_retries", self.max_retries)
             for flag in ("use_advisory_lock", "enabled"):
                 check_kind(flag, getattr(self, flag), bool)
-            trigger = trigger_for(self.interval, self.cron, self.timezone, self.trigger)
-            self._check_policies()
+            self._set(trigger=trigger_for(self.interval, self.cron, self.timezone, self.trigger))
+            checked = definition_of(self).new_row("", now=FIRST)  # for its checks only
         except TypeError as error:  # every error but the function's is a ValueError
             raise ConfigurationError(str(error)) from error
         self._set(
-            trigger=trigger,
             timezone=parse_timezone(self.timezone) if self.cron is not None else None,
+            start=checked.start_at,
+            end=checked.end_at,
             derived_key=not self.dedup_key,
             named=bool(self.job_name),
         )
@@ -111,19 +114,6 @@ class PeriodicJobConfig:
         """The jitter in seconds."""
         return to_seconds("jitter", self.jitter)
 
-    def _check_policies(self) -> None:
-        check_policies(
-            check_kind("overlap", self.overlap, Overlap), check_kind("catch_up", self.catch_up, CatchUp)
-        )
-        to_seconds("jitter", self.jitter)
-        for name in ("start", "end"):
-            if (value := getattr(self, name)) is not None:
-                self._set(**{name: check_execution_time(value, name=name)})
-        if self.start is not None and self.end is not None and self.end < self.start:
-            raise ConfigurationError(f"end {self.end} is before start {self.start}; pass a later end=")
-        if self.pause_after_failures is not None:
-            check_count("pause_after_failures", self.pause_after_failures, least=1)
-
     def _derive_key(self) -> str:
         # pg-scheduler 0.2.x hashes the same text, so its keys stay valid.
         if self.interval:
@@ -138,11 +128,6 @@ class PeriodicJobConfig:
     def _set(self, **values: object) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
-
-
-def advisory_lock_key(dedup_key: str) -> int:
-    """Return the key of a schedule's advisory lock, a signed 64-bit integer."""
-    return int.from_bytes(hashlib.sha256(dedup_key.encode()).digest()[:8], signed=True)
 
 
 def check_label(name: str, value: object, max_length: int) -> str:
@@ -194,3 +179,137 @@ def trigger_for(
     if trigger is not None and trigger != found:
         raise ValueError(f"Either trigger= or every= or cron= must be given, not '{trigger}' and '{found}'")
     return found
+
+
+def definition_of(config: PeriodicJobConfig) -> Definition:
+    """Return the definition of a declared schedule, which gives every value but options of its task."""
+    return Definition(
+        task=config.function,
+        trigger=config.trigger,
+        args=(),
+        kwargs={},
+        start=config.start,
+        end=config.end,
+        max_runs=None,
+        jitter=config.jitter,
+        overlap=config.overlap,
+        catch_up=config.catch_up,
+        pause_after_failures=config.pause_after_failures,
+        priority=config.priority,
+        max_retries=config.max_retries,
+        metadata=None,
+    )
+
+
+def new_row(config: PeriodicJobConfig, now: datetime, chained: datetime | None = None) -> ScheduleRow:
+    """Return the row that a declared schedule has when it is new; for ``chained``, see ``plan_sync()``."""
+    row = _declared(definition_of(config).new_row(config.dedup_key, now=now), config)
+    row = replace(row, anchor=chained or now, last_fire_at=chained, paused_at=None if config.enabled else now)
+    return _searched(unsearched(row, config.trigger, now=now, is_new=True), config.trigger, now)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPlan:
+    """Rows to write, and keys of rows to delete because their schedule has a new key."""
+
+    write: tuple[ScheduleRow, ...]
+    delete: tuple[str, ...]
+
+
+NO_CHANGES: Final = SyncPlan((), ())
+
+
+def plan_sync(
+    configs: Mapping[str, PeriodicJobConfig],
+    rows: Mapping[str, ScheduleRow],
+    *,
+    now: datetime,
+    chained: Mapping[str, datetime],
+) -> SyncPlan:
+    """Return the changes that bring the rows to the schedules declared in code.
+
+    A new schedule is anchored at its start or at ``now``. An edited schedule fires next at its first new
+    fire time after both ``now`` and its last fire time, so no fire time is enqueued twice. An edit changes a
+    derived dedup key; the row that moves to the new key is the function's only row whose key no code
+    declares. Whether it is paused follows the latest change, in the code or by a call.
+
+    Args:
+        configs: The periodic functions of this process, by dedup key.
+        rows: The rows of the database, by dedup key.
+        now: The time of the database.
+        chained: For new keys, the due time of the last pending job that pg-scheduler 0.2.x enqueued. That
+            job is the first fire time.
+    """
+    write: list[ScheduleRow] = []
+    delete: list[str] = []
+    for key, config in configs.items():
+        old = rows.get(key) or _moved_from(config, configs, rows, delete)
+        if old is None:
+            write.append(new_row(config, now, chained.get(key)))
+            continue
+        if old.schedule_id != key:
+            delete.append(old.schedule_id)
+        new = _edited(config, old, now)
+        if new != old:
+            write.append(replace(new, version=next_version(old), updated_at=now))
+    return SyncPlan(tuple(write), tuple(delete))
+
+
+def _moved_from(
+    config: PeriodicJobConfig,
+    configs: Mapping[str, PeriodicJobConfig],
+    rows: Mapping[str, ScheduleRow],
+    taken: list[str],
+) -> ScheduleRow | None:
+    if not config.derived_key:
+        return None
+    abandoned = [
+        row
+        for row in rows.values()
+        if row.is_declared
+        and row.task == config.function
+        and row.derived_key
+        and row.schedule_id not in configs
+        and row.schedule_id not in taken
+    ]
+    return abandoned[0] if len(abandoned) == 1 else None
+
+
+def _edited(config: PeriodicJobConfig, old: ScheduleRow, now: datetime) -> ScheduleRow:
+    """Return the row with the declaration; the same row if it has it."""
+    row = _declared(definition_of(config).applied_to(old, resets_options=True), config)
+    if row == old:
+        return old
+    if old.enabled_in_code != config.enabled:
+        row = replace(row, paused_at=None if config.enabled else now, note=None, is_broken=False)
+    elif old.is_broken:
+        row = replace(row, paused_at=None, note=None, is_broken=False)
+    if old.paused_at is not None and row.paused_at is None and row.next_fire_at and row.next_fire_at <= now:
+        row = replace(row, resume_from=now)
+    if not must_retime(row, old, config.trigger):
+        return row
+    return _searched(unsearched(row, config.trigger, now=now), config.trigger, now)
+
+
+def _declared(row: ScheduleRow, config: PeriodicJobConfig) -> ScheduleRow:
+    """Return the row with what only the code gives."""
+    return replace(
+        row,
+        schedule_id=config.dedup_key,
+        owner="code",
+        job_name=config.job_name,
+        derived_key=config.derived_key,
+        enabled_in_code=config.enabled,
+        use_advisory_lock=config.use_advisory_lock,
+    )
+
+
+def _searched(row: ScheduleRow, trigger: Trigger, now: datetime) -> ScheduleRow:
+    """Return the row with its next fire time; finished without one.
+
+    The planner searches for that of a trigger that may take long or raise, and pauses the schedule then.
+    """
+    if not is_quick(trigger):
+        return row
+    first = first_to_plan(row)
+    return replace(row, next_fire_at=first, resume_from=None, finished_at=now if first is None else None)

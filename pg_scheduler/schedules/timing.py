@@ -1,0 +1,282 @@
+"""Decide when a schedule fires: its first fire time, those that are due, and the one after them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.schedules.row import ScheduleRow, catch_up_of, read_trigger
+from pg_scheduler.triggers.base import (
+    Trigger,
+    first_fire_time,
+    is_fixed_delay,
+    next_fire_time,
+    restricted_trigger,
+)
+from pg_scheduler.triggers.calendar_interval import CalendarInterval
+from pg_scheduler.triggers.missed import FireCount, count_fire_times, latest_fire_time, newest_fire_times
+from pg_scheduler.triggers.search import INSTANT, Search
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """The result of planning one schedule.
+
+    Attributes:
+        fire_times: The fire times that become jobs, in order.
+        due_times: When each of these jobs is due: later than its fire time by the jitter.
+        last_fire_at: The latest due fire time; None if none is due.
+        next_fire_at: The one after it; None if there is none, or until the job ends under a `FixedDelay`.
+        skipped: Fire times that are dropped because the schedule is busy.
+        missed: Missed fire times without a job.
+        is_exact: Whether there are no more missed ones than that.
+        is_finished: Whether no further fire time becomes a job.
+        following: The fire time after the latest due one, which is the next if the task is unique and none of
+            the jobs is enqueued; None if there is none, or if it is not needed.
+    """
+
+    fire_times: tuple[datetime, ...] = ()
+    due_times: tuple[datetime, ...] = ()
+    last_fire_at: datetime | None = None
+    next_fire_at: datetime | None = None
+    skipped: int = 0
+    missed: int = 0
+    is_exact: bool = True
+    is_finished: bool = False
+    following: datetime | None = None
+
+
+def must_retime(row: ScheduleRow, old: ScheduleRow, trigger: Trigger) -> bool:
+    """Return whether an edit requires a search for the next fire time."""
+    has_same_fire_times = row.trigger == old.trigger and row.start_at == old.start_at
+    if has_same_fire_times and row.end_at == old.end_at and row.max_runs == old.max_runs:
+        return False
+    if old.finished_at is not None or _has_run_out(row):
+        return True
+    if old.next_fire_at is None and is_fixed_delay(trigger):
+        return False  # the end of its last job sets the next fire time
+    is_within = row.end_at is None or old.next_fire_at is None or old.next_fire_at <= row.end_at
+    return not (has_same_fire_times and is_within)
+
+
+def unsearched(row: ScheduleRow, trigger: Trigger, *, now: datetime, is_new: bool = False) -> ScheduleRow:
+    """Return a new or edited schedule with its anchor, for which the planner searches the next fire time.
+
+    A start is the anchor, and the first fire time of a new schedule, even if it has passed. An edited one
+    fires after now. One whose runs have run out is finished.
+    """
+    if _has_run_out(row):
+        return replace(row, next_fire_at=None, resume_from=None, finished_at=now)
+    anchor, after, start = row.anchor, now, row.start_at
+    if start is not None:
+        anchor = _anchor_for(trigger, start)
+        after = not_before(trigger, start) if is_new else now
+    return replace(row, anchor=anchor, next_fire_at=now, resume_from=after, finished_at=None)
+
+
+def searched(row: ScheduleRow) -> ScheduleRow:
+    """Return an unsearched schedule with its next fire time.
+
+    Raises:
+        ValueError: It has none from its start to its end, or the search takes too many steps.
+    """
+    if row.resume_from is None:
+        return row
+    trigger = read_trigger(row.trigger)
+    first = first_fire_time(trigger, after=_begin_of_search(row, row.resume_from), anchor=row.anchor)
+    if row.end_at is not None and first > row.end_at:
+        raise ConfigurationError(
+            f"'{trigger}' has no fire time between {row.start_at or 'now'} and end {row.end_at}; "
+            f"the next one is {first}"
+        )
+    return replace(row, next_fire_at=first, resume_from=None)
+
+
+def first_to_plan(row: ScheduleRow) -> datetime | None:
+    """Return the first fire time to plan: never at or before the last one that was planned.
+
+    Raises:
+        ValueError: The search takes too many steps, or the trigger returned something else than an instant.
+    """
+    first, last = row.next_fire_at, row.last_fire_at
+    if row.resume_from is not None:
+        return _first_after(row, _begin_of_search(row, row.resume_from))
+    if first is not None and last is not None and first <= last:
+        return _first_after(row, last)
+    return first
+
+
+def pass_time(
+    row: ScheduleRow,
+    now: datetime,
+    *,
+    grace_s: float | None = None,
+    is_busy: bool = False,
+    is_unique: bool = False,
+) -> Advance:
+    """Return what becomes of the fire times up to now.
+
+    Args:
+        row: The schedule.
+        now: The time of the database.
+        grace_s: A fire time that is found later than this is missed; None for never.
+        is_busy: Whether the last job is unfinished and the overlap policy drops fire times.
+        is_unique: Whether the database may reject the jobs.
+
+    Raises:
+        ValueError: The search takes too many steps, or the trigger returned something else than an instant.
+    """
+    trigger, anchor, end = read_trigger(row.trigger), row.anchor, row.end_at
+    first = first_to_plan(row)
+    if first is None or (end is not None and first > end):
+        return Advance(is_finished=True)
+    if first > now:
+        return Advance(next_fire_at=first)
+    limit = now if end is None else min(now, end)
+    latest = latest_fire_time(trigger, first=first, now=limit, anchor=anchor)
+    if latest < first:  # the stored time is not a fire time
+        following = _first_after(row, first)
+        return Advance(next_fire_at=following, is_finished=following is None)
+    is_missed = grace_s is not None and (now - latest).total_seconds() > grace_s
+    if latest == first:
+        due = FireCount(1, is_exact=True)
+    else:
+        due = count_fire_times(trigger, first=first, now=limit, anchor=anchor)
+    if latest == first and not is_missed:
+        chosen = [first]
+    else:
+        chosen = _caught_up(row, trigger, now, first, latest)
+        if not chosen and not is_missed:
+            chosen = [latest]
+    runs_left = None if row.max_runs is None else max(row.max_runs - row.runs, 0)
+    if runs_left is not None:
+        chosen = chosen[:runs_left]
+    skipped = len(chosen) if is_busy else 0
+    if is_busy:
+        chosen = []
+    is_last = runs_left is not None and len(chosen) >= runs_left
+    waits = bool(chosen) and is_fixed_delay(trigger) and not is_last
+    following = None
+    if is_unique or not (is_last or waits):
+        following = _first_after(row, max(latest, now) if is_fixed_delay(trigger) else latest)
+    next_fire_at = None if is_last or waits else following
+    return Advance(
+        fire_times=tuple(chosen),
+        due_times=tuple(fire + jitter_of(row, fire) for fire in chosen),
+        last_fire_at=latest,
+        next_fire_at=next_fire_at,
+        skipped=skipped,
+        missed=max(due.number - len(chosen) - skipped, 0),
+        is_exact=due.is_exact,
+        is_finished=next_fire_at is None and not waits,
+        following=following,
+    )
+
+
+def fire_times_between(row: ScheduleRow, start: datetime, end: datetime, *, limit: int) -> list[datetime]:
+    """Return the fire times in ``start <= t < end``.
+
+    Raises:
+        ValueError: There are more than ``limit``, or they follow the ends of jobs.
+    """
+    trigger = read_trigger(row.trigger)
+    if is_fixed_delay(trigger):
+        raise ConfigurationError(f"'{trigger}' has no fire times in the past; use trigger() instead")
+    after = not_before(trigger, start if row.start_at is None else max(start, row.start_at))
+    last = end if row.end_at is None else min(end, row.end_at + INSTANT)
+    search = Search()
+    search.left += 100 * limit
+    found: list[datetime] = []
+    number, fire = 0, next_fire_time(trigger, after, row.anchor, search)
+    while fire is not None and fire < last and number < 100 * limit:
+        number += 1
+        if number <= limit:
+            found.append(fire)
+        fire = next_fire_time(trigger, fire, row.anchor, search)
+    if number > limit:
+        more = " at least" if number == 100 * limit else ""
+        raise ConfigurationError(
+            f"schedule {row.schedule_id!r} has{more} {number} fire times from {start} to {end}, more than "
+            f"limit = {limit}; pass a larger limit= or a shorter span"
+        )
+    return found
+
+
+def not_before(trigger: Trigger, start: datetime) -> datetime:
+    """Return the instant after which to search for the first fire time of a schedule with a start."""
+    return start if is_fixed_delay(trigger) else start - INSTANT
+
+
+def fire_time_job_id(schedule_id: str, fire_time: datetime, *, owner: str = "api") -> str:
+    """Return the id of the job of a fire time. Every node derives the same id, so the job exists once."""
+    return f"{job_id_prefix(schedule_id, owner)}{fire_time.astimezone(UTC).isoformat()}"
+
+
+def job_id_prefix(schedule_id: str, owner: str) -> str:
+    """Return how the ids of the jobs of a schedule begin."""
+    return f"{'periodic' if owner == 'code' else 'schedule'}:{schedule_id}:"
+
+
+def jitter_of(row: ScheduleRow, fire_time: datetime) -> timedelta:
+    """Return how much later than its fire time a job is due: the same on every node and in every preview.
+
+    The values spread over the whole range, which ends at the next fire time.
+    """
+    if not row.jitter_seconds:
+        return timedelta(0)
+    text = f"{row.schedule_id}:{fire_time.astimezone(UTC).isoformat()}"
+    share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
+    span = timedelta(seconds=row.jitter_seconds)
+    following = next_fire_time(read_trigger(row.trigger), fire_time, row.anchor, Search())
+    return share * (span if following is None else min(span, following - fire_time))
+
+
+def _has_run_out(row: ScheduleRow) -> bool:
+    return row.max_runs is not None and row.runs >= row.max_runs
+
+
+def _anchor_for(trigger: Trigger, start: datetime) -> datetime:
+    """Return the anchor of a schedule with a start. An interval of dates begins on the day of the start."""
+    inner = restricted_trigger(trigger)
+    if isinstance(inner, CalendarInterval) and inner.first is None:
+        return inner.wall_time_on_day_of(start) or start
+    return start
+
+
+def _begin_of_search(row: ScheduleRow, after: datetime) -> datetime:
+    """Return an instant, or a later one before which the schedule must not fire."""
+    if row.last_fire_at is not None:
+        after = max(after, row.last_fire_at)
+    if row.start_at is not None:
+        after = max(after, not_before(read_trigger(row.trigger), row.start_at))
+    return after
+
+
+def _first_after(row: ScheduleRow, after: datetime) -> datetime | None:
+    """Return the first fire time after an instant that is not after the end; None if there is none."""
+    fire = next_fire_time(read_trigger(row.trigger), after, row.anchor, Search())
+    return None if fire is None or (row.end_at is not None and fire > row.end_at) else fire
+
+
+def _caught_up(
+    row: ScheduleRow, trigger: Trigger, now: datetime, first: datetime, latest: datetime
+) -> list[datetime]:
+    """Return the fire times that become jobs: none before the oldest that is allowed."""
+    catch_up = catch_up_of(row)
+    oldest = first if catch_up.within is None else max(first, now - catch_up.within)
+    if latest < oldest:
+        return []
+    if catch_up.selection == "latest":
+        return [latest]
+    if catch_up.selection == "earliest":
+        if oldest == first:
+            return [first]
+        earliest = next_fire_time(trigger, oldest - INSTANT, row.anchor, Search())
+        return [latest if earliest is None else min(earliest, latest)]
+    if catch_up.selection == "all":
+        limit = catch_up.limit or 1
+        found = newest_fire_times(trigger, first=first, now=latest, anchor=row.anchor, limit=limit)
+        return [fire for fire in found if fire >= oldest]
+    return []

@@ -1,0 +1,22 @@
+"""Comparing JSON as the database and Python write it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pg_scheduler.jobs.stored_json import is_equal_json
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ('{"a": 1, "b": [2.0]}', '{"b":[2],"a":1}', True),
+        ('{"a": true}', '{"a": true}', True),
+        ('{"a": true}', '{"a": 1}', False),
+        ("[0]", "[false]", False),
+        ("[1]", "[2]", False),
+        ("[" * 100_000, "[" * 100_000, False),
+    ],
+)
+def test_is_equal_json_compares_values_and_keeps_booleans_apart(one: str, other: str, expected: bool) -> None:
+    assert is_equal_json(one, other) is expected
