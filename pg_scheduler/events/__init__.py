@@ -1,26 +1,11 @@
 """Events of a Scheduler, as immutable values, and the types of their subscribers."""
 
 from pg_scheduler.events.bus import EventBus, Sink, Subscriber
-from pg_scheduler.events.gaps import EventsDropped, EventsMissed
 from pg_scheduler.events.queues import EventStream
-from pg_scheduler.events.schedules import (
-    PeriodicJobBroken,
-    PeriodicJobPlanned,
-    ScheduleAdded,
-    ScheduleBroken,
-    ScheduleEvent,
-    ScheduleFinished,
-    ScheduleFired,
-    ScheduleMissed,
-    SchedulePaused,
-    ScheduleRemoved,
-    ScheduleResumed,
-    ScheduleSkipped,
-    ScheduleUpdated,
-)
-from pg_scheduler.events.tasks import TaskPaused, TaskResumed
 from pg_scheduler.events.types import (
     Event,
+    EventsDropped,
+    EventsMissed,
     JobBlocked,
     JobCancelled,
     JobCompleted,
@@ -43,8 +28,23 @@ from pg_scheduler.events.types import (
     ListenerLost,
     LoopBlocked,
     PassFinished,
+    PeriodicJobBroken,
+    PeriodicJobPlanned,
+    ScheduleAdded,
+    ScheduleBroken,
+    ScheduleEvent,
+    ScheduleFinished,
+    ScheduleFired,
+    ScheduleMissed,
+    SchedulePaused,
+    ScheduleRemoved,
+    ScheduleResumed,
+    ScheduleSkipped,
+    ScheduleUpdated,
     ServiceFaulted,
     ServiceRetrying,
+    TaskPaused,
+    TaskResumed,
     ThreadAbandoned,
     UnregisteredName,
     WorkerStarted,

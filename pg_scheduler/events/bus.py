@@ -13,10 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pg_scheduler.events.gaps import EventsDropped
 from pg_scheduler.events.log import log_subscriber_error, logger, record_fields
 from pg_scheduler.events.queues import AsyncSubscriber, EventStream, StreamQueue
-from pg_scheduler.events.types import Event
+from pg_scheduler.events.types import Event, EventsDropped
 from pg_scheduler.foreign import class_name, guarded, is_a, is_ctrl_c
 
 Subscriber = Callable[[Event], object]

@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler.errors import ConnectionRejectedError, SchedulerError
-from pg_scheduler.events import gaps, tasks, types
-from pg_scheduler.events.schedule_records import SCHEDULE_RECORDS
+from pg_scheduler.events import types
+from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.foreign import class_name, exc_info_of, is_a, is_ctrl_c, traceback_lines
 from pg_scheduler.foreign import message_of as error_message_of
 
@@ -55,78 +55,6 @@ class _Logger(logging.LoggerAdapter[logging.Logger]):
 logger = _Logger(logging.getLogger("pg_scheduler"))
 """The logger of every module of the package."""
 
-_JOB: Final = "job %(job_name)s (id %(job_id)s, attempt %(attempt)s)"
-
-_OVERDUE: Final = (
-    "pending jobs reference the function %(job_name)s, which is not registered here "
-    "(%(jobs)s, due since %(due_since)s)"
-)
-
-_RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
-    types.WorkerStarted: (logging.INFO, "worker %(worker_id)s started on %(hostname)s, pid %(pid)s"),
-    types.WorkerStopped: (logging.INFO, "worker %(worker_id)s stopped"),
-    types.JobScheduled: (logging.DEBUG, "job %(job_name)s (id %(job_id)s) scheduled for %(execution_time)s"),
-    types.JobStarted: (logging.DEBUG, f"{_JOB} started, due at %(execution_time)s"),
-    types.JobBlocked: (logging.DEBUG, f"{_JOB} waits: blocked on %(blocked_on)s"),
-    types.JobCompleted: (logging.DEBUG, f"{_JOB} completed"),
-    types.JobFailed: (logging.ERROR, f"{_JOB} failed, no retry: %(error)s"),
-    types.JobRetried: (logging.WARNING, f"{_JOB} failed, retry in %(delay)s: %(error)s"),
-    types.JobSnoozed: (logging.INFO, f"{_JOB} snoozed, next attempt in %(delay)s"),
-    types.JobProgressed: (logging.DEBUG, f"{_JOB} reported progress: done %(done)s, total %(total)s"),
-    types.JobReleased: (
-        logging.WARNING,
-        f"{_JOB} interrupted by the shutdown and released, attempt not counted",
-    ),
-    types.JobCancelled: (logging.INFO, f"{_JOB} cancelled: %(reason)s"),
-    types.JobExpired: (logging.WARNING, f"{_JOB} expired: not started within its misfire grace time"),
-    types.JobLost: (
-        logging.WARNING,
-        f"{_JOB} lost: claimed by another worker or changed manually, result not recorded",
-    ),
-    types.ThreadAbandoned: (
-        logging.WARNING,
-        f"{_JOB}: its thread runs on after its timeout or cancellation, at\n%(stack)s",
-    ),
-    types.LeaseLost: (logging.ERROR, "worker %(worker_id)s lost its lease, its running jobs are cancelled"),
-    types.KeeperConnected: (logging.DEBUG, "lease keeper connected, liveness lock held"),
-    types.KeeperLost: (logging.WARNING, "lease keeper not connected: %(reason)s"),
-    types.LoopBlocked: (
-        logging.WARNING,
-        "event loop was blocked for %(seconds)s by job %(job_name)s (id %(job_id)s)",
-    ),
-    types.JobsReclaimed: (logging.WARNING, "jobs of dead workers %(dead_workers)s reclaimed: %(job_ids)s"),
-    types.UnregisteredName: (
-        logging.WARNING,
-        f"{_OVERDUE}; start a worker that registers it, or cancel the jobs",
-    ),
-    types.JobsVacuumed: (
-        logging.INFO,
-        (
-            "deleted jobs: %(completed)s completed, %(failed)s failed, "
-            "%(cancelled)s cancelled, %(expired)s expired"
-        ),
-    ),
-    **SCHEDULE_RECORDS,
-    tasks.TaskPaused: (logging.INFO, "task %(task_name)s paused by %(actor)s"),
-    tasks.TaskResumed: (logging.INFO, "task %(task_name)s resumed by %(actor)s"),
-    types.ListenerConnected: (logging.DEBUG, "listener connected, channel %(channel)s"),
-    types.ListenerLost: (logging.WARNING, "listener not connected: %(reason)s"),
-    types.PassFinished: (logging.DEBUG, "%(service)s: pass took %(seconds)s, next pass in %(next_in)s"),
-    types.ServiceRetrying: (
-        logging.WARNING,
-        "%(service)s: database unavailable, retry in %(next_in)s: %(error)s",
-    ),
-    gaps.EventsDropped: (
-        logging.WARNING,
-        "event subscriber %(subscriber)s is 1,000 events behind; its oldest events are dropped",
-    ),
-    gaps.EventsMissed: (logging.WARNING, "events of other nodes may be lost since %(since)s"),
-    types.ServiceFaulted: (logging.CRITICAL, "%(service)s failed, the Scheduler shuts down: %(error)s"),
-}
-
-LEVELS: Final = {kind: level for kind, (level, _) in _RECORDS.items()}
-"""The level of each class of events."""
-
 RETRY_REPORT_INTERVAL_S: Final = 10.0
 """Seconds of an outage between two records about the retries of its services."""
 
@@ -156,12 +84,7 @@ def record_fields(
 
 
 def event_fields(event: types.Event, worker_id: str | None = None) -> dict[str, object]:
-    """Return the fields of the record of an event.
-
-    Args:
-        event: The event.
-        worker_id: The worker that published it, unless the event has a worker id of its own.
-    """
+    """Return the fields of the record of an event; its own worker id has precedence."""
     return record_fields(
         event=type(event).__name__,
         job_id=getattr(event, "job_id", None),
@@ -173,29 +96,27 @@ def event_fields(event: types.Event, worker_id: str | None = None) -> dict[str, 
 
 def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
     """Return the message of an event as a template and its values, as ``logger.log()`` takes them."""
+    template = TEXTS[type(event)]
     match event:
         case types.KeeperConnected(has_lock=False):
             template = "lease keeper connected, no liveness lock behind a pooler"
-        case tasks.TaskPaused():
-            template = "task %(task_name)s paused by %(actor)s"
+        case types.TaskPaused():
             template += "" if event.paused_until is None else " until %(paused_until)s"
             template += "" if event.note is None else ": %(note)s"
-        case tasks.TaskResumed(actor=None):
+        case types.TaskResumed(actor=None):
             template = "task %(task_name)s resumed, its pause has ended"
         case types.LoopBlocked(job_id=None):
             template = "event loop was blocked for %(seconds)s, not by a job"
         case types.JobsReclaimed(dead_workers=()):
             template = "jobs without an owner reclaimed after a lost response: %(job_ids)s"
         case types.UnregisteredName():
-            template = _unregistered_template(event)
+            template += _unregistered_remedy(event)
         case types.PassFinished(next_in=math.inf):
             template = "%(service)s: pass took %(seconds)s, next pass when notified"
         case types.ServiceRetrying(next_in=math.inf):
             template = "%(service)s: database unavailable, no retry: %(error)s"
         case types.ServiceRetrying(error=ConnectionRejectedError()):
             template = "%(service)s: connection rejected, retry in %(next_in)s: %(error)s"
-        case _:
-            _, template = _RECORDS[type(event)]
     values = {each.name: _shown(getattr(event, each.name)) for each in fields(event) if each.repr}
     if isinstance(event, types.ThreadAbandoned):
         values["stack"] = event.stack
@@ -207,14 +128,7 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
 def log_subscriber_error(
     subscriber: str, event: types.Event, error: BaseException, worker_id: str | None
 ) -> None:
-    """Log the exception that a subscriber raised.
-
-    Args:
-        subscriber: The name of the subscriber.
-        event: What the subscriber received.
-        error: The exception.
-        worker_id: The worker that published the event.
-    """
+    """Log the exception that a subscriber raised on an event that this worker published."""
     template, values = message_of(event)
     logger.error(
         f"event subscriber %(subscriber)s raised an exception on: {template}",  # noqa: G004 - a constant
@@ -311,11 +225,24 @@ class EventLog:
             )
 
 
-def _unregistered_template(event: types.UnregisteredName) -> str:
+class GapLog(EventLog):
+    """Writes the records about lost events only, for events of all nodes: each node logs its own events."""
+
+    def wants(self, kind: type[types.Event]) -> bool:
+        """Return whether the event is about lost events."""
+        return issubclass(kind, (types.EventsDropped, types.EventsMissed))
+
+    def __call__(self, event: types.Event) -> None:
+        """Write the record of the event if it is about lost events."""
+        if self.wants(type(event)):
+            super().__call__(event)
+
+
+def _unregistered_remedy(event: types.UnregisteredName) -> str:
     if event.busy_workers:
-        template = f"{_OVERDUE}; it may be registered on workers without a free slot (%(busy_workers)s)"
+        template = "; it may be registered on workers without a free slot (%(busy_workers)s)"
     else:
-        _, template = _RECORDS[types.UnregisteredName]
+        template = "; start a worker that registers it, or cancel the jobs"
     if event.suggestion is not None:
         template += "; did you mean %(suggestion)s?"
     return f"{template} (%(more_names)s more such names)" if event.more_names else template

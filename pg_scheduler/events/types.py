@@ -1,12 +1,17 @@
-"""Events: immutable values, published after the database committed what they describe."""
+"""Events: immutable values, published after the database committed what they describe.
+
+``@logged`` declares the level and the text of the log record of a class; ``log.py`` writes the records.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 BY_CALLER: Final = "cancelled by a caller"
 """The reason of a JobCancelled that ``cancel_job()`` caused."""
@@ -20,26 +25,28 @@ class Event:
     """The base class of all events."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStarted(Event):
-    """A Scheduler has started and is about to claim jobs. No event of a job precedes it."""
+E = TypeVar("E", bound=Event)
 
-    worker_id: str
-    """The id of the Scheduler's worker."""
-    hostname: str = field(default_factory=platform.node)
-    """The name of the machine."""
-    pid: int = field(default_factory=os.getpid)
-    """The id of the process."""
-    identity: str | None = None
-    """The label of the Scheduler; None for none."""
+LEVELS: Final[dict[type[Event], int]] = {}
+"""The level of the log record of each class of events."""
+
+TEXTS: Final[dict[type[Event], str]] = {}
+"""The text of that record, with the names of fields."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStopped(Event):
-    """A Scheduler has written its results and stopped."""
+def logged(level: int, text: str) -> Callable[[type[E]], type[E]]:
+    """Declare the level and the text of the log record of a class of events."""
 
-    worker_id: str
-    """The id of the Scheduler's worker."""
+    def declare(kind: type[E]) -> type[E]:
+        LEVELS[kind], TEXTS[kind] = level, text
+        return kind
+
+    return declare
+
+
+# -- jobs ----------------------------------------------------------------------------------------------
+
+_JOB: Final = "job %(job_name)s (id %(job_id)s, attempt %(attempt)s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,7 @@ class JobEvent(Event):
     """The number of the attempt; 0 if the job was never claimed."""
 
 
+@logged(logging.DEBUG, "job %(job_name)s (id %(job_id)s) scheduled for %(execution_time)s")
 @dataclass(frozen=True, slots=True)
 class JobScheduled(JobEvent):
     """This process stored a job: a new one, or a new definition of an existing one.
@@ -65,6 +73,7 @@ class JobScheduled(JobEvent):
     """When the job is due; of ``enqueue()``, earlier than the stored time by the milliseconds of its call."""
 
 
+@logged(logging.DEBUG, f"{_JOB} started, due at %(execution_time)s")
 @dataclass(frozen=True, slots=True)
 class JobStarted(JobEvent):
     """An attempt started."""
@@ -73,6 +82,7 @@ class JobStarted(JobEvent):
     """When the attempt was due."""
 
 
+@logged(logging.DEBUG, f"{_JOB} waits: blocked on %(blocked_on)s")
 @dataclass(frozen=True, slots=True)
 class JobBlocked(JobEvent):
     """The job waits: a limit of its task was full, which uses no retry, or it comes after other jobs."""
@@ -81,11 +91,13 @@ class JobBlocked(JobEvent):
     """The limit and its key, as ``limit:<name>:<key>``, or ``after``."""
 
 
+@logged(logging.DEBUG, f"{_JOB} completed")
 @dataclass(frozen=True, slots=True)
 class JobCompleted(JobEvent):
     """The job completed."""
 
 
+@logged(logging.ERROR, f"{_JOB} failed, no retry: %(error)s")
 @dataclass(frozen=True, slots=True)
 class JobFailed(JobEvent):
     """The job failed and is not retried."""
@@ -96,6 +108,7 @@ class JobFailed(JobEvent):
     """The exception that the attempt raised, with its traceback; None if it raised none."""
 
 
+@logged(logging.WARNING, f"{_JOB} failed, retry in %(delay)s: %(error)s")
 @dataclass(frozen=True, slots=True)
 class JobRetried(JobEvent):
     """The attempt failed and is retried after the delay."""
@@ -108,6 +121,7 @@ class JobRetried(JobEvent):
     """The exception that the attempt raised, with its traceback; None if it raised none."""
 
 
+@logged(logging.INFO, f"{_JOB} snoozed, next attempt in %(delay)s")
 @dataclass(frozen=True, slots=True)
 class JobSnoozed(JobEvent):
     """The job raised ``Snooze``: it runs again after the delay, and the attempt is not counted as a retry."""
@@ -116,6 +130,7 @@ class JobSnoozed(JobEvent):
     """The time until the next attempt is due."""
 
 
+@logged(logging.DEBUG, f"{_JOB} reported progress: done %(done)s, total %(total)s")
 @dataclass(frozen=True, slots=True)
 class JobProgressed(JobEvent):
     """The progress that the job reported is written; see ``current_job().progress()``."""
@@ -128,11 +143,13 @@ class JobProgressed(JobEvent):
     """A text for people; None for no text."""
 
 
+@logged(logging.WARNING, f"{_JOB} interrupted by the shutdown and released, attempt not counted")
 @dataclass(frozen=True, slots=True)
 class JobReleased(JobEvent):
     """The shutdown interrupted the attempt; the job is pending again and the attempt is not counted."""
 
 
+@logged(logging.INFO, f"{_JOB} cancelled: %(reason)s")
 @dataclass(frozen=True, slots=True)
 class JobCancelled(JobEvent):
     """The job was cancelled, or skipped because another job holds its advisory lock."""
@@ -141,16 +158,19 @@ class JobCancelled(JobEvent):
     """Why the job was cancelled or skipped."""
 
 
+@logged(logging.WARNING, f"{_JOB} expired: not started within its misfire grace time")
 @dataclass(frozen=True, slots=True)
 class JobExpired(JobEvent):
     """The job did not start within its misfire grace time."""
 
 
+@logged(logging.WARNING, f"{_JOB} lost: claimed by another worker or changed manually, result not recorded")
 @dataclass(frozen=True, slots=True)
 class JobLost(JobEvent):
     """The job was claimed by another worker or changed manually; this attempt's result is not recorded."""
 
 
+@logged(logging.WARNING, f"{_JOB}: its thread runs on after its timeout or cancellation, at\n%(stack)s")
 @dataclass(frozen=True, slots=True)
 class ThreadAbandoned(JobEvent):
     """A job's thread runs on, ``stop_grace`` seconds after its timeout or its cancellation.
@@ -162,48 +182,7 @@ class ThreadAbandoned(JobEvent):
     """The stack of the thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseLost(Event):
-    """This worker's lease expired; its running jobs were cancelled in this process."""
-
-    worker_id: str
-    """The id of the Scheduler's worker."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeeperConnected(Event):
-    """The lease keeper connected. It holds the liveness lock unless it is connected to a pooler."""
-
-    has_lock: bool
-    """Whether the keeper holds the liveness lock."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeeperLost(Event):
-    """The lease keeper has no connection. It reconnects unless the pool is too small for it.
-
-    Until then, a blocked event loop costs the lease, and the death of this process may be detected only when
-    its lease expires.
-    """
-
-    reason: str
-    """Why there is no connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoopBlocked(Event):
-    """The event loop resumed after it was blocked."""
-
-    job_id: str | None
-    """The job that blocked the event loop; None if it was not a job."""
-    job_name: str | None
-    """The name of that job, or None."""
-    seconds: float
-    """For how long the event loop was blocked."""
-    stack: str = field(repr=False)
-    """The stack of the event loop's thread when the block was detected."""
-
-
+@logged(logging.WARNING, "jobs of dead workers %(dead_workers)s reclaimed: %(job_ids)s")
 @dataclass(frozen=True, slots=True)
 class JobsReclaimed(Event):
     """Jobs of dead workers, or of a claim whose response was lost, are pending again."""
@@ -214,6 +193,11 @@ class JobsReclaimed(Event):
     """The workers that were declared dead; none after a lost response."""
 
 
+@logged(
+    logging.WARNING,
+    "pending jobs reference the function %(job_name)s, which is not registered here "
+    "(%(jobs)s, due since %(due_since)s)",
+)
 @dataclass(frozen=True, slots=True)
 class UnregisteredName(Event):
     """Jobs have been due for 30 seconds, and their function is not registered on this worker.
@@ -236,6 +220,10 @@ class UnregisteredName(Event):
     """Further such names, which have no event in this minute. 0 except in the last of ten events."""
 
 
+@logged(
+    logging.INFO,
+    "deleted jobs: %(completed)s completed, %(failed)s failed, %(cancelled)s cancelled, %(expired)s expired",
+)
 @dataclass(frozen=True, slots=True)
 class JobsVacuumed(Event):
     """The vacuum deleted finished jobs."""
@@ -250,6 +238,214 @@ class JobsVacuumed(Event):
     """The number of expired jobs that were deleted."""
 
 
+# -- tasks ---------------------------------------------------------------------------------------------
+
+
+@logged(logging.INFO, "task %(task_name)s paused by %(actor)s")
+@dataclass(frozen=True, slots=True)
+class TaskPaused(Event):
+    """A task was paused: its jobs wait on all nodes."""
+
+    task_name: str
+    """The name of the task."""
+    paused_until: datetime | None
+    """When the pause ends by itself; None if it lasts until the task is resumed."""
+    note: str | None
+    """Why it was paused."""
+    actor: str
+    """The Scheduler that paused it: its identity, else its worker id."""
+
+
+@logged(logging.INFO, "task %(task_name)s resumed by %(actor)s")
+@dataclass(frozen=True, slots=True)
+class TaskResumed(Event):
+    """The pause of a task ended. One node publishes it if the pause ended by itself."""
+
+    task_name: str
+    """The name of the task."""
+    actor: str | None
+    """The Scheduler that resumed it: its identity, else its worker id; None if the pause ended by itself."""
+
+
+# -- schedules -----------------------------------------------------------------------------------------
+
+_FIRED: Final = "schedule %(schedule_id)s: job %(job_id)s enqueued, next fire time %(next_fire_at)s"
+_BROKEN: Final = "schedule %(schedule_id)s cannot be planned and is paused, correct and resume it: %(error)s"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleEvent(Event):
+    """The base class of the events of one schedule."""
+
+    schedule_id: str
+    """The id of the schedule; of a periodic function, its dedup key."""
+
+
+@logged(logging.INFO, "schedule %(schedule_id)s added")
+@dataclass(frozen=True, slots=True)
+class ScheduleAdded(ScheduleEvent):
+    """This process added a schedule."""
+
+
+@logged(logging.INFO, "schedule %(schedule_id)s updated")
+@dataclass(frozen=True, slots=True)
+class ScheduleUpdated(ScheduleEvent):
+    """This process changed the definition of a schedule."""
+
+
+@logged(logging.INFO, "schedule %(schedule_id)s removed")
+@dataclass(frozen=True, slots=True)
+class ScheduleRemoved(ScheduleEvent):
+    """This process deleted a schedule."""
+
+
+@logged(logging.INFO, "schedule %(schedule_id)s paused: %(note)s")
+@dataclass(frozen=True, slots=True)
+class SchedulePaused(ScheduleEvent):
+    """A schedule was paused, by a call of this process or after too many failures."""
+
+    note: str | None
+    """The note of the call, or the error."""
+
+
+@logged(logging.INFO, "schedule %(schedule_id)s resumed")
+@dataclass(frozen=True, slots=True)
+class ScheduleResumed(ScheduleEvent):
+    """This process resumed a schedule."""
+
+
+@logged(logging.DEBUG, _FIRED)
+@dataclass(frozen=True, slots=True)
+class ScheduleFired(ScheduleEvent):
+    """This node enqueued the job of a fire time."""
+
+    job_id: str
+    """The job that was enqueued."""
+    next_fire_at: datetime | None
+    """The next fire time of the schedule; None if there is none, or until the job has ended."""
+
+
+@logged(logging.DEBUG, _FIRED)
+@dataclass(frozen=True, slots=True)
+class PeriodicJobPlanned(ScheduleFired):
+    """This node enqueued the job of a fire time of a periodic function."""
+
+    @property
+    def dedup_key(self) -> str:
+        """The key of the schedule."""
+        return self.schedule_id
+
+
+@logged(
+    logging.INFO,
+    "schedule %(schedule_id)s: %(fire_times)s fire times dropped, job %(last_job_id)s is unfinished",
+)
+@dataclass(frozen=True, slots=True)
+class ScheduleSkipped(ScheduleEvent):
+    """Fire times were dropped: the last job is unfinished, or another job has the unique key."""
+
+    fire_times: int
+    """The number of fire times."""
+    last_job_id: str
+    """The unfinished job."""
+
+
+@logged(logging.WARNING, "schedule %(schedule_id)s missed %(fire_times)s fire times")
+@dataclass(frozen=True, slots=True)
+class ScheduleMissed(ScheduleEvent):
+    """Fire times were missed and get no job."""
+
+    fire_times: int
+    """The number of fire times."""
+    is_exact: bool
+    """Whether there were no more than that."""
+
+
+@logged(logging.INFO, "schedule %(schedule_id)s finished: no further fire time")
+@dataclass(frozen=True, slots=True)
+class ScheduleFinished(ScheduleEvent):
+    """The last fire time of a schedule was planned."""
+
+
+@logged(logging.ERROR, _BROKEN)
+@dataclass(frozen=True, slots=True)
+class ScheduleBroken(ScheduleEvent):
+    """A schedule could not be planned and is paused: its trigger raised, or its row is invalid."""
+
+    error: BaseException
+    """What is invalid."""
+
+
+@logged(logging.ERROR, _BROKEN)
+@dataclass(frozen=True, slots=True)
+class PeriodicJobBroken(ScheduleBroken):
+    """The schedule of a periodic function could not be planned and is paused."""
+
+    @property
+    def dedup_key(self) -> str:
+        """The key of the schedule."""
+        return self.schedule_id
+
+
+# -- workers and their services ------------------------------------------------------------------------
+
+
+@logged(logging.INFO, "worker %(worker_id)s started on %(hostname)s, pid %(pid)s")
+@dataclass(frozen=True, slots=True)
+class WorkerStarted(Event):
+    """A Scheduler has started and is about to claim jobs. No event of a job precedes it."""
+
+    worker_id: str
+    """The id of the Scheduler's worker."""
+    hostname: str = field(default_factory=platform.node)
+    """The name of the machine."""
+    pid: int = field(default_factory=os.getpid)
+    """The id of the process."""
+    identity: str | None = None
+    """The label of the Scheduler; None for none."""
+
+
+@logged(logging.INFO, "worker %(worker_id)s stopped")
+@dataclass(frozen=True, slots=True)
+class WorkerStopped(Event):
+    """A Scheduler has written its results and stopped."""
+
+    worker_id: str
+    """The id of the Scheduler's worker."""
+
+
+@logged(logging.ERROR, "worker %(worker_id)s lost its lease, its running jobs are cancelled")
+@dataclass(frozen=True, slots=True)
+class LeaseLost(Event):
+    """This worker's lease expired; its running jobs were cancelled in this process."""
+
+    worker_id: str
+    """The id of the Scheduler's worker."""
+
+
+@logged(logging.DEBUG, "lease keeper connected, liveness lock held")
+@dataclass(frozen=True, slots=True)
+class KeeperConnected(Event):
+    """The lease keeper connected. It holds the liveness lock unless it is connected to a pooler."""
+
+    has_lock: bool
+    """Whether the keeper holds the liveness lock."""
+
+
+@logged(logging.WARNING, "lease keeper not connected: %(reason)s")
+@dataclass(frozen=True, slots=True)
+class KeeperLost(Event):
+    """The lease keeper has no connection. It reconnects unless the pool is too small for it.
+
+    Until then, a blocked event loop costs the lease, and the death of this process may be detected only when
+    its lease expires.
+    """
+
+    reason: str
+    """Why there is no connection."""
+
+
+@logged(logging.DEBUG, "listener connected, channel %(channel)s")
 @dataclass(frozen=True, slots=True)
 class ListenerConnected(Event):
     """The LISTEN connection works: notifications arrive."""
@@ -258,6 +454,7 @@ class ListenerConnected(Event):
     """The notification channel."""
 
 
+@logged(logging.WARNING, "listener not connected: %(reason)s")
 @dataclass(frozen=True, slots=True)
 class ListenerLost(Event):
     """The LISTEN connection is lost: jobs are found by polling alone."""
@@ -266,6 +463,22 @@ class ListenerLost(Event):
     """Why no notifications arrive."""
 
 
+@logged(logging.WARNING, "event loop was blocked for %(seconds)s by job %(job_name)s (id %(job_id)s)")
+@dataclass(frozen=True, slots=True)
+class LoopBlocked(Event):
+    """The event loop resumed after it was blocked."""
+
+    job_id: str | None
+    """The job that blocked the event loop; None if it was not a job."""
+    job_name: str | None
+    """The name of that job, or None."""
+    seconds: float
+    """For how long the event loop was blocked."""
+    stack: str = field(repr=False)
+    """The stack of the event loop's thread when the block was detected."""
+
+
+@logged(logging.DEBUG, "%(service)s: pass took %(seconds)s, next pass in %(next_in)s")
 @dataclass(frozen=True, slots=True)
 class PassFinished(Event):
     """A service finished one pass and sleeps for ``next_in`` seconds."""
@@ -278,6 +491,7 @@ class PassFinished(Event):
     """Seconds until the next pass; infinite if it waits for a signal."""
 
 
+@logged(logging.WARNING, "%(service)s: database unavailable, retry in %(next_in)s: %(error)s")
 @dataclass(frozen=True, slots=True)
 class ServiceRetrying(Event):
     """The database was unavailable in a service's pass; the next pass is in ``next_in`` seconds."""
@@ -290,6 +504,7 @@ class ServiceRetrying(Event):
     """Seconds until the next pass; infinite if there is none."""
 
 
+@logged(logging.CRITICAL, "%(service)s failed, the Scheduler shuts down: %(error)s")
 @dataclass(frozen=True, slots=True)
 class ServiceFaulted(Event):
     """A permanent error ended a service; the Scheduler shuts down."""
@@ -298,3 +513,37 @@ class ServiceFaulted(Event):
     """The name of the service."""
     error: BaseException
     """The error that ended it."""
+
+
+# -- lost events ---------------------------------------------------------------------------------------
+
+
+@logged(
+    logging.WARNING,
+    "event subscriber %(subscriber)s is 1,000 events behind; its oldest events are dropped",
+)
+@dataclass(frozen=True, slots=True)
+class EventsDropped(Event):
+    """An asynchronous subscriber or iterator was 1,000 events behind, so its oldest events were dropped.
+
+    It receives this event, whatever its classes, in the place of the dropped ones. No other subscriber does.
+    The log has one WARNING each time that it falls so far behind.
+    """
+
+    number: int
+    """How many events were dropped in this place."""
+    subscriber: str
+    """The name of the subscriber, ``events()`` or ``next_event()``."""
+
+
+@logged(logging.WARNING, "events of other nodes may be lost since %(since)s")
+@dataclass(frozen=True, slots=True)
+class EventsMissed(Event):
+    """Events of other nodes may be lost: read the rows of what you follow.
+
+    Every subscriber with ``cluster=True`` receives it, whatever its classes, when notifications arrive again
+    after the LISTEN connection was lost, and when the notifications of a node have a gap.
+    """
+
+    since: datetime
+    """When notifications last arrived, by the clock of this process."""

@@ -17,18 +17,8 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final, NamedTuple, NoReturn
 
-from pg_scheduler.events.gaps import EventsDropped, EventsMissed
-from pg_scheduler.events.log import LEVELS
-from pg_scheduler.events.types import (
-    Event,
-    JobScheduled,
-    KeeperConnected,
-    KeeperLost,
-    ListenerConnected,
-    ListenerLost,
-    PassFinished,
-    ServiceRetrying,
-)
+from pg_scheduler.events import types
+from pg_scheduler.events.types import LEVELS, Event
 
 MAX_TEXT_LENGTH: Final = 200
 """Characters of a text, such as an error, on the wire. Ids and names are whole."""
@@ -40,15 +30,15 @@ MAX_INTEGER: Final = 2**63
 
 LOCAL: Final = frozenset(
     {
-        EventsDropped,
-        EventsMissed,
-        JobScheduled,
-        KeeperConnected,
-        KeeperLost,
-        ListenerConnected,
-        ListenerLost,
-        PassFinished,
-        ServiceRetrying,
+        types.EventsDropped,
+        types.EventsMissed,
+        types.JobScheduled,
+        types.KeeperConnected,
+        types.KeeperLost,
+        types.ListenerConnected,
+        types.ListenerLost,
+        types.PassFinished,
+        types.ServiceRetrying,
     }
 )
 """Classes that concern one process only."""
@@ -104,13 +94,23 @@ def without_details(event: Event) -> Event | None:
 
 @cache
 def _carried_fields(kind: Any) -> tuple[_Field, ...]:
-    """Return the fields of a class that are sent; annotations are text in the modules of events."""
-    found = []
-    for each in fields(kind):
-        reader = _READERS.get(str(each.type).removesuffix(" | None"))
-        if each.repr and reader is not None:
-            found.append(_Field(each.name, reader, each.name.endswith(WHOLE)))
-    return tuple(found)
+    """Return the fields of a class that are sent; their annotations are text in ``types.py``."""
+    return tuple(
+        _Field(each.name, _READERS[each.type.removesuffix(" | None")], each.name.endswith(WHOLE))
+        for each in fields(kind)
+        if each.repr
+    )
+
+
+@cache
+def _stand_ins(kind: Any) -> dict[str, object]:
+    """Return the values of fields that have no default and that the text may lack."""
+    return {
+        each.name: "" if each.type == "str" else None
+        for each in fields(kind)
+        if each.default is each.default_factory is MISSING
+        and (not each.repr or each.type.endswith(" | None"))
+    }
 
 
 def _packed(value: object, *, is_whole: bool) -> object:  # noqa: PLR0911 - one case per type
@@ -132,28 +132,17 @@ def _packed(value: object, *, is_whole: bool) -> object:  # noqa: PLR0911 - one 
 
 def _event_from(found: object) -> Event | None:
     match found:
-        case [str() as name, dict() as values]:
-            kind = carried_kinds().get(name)
+        case [str() as name, dict() as values] if name in carried_kinds():
+            kind: Any = carried_kinds()[name]
         case _:
             return None
-    if kind is None:
+    carried = [each for each in _carried_fields(kind) if each.name in values]
+    try:
+        known = {each.name: each.read(values[each.name]) for each in carried}
+        event: Event = kind(**_stand_ins(kind) | known)
+    except (TypeError, ValueError, OverflowError):  # a wrong value, or a field is missing
         return None
-    known: dict[str, Any] = {}
-    carried: Any = kind
-    for field in _carried_fields(carried):
-        if field.name in values:
-            try:
-                known[field.name] = field.read(values[field.name])
-            except (TypeError, ValueError, OverflowError):
-                return None
-    readable = {each.name for each in _carried_fields(carried)}
-    for each in fields(kind):
-        has_default = each.default is not MISSING or each.default_factory is not MISSING
-        if each.name not in known and not has_default:
-            if each.name in readable and not str(each.type).endswith("| None"):
-                return None
-            known[each.name] = "" if each.type == "str" else None
-    return kind(**known)
+    return event
 
 
 def _reject(constant: str) -> NoReturn:

@@ -8,7 +8,8 @@ from itertools import takewhile
 
 import pg_scheduler
 from pg_scheduler import Scheduler, events
-from pg_scheduler.events.log import _RECORDS, LEVELS, record_fields
+from pg_scheduler.events.log import record_fields
+from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.inspect import FindingCode, ReasonCode
 from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from pg_scheduler.telemetry.logging import FIELDS
@@ -88,9 +89,10 @@ def test_logging_shows_log_lines_that_the_templates_produce() -> None:
     page = (ROOT / "docs/operations/logging.md").read_text(encoding="utf-8")
     lines = page.partition("`%(levelname)s %(message)s`:\n\n```text\n")[2].partition("\n```")[0].splitlines()
     end_of_an_outage = (logging.WARNING, "database available again after %(seconds)s; all services resumed")
+    records = [(level, TEXTS[kind]) for kind, level in LEVELS.items()]
     patterns = [
         f"{logging.getLevelName(level)} " + ".+".join(map(re.escape, re.split(r"%\(\w+\)s", template)))
-        for level, template in (*_RECORDS.values(), end_of_an_outage)
+        for level, template in (*records, end_of_an_outage)
     ]
     assert lines
     for line in lines:

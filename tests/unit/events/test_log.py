@@ -26,7 +26,8 @@ from pg_scheduler.events import (
     WorkerStarted,
     log,
 )
-from pg_scheduler.events.log import LEVELS, EventLog, record_fields
+from pg_scheduler.events.log import EventLog, record_fields
+from pg_scheduler.events.types import LEVELS
 
 ATTEMPT = ("7f3a", "mail.send", 2)
 JOB = "job mail.send (id 7f3a, attempt 2)"

@@ -10,8 +10,8 @@ from contextvars import ContextVar
 import pytest
 
 from pg_scheduler.events import Event, EventBus, EventsDropped, JobCompleted, JobFailed, WorkerStarted
-from pg_scheduler.events.gaps import MAX_QUEUED_EVENTS
 from pg_scheduler.events.log import EventLog
+from pg_scheduler.events.queues import MAX_QUEUED_EVENTS
 from tests.support.logs import records_of
 
 PATIENCE = 60.0
