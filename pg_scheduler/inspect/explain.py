@@ -18,7 +18,7 @@ from pg_scheduler.inspect.texts import instant, later, length, listed, short
 from pg_scheduler.inspect.waiting import explain_pending
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.settlement import QUARANTINED
+from pg_scheduler.jobs.outcome import QUARANTINED
 
 
 def explain(facts: Facts) -> Explanation:

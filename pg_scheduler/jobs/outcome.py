@@ -1,7 +1,8 @@
 """Decide the outcome of an attempt from its result.
 
-``decide()`` maps a result (how the attempt ended) to an outcome (what to write). ``settlement.py`` derives
-the row change and the event.
+``decide()`` maps a result (how the attempt ended) to an outcome (the change of the row, and the event). The
+executor passes plain completions on without it, and ``exchange_jobs`` writes them; ``COMPLETE`` is for those
+that it refused.
 
 An attempt that a caller cancelled, or whose lease was lost, has a ``Revocation`` (worker/in_flight.py): its
 row belongs to another attempt by then, or has ended.
@@ -9,16 +10,27 @@ row belongs to another attempt by then, or has ended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
+from pg_scheduler.events import (
+    JobCancelled,
+    JobCompleted,
+    JobEvent,
+    JobFailed,
+    JobLost,
+    JobReleased,
+    JobRetried,
+    JobSnoozed,
+)
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import class_name, guarded, is_a, message_of
 from pg_scheduler.jobs.control import Abort, Snooze, delay_of
-from pg_scheduler.jobs.history import exception_entry, storable
+from pg_scheduler.jobs.history import exception_entry, history_entry, storable
+from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.result import KeptResult, keep_seconds, kept_error, kept_value
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from pg_scheduler.jobs.rows import Claim
@@ -26,8 +38,13 @@ from pg_scheduler.jobs.validation import check_delay
 
 T = TypeVar("T")
 
+MakeEvent: TypeAlias = Callable[[str, str, int], JobEvent]
+"""Makes an event from the id of the job, its name and the attempt."""
+
 MAX_ERROR_LENGTH: Final = 10_000
 """Characters of an error message that are kept, with the name of its class."""
+
+QUARANTINED: Final = "quarantined: {} workers died while they ran this job. retry_job() runs it once more."
 
 # -- how an attempt ended ------------------------------------------------------------------------------
 
@@ -88,81 +105,128 @@ Result = ReturnResult | ErrorResult | UnrunnableResult | SkippedResult | Interru
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteOutcome:
-    """Complete the job."""
-
-    kept: KeptResult | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FailOutcome:
-    """Fail the job permanently. ``exception`` goes into the log, ``entry`` into the history."""
-
-    error: str
-    exception: BaseException | None = field(default=None, compare=False)
-    entry: str | None = field(default=None, compare=False)
-    kept: KeptResult | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RetryOutcome:
-    """Make the job pending again, due after the delay. ``exception`` and ``entry`` as in ``FailOutcome``."""
-
-    delay: timedelta
-    error: str
-    exception: BaseException | None = field(default=None, compare=False)
-    entry: str | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseOutcome:
-    """Make the job pending again at once. The attempt does not count as a retry."""
-
-
-@dataclass(frozen=True, slots=True)
-class SnoozeOutcome:
-    """Make the job pending again, due after the delay. The attempt does not count as a retry."""
-
-    delay: timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class SkipOutcome:
-    """Cancel the job with a reason."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CrashOutcome:
-    """Make the job pending again at once, or fail it after too many crashes.
+class RowChange:
+    """Column values that settle an attempt.
 
     Attributes:
-        crashes: Crashes of earlier attempts, which are read just before the outcome is written.
-        trace: The headers of the trace of the attempt.
+        status: The new status.
+        error: The new error message; None keeps the old one, unless the job completed.
+        delay_s: Seconds until a pending job is due; 0 keeps its execution time.
+        retries: Added to the row's retries.
+        crashes: Added to the row's crashes.
+        entry: Appended to the row's history, as JSON text; None for an attempt that simply completed.
+        kept: The result to store; None for a job that does not keep it.
+        is_revoked: Whether the job was ended before, so that only the end of the attempt is reported.
     """
 
-    error: str
-    max_crashes: int | None
+    status: JobStatus
+    error: str | None = None
+    delay_s: float = 0.0
+    retries: int = 0
     crashes: int = 0
-    trace: Mapping[str, str] | None = None
+    entry: str | None = None
+    kept: KeptResult | None = None
+    is_revoked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class RevokedOutcome:
-    """Report that an attempt has ended whose job was ended before, as by a caller who cancelled it."""
+class Outcome:
+    """What is written to the row of an attempt, and the event that follows.
+
+    Attributes:
+        change: The change of the row.
+        make_event: Makes the event; None for no event.
+        after_crashes: Makes the outcome of a crash from the number of earlier crashes of the job, which is
+            read just before the outcome is written; None if the attempt did not crash.
+    """
+
+    change: RowChange
+    make_event: MakeEvent | None
+    after_crashes: Callable[[int], Outcome] | None = None
+
+    def event_of(self, claim: Claim, *, accepted: bool = True) -> JobEvent | None:
+        """Return the event about an attempt; ``JobLost`` if the database refused the outcome."""
+        if self.make_event is None:
+            return None
+        make = self.make_event if accepted else JobLost
+        return make(claim.job_id, claim.job_name, claim.attempt)
+
+    @classmethod
+    def fail(
+        cls,
+        error: str,
+        exception: BaseException | None = None,
+        entry: str | None = None,
+        kept: KeptResult | None = None,
+    ) -> Outcome:
+        """Fail the job permanently. ``exception`` goes into the log, ``entry`` into the history."""
+        entry = entry or history_entry("error", message=error)
+        change = RowChange(JobStatus.FAILED, error, entry=entry, kept=kept)
+        return cls(change, partial(JobFailed, error=error, exception=exception))
+
+    @classmethod
+    def retry(
+        cls, delay: timedelta, error: str, exception: BaseException | None = None, entry: str | None = None
+    ) -> Outcome:
+        """Make the job pending again, due after the delay. ``exception`` and ``entry`` as in ``fail()``."""
+        entry = entry or history_entry("error", message=error)
+        change = RowChange(JobStatus.PENDING, error, delay.total_seconds(), retries=1, entry=entry)
+        return cls(change, partial(JobRetried, error=error, delay=delay, exception=exception))
+
+    @classmethod
+    def snooze(cls, delay: timedelta) -> Outcome:
+        """Make the job pending again, due after the delay. The attempt does not count as a retry."""
+        entry = history_entry("snoozed")
+        change = RowChange(JobStatus.PENDING, delay_s=delay.total_seconds(), entry=entry)
+        return cls(change, partial(JobSnoozed, delay=delay))
+
+    @classmethod
+    def skip(cls, reason: str) -> Outcome:
+        """Cancel the job with a reason."""
+        entry = history_entry("skipped", message=reason)
+        return cls(RowChange(JobStatus.CANCELLED, reason, entry=entry), partial(JobCancelled, reason=reason))
+
+    @classmethod
+    def crash(
+        cls, error: str, max_crashes: int | None, trace: Mapping[str, str] | None = None, crashes: int = 0
+    ) -> Outcome:
+        """Make the job pending again at once, or fail it after too many; ``crashes`` happened before."""
+        change = reclaim_change(crashed=True, crashes=crashes, max_crashes=max_crashes)
+        reason = change.error or error
+        change = replace(change, error=reason, entry=history_entry("crashed", message=reason, trace=trace))
+        event: MakeEvent = partial(JobFailed, error=reason)
+        if change.status is JobStatus.PENDING:
+            event = partial(JobRetried, error=reason, delay=timedelta(0))
+        return cls(change, event, partial(cls.crash, error, max_crashes, trace))
 
 
-Outcome = (
-    CompleteOutcome
-    | FailOutcome
-    | RetryOutcome
-    | ReleaseOutcome
-    | SnoozeOutcome
-    | SkipOutcome
-    | CrashOutcome
-    | RevokedOutcome
-)
+COMPLETE: Final = Outcome(RowChange(JobStatus.COMPLETED), JobCompleted)
+"""Complete the job, which keeps no result. The result buffer recognizes it."""
+
+RELEASE: Final = Outcome(RowChange(JobStatus.PENDING, entry=history_entry("released")), JobReleased)
+"""Make the job pending again at once. The attempt does not count as a retry."""
+
+REVOKED: Final = Outcome(RowChange(JobStatus.CANCELLED, is_revoked=True), None)
+"""Report that an attempt has ended whose job was ended before, as by a caller who cancelled it."""
+
+
+def reclaim_change(*, crashed: bool, crashes: int, max_crashes: int | None) -> RowChange:
+    """Return the row change of an orphaned job.
+
+    Args:
+        crashed: Whether its worker died.
+        crashes: The number of workers that died before while they ran the job.
+        max_crashes: The number that quarantines the job; None for no limit.
+    """
+    if not crashed:
+        return RowChange(JobStatus.PENDING, entry=history_entry("lost"))
+    if max_crashes is None or crashes + 1 < max_crashes:
+        return RowChange(JobStatus.PENDING, crashes=1, entry=history_entry("crashed"))
+    reason = QUARANTINED.format(crashes + 1)
+    return RowChange(JobStatus.FAILED, reason, crashes=1, entry=history_entry("crashed", message=reason))
+
+
+# -- the decision --------------------------------------------------------------------------------------
 
 
 def decide(  # noqa: PLR0911 - one for each result
@@ -186,28 +250,27 @@ def decide(  # noqa: PLR0911 - one for each result
     match result:
         case ReturnResult(value):
             seconds = keep_seconds(claim.options)
-            kept = None if seconds is None else kept_value(seconds, value, max_result_bytes)
-            return CompleteOutcome(kept)
+            if seconds is None:
+                return COMPLETE
+            kept = kept_value(seconds, value, max_result_bytes)
+            return Outcome(RowChange(JobStatus.COMPLETED, kept=kept), JobCompleted)
         case ErrorResult(error) if is_a(error, Snooze):
-            return SnoozeOutcome(delay_of(error))
+            return Outcome.snooze(delay_of(error))
         case ErrorResult(error, timed_out, log, trace):
             entry = exception_entry("timeout" if timed_out else "error", error, log, trace)
             return (
-                RetryOutcome(_retry_delay(claim, policy, spread), describe(error), error, entry)
+                Outcome.retry(_retry_delay(claim, policy, spread), describe(error), error, entry)
                 if may_retry(claim, error, policy)
                 else _fail(claim, error, entry)
             )
         case UnrunnableResult(error):
             return _fail(claim, error, exception_entry("error", error))
         case SkippedResult(reason):
-            return SkipOutcome(reason)
+            return Outcome.skip(reason)
         case InterruptResult():
-            return _RELEASE
+            return RELEASE
         case CrashResult(reason, max_crashes, trace):
-            return CrashOutcome(reason, max_crashes, trace=trace)
-
-
-_RELEASE: Final = ReleaseOutcome()
+            return Outcome.crash(reason, max_crashes, trace)
 
 
 def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
@@ -237,10 +300,10 @@ def _broken_policy(claim: Claim, default: T, kind: str) -> T:
     return default
 
 
-def _fail(claim: Claim, error: BaseException, entry: str) -> FailOutcome:
+def _fail(claim: Claim, error: BaseException, entry: str) -> Outcome:
     message, seconds = describe(error), keep_seconds(claim.options)
     kept = None if seconds is None else kept_error(seconds, message, error)
-    return FailOutcome(message, error, entry, kept)
+    return Outcome.fail(message, error, entry, kept)
 
 
 def describe(error: BaseException) -> str:

@@ -9,9 +9,8 @@ from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
 from pg_scheduler.events import Event
-from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.jobs.outcome import RELEASE, describe
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.settlement import release_change
 from pg_scheduler.sqltext import qualify
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
@@ -268,5 +267,5 @@ class ClaimRepository:
                 limit,
                 on=connection,
             )
-            changes = {row["job_id"]: release_change(row["attempt"]) for row in rows}
+            changes = {(row["job_id"], row["attempt"]): RELEASE.change for row in rows}
             return sorted(await self._results.write(changes, worker_id, connection, []))

@@ -12,9 +12,8 @@ import asyncpg
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CrashOutcome, Outcome
+from pg_scheduler.jobs.outcome import Outcome, RowChange
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.settlement import RowChange, row_change
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
@@ -22,8 +21,8 @@ from pg_scheduler.store.due import due_message
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.statements import Statements
 
-Changes: TypeAlias = Mapping[str, RowChange]
-"""Row changes by job id."""
+Changes: TypeAlias = Mapping[tuple[str, int], RowChange]
+"""Row changes by the id of the job and the attempt."""
 
 INVALID_VALUES: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 """Errors of a statement that reads values from a JSON document, which may be written by hand."""
@@ -49,13 +48,11 @@ class ResultRepository:
 
     async def count_crashes(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Outcome]]:
         """Return the outcomes, those of crashed attempts with the crashes of earlier attempts."""
-        crashed = [claim.job_id for claim, outcome in outcomes if isinstance(outcome, CrashOutcome)]
+        crashed = [claim.job_id for claim, outcome in outcomes if outcome.after_crashes]
         rows = await self._statements.fetch("crash_counts", crashed)
         counts = {row["job_id"]: row["crash_count"] for row in rows}
         return [
-            (claim, replace(outcome, crashes=counts.get(claim.job_id, 0)))
-            if isinstance(outcome, CrashOutcome)
-            else (claim, outcome)
+            (claim, outcome.after_crashes(counts.get(claim.job_id, 0)) if outcome.after_crashes else outcome)
             for claim, outcome in outcomes
         ]
 
@@ -79,18 +76,18 @@ class ResultRepository:
         Returns:
             The ids of the jobs that were still held. A replacement that waited has taken their rows.
         """
-        changes = {claim.job_id: row_change(claim.attempt, outcome) for claim, outcome in outcomes}
+        changes = {(claim.job_id, claim.attempt): outcome.change for claim, outcome in outcomes}
         try:
             return await self._write_all(changes, worker_id, deleted)
         except UNSTORABLE_TEXTS:
             escaped = {
-                job_id: replace(
+                key: replace(
                     change,
                     error=change.error and to_ascii(change.error),
                     entry=change.entry and entry_in_ascii(change.entry),
                     kept=change.kept and change.kept.in_ascii(),
                 )
-                for job_id, change in changes.items()
+                for key, change in changes.items()
             }
             return await self._write_all(escaped, worker_id, deleted)
 
@@ -101,7 +98,11 @@ class ResultRepository:
         count = 0
         async with self._statements.transaction() as connection:
             accepted = await self.write(changes, worker_id, connection, events)
-            completed = [each for each in accepted if changes[each].status is JobStatus.COMPLETED]
+            completed = [
+                job_id
+                for (job_id, _), change in changes.items()
+                if job_id in accepted and change.status is JobStatus.COMPLETED
+            ]
             if deleted is not None and completed:
                 rows = await self._statements.fetch("delete_completed", completed, on=connection)
                 count = len(rows)
@@ -131,14 +132,14 @@ class ResultRepository:
         for step in (self._settle, self._replace):
             if refused := _others(changes, accepted):
                 accepted |= await step(refused, worker_id, connection, events)
-        if ended := {job_id: each.attempt for job_id, each in changes.items() if job_id not in accepted}:
+        if ended := {job_id: attempt for job_id, attempt in changes if job_id not in accepted}:
             # Consequences of a job that was cancelled meanwhile may wait for this.
             events += await self.consequences.report_ends(ended, worker_id, connection)
         if refused := _others(changes, accepted):
             accepted |= await self._find_settled(refused, worker_id, connection)
         kept = {
             job_id: change.kept
-            for job_id, change in changes.items()
+            for (job_id, _), change in changes.items()
             if change.kept is not None and job_id in accepted
         }
         if kept:
@@ -151,8 +152,7 @@ class ResultRepository:
         each = changes.values()
         rows = await self._statements.fetch(
             "settle_jobs",
-            list(changes),
-            [change.attempt for change in each],
+            *_arrays(changes),
             [change.status for change in each],
             [change.error for change in each],
             [change.delay_s for change in each],
@@ -171,27 +171,26 @@ class ResultRepository:
         self, changes: Changes, worker_id: str, connection: Connection, events: list[Event]
     ) -> set[str]:
         """Apply the replacements of rows. A job fails if the table cannot store its replacement."""
-        attempts = [change.attempt for change in changes.values()]
         now = self._statements.now
         try:
             async with transact(connection, self._statements.call_timeout_s):
                 rows = await self._statements.fetch(
-                    "apply_replacements", list(changes), attempts, worker_id, now, on=connection
+                    "apply_replacements", *_arrays(changes), worker_id, now, on=connection
                 )
         except INVALID_VALUES as error:
             if len(changes) > 1:  # find the one that is invalid
                 found = [
-                    await self._replace({job_id: change}, worker_id, connection, events)
-                    for job_id, change in changes.items()
+                    await self._replace({key: change}, worker_id, connection, events)
+                    for key, change in changes.items()
                 ]
                 return set().union(*found)
-            ((job_id, change),) = changes.items()
+            ((job_id, attempt),) = changes
             reason = f"the new definition that waited for this job cannot be used: {error}"
             rows = await self._statements.fetch(
                 "refuse_replacement",
                 job_id,
                 worker_id,
-                change.attempt,
+                attempt,
                 reason,
                 now,
                 history_entry("error", message=reason),
@@ -209,22 +208,23 @@ class ResultRepository:
         return {row["job_id"] for row in rows}
 
     async def _find_settled(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
-        each = changes.values()
         rows = await self._statements.fetch(
             "already_settled",
-            list(changes),
-            [change.attempt for change in each],
-            [change.status for change in each],
+            *_arrays(changes),
+            [change.status for change in changes.values()],
             worker_id,
             on=connection,
         )
         return {row[0] for row in rows}
 
 
+def _arrays(changes: Changes) -> tuple[list[str], list[int]]:
+    """Return the ids of the jobs and the attempts, as statements take them."""
+    return [job_id for job_id, _ in changes], [attempt for _, attempt in changes]
+
+
 def _others(changes: Changes, accepted: Collection[str]) -> Changes:
     """Return the changes that are not yet accepted. One that was revoked changes nothing."""
     return {
-        job_id: change
-        for job_id, change in changes.items()
-        if job_id not in accepted and not change.is_revoked
+        key: change for key, change in changes.items() if key[0] not in accepted and not change.is_revoked
     }

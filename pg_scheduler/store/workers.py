@@ -9,7 +9,7 @@ from typing import Final
 
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.model import JobStatus, Worker
-from pg_scheduler.jobs.settlement import RowChange, reclaim_change
+from pg_scheduler.jobs.outcome import RowChange, reclaim_change
 from pg_scheduler.store.author import release_of
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import worker_from
@@ -204,7 +204,7 @@ class WorkerRepository:
             max_crashes: A job fails once so many workers died while they ran it; None for no limit.
         """
         changes: dict[str, RowChange] = {}
-        by_worker: dict[str, dict[str, RowChange]] = defaultdict(dict)
+        by_worker: dict[str, dict[tuple[str, int], RowChange]] = defaultdict(dict)
         rescued: set[str] = set()
         events: list[Event] = []
         now = self._statements.now
@@ -217,12 +217,12 @@ class WorkerRepository:
             )
             for row in orphans:
                 change = reclaim_change(
-                    row["attempt"],
                     crashed=row["crashed"] and row["worker_id"] not in stopped,
                     crashes=row["crash_count"],
                     max_crashes=max_crashes,
                 )
-                changes[row["job_id"]] = by_worker[row["worker_id"]][row["job_id"]] = change
+                changes[row["job_id"]] = change
+                by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
             for worker_id, own in by_worker.items():
                 rescued |= await self._results.write(own, worker_id, connection, events)
         self._results.consequences.publish_all(events)

@@ -24,7 +24,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.enqueue.failure_alerts import alert_id
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import JobCompleted, JobFailed
-from pg_scheduler.jobs.outcome import CrashOutcome, FailOutcome, RetryOutcome, SkipOutcome
+from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
@@ -109,7 +109,7 @@ async def test_alert_has_the_options_of_its_task_and_is_due_at_once(build: Build
         keep_result=MINUTE,
     )
     await bench.scheduler.enqueue("app.work", job_id="a")
-    await bench.settle(FailOutcome("no"))
+    await bench.settle(Outcome.fail("no"))
     alert = await bench.scheduler.get_job("a:failed")
     assert alert is not None
     assert (alert.job_name, alert.status, alert.priority) == (
@@ -122,7 +122,7 @@ async def test_alert_has_the_options_of_its_task_and_is_due_at_once(build: Build
     assert alert.kwargs == {"job_id": "a", "job_name": "app.work", "error": "no", "attempts": 1}
 
 
-@pytest.mark.parametrize("outcome", [SkipOutcome("locked"), RetryOutcome(MINUTE, "no")])
+@pytest.mark.parametrize("outcome", [Outcome.skip("locked"), Outcome.retry(MINUTE, "no")])
 async def test_job_that_did_not_fail_finally_enqueues_nothing(build: Build, outcome: Any) -> None:
     bench = build()
     await bench.scheduler.enqueue("app.work", job_id="a", max_retries=1)
@@ -143,7 +143,7 @@ async def test_cancelled_and_expired_jobs_enqueue_nothing(build: Build) -> None:
 async def test_job_that_is_quarantined_after_crashes_enqueues_an_alert(build: Build) -> None:
     bench = build()
     await bench.scheduler.enqueue("app.work", job_id="child")
-    await bench.settle(CrashOutcome("the process died", 1))
+    await bench.settle(Outcome.crash("the process died", 1))
     await bench.scheduler.enqueue("app.work", job_id="worker")
     await bench.store.workers.register(new_worker(), 1.0)
     assert len((await bench.store.claims.exchange("me", ["app.work"], 1)).jobs) == 1
@@ -161,7 +161,7 @@ async def test_job_of_a_schedule_enqueues_an_alert(build: Build) -> None:
         "app.work", Every(MINUTE), schedule_id="s", pause_after_failures=1, overlap=Overlap.ALLOW
     )
     job_id = await bench.scheduler.schedules.trigger("s")
-    await bench.settle(FailOutcome("no"))
+    await bench.settle(Outcome.fail("no"))
     schedule = await bench.scheduler.schedules.get("s")
     assert schedule is not None
     assert schedule.paused_at is not None
@@ -203,7 +203,7 @@ async def test_alert_is_rolled_back_with_the_failure(build: Build, pool: asyncpg
         "CREATE TRIGGER refuse BEFORE INSERT ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION refuse()"
     )
     with pytest.raises(asyncpg.RaiseError):
-        await bench.settle(FailOutcome("no"))
+        await bench.settle(Outcome.fail("no"))
     found = await bench.scheduler.get_job("a")
     assert found is not None
     assert found.status is JobStatus.RUNNING
@@ -212,8 +212,8 @@ async def test_alert_is_rolled_back_with_the_failure(build: Build, pool: asyncpg
 async def test_task_that_alerts_itself_is_enqueued_once(build: Build) -> None:
     bench = build(on_failure="alerts.page")
     await bench.scheduler.enqueue("alerts.page", job_id="a")
-    await bench.settle(FailOutcome("no"), "alerts.page")
-    await bench.settle(FailOutcome("no"), "alerts.page")
+    await bench.settle(Outcome.fail("no"), "alerts.page")
+    await bench.settle(Outcome.fail("no"), "alerts.page")
     assert await bench.ids() == {"a", "a:failed"}
 
 
@@ -221,7 +221,7 @@ async def test_chain_of_alerts_contains_each_task_once(build: Build) -> None:
     bench = build(on_failure="app.work")
     await bench.scheduler.enqueue("app.work", job_id="a")
     for name in ("app.work", "alerts.page", "app.work"):
-        await bench.settle(FailOutcome("no"), name)
+        await bench.settle(Outcome.fail("no"), name)
     assert await bench.ids() == {"a", "a:failed", "a:failed:failed"}
 
 
@@ -240,7 +240,7 @@ async def test_alert_written_by_hand_does_not_stop_the_failure(
     bench = build()
     await bench.scheduler.enqueue("app.work", job_id="a")
     await pool.execute("UPDATE scheduled_jobs SET on_end = $1::text::jsonb", json.dumps(on_end))
-    await bench.settle(FailOutcome("no"))
+    await bench.settle(Outcome.fail("no"))
     assert await bench.ids() == ({"a", "a:failed"} if "failed_tasks" in on_end else {"a"})
 
 

@@ -17,7 +17,7 @@ import asyncpg
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.demo.history import write_history
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.settlement import QUARANTINED
+from pg_scheduler.jobs.outcome import QUARANTINED
 from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers import Cron, Every
 

@@ -26,11 +26,10 @@ from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobPriority, JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome, CrashOutcome
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, GeneratedIdJob
-from pg_scheduler.jobs.settlement import release_change
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
@@ -267,9 +266,9 @@ STORE_CALLS: dict[str, Call] = {
     "all_or_nothing, on a connection": lambda it, conn: enter(it.jobs.all_or_nothing(conn)),
     "exchange": lambda it, _: it.claims.exchange("w1", [NAME], 1),
     "exchange, with completions": lambda it, _: it.claims.exchange("w1", [NAME], 1, completed=claimed()),
-    "count_crashes": lambda it, _: it.results.count_crashes([(claimed()[0], CrashOutcome("", 1))]),
-    "settle": lambda it, _: it.results.settle("w1", [(claimed()[0], CompleteOutcome())]),
-    "write": lambda it, conn: it.results.write({"a": release_change(1)}, "w1", conn, []),
+    "count_crashes": lambda it, _: it.results.count_crashes([(claimed()[0], Outcome.crash("", 1))]),
+    "settle": lambda it, _: it.results.settle("w1", [(claimed()[0], COMPLETE)]),
+    "write": lambda it, conn: it.results.write({("a", 1): RELEASE.change}, "w1", conn, []),
     "keep": lambda it, conn: it.kept_results.keep({"a": KeptResult(1.0)}, conn),
     "keep_ended": lambda it, conn: it.kept_results.keep_ended([KEPT], conn),
     "get": lambda it, _: it.kept_results.get(["a"]),

@@ -21,18 +21,9 @@ import asyncpg
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import JobCancelled, JobCompleted, JobFailed, JobRetried, JobSnoozed
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import (
-    CompleteOutcome,
-    CrashOutcome,
-    FailOutcome,
-    Outcome,
-    ReleaseOutcome,
-    RetryOutcome,
-    RevokedOutcome,
-    SkipOutcome,
-    SnoozeOutcome,
-)
+from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.rows import Claim, NewJob
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
@@ -332,20 +323,20 @@ class Finish(Op):
     def settled(self, row: Row, outcome: Outcome) -> Row:  # noqa: PLR0911 - one for each outcome
         if row.waiting is not None:
             return defined(row, self.definitions[row.waiting], self.now)
-        match outcome:
-            case RevokedOutcome():  # no job has consequences here
-                return row
-            case CompleteOutcome():
+        assert outcome.make_event is not None
+        match outcome.make_event("job", "name", 1):
+            case JobCompleted():
                 return ended(row, "completed", self.now)
-            case FailOutcome():
+            case JobFailed():
                 return ended(row, "failed", self.now)
-            case SkipOutcome():
+            case JobCancelled():
                 return ended(row, "cancelled", self.now)
-            case RetryOutcome(delay=delay) | SnoozeOutcome(delay=delay):
-                retries = row.retries + isinstance(outcome, RetryOutcome)
-                return pending(row, self.now, retries=retries, due=self.now + delay)
-            case ReleaseOutcome() | CrashOutcome():
-                return pending(row, self.now, crashes=row.crashes + isinstance(outcome, CrashOutcome))
+            case JobRetried(delay=delay):
+                return pending(row, self.now, retries=row.retries + 1, due=self.now + delay)
+            case JobSnoozed(delay=delay):
+                return pending(row, self.now, due=self.now + delay)
+            case _:
+                return pending(row, self.now)
 
     def check(self, before: State, now: State) -> None:
         written = changed(before, now)
@@ -943,7 +934,7 @@ class World:
         await self.do(Register("w3"))
         for _ in range(4):  # a second replacement may wait, and crashed jobs are claimed one by one
             answer = await self.do(ExchangeOp("w3"))
-            await self.do(self.finish("w3", CompleteOutcome(), *answer.jobs))
+            await self.do(self.finish("w3", COMPLETE, *answer.jobs))
             self.now += SECOND
         assert {row.status for row in self.state.jobs.values()} <= ENDED
 

@@ -8,7 +8,7 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import TouchedJob
 from tests.support.dependencies import add, child
@@ -83,7 +83,7 @@ async def test_move_changes_when_a_pending_job_is_due_and_expires(
 async def test_move_leaves_jobs_that_are_not_pending(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job("done"))
     await running(store, new_job("running"))
-    await store.results.settle("w1", [(claim, CompleteOutcome())])
+    await store.results.settle("w1", [(claim, COMPLETE)])
     before = await column(pool, "execution_time")
     found = await store.jobs.move(["done", "running", "missing"], to=NOW + HOUR)
     assert sorted(found) == [
@@ -113,7 +113,7 @@ async def test_claim_one_claims_a_job_that_is_not_due_yet(store: Store, pool: Po
     assert (await row(pool, "b"))["status"] == "pending"
     assert await store.claims.held_claim("a", "w1") == claim
     assert await store.claims.claim_one("w1", "a") is None
-    assert await store.results.settle("w1", [(claim, CompleteOutcome())]) == {"a"}
+    assert await store.results.settle("w1", [(claim, COMPLETE)]) == {"a"}
     assert await store.claims.claim_one("w1", "missing") is None
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.store import jobs as jobs_module
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import CancelledJob, JobFilters
@@ -69,7 +69,7 @@ async def test_each_filter_selects_the_jobs_to_cancel(
     store: Store, filters: JobFilters, expected: str
 ) -> None:
     _, done = sorted(await running(store, new_job("a"), new_job("done")), key=lambda claim: claim.job_id)
-    await store.results.settle("w1", [(done, CompleteOutcome())])
+    await store.results.settle("w1", [(done, COMPLETE)])
     await store.jobs.insert(
         [
             new_job("b", job_name="other"),

@@ -16,23 +16,14 @@ from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.events import JobCancelled, JobEvent
 from pg_scheduler.jobs.history import PARENT, errors_from
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import (
-    CompleteOutcome,
-    FailOutcome,
-    Outcome,
-    ReleaseOutcome,
-    RetryOutcome,
-    SkipOutcome,
-)
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim, Extras
-from pg_scheduler.jobs.settlement import row_change
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.store import Store
 from tests.support.dependencies import add, child, edges, state
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running
 
-COMPLETE = CompleteOutcome()
 FREE = ("pending", None)
 BLOCKED = ("pending", "after")
 CANCELLED = ("cancelled", None)
@@ -69,7 +60,7 @@ async def test_job_is_unblocked_when_the_last_of_its_parents_completes(store: St
 async def test_outcome_of_an_earlier_attempt_unblocks_nothing(store: Store, pool: Pool) -> None:
     (first,) = await running(store, new_job("a"))
     await add(store, child("c", "a"))
-    await settle(store, first, ReleaseOutcome())
+    await settle(store, first, RELEASE)
     (second,) = (await store.claims.exchange("w1", [NAME], 5)).jobs
     assert second.attempt == first.attempt + 1
     assert await store.results.settle("w1", [(first, COMPLETE)]) == set()
@@ -103,14 +94,14 @@ async def test_misfire_grace_time_starts_when_the_job_is_unblocked(
     }
 
 
-@pytest.mark.parametrize("outcome", [FailOutcome("no"), SkipOutcome("no")])
+@pytest.mark.parametrize("outcome", [Outcome.fail("no"), Outcome.skip("no")])
 async def test_job_is_cancelled_with_the_reason_when_a_parent_does_not_complete(
     store: Store, pool: Pool, published: list[JobEvent], outcome: Outcome
 ) -> None:
     a, b = await running(store, new_job("a"), new_job("b"))
     await add(store, child("c", "a", "b"), child("any", "a", outcome="ended"))
     await settle(store, a, outcome)
-    status = "failed" if isinstance(outcome, FailOutcome) else "cancelled"
+    status = "failed" if outcome.change.status is JobStatus.FAILED else "cancelled"
     assert await state(pool, "c", "any") == [CANCELLED, FREE]
     found = await row(pool, "c")
     reason = f"job 'a', after which this job was to run, ended as '{status}'"
@@ -127,7 +118,7 @@ async def test_retries_and_releases_of_a_parent_leave_the_job_blocked(
 ) -> None:
     (a,) = await running(store, new_job("a", max_retries=1))
     await add(store, child("c", "a"))
-    for outcome in (ReleaseOutcome(), RetryOutcome(SECOND, "no")):
+    for outcome in (RELEASE, Outcome.retry(SECOND, "no")):
         await settle(store, a, outcome)
         assert await state(pool, "c") == [BLOCKED]
         clock.advance(SECOND)
@@ -141,7 +132,7 @@ async def test_cancellation_cascades(store: Store, pool: Pool, published: list[J
     await add(store, child("b", "a"))
     await add(store, child("c", "b"), child("end", "b", outcome="ended"))
     await add(store, child("d", "c"))
-    await settle(store, a, FailOutcome("no"))
+    await settle(store, a, Outcome.fail("no"))
     assert await state(pool, *"bcd", "end") == [CANCELLED] * 3 + [FREE]
     assert [event.job_id for event in published] == ["b", "c", "d"]
     assert "job 'c'" in (await row(pool, "d"))["errors"]
@@ -155,7 +146,7 @@ async def test_cascade_longer_than_a_transaction_is_continued_by_the_scan(
     (a,) = await running(store, new_job("0"))
     for n in range(1, 5):
         await add(store, child(f"{n}", f"{n - 1}"))
-    await settle(store, a, FailOutcome("no"))
+    await settle(store, a, Outcome.fail("no"))
     assert await state(pool, *"1234") == [CANCELLED, CANCELLED, BLOCKED, BLOCKED]
     assert (await store.workers.scan_deadlines(30, 120)).has_ended
     assert await store.consequences.apply_lost(10) == 1
@@ -167,7 +158,7 @@ End = Callable[[Store, Claim, FakeClock], Awaitable[object]]
 
 
 async def expire_in_a_claim(store: Store, claim: Claim, clock: FakeClock) -> None:
-    await store.results.settle("w1", [(claim, ReleaseOutcome())])
+    await store.results.settle("w1", [(claim, RELEASE)])
     clock.advance(timedelta(seconds=10))
     await store.workers.renew("w1", {}, LEASE)
     answer = await store.claims.exchange("w1", [NAME], 1)
@@ -175,7 +166,7 @@ async def expire_in_a_claim(store: Store, claim: Claim, clock: FakeClock) -> Non
 
 
 async def expire_unclaimed(store: Store, claim: Claim, clock: FakeClock) -> None:
-    await store.results.settle("w1", [(claim, ReleaseOutcome())])
+    await store.results.settle("w1", [(claim, RELEASE)])
     clock.advance(timedelta(seconds=10))
     assert len(await store.jobs.expire("w1", [], 10)) == 1
 
@@ -186,12 +177,12 @@ async def crash(store: Store, _claim: Claim, clock: FakeClock) -> None:
 
 
 async def set_by_hand(store: Store, claim: Claim, _clock: FakeClock) -> None:
-    await store.results.settle("w1", [(claim, ReleaseOutcome())])
+    await store.results.settle("w1", [(claim, RELEASE)])
     assert (await store.jobs.set_status("a", JobStatus.FAILED, LEASE)).changed
 
 
 async def quarantine(store: Store, claim: Claim, _clock: FakeClock) -> None:
-    await store.results.settle("w1", [(claim, ReleaseOutcome())])
+    await store.results.settle("w1", [(claim, RELEASE)])
     async with store.statements.transaction() as connection:
         await store.claims._quarantine("a", ValueError("unreadable"), connection, [])
 
@@ -236,7 +227,7 @@ async def test_blocked_job_can_be_cancelled_and_freed_by_hand(store: Store, pool
     await store.jobs.set_status("c", JobStatus.PENDING, LEASE)
     await store.jobs.replace([new_job("d")])
     assert await state(pool, *"bcd") == [CANCELLED, FREE, FREE]
-    await settle(store, a, FailOutcome("no"))
+    await settle(store, a, Outcome.fail("no"))
     assert await state(pool, *"bcd") == [CANCELLED, FREE, FREE]
     assert await edges(pool) == set()
 
@@ -262,7 +253,7 @@ async def test_parent_that_has_ended_counts_at_once(
 ) -> None:
     a, b = await running(store, new_job("a"), new_job("b"))
     await settle(store, a)
-    await settle(store, b, FailOutcome("no"))
+    await settle(store, b, Outcome.fail("no"))
     await add(store, child("good", "a", outcome=outcome), child("bad", "a", "b", outcome=outcome))
     assert await state(pool, "good", "bad") == expected
     assert await edges(pool) == set()
@@ -283,7 +274,7 @@ async def test_replacement_waits_for_its_own_parents_only(store: Store, pool: Po
     await add(store, child("c", "a"))
     await add(store, child("c", "b"), replace=True)
     assert await edges(pool) == {("b", "c")}
-    await settle(store, a, FailOutcome("no"))
+    await settle(store, a, Outcome.fail("no"))
     assert await state(pool, "c") == [BLOCKED]
     await settle(store, b)
     assert await state(pool, "c") == [FREE]
@@ -293,7 +284,7 @@ async def test_job_waits_for_the_new_definition_of_its_parent(store: Store, pool
     (a,) = await running(store, new_job("a"))
     await add(store, child("c", "a"))
     await store.jobs.replace([new_job("a", priority=1)])
-    await settle(store, a, FailOutcome("the old definition"))
+    await settle(store, a, Outcome.fail("the old definition"))
     assert await state(pool, "a", "c") == [FREE, BLOCKED]
     (a,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
     await settle(store, a)
@@ -308,8 +299,8 @@ async def test_definition_that_waits_for_a_running_attempt_waits_for_parents_too
     c, a = sorted(await running(store, new_job("a"), new_job("c")), reverse=True)
     await add(store, child("c", "a", priority=1), replace=True)
     assert await state(pool, "c") == [("running", None)]
-    outcome = FailOutcome("no") if fails else CompleteOutcome()
-    for claim, result in ((a, outcome), (c, CompleteOutcome()))[:: 1 if parent_first else -1]:
+    outcome = Outcome.fail("no") if fails else COMPLETE
+    for claim, result in ((a, outcome), (c, COMPLETE))[:: 1 if parent_first else -1]:
         await settle(store, claim, result)
     if not fails:
         assert await state(pool, "c") == [FREE]
@@ -344,7 +335,7 @@ async def test_unusable_definition_that_waited_fails_the_job_and_its_children(
         """UPDATE scheduled_jobs SET on_end = jsonb_set(on_end, '{replacement,priority}', '"x"')
         WHERE job_id = 'a'"""
     )
-    assert await store.results.settle("w1", [(a, CompleteOutcome())]) == set()
+    assert await store.results.settle("w1", [(a, COMPLETE)]) == set()
     assert await state(pool, "a", "c") == [("failed", None), CANCELLED]
 
 
@@ -360,7 +351,7 @@ async def test_parents_that_end_at_the_same_instant_unblock_the_job_once(
     first, second = [await asyncpg.connect(dsn) for _ in range(2)]
     try:
         async with first.transaction():
-            changes = {"a": row_change(a.attempt, COMPLETE)}
+            changes = {("a", a.attempt): COMPLETE.change}
             assert await store.results.write(changes, "w1", first, []) == {"a"}
             other = asyncio.ensure_future(_write_alone(store, b, second))
             await _wait_for_a_lock(pool)
@@ -374,7 +365,7 @@ async def test_parents_that_end_at_the_same_instant_unblock_the_job_once(
 
 async def _write_alone(store: Store, claim: Claim, connection: asyncpg.Connection) -> None:
     async with connection.transaction():
-        await store.results.write({claim.job_id: row_change(claim.attempt, COMPLETE)}, "w1", connection, [])
+        await store.results.write({(claim.job_id, claim.attempt): COMPLETE.change}, "w1", connection, [])
 
 
 async def _wait_for_a_lock(pool: Pool) -> None:

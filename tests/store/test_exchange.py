@@ -8,7 +8,7 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome, ReleaseOutcome
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import ExchangeResult
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
@@ -87,9 +87,9 @@ async def test_exchange_names_refused_completions_and_writes_the_others(store: S
         "next": "running",
     }
     replaced = by_id["replaced"]
-    assert await store.results.settle(
-        "w1", [(replaced, CompleteOutcome()), (by_id["again"], CompleteOutcome())]
-    ) == {"replaced"}
+    assert await store.results.settle("w1", [(replaced, COMPLETE), (by_id["again"], COMPLETE)]) == {
+        "replaced"
+    }
     assert (await row(pool, "replaced"))["status"] == "pending"
 
 
@@ -172,7 +172,7 @@ async def test_exchange_writes_the_other_completions_when_a_row_is_locked(store:
         await store.jobs.replace([new_job("locked", priority=1)], connection=other)
         answer = await asyncio.wait_for(store.claims.exchange("w1", [NAME], 5, completed=done), 10)
         assert (ids(answer.jobs), answer.refused) == (["next"], {"locked"})
-        finishing = asyncio.create_task(store.results.settle("w1", [(done[1], CompleteOutcome())]))
+        finishing = asyncio.create_task(store.results.settle("w1", [(done[1], COMPLETE)]))
         waiting, _ = await asyncio.wait([finishing], timeout=0.05)  # real time: that one waits for the lock
         assert not waiting
         await transaction.rollback()
@@ -183,15 +183,15 @@ async def test_exchange_writes_the_other_completions_when_a_row_is_locked(store:
 async def test_settle_writes_mixed_outcomes_in_one_transaction(store: Store, pool: Pool) -> None:
     """If one cannot be written, all are written the next time, and none is refused."""
     first = await running(store, new_job("a"), new_job("b"))
-    await store.results.settle("w1", [(first[1], ReleaseOutcome())])
+    await store.results.settle("w1", [(first[1], RELEASE)])
     (second,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
     assert (first[0].attempt, second.attempt) == (1, 2)
     await pool.execute("ALTER TABLE scheduled_jobs ADD CHECK (job_id <> 'b' OR status <> 'completed')")
     with pytest.raises(Exception, match="check"):
-        await store.results.settle("w1", [(first[0], CompleteOutcome()), (second, CompleteOutcome())])
+        await store.results.settle("w1", [(first[0], COMPLETE), (second, COMPLETE)])
     assert await column(pool, "status") == {"a": "running", "b": "running"}
     await pool.execute("ALTER TABLE scheduled_jobs DROP CONSTRAINT scheduled_jobs_check")
-    assert await store.results.settle("w1", [(first[0], CompleteOutcome()), (second, CompleteOutcome())]) == {
+    assert await store.results.settle("w1", [(first[0], COMPLETE), (second, COMPLETE)]) == {
         "a",
         "b",
     }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, NewJob
 from pg_scheduler.store.store import Store
 from tests.support.store import NAME, NOW, SECOND, Pool, column, new_job, row, running
@@ -94,7 +94,7 @@ async def test_replacement_of_a_running_job_takes_effect_with_its_extras_at_the_
     found = await extras_of(pool)
     assert (found["options"], found["unique_key"], found["blocked_on"]) == (None, "key", None)
     assert found["on_end"].keys() == {"child", "schedule", "replacement"}
-    assert await store.results.settle("w1", [(claim, CompleteOutcome())]) == {"job"}
+    assert await store.results.settle("w1", [(claim, COMPLETE)]) == {"job"}
     assert await extras_of(pool) == WRITTEN | {"on_end": {"child": True, "on_failure": "app.page"}}
     assert (await row(pool))["status"] == JobStatus.PENDING
 
@@ -106,7 +106,7 @@ async def test_replacement_of_a_job_with_consequences_written_by_hand_takes_effe
     (claim,) = await running(store, new_job())
     await pool.execute("UPDATE scheduled_jobs SET on_end = $1", on_end)
     await store.jobs.replace([new_job(priority=1)])
-    await store.results.settle("w1", [(claim, CompleteOutcome())])
+    await store.results.settle("w1", [(claim, COMPLETE)])
     assert await extras_of(pool) == PLAIN
     await pool.execute("UPDATE scheduled_jobs SET on_end = $1", on_end)
     await store.jobs.replace([new_job()])
@@ -120,7 +120,7 @@ async def test_waiting_definition_with_extras_written_by_hand_takes_effect(store
         """UPDATE scheduled_jobs SET on_end = jsonb_set(jsonb_set(on_end, '{replacement,on_end}', '5'),
         '{replacement,options}', '[1]')"""
     )
-    await store.results.settle("w1", [(claim, CompleteOutcome())])
+    await store.results.settle("w1", [(claim, COMPLETE)])
     assert await extras_of(pool) == PLAIN
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from pg_scheduler.jobs.outcome import CrashOutcome
+from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, running, worker
@@ -93,7 +93,7 @@ async def test_find_claimable_leaves_out_locked_jobs_and_counts_all_entries(stor
 
 async def test_find_claimable_leaves_out_crashed_jobs_when_it_is_asked_to(store: Store) -> None:
     (claim,) = await running(store, new_job("crashed", execution_time=NOW - SECOND))
-    await store.results.settle("w1", [(claim, CrashOutcome("no", None))])
+    await store.results.settle("w1", [(claim, Outcome.crash("no", None))])
     find = store.claims.find_claimable
     assert (await find([NAME], AFTER_ALL, NO_IDS, crashed=True, isolated_from=1)).due == NOW - SECOND
     assert (await find([NAME], AFTER_ALL, NO_IDS, crashed=False, isolated_from=2)).due == NOW - SECOND

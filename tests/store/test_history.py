@@ -11,22 +11,14 @@ import pytest
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.model import Job, JobStatus
-from pg_scheduler.jobs.outcome import (
-    CompleteOutcome,
-    CrashOutcome,
-    FailOutcome,
-    Outcome,
-    ReleaseOutcome,
-    RetryOutcome,
-    SkipOutcome,
-)
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, running, worker
 
 ENTRY = '{"outcome":"timeout","error_type":"TimeoutError","message":"late","traceback":"..."}'
-RETRY = RetryOutcome(SECOND, "TimeoutError: late", entry=ENTRY)
+RETRY = Outcome.retry(SECOND, "TimeoutError: late", entry=ENTRY)
 HOUR = timedelta(hours=1)
 
 
@@ -60,11 +52,11 @@ async def test_settle_appends_the_entry_with_the_attempt_its_worker_and_its_time
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [
-        (CompleteOutcome(), []),
-        (FailOutcome("no"), ["error"]),
+        (COMPLETE, []),
+        (Outcome.fail("no"), ["error"]),
         (RETRY, ["timeout"]),
-        (ReleaseOutcome(), ["released"]),
-        (SkipOutcome("locked"), ["skipped"]),
+        (RELEASE, ["released"]),
+        (Outcome.skip("locked"), ["skipped"]),
     ],
     ids=lambda each: type(each).__name__,
 )
@@ -93,7 +85,7 @@ async def test_history_stays_null_when_every_attempt_completes(store: Store, poo
     first, second, third = await running(store, new_job("a"), new_job("b"), new_job("c"))
     await store.claims.exchange("w1", [NAME], 1, completed=[first])
     await store.claims.complete("w1", [second], keep=True)
-    await store.results.settle("w1", [(third, CompleteOutcome())])
+    await store.results.settle("w1", [(third, COMPLETE)])
     assert set((await column(pool, "status")).values()) == {"completed"}
     assert set((await column(pool, "errors")).values()) == {None}
 
@@ -114,7 +106,7 @@ async def test_history_is_kept_when_a_later_attempt_completes(store: Store, cloc
 
 async def test_retry_job_keeps_the_history(store: Store) -> None:
     (claim,) = await running(store, new_job())
-    await store.results.settle("w1", [(claim, FailOutcome("no"))])
+    await store.results.settle("w1", [(claim, Outcome.fail("no"))])
     assert await store.jobs.retry("job")
     assert await outcomes(store) == ["error"]
 
@@ -127,7 +119,7 @@ async def test_replacing_a_job_clears_the_history(store: Store, clock: FakeClock
     clock.advance(SECOND)
     claim = await claim_again(store)
     await store.jobs.replace([new_job()])
-    await store.results.settle("w1", [(claim, FailOutcome("no"))])
+    await store.results.settle("w1", [(claim, Outcome.fail("no"))])
     assert (await job_of(store)).status is JobStatus.PENDING
     assert await outcomes(store) == []
 
@@ -178,7 +170,7 @@ async def test_death_of_the_process_of_a_job_appends_to_the_history(
     store: Store, max_crashes: int, status: str
 ) -> None:
     (claim,) = await running(store, new_job())
-    crash = CrashOutcome("the process died: SIGKILL", max_crashes)
+    crash = Outcome.crash("the process died: SIGKILL", max_crashes)
     await store.results.settle("w1", await store.results.count_crashes([(claim, crash)]))
     (error,) = (await job_of(store)).errors
     assert (error.outcome, error.worker_id, error.attempt) == ("crashed", "w1", 1)
@@ -209,7 +201,7 @@ async def test_releasing_an_unacknowledged_claim_appends_to_the_history(store: S
 async def test_refusing_a_replacement_appends_to_the_history(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
     await pool.execute("""UPDATE scheduled_jobs SET on_end = '{"replacement": {"priority": "high"}}'""")
-    await store.results.settle("w1", [(claim, FailOutcome("no"))])
+    await store.results.settle("w1", [(claim, Outcome.fail("no"))])
     (error,) = (await job_of(store)).errors
     assert (error.outcome, error.attempt, error.ended_at) == ("error", 1, NOW)
     assert error.message is not None
@@ -234,7 +226,7 @@ async def test_entry_is_appended_whatever_the_column_holds(store: Store, pool: P
     (claim,) = await running(store, new_job())
     await pool.execute("UPDATE scheduled_jobs SET errors = $1", before)
     assert (await job_of(store)).errors == ()
-    await store.results.settle("w1", [(claim, FailOutcome("no"))])
+    await store.results.settle("w1", [(claim, Outcome.fail("no"))])
     assert await outcomes(store) == ["error"]
     stored: list[Any] = json.loads((await column(pool, "errors"))["job"])
     assert len(stored) <= 10
@@ -243,7 +235,7 @@ async def test_entry_is_appended_whatever_the_column_holds(store: Store, pool: P
 async def test_infinite_start_reads_as_none(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
     await pool.execute("UPDATE scheduled_jobs SET started_at = '-infinity'")
-    await store.results.settle("w1", [(claim, FailOutcome("no"))])
+    await store.results.settle("w1", [(claim, Outcome.fail("no"))])
     assert (await job_of(store)).errors[0].started_at is None
 
 

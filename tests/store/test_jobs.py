@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobCounts, JobPriority, JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome
+from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
@@ -147,7 +147,7 @@ async def test_replace_changes_a_job_at_once_when_it_is_not_running(
     store: Store, pool: Pool, clock: FakeClock, status: JobStatus
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=1, misfire_grace_time=1))
-    await store.results.settle("w1", [(claim, FailOutcome("no"))])
+    await store.results.settle("w1", [(claim, Outcome.fail("no"))])
     await store.jobs.set_status("job", status, LEASE)
     clock.advance(SECOND)
     definition = new_job(
@@ -318,7 +318,7 @@ async def test_get_job_returns_every_column(store: Store, clock: FakeClock) -> N
     assert (job.lease_until, job.expires_at) == (NOW + LEASE * SECOND, NOW + 60 * SECOND)
     assert (job.finished_at, job.worker_id, job.error_message, job.replacement) == (None, "w1", None, True)
     assert job.execution_time.tzinfo is UTC
-    await store.results.settle("w1", [(claim, CompleteOutcome())])
+    await store.results.settle("w1", [(claim, COMPLETE)])
     after = await store.jobs.get_job("job")
     assert after
     assert (after.status, after.replacement) == (JobStatus.PENDING, False)

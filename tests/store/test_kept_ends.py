@@ -9,15 +9,7 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import (
-    CrashOutcome,
-    FailOutcome,
-    Outcome,
-    ReleaseOutcome,
-    RetryOutcome,
-    RevokedOutcome,
-    SkipOutcome,
-)
+from pg_scheduler.jobs.outcome import RELEASE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import JobFilters
@@ -53,7 +45,7 @@ async def cancel_all(store: Store, _clock: FakeClock) -> None:
 
 
 async def skip(store: Store, _clock: FakeClock) -> None:
-    await settle(store, SkipOutcome("locked"))
+    await settle(store, Outcome.skip("locked"))
 
 
 async def expire(store: Store, clock: FakeClock) -> None:
@@ -75,7 +67,7 @@ async def crash(store: Store, clock: FakeClock) -> None:
 
 
 async def crash_of_a_child(store: Store, _clock: FakeClock) -> None:
-    await settle(store, CrashOutcome("the process died", 1))
+    await settle(store, Outcome.crash("the process died", 1))
 
 
 async def quarantine(store: Store, _clock: FakeClock) -> None:
@@ -175,7 +167,7 @@ async def test_cancelled_job_keeps_the_error_of_its_last_attempt(store: Store, p
 async def test_result_of_a_job_whose_parent_failed_outlives_its_row(store: Store, pool: Pool) -> None:
     (parent,) = await running(store, new_job("p"))
     await add(store, child("a", "p", extras=KEPT._replace(blocked_on="after")))
-    await store.results.settle("w1", [(parent, FailOutcome("no"))])
+    await store.results.settle("w1", [(parent, Outcome.fail("no"))])
     await pool.execute("DELETE FROM scheduled_jobs")
     kept = (await store.kept_results.get(["a"]))["a"]
     assert kept is not None
@@ -194,7 +186,7 @@ async def test_result_of_a_cancelled_job_of_a_schedule_is_kept_when_its_attempt_
     before = (await store.kept_results.get(["a"]))["a"]
     assert before is not None
     assert before.status is JobStatus.CANCELLED
-    await store.results.settle("w1", [(held, RevokedOutcome())])
+    await store.results.settle("w1", [(held, REVOKED)])
     await pool.execute("DELETE FROM scheduled_jobs")
     assert (await store.kept_results.get(["a"]))["a"] is not None
 
@@ -207,7 +199,7 @@ async def test_job_completed_by_hand_has_no_value(store: Store) -> None:
     assert (kept.status, kept.no_value_reason) == (JobStatus.COMPLETED, "the status was set by hand")
 
 
-@pytest.mark.parametrize("outcome", [RetryOutcome(HOUR, "no"), ReleaseOutcome()])
+@pytest.mark.parametrize("outcome", [Outcome.retry(HOUR, "no"), RELEASE])
 async def test_job_that_runs_again_stores_no_result(store: Store, pool: Pool, outcome: Outcome) -> None:
     await store.jobs.insert_extended([ExtendedJob.of(new_job("a", max_retries=1), KEPT)])
     await settle(store, outcome)
@@ -219,7 +211,7 @@ async def test_job_that_runs_again_stores_no_result(store: Store, pool: Pool, ou
 async def test_lifetime_written_by_hand_does_not_stop_the_end(store: Store, pool: Pool, options: str) -> None:
     await store.jobs.insert([new_job("a")])
     await pool.execute("UPDATE scheduled_jobs SET options = $1, on_end = '5'", options)
-    await settle(store, FailOutcome("no"))
+    await settle(store, Outcome.fail("no"))
     assert await column(pool, "on_end") == {"a": None}
     assert await pool.fetchval("SELECT count(*) FROM scheduler_results") == 0
 

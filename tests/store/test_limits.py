@@ -13,7 +13,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome, ReleaseOutcome
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.faults import is_lock_timeout
 from pg_scheduler.store.limits import LOCK_CLASS, AdmissionRequest, BlockedJob, LatePosition, SurplusPosition
@@ -98,9 +98,9 @@ async def test_admit_has_room_again_when_an_attempt_ended_in_any_way(store: Stor
         (claim,) = await running(store, new_job(f"first-{n}"))
         assert await admit(store, [claim], (KEY, most(1))) == {claim.job_id: None}
         if end == "completed":
-            await store.results.settle("w1", [(claim, CompleteOutcome())])
+            await store.results.settle("w1", [(claim, COMPLETE)])
         elif end == "retried":
-            await store.results.settle("w1", [(claim, ReleaseOutcome())])
+            await store.results.settle("w1", [(claim, RELEASE)])
         elif end == "reclaimed and claimed again":
             await pool.execute("UPDATE scheduled_jobs SET attempt = attempt + 1 WHERE status = 'running'")
         else:
@@ -156,7 +156,7 @@ async def test_admit_counts_an_attempt_that_was_ended_by_hand_after_a_waiting_de
     (second,) = (await store.claims.exchange("w1", [NAME], 10)).jobs
     assert await admit(store, [second], (KEY, most(2))) == {"a": None}
     await store.jobs.replace([new_job("a")])
-    await store.results.settle("w1", [(second, CompleteOutcome())])
+    await store.results.settle("w1", [(second, COMPLETE)])
     (third,) = (await store.claims.exchange("w1", [NAME], 10)).jobs
     assert await admit(store, [third], (KEY, most(1))) == {"a": KEY}
     (job,) = await store.jobs.get_jobs(["a"])
@@ -236,7 +236,7 @@ async def test_admit_lets_no_new_job_overtake_a_blocked_one(store: Store, pool: 
     )
     await admit(store, [first, *others], (KEY, most(1)))
     assert await blocked(pool) == {"b": KEY, "d": KEY}
-    await store.results.settle("w1", [(first, CompleteOutcome())])
+    await store.results.settle("w1", [(first, COMPLETE)])
     (between,) = await running(store, new_job("c", execution_time=NOW - 7 * SECOND))
     assert await admit(store, [between], (KEY, most(2))) == {"c": None}, "there is room for b and c"
     (last,) = await running(store, new_job("e", execution_time=NOW - 5 * SECOND))
@@ -248,7 +248,7 @@ async def test_admit_starts_an_unblocked_job_while_another_session_holds_one_bef
 ) -> None:
     claims = await claims_of(store, 3)
     await admit(store, claims, (KEY, most(1)))
-    await store.results.settle("w1", [(claims[0], CompleteOutcome())])
+    await store.results.settle("w1", [(claims[0], COMPLETE)])
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'job-1' FOR UPDATE")
         await store.limits.unblock({KEY: [[most(1)]]}, 100)
@@ -280,7 +280,7 @@ async def test_admit_deletes_starts_that_neither_run_nor_count(
 ) -> None:
     ended, runs = await claims_of(store, 2)
     await admit(store, [ended, runs], (KEY, most(9)), keep_s=10)
-    await store.results.settle("w1", [(ended, CompleteOutcome())])
+    await store.results.settle("w1", [(ended, COMPLETE)])
     clock.advance(timedelta(seconds=9))
     await admit(store, await running(store, new_job("b")), (KEY, most(9)))
     assert await starts(pool) == ["b", ended.job_id, runs.job_id]  # kept for 10 s, as its task wants
@@ -460,7 +460,7 @@ async def test_delete_past_starts_keeps_those_that_run_or_count(
 ) -> None:
     ended, runs = await claims_of(store, 2)
     await admit(store, [ended, runs], (KEY, most(9)), keep_s=60)
-    await store.results.settle("w1", [(ended, CompleteOutcome())])
+    await store.results.settle("w1", [(ended, COMPLETE)])
     clock.advance(timedelta(hours=1, seconds=59))
     await store.limits.delete_past_starts(100)
     assert await starts(pool) == [ended.job_id, runs.job_id]

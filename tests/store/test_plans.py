@@ -16,7 +16,7 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.limits import LimitRow
-from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome
+from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.store.connections.options import (
     DEDICATED_RESET,
@@ -458,8 +458,8 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.claims.find_claimable([NAME], FROM_THE_START, NO_IDS)
         await store.claims.complete("w1", [one], keep=True)
         await store.claims.explain_expiry("w1", [NAME], [one])
-        await store.results.settle("w1", [(one, CompleteOutcome()), (two, FailOutcome("no"))])
-        await store.results.settle("w1", [(three, CompleteOutcome())])
+        await store.results.settle("w1", [(one, COMPLETE), (two, Outcome.fail("no"))])
+        await store.results.settle("w1", [(three, COMPLETE)])
         await store.claims.quarantine_oversized([NAME], 1)
         await store.jobs.expire("w1", [NAME], 1)
         await store.jobs.overdue_names("w1", [NAME], 1)

@@ -18,15 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import (
-    CompleteOutcome,
-    FailOutcome,
-    Outcome,
-    ReleaseOutcome,
-    RetryOutcome,
-    SkipOutcome,
-    SnoozeOutcome,
-)
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
 from tests.store.protocol import (
     EXTENSION,
@@ -83,15 +75,15 @@ HAND: dict[str, Make] = {
     "set failed": by_hand(JobStatus.FAILED),
 }
 WORK: dict[str, Make] = {
-    "complete": ended_by(CompleteOutcome()),
-    "retry": ended_by(RetryOutcome(SECOND, "no")),
+    "complete": ended_by(COMPLETE),
+    "retry": ended_by(Outcome.retry(SECOND, "no")),
     "exchange": exchange,
     "renew": renew,
 }
 RUNNING: dict[str, Make] = {
     **WORK,
-    "fail": ended_by(FailOutcome("no")),
-    "release": ended_by(ReleaseOutcome()),
+    "fail": ended_by(Outcome.fail("no")),
+    "release": ended_by(RELEASE),
     "give back": lambda world: world.give_back("w1"),
 }
 AGAIN: dict[str, Make] = {"retry job": lambda _: RetryJob("a"), "vacuum": lambda _: Vacuum()}
@@ -145,7 +137,7 @@ async def replaced(world: World) -> None:
 
 async def ended(world: World) -> None:
     await running(world)
-    await world.do(world.finish("w1", FailOutcome("no"), first(world)))
+    await world.do(world.finish("w1", Outcome.fail("no"), first(world)))
 
 
 async def late(world: World) -> None:
@@ -202,7 +194,7 @@ SCENES: Mapping[str, tuple[Callable[[World], Any], Mapping[str, Make]]] = {
     "twice": (
         twice,
         {
-            "complete the old": lambda world: world.finish("w1", CompleteOutcome(), first(world)),
+            "complete the old": lambda world: world.finish("w1", COMPLETE, first(world)),
             "exchange the old": lambda world: ExchangeOp("w1", [first(world)]),
             "renew the old": lambda _: Renew("w1", {"a": 1}),
             "complete": WORK["complete"],
@@ -250,13 +242,13 @@ WORKERS = st.sampled_from(["w1", "w2"])
 JOBS = st.sampled_from(["a", "b"])
 OUTCOMES: st.SearchStrategy[Outcome] = st.sampled_from(
     [
-        CompleteOutcome(),
-        FailOutcome("no"),
-        RetryOutcome(SECOND, "no"),
-        RetryOutcome(0 * SECOND, "no"),
-        SkipOutcome("no"),
-        SnoozeOutcome(SECOND),
-        ReleaseOutcome(),
+        COMPLETE,
+        Outcome.fail("no"),
+        Outcome.retry(SECOND, "no"),
+        Outcome.retry(0 * SECOND, "no"),
+        Outcome.skip("no"),
+        Outcome.snooze(SECOND),
+        RELEASE,
     ]
 )
 GRACES = st.sampled_from([None, 0, GRACE])

@@ -10,14 +10,7 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import (
-    CompleteOutcome,
-    FailOutcome,
-    Outcome,
-    ReleaseOutcome,
-    RevokedOutcome,
-    SkipOutcome,
-)
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.store import Store
@@ -68,8 +61,8 @@ async def fail_by_hand(store: Store) -> None:
 @pytest.mark.parametrize("end", [cancel, cancel_all, fail_by_hand])
 @pytest.mark.parametrize(
     "outcome",
-    [RevokedOutcome(), CompleteOutcome(), FailOutcome("no"), ReleaseOutcome(), SkipOutcome("no")],
-    ids=lambda outcome: type(outcome).__name__,
+    [REVOKED, COMPLETE, Outcome.fail("no"), RELEASE, Outcome.skip("no")],
+    ids=lambda outcome: outcome.change.status,
 )
 async def test_successor_waits_for_the_end_of_the_attempt_when_a_running_job_is_ended(
     store: Store, pool: Pool, end: Any, outcome: Outcome
@@ -92,8 +85,8 @@ async def test_successor_waits_for_the_end_of_the_attempt_when_a_running_job_is_
 async def test_end_of_another_attempt_does_not_count(store: Store, pool: Pool) -> None:
     claim = await family(store)
     await cancel(store)
-    await store.results.settle("w2", [(claim, RevokedOutcome())])
-    await store.results.settle("w1", [(claim._replace(attempt=2), RevokedOutcome())])
+    await store.results.settle("w2", [(claim, REVOKED)])
+    await store.results.settle("w1", [(claim._replace(attempt=2), REVOKED)])
     assert await state(pool, "b") == [BLOCKED]
 
 
@@ -121,7 +114,7 @@ async def test_replacement_of_a_cancelled_job_is_dropped(store: Store, pool: Poo
     assert set(await on_end(pool)) == {"child", "replacement"}
     await cancel(store)
     assert await on_end(pool) == {"child": True, "alive": True}
-    await store.results.settle("w1", [(claim, RevokedOutcome())])
+    await store.results.settle("w1", [(claim, REVOKED)])
     assert await state(pool, "a", "b") == [CANCELLED, FREE]
 
 
@@ -138,7 +131,7 @@ async def test_job_that_comes_after_a_cancelled_one_waits_while_its_attempt_runs
         assert (locked["a"].waits, locked["a"].is_locked) == (False, True)
     await add(store, child("b", "a", outcome="ended"), child("c", "a"))
     assert await state(pool, "b", "c") == [BLOCKED, BLOCKED]
-    await store.results.settle("w1", [(claim, RevokedOutcome())])
+    await store.results.settle("w1", [(claim, REVOKED)])
     assert await state(pool, "b", "c") == [FREE, CANCELLED]
     async with store.jobs.all_or_nothing() as connection:
         assert await store.dependencies.lock_unfinished(["a"], connection) == set()
@@ -165,7 +158,7 @@ async def test_job_behind_a_queued_one_that_is_cancelled_waits_for_the_running_o
     assert not await store.jobs.retry("b")
     await add(store, child("d", "b", outcome="ended"))
     assert await state(pool, "d") == [BLOCKED]
-    await store.results.settle("w1", [(claim, CompleteOutcome())])
+    await store.results.settle("w1", [(claim, COMPLETE)])
     assert await state(pool, "c", "d") == [FREE, FREE]
     assert await column(pool, "on_end") == dict.fromkeys("abcd")
     assert await edges(pool) == set()
@@ -218,7 +211,7 @@ async def test_job_whose_cancelled_attempt_runs_is_neither_deleted_nor_run_again
     assert await store.retention.vacuum_blocks(0, blocks, {JobStatus.CANCELLED: NOW}) == {}
     assert await store.retention.vacuum_surplus(JobStatus.CANCELLED, 0, 10) == 0
     assert not await store.jobs.retry("a")
-    await store.results.settle("w1", [(claim, RevokedOutcome())])
+    await store.results.settle("w1", [(claim, REVOKED)])
     assert await store.jobs.retry("a")
     assert await state(pool, "a") == [FREE]
 

@@ -9,32 +9,25 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import (
-    CompleteOutcome,
-    FailOutcome,
-    Outcome,
-    ReleaseOutcome,
-    RetryOutcome,
-    SkipOutcome,
-)
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.store.store import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 
 EVERY_OUTCOME: Sequence[Outcome] = [
-    CompleteOutcome(),
-    FailOutcome("ValueError: no"),
-    RetryOutcome(timedelta(seconds=90), "ValueError: no"),
-    ReleaseOutcome(),
-    SkipOutcome("locked"),
+    COMPLETE,
+    Outcome.fail("ValueError: no"),
+    Outcome.retry(timedelta(seconds=90), "ValueError: no"),
+    RELEASE,
+    Outcome.skip("locked"),
 ]
-ALL_OUTCOMES = pytest.mark.parametrize("outcome", EVERY_OUTCOME, ids=lambda each: type(each).__name__)
+ALL_OUTCOMES = pytest.mark.parametrize("outcome", EVERY_OUTCOME, ids=lambda each: each.change.status)
 LATER = NOW + 10 * SECOND
 
 
 async def test_settle_completes_a_batch(store: Store, pool: Pool, clock: FakeClock) -> None:
     claims = await running(store, *(new_job(f"{n}") for n in range(3)))
     clock.advance(10 * SECOND)
-    assert await store.results.settle("w1", [(claim, CompleteOutcome()) for claim in claims]) == {
+    assert await store.results.settle("w1", [(claim, COMPLETE) for claim in claims]) == {
         "0",
         "1",
         "2",
@@ -52,11 +45,11 @@ async def test_settle_clears_the_error_of_an_earlier_attempt_when_a_job_complete
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=1))
-    await store.results.settle("w1", [(claim, RetryOutcome(SECOND, "first"))])
+    await store.results.settle("w1", [(claim, Outcome.retry(SECOND, "first"))])
     clock.advance(SECOND)
     (claim,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
     assert (claim.attempt, claim.retry_count) == (2, 1)
-    await store.results.settle("w1", [(claim, CompleteOutcome())])
+    await store.results.settle("w1", [(claim, COMPLETE)])
     found = await row(pool)
     assert (found["status"], found["error_message"], found["retry_count"]) == ("completed", None, 1)
 
@@ -64,7 +57,7 @@ async def test_settle_clears_the_error_of_an_earlier_attempt_when_a_job_complete
 async def test_settle_writes_a_failure_with_its_error(store: Store, pool: Pool, clock: FakeClock) -> None:
     (claim,) = await running(store, new_job())
     clock.advance(10 * SECOND)
-    assert await store.results.settle("w1", [(claim, FailOutcome("ValueError: 'žluť' \" \\ {}"))]) == {"job"}
+    assert await store.results.settle("w1", [(claim, Outcome.fail("ValueError: 'žluť' \" \\ {}"))]) == {"job"}
     found = await row(pool)
     assert (found["status"], found["finished_at"], found["lease_until"]) == ("failed", LATER, None)
     assert found["error_message"] == "ValueError: 'žluť' \" \\ {}"
@@ -76,7 +69,7 @@ async def test_settle_makes_a_retry_due_after_its_delay_with_a_new_grace_time(
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=3, misfire_grace_time=7))
     clock.advance(10 * SECOND)
-    assert await store.results.settle("w1", [(claim, RetryOutcome(timedelta(seconds=1.5), "no"))]) == {"job"}
+    assert await store.results.settle("w1", [(claim, Outcome.retry(timedelta(seconds=1.5), "no"))]) == {"job"}
     found = await row(pool)
     assert (found["status"], found["error_message"], found["retry_count"]) == ("pending", "no", 1)
     assert found["execution_time"] == LATER + 1.5 * SECOND
@@ -91,7 +84,7 @@ async def test_settle_releases_a_job_at_once_without_counting_a_retry(
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=3, misfire_grace_time=7))
     clock.advance(10 * SECOND)
-    assert await store.results.settle("w1", [(claim, ReleaseOutcome())]) == {"job"}
+    assert await store.results.settle("w1", [(claim, RELEASE)]) == {"job"}
     found = await row(pool)
     assert (found["status"], found["retry_count"], found["execution_time"]) == ("pending", 0, NOW)
     assert found["expires_at"] == LATER + 7 * SECOND
@@ -100,15 +93,13 @@ async def test_settle_releases_a_job_at_once_without_counting_a_retry(
 
 async def test_settle_keeps_expires_at_null_when_a_job_has_no_grace_time(store: Store, pool: Pool) -> None:
     claims = await running(store, new_job("a", max_retries=1), new_job("b"))
-    await store.results.settle(
-        "w1", list(zip(claims, [RetryOutcome(SECOND, "no"), ReleaseOutcome()], strict=True))
-    )
+    await store.results.settle("w1", list(zip(claims, [Outcome.retry(SECOND, "no"), RELEASE], strict=True)))
     assert await column(pool, "expires_at") == {"a": None, "b": None}
 
 
 async def test_settle_cancels_a_skipped_job_with_its_reason(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
-    assert await store.results.settle("w1", [(claim, SkipOutcome("skipped: locked"))]) == {"job"}
+    assert await store.results.settle("w1", [(claim, Outcome.skip("skipped: locked"))]) == {"job"}
     found = await row(pool)
     assert (found["status"], found["error_message"], found["finished_at"]) == (
         "cancelled",
@@ -119,7 +110,7 @@ async def test_settle_cancels_a_skipped_job_with_its_reason(store: Store, pool: 
 
 async def test_settle_writes_different_outcomes_in_one_batch(store: Store, pool: Pool) -> None:
     claims = await running(store, *(new_job(f"{n}", max_retries=1) for n in range(6)))
-    outcomes = [*EVERY_OUTCOME, CompleteOutcome()]
+    outcomes = [*EVERY_OUTCOME, COMPLETE]
     assert await store.results.settle("w1", list(zip(claims, outcomes, strict=True))) == {
         c.job_id for c in claims
     }
@@ -161,7 +152,9 @@ async def test_settle_refuses_a_job_that_is_not_running(
     assert await row(pool) == before
 
 
-@pytest.mark.parametrize("outcome", [CompleteOutcome(), FailOutcome("no"), SkipOutcome("locked")], ids=repr)
+@pytest.mark.parametrize(
+    "outcome", [COMPLETE, Outcome.fail("no"), Outcome.skip("locked")], ids=lambda each: each.change.status
+)
 async def test_settle_accepts_an_outcome_that_was_written_before(
     store: Store, pool: Pool, clock: FakeClock, outcome: Outcome
 ) -> None:
@@ -173,7 +166,7 @@ async def test_settle_accepts_an_outcome_that_was_written_before(
     assert await store.results.settle("w1", [(claim, outcome)]) == {"job"}
     for other in EVERY_OUTCOME:
         accepted = await store.results.settle("w1", [(claim, other)])
-        assert accepted == ({"job"} if type(other) is type(outcome) else set())
+        assert accepted == ({"job"} if other.change.status is outcome.change.status else set())
     assert await store.results.settle("w2", [(claim, outcome)]) == set()
     assert await store.results.settle("w1", [(claim._replace(attempt=2), outcome)]) == set()
     assert await row(pool) == before
@@ -196,7 +189,7 @@ async def test_settle_writes_the_other_outcomes_when_one_is_refused(store: Store
     claims = await running(store, *(new_job(f"{n}") for n in range(4)))
     await store.jobs.cancel("1")
     await store.jobs.cancel("2")
-    outcomes: list[Outcome] = [CompleteOutcome(), CompleteOutcome(), FailOutcome("no"), FailOutcome("no")]
+    outcomes: list[Outcome] = [COMPLETE, COMPLETE, Outcome.fail("no"), Outcome.fail("no")]
     assert await store.results.settle("w1", list(zip(claims, outcomes, strict=True))) == {"0", "3"}
     assert await column(pool, "status") == {
         "0": "completed",
@@ -208,7 +201,7 @@ async def test_settle_writes_the_other_outcomes_when_one_is_refused(store: Store
     assert await column(pool, "error_message") == {"0": None, "1": by_caller, "2": by_caller, "3": "no"}
 
 
-@pytest.mark.parametrize("late", [CompleteOutcome(), FailOutcome("late")])
+@pytest.mark.parametrize("late", [COMPLETE, Outcome.fail("late")])
 async def test_settle_writes_the_current_attempt_when_an_old_one_follows(
     store: Store, pool: Pool, late: Outcome
 ) -> None:
@@ -216,7 +209,7 @@ async def test_settle_writes_the_current_attempt_when_an_old_one_follows(
     (stale,) = await running(store, new_job())
     await store.jobs.set_status("job", JobStatus.PENDING, LEASE)
     (fresh,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
-    await store.results.settle("w1", [(stale, late), (fresh, CompleteOutcome())])
+    await store.results.settle("w1", [(stale, late), (fresh, COMPLETE)])
     found = await row(pool)
     assert (found["status"], found["error_message"], found["attempt"]) == ("completed", None, 2)
 
@@ -245,7 +238,7 @@ async def test_settle_applies_a_replacement_with_every_outcome(
     held = await row(pool)
     assert (held["status"], held["job_name"], held["attempt"]) == ("running", NAME, 1), "undisturbed"
     clock.advance(10 * SECOND)
-    assert await store.results.settle("w1", [(claim, outcome), (other, CompleteOutcome())]) == {
+    assert await store.results.settle("w1", [(claim, outcome), (other, COMPLETE)]) == {
         "job",
         "other",
     }
@@ -281,7 +274,7 @@ async def test_settle_applies_a_replacement_without_optional_values(store: Store
         store, new_job(misfire_grace_time=5, function="app.moved", lock_key=7, job_name="app.moved")
     )
     await store.jobs.replace([new_job(timeout_seconds=None)])
-    await store.results.settle("w1", [(claim, CompleteOutcome())])
+    await store.results.settle("w1", [(claim, COMPLETE)])
     found = await row(pool)
     for name in ("misfire_grace_time", "timeout_seconds", "function", "lock_key", "expires_at"):
         assert found[name] is None
@@ -293,7 +286,7 @@ async def test_settle_counts_the_grace_time_of_a_replacement_from_its_earliest_s
     (claim,) = await running(store, new_job())
     await store.jobs.replace([new_job(misfire_grace_time=5)])
     clock.advance(10 * SECOND)
-    await store.results.settle("w1", [(claim, CompleteOutcome())])
+    await store.results.settle("w1", [(claim, COMPLETE)])
     assert (await row(pool))["expires_at"] == LATER + 5 * SECOND
 
 
@@ -311,7 +304,7 @@ async def test_settle_applies_the_last_of_several_replacements(store: Store, poo
     (claim,) = await running(store, new_job())
     await store.jobs.replace([REPLACEMENT])
     await store.jobs.replace([new_job(priority=8)])
-    await store.results.settle("w1", [(claim, CompleteOutcome())])
+    await store.results.settle("w1", [(claim, COMPLETE)])
     assert (await row(pool))["priority"] == 8
 
 
@@ -320,6 +313,6 @@ async def test_replaced_job_runs_again_only_after_its_attempt_ended(store: Store
     await store.jobs.replace([new_job(task_data='{"args": ["new"], "kwargs": {}}')])
     await store.workers.register(worker("w2"), LEASE)
     assert (await store.claims.exchange("w2", [NAME], 1)).jobs == []
-    await store.results.settle("w1", [(first, FailOutcome("no"))])
+    await store.results.settle("w1", [(first, Outcome.fail("no"))])
     (second,) = (await store.claims.exchange("w2", [NAME], 1)).jobs
     assert (second.attempt, second.task_data) == (2, '{"args": ["new"], "kwargs": {}}')

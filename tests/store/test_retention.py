@@ -6,7 +6,7 @@ from datetime import date, timedelta
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import VacuumDay, VacuumTotal
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
@@ -147,7 +147,7 @@ async def test_vacuum_surplus_keeps_the_last_ids_of_one_instant(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     claims = await running(store, *(new_job(each) for each in "abcd"))
-    await store.results.settle("w1", [(claim, CompleteOutcome()) for claim in claims])
+    await store.results.settle("w1", [(claim, COMPLETE) for claim in claims])
     assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 1, 100) == 3
     assert set(await column(pool, "status")) == {"d"}
 

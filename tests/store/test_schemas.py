@@ -9,7 +9,7 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import ConfigurationError, SchemaMissingError
-from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import GeneratedIdJob
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
@@ -34,7 +34,7 @@ async def test_store_works_in_a_schema_of_any_name(empty_pool: Pool, clock: Fake
     store = Store(Connections(empty_pool), schema=schema, clock=clock)
     await store.migrate()
     (claim,) = await running(store, new_job())
-    assert await store.results.settle("w1", [(claim, CompleteOutcome())]) == {"job"}
+    assert await store.results.settle("w1", [(claim, COMPLETE)]) == {"job"}
     await store.jobs.copy([GeneratedIdJob(*new_job("copied"))], 1)
     assert (await store.jobs.count_jobs(None)).pending == 1
     assert await store.retention.table_blocks() == 1
@@ -64,7 +64,7 @@ async def test_stores_in_two_schemas_are_independent(empty_pool: Pool, clock: Fa
     await two.jobs.insert([new_job(priority=8)])
     (claim,) = (await one.claims.exchange("w1", [NAME], 1)).jobs
     assert claim.priority == 5
-    assert await two.results.settle("w1", [(claim, CompleteOutcome())]) == set()
+    assert await two.results.settle("w1", [(claim, COMPLETE)]) == set()
 
 
 async def test_search_path_chooses_the_schema_once_when_no_name_is_given(

@@ -28,14 +28,7 @@ from pg_scheduler.inspect.store.server import PRIVILEGES
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import (
-    CompleteOutcome,
-    FailOutcome,
-    Outcome,
-    ReleaseOutcome,
-    RetryOutcome,
-    SkipOutcome,
-)
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
@@ -395,12 +388,12 @@ async def use_path(store: Store) -> object:
     (claims["a"],) = (await store.claims.exchange("w1", [NAME], 10)).jobs
     await store.jobs.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
     outcomes: list[Outcome] = [
-        CompleteOutcome(),
-        CompleteOutcome(),
-        FailOutcome("no"),
-        RetryOutcome(SECOND, "no"),
-        SkipOutcome("no"),
-        ReleaseOutcome(),
+        COMPLETE,
+        COMPLETE,
+        Outcome.fail("no"),
+        Outcome.retry(SECOND, "no"),
+        Outcome.skip("no"),
+        RELEASE,
     ]
     assert await store.results.settle(
         "w1", list(zip((claims[each] for each in "abcdef"), outcomes, strict=True))

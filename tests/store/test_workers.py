@@ -9,7 +9,7 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import RenewResult, RescueResult
 from tests.support.store import (
@@ -124,7 +124,7 @@ async def test_rescue_releases_the_jobs_of_a_dead_worker(store: Store, pool: Poo
     found = await row(pool, "a")
     assert (found["retry_count"], found["attempt"], found["worker_id"]) == (0, 1, None)
     assert found["expires_at"] == clock.now + 9 * SECOND
-    assert await store.results.settle("w1", [(claim, CompleteOutcome()) for claim in old]) == set(), (
+    assert await store.results.settle("w1", [(claim, COMPLETE) for claim in old]) == set(), (
         "the zombie learns it"
     )
     assert await store.workers.rescue(THRESHOLD) == NOTHING

@@ -17,7 +17,7 @@ import asyncpg
 from pg_scheduler import Scheduler
 from pg_scheduler.events import Event, Subscriber
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.rows import Claim, NewJob
 from pg_scheduler.store.store import Store
 
@@ -147,8 +147,8 @@ async def statuses(store: Store, *job_ids: str) -> list[str]:
     return [found[job_id].value for job_id in job_ids]
 
 
-def completed(claims: Sequence[Claim]) -> list[tuple[Claim, CompleteOutcome]]:
-    return [(each, CompleteOutcome()) for each in claims]
+def completed(claims: Sequence[Claim]) -> list[tuple[Claim, Outcome]]:
+    return [(each, COMPLETE) for each in claims]
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ from pg_scheduler.events import (
     PassFinished,
     ServiceRetrying,
 )
-from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.store.claims import ClaimRepository
 from pg_scheduler.store.store import Store
@@ -92,7 +92,7 @@ async def test_claimer_releases_unacknowledged_claims_after_a_lost_response(
     _, heard, written = await claim(touchy, new_job("unheard"), new_job("heard"), new_job("written"))
     executor = parts.executor(slots=10)
     executor.submit(heard)
-    parts.results.put(written, CompleteOutcome())
+    parts.results.put(written, COMPLETE)
     claimer = parts.claimer(executor)
     async with locked(dsn, "scheduled_jobs"):
         for _ in ("the claim", "the look for what it took"):
@@ -442,7 +442,7 @@ async def test_completer_writes_completions_when_the_claimer_stops(
     await gate.wait_begun()
     assert known.results.claims_follow
     (held,) = await claim(known.store, new_job("c", priority=1), limit=1)
-    known.results.put(held, CompleteOutcome())
+    known.results.put(held, COMPLETE)
     await line.claimer.stop()
     assert not holds(known.results.claims_follow)
     await seen.until(JobCompleted, job_id="c")

@@ -21,16 +21,7 @@ from pg_scheduler.events import (
     JobRetried,
     ServiceRetrying,
 )
-from pg_scheduler.jobs.outcome import (
-    CompleteOutcome,
-    CrashOutcome,
-    FailOutcome,
-    Outcome,
-    ReleaseOutcome,
-    RetryOutcome,
-    SkipOutcome,
-    SnoozeOutcome,
-)
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
@@ -46,15 +37,15 @@ async def test_completer_sleeps_when_there_is_nothing_to_write(parts: Parts) -> 
 @pytest.mark.parametrize(
     ("outcome", "status", "event"),
     [
-        (CompleteOutcome(), "completed", JobCompleted("a", "test.job", 1)),
-        (FailOutcome("no"), "failed", JobFailed("a", "test.job", 1, "no")),
+        (COMPLETE, "completed", JobCompleted("a", "test.job", 1)),
+        (Outcome.fail("no"), "failed", JobFailed("a", "test.job", 1, "no")),
         (
-            RetryOutcome(timedelta(minutes=1), "no"),
+            Outcome.retry(timedelta(minutes=1), "no"),
             "pending",
             JobRetried("a", "test.job", 1, "no", timedelta(minutes=1)),
         ),
-        (ReleaseOutcome(), "pending", JobReleased("a", "test.job", 1)),
-        (SkipOutcome("taken"), "cancelled", JobCancelled("a", "test.job", 1, "taken")),
+        (RELEASE, "pending", JobReleased("a", "test.job", 1)),
+        (Outcome.skip("taken"), "cancelled", JobCancelled("a", "test.job", 1, "taken")),
     ],
 )
 async def test_completer_writes_and_publishes_each_outcome(
@@ -67,16 +58,16 @@ async def test_completer_writes_and_publishes_each_outcome(
     job = await parts.store.jobs.get_job("a")
     assert job is not None
     assert (job.status, seen.events) == (status, [event])
-    assert job.retry_count == isinstance(outcome, RetryOutcome)
-    assert job.error_message == getattr(outcome, "error", getattr(outcome, "reason", None))
-    if isinstance(outcome, RetryOutcome):
+    assert job.retry_count == isinstance(event, JobRetried)
+    assert job.error_message == getattr(event, "error", getattr(event, "reason", None))
+    if isinstance(event, JobRetried):
         assert timedelta(seconds=50) < job.execution_time - job.created_at < timedelta(seconds=70)
 
 
 async def test_completer_publishes_events_after_the_commit(parts: Parts, bus: EventBus, dsn: str) -> None:
     (held,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
-    parts.results.put(held, CompleteOutcome())
+    parts.results.put(held, COMPLETE)
     told: list[asyncio.Task[object]] = []
     other = await asyncpg.connect(dsn)
 
@@ -95,7 +86,7 @@ async def test_completer_writes_in_batches(parts: Parts, seen: Recorder) -> None
     held = await claim(parts.store, *(new_job(f"{n:02}") for n in range(25)))
     completer = parts.completer()
     for each in held:
-        parts.results.put(each, CompleteOutcome())
+        parts.results.put(each, COMPLETE)
     assert [await completer.run_once() for _ in range(3)] == [0, 0, NEVER]
     assert [event.job_id for event in seen.of(JobCompleted)] == [f"{n:02}" for n in range(25)]
 
@@ -103,7 +94,7 @@ async def test_completer_writes_in_batches(parts: Parts, seen: Recorder) -> None
 async def test_completer_writes_all_kinds_of_outcomes_in_one_pass(parts: Parts, seen: Recorder) -> None:
     held = await claim(parts.store, *(new_job(job_id) for job_id in "abcd"))
     completer = parts.completer()
-    outcomes: list[Outcome] = [CompleteOutcome(), FailOutcome("no"), ReleaseOutcome(), CompleteOutcome()]
+    outcomes: list[Outcome] = [COMPLETE, Outcome.fail("no"), RELEASE, COMPLETE]
     for each, outcome in zip(held, outcomes, strict=True):
         parts.results.put(each, outcome)
     assert await completer.run_once() == NEVER
@@ -117,7 +108,7 @@ async def test_executor_waits_when_the_result_buffer_is_full(parts: Parts) -> No
     completer = parts.completer()
 
     async def hand_over(each: Claim) -> None:
-        parts.results.put(each, CompleteOutcome())
+        parts.results.put(each, COMPLETE)
         if parts.results.is_full:
             await parts.results.room()
 
@@ -132,9 +123,7 @@ async def test_executor_waits_when_the_result_buffer_is_full(parts: Parts) -> No
     assert await statuses(parts.store, *"012345") == ["completed"] * 6
 
 
-@pytest.mark.parametrize(
-    "outcomes", list(itertools.product([CompleteOutcome(), FailOutcome("no")], repeat=2))
-)
+@pytest.mark.parametrize("outcomes", list(itertools.product([COMPLETE, Outcome.fail("no")], repeat=2)))
 async def test_completer_writes_two_attempts_of_one_job_one_after_the_other(
     parts: Parts, seen: Recorder, outcomes: tuple[Outcome, Outcome]
 ) -> None:
@@ -153,30 +142,30 @@ async def test_completer_writes_two_attempts_of_one_job_one_after_the_other(
     (ended,) = [event for event in seen.of(JobEvent) if event.attempt == 2]
     assert len(seen.events) == 2
     assert (type(ended), *await statuses(parts.store, "a")) == (
-        (JobCompleted, "completed") if isinstance(outcomes[1], CompleteOutcome) else (JobFailed, "failed")
+        (JobCompleted, "completed") if outcomes[1] is COMPLETE else (JobFailed, "failed")
     )
 
 
 async def test_completer_signals_pending_and_released_jobs(parts: Parts) -> None:
     held = await claim(parts.store, new_job("a"), new_job("b"))
     completer = parts.completer()
-    parts.results.put(held[0], FailOutcome("no"))
+    parts.results.put(held[0], Outcome.fail("no"))
     await completer.run_once()
-    parts.results.put(held[1], ReleaseOutcome())
+    parts.results.put(held[1], RELEASE)
     await completer.run_once()
     assert parts.calls == ["due", "jobs_released", "due"]
 
 
 async def test_completer_publishes_a_refused_result_as_lost(parts: Parts, seen: Recorder) -> None:
     (old,) = await claim(parts.store, new_job("a"))
-    await parts.store.results.settle("me", [(old, ReleaseOutcome())])
+    await parts.store.results.settle("me", [(old, RELEASE)])
     (new,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
-    parts.results.put(old, CompleteOutcome())
+    parts.results.put(old, COMPLETE)
     await completer.run_once()
     assert seen.events == [JobLost("a", "test.job", 1)]
     assert await statuses(parts.store, "a") == ["running"]
-    parts.results.put(new, FailOutcome("no"))
+    parts.results.put(new, Outcome.fail("no"))
     await completer.run_once()
     assert await statuses(parts.store, "a") == ["failed"]
 
@@ -186,7 +175,7 @@ async def test_completer_writes_the_batch_when_one_result_is_refused(parts: Part
     await parts.store.jobs.cancel("a")
     completer = parts.completer()
     for each in held:
-        parts.results.put(each, CompleteOutcome())
+        parts.results.put(each, COMPLETE)
     await completer.run_once()
     assert await statuses(parts.store, "a", "b") == ["cancelled", "completed"]
     assert seen.events == [JobCompleted("b", "test.job", 1), JobLost("a", "test.job", 1)]
@@ -199,7 +188,7 @@ async def test_completion_whose_row_was_locked_is_deleted_when_completed_jobs_ar
     held = await claim(parts.store, new_job("a"), new_job("b"))
     completer = parts.completer()
     for each in held:
-        parts.results.put(each, CompleteOutcome())
+        parts.results.put(each, COMPLETE)
     other = await asyncpg.connect(dsn)
     async with other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'a' FOR UPDATE")
@@ -215,7 +204,7 @@ async def test_completion_whose_row_was_locked_is_deleted_when_completed_jobs_ar
 
 @pytest.mark.parametrize(
     ("outcome", "status"),
-    [(CompleteOutcome(), "completed"), (FailOutcome("no"), "failed"), (SkipOutcome("no"), "cancelled")],
+    [(COMPLETE, "completed"), (Outcome.fail("no"), "failed"), (Outcome.skip("no"), "cancelled")],
 )
 async def test_completer_keeps_its_results_when_the_database_is_unavailable(
     touchy: Store, bus: EventBus, dsn: str, outcome: Outcome, status: str
@@ -244,7 +233,7 @@ async def test_completer_retries_until_the_database_is_available(
         completer = parts.completer()
         await completer.start()
         wire.cut()
-        parts.results.put(held[0], CompleteOutcome())
+        parts.results.put(held[0], COMPLETE)
         await seen.until(ServiceRetrying, 2)
         await wire.heal()
         await seen.until(JobCompleted, job_id="a")
@@ -261,7 +250,7 @@ async def test_completer_drain_retries_until_the_database_is_available(
     await completer.start()
     async with locked(dsn, "scheduled_jobs"):
         for each in held:
-            parts.results.put(each, CompleteOutcome())
+            parts.results.put(each, COMPLETE)
         seen = Recorder(bus)
         await seen.until(ServiceRetrying)
         stopping = asyncio.create_task(completer.stop())
@@ -291,7 +280,7 @@ async def test_completer_drain_unblocks_waiting_executors_when_the_flush_timeout
     parts.use_results(capacity=1)
     completer = parts.completer(flush_timeout=0)
     (held,) = await claim(touchy, new_job("a"))
-    parts.results.put(held, CompleteOutcome())
+    parts.results.put(held, COMPLETE)
     waiting = asyncio.create_task(parts.results.room())
     async with locked(dsn, "scheduled_jobs"):
         with pytest.raises(DatabaseUnavailableError):
@@ -302,13 +291,13 @@ async def test_completer_drain_unblocks_waiting_executors_when_the_flush_timeout
 @pytest.mark.parametrize(
     ("outcome", "keeps_due_time"),
     [
-        (ReleaseOutcome(), True),
-        (CrashOutcome("no", None), True),
-        (RetryOutcome(timedelta(0), "no"), True),
-        (RetryOutcome(timedelta(seconds=1), "no"), False),
-        (SnoozeOutcome(timedelta(0)), True),
-        (SnoozeOutcome(timedelta(seconds=1)), False),
-        (FailOutcome("no"), False),
+        (RELEASE, True),
+        (Outcome.crash("no", None), True),
+        (Outcome.retry(timedelta(0), "no"), True),
+        (Outcome.retry(timedelta(seconds=1), "no"), False),
+        (Outcome.snooze(timedelta(0)), True),
+        (Outcome.snooze(timedelta(seconds=1)), False),
+        (Outcome.fail("no"), False),
     ],
 )
 async def test_completer_announces_pending_jobs_with_the_time_when_they_are_due(
@@ -325,9 +314,9 @@ async def test_completer_announces_pending_jobs_with_the_time_when_they_are_due(
     parts.signals.jobs_released.connect(released.append)
     began = now()
     parts.results.put(held[0], outcome)
-    parts.results.put(held[1], FailOutcome("no"))
+    parts.results.put(held[1], Outcome.fail("no"))
     await parts.completer().run_once()
     assert [each == due for each in announced] == [keeps_due_time]
     assert announced[0] is not None
     assert keeps_due_time or began <= announced[0]
-    assert released == [due] * isinstance(outcome, ReleaseOutcome)
+    assert released == [due] * (outcome is RELEASE)

@@ -14,7 +14,7 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.outcome import RetryOutcome
+from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START
@@ -380,7 +380,7 @@ async def test_claimer_claims_a_retry_at_once_that_keeps_its_due_time(
     await known.store.jobs.insert([new_job("again", execution_time=due, max_retries=1)])
     (held,) = (await known.store.claims.exchange("me", ["test.job"], 1)).jobs
     bench = await behind_crowd(known, dsn)
-    known.results.put(held, RetryOutcome(timedelta(0), "no"))
+    known.results.put(held, Outcome.retry(timedelta(0), "no"))
     await known.completer().run_once()
     await bench.claimer.run_once()
     assert known.in_flight.held() == {"again": 2}

@@ -12,7 +12,7 @@ import pytest
 from pg_scheduler import DatabaseUnavailableError, JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, JobCancelled, JobLost, LeaseLost, PassFinished
-from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome
+from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.pipeline.executor import Executor
 from tests.support.parts import Parts
@@ -91,9 +91,9 @@ async def test_heartbeat_renews_ended_jobs_until_their_results_are_written(
     completer = parts.completer()
     heartbeat = parts.heartbeat(lease=60)
     a, b, c = await claim(clocked, *map(new_job, "abc"))
-    for held, outcome in ((a, CompleteOutcome()), (b, FailOutcome("no"))):
+    for held, outcome in ((a, COMPLETE), (b, Outcome.fail("no"))):
         parts.results.put(held, outcome)
-    parts.results.put(c, CompleteOutcome())
+    parts.results.put(c, COMPLETE)
     writing = asyncio.create_task(completer.run_once())
     await asyncio.sleep(0)  # until it waits for the database
     assert parts.in_flight.unwritten() == {"a": 1, "b": 1, "c": 1}
@@ -102,7 +102,7 @@ async def test_heartbeat_renews_ended_jobs_until_their_results_are_written(
     assert await statuses(clocked, *"abc") == ["completed", "failed", "completed"]
     await heartbeat.run_once()
     (d,) = await claim(clocked, new_job("d"))
-    parts.results.put(d, CompleteOutcome())
+    parts.results.put(d, COMPLETE)
     clock.advance(timedelta(seconds=50))
     await heartbeat.run_once()
     job = await clocked.jobs.get_job("d")

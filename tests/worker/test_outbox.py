@@ -17,7 +17,7 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.jobs.model import ConflictResolution
-from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.due import due_message, read_due
@@ -443,7 +443,7 @@ async def test_unblocked_job_is_announced_with_its_due_time(parts: Parts, ear: E
     (parent,) = await claim(parts.store, new_job("parent"))
     due = now() - timedelta(hours=1)
     await add(parts.store, child("child", "parent", execution_time=due))
-    await parts.store.results.settle("me", [(parent, CompleteOutcome())])
+    await parts.store.results.settle("me", [(parent, COMPLETE)])
     assert await ear.until(1) == ["due"]
     assert ear.due == [due]
 
@@ -454,6 +454,6 @@ async def test_replacement_is_announced_with_its_due_time_when_it_takes_the_row(
     (held,) = await claim(parts.store, new_job("a"))
     due = now() - timedelta(hours=1)
     await parts.store.jobs.replace([new_job("a", execution_time=due)])
-    await parts.store.results.settle("me", [(held, CompleteOutcome())])
+    await parts.store.results.settle("me", [(held, COMPLETE)])
     assert await ear.until(1) == ["due"]
     assert ear.due == [due]

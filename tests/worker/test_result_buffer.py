@@ -9,7 +9,7 @@ import pytest
 
 from pg_scheduler.events import EventBus, JobCompleted, JobEvent, JobFailed, JobLost
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome, ReleaseOutcome
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
@@ -21,7 +21,7 @@ from tests.support.worker import Recorder, claim, locked, new_job, statuses
 async def mixed(parts: Parts) -> tuple[list[Claim], list[Claim]]:
     """First attempts of a and b, second ones of c and d."""
     again = await claim(parts.store, new_job("c"), new_job("d"))
-    await parts.store.results.settle("me", [(each, ReleaseOutcome()) for each in again])
+    await parts.store.results.settle("me", [(each, RELEASE) for each in again])
     again = (await parts.store.claims.exchange("me", ["test.job"], 2)).jobs
     return await claim(parts.store, new_job("a"), new_job("b")), again
 
@@ -35,7 +35,7 @@ def take(results: ResultBuffer) -> list[Claim]:
 async def test_result_buffer_batches_completions_in_order_by_attempt_number(parts: Parts) -> None:
     (a, b), (c, d) = await mixed(parts)
     for each in (a, c, b, d):
-        parts.results.put(each, CompleteOutcome())
+        parts.results.put(each, COMPLETE)
     assert [take(parts.results) for _ in range(3)] == [[a, b], [c, d], []]
     assert await parts.completer().run_once() == NEVER, "they belong to the batches"
 
@@ -45,11 +45,11 @@ async def test_result_buffer_puts_a_batch_back_in_front_when_its_block_raises(
 ) -> None:
     (a, b), (c, d) = await mixed(parts)
     results = parts.results
-    results.put(a, CompleteOutcome())
+    results.put(a, COMPLETE)
     with suppress(KeyError), results.completions() as first:
         for each in (c, b):
-            results.put(each, CompleteOutcome())
-        results.put(d, FailOutcome("no"))
+            results.put(each, COMPLETE)
+        results.put(d, Outcome.fail("no"))
         raise KeyError
     assert first.claims == [a]
     with suppress(KeyError), results.completions() as first, results.completions() as second:
@@ -67,7 +67,7 @@ async def test_result_buffer_limits_batches_and_alternates_between_attempt_numbe
     first = await claim(parts.store, *(new_job(str(n)) for n in range(5)))
     other = first[4]._replace(attempt=2)
     for each in (*first[:4], other):
-        parts.results.put(each, CompleteOutcome())
+        parts.results.put(each, COMPLETE)
     assert [take(parts.results) for _ in range(4)] == [first[:2], [other], first[2:4], []]
 
 
@@ -79,12 +79,12 @@ async def test_result_buffer_delays_only_completions_until_the_next_claim(
     completer = parts.completer()
     parts.results.claims_follow = True
     await completer.start()
-    parts.results.put(held[0], CompleteOutcome())
+    parts.results.put(held[0], COMPLETE)
     for _ in range(5):
         await asyncio.sleep(0)  # rounds of the loop, no time
     assert take(parts.results) == [held[0]], "the completer has not begun a pass"
-    parts.results.put(held[0], CompleteOutcome())
-    parts.results.put(held[1], FailOutcome("no"))
+    parts.results.put(held[0], COMPLETE)
+    parts.results.put(held[1], Outcome.fail("no"))
     await seen.until(JobFailed, job_id="b")
     assert await statuses(parts.store, "a", "b") == ["completed", "failed"]  # that one went along
     await completer.stop()
@@ -96,14 +96,14 @@ async def test_result_buffer_excludes_outcomes_that_another_batch_is_writing(
     """A claim in the middle of a slow write takes what came since, and nothing is lost."""
     held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
     completer, results = parts.completer(), parts.results
-    results.put(held[0], CompleteOutcome())
-    results.put(held[1], FailOutcome("no"))
+    results.put(held[0], COMPLETE)
+    results.put(held[1], Outcome.fail("no"))
     async with locked(dsn, "scheduled_jobs"):
         writing = asyncio.create_task(completer.run_once())
         done, _ = await asyncio.wait([writing], timeout=0.05)  # real time: it must have begun
         assert not done
         assert take(results) == []
-        results.put(held[2], CompleteOutcome())
+        results.put(held[2], COMPLETE)
         with suppress(KeyError), results.completions() as batch:
             assert batch.claims == [held[2]]
             raise KeyError
@@ -121,7 +121,7 @@ async def test_result_buffer_writes_a_refused_completion_again_or_publishes_it_a
     await parts.store.jobs.replace([new_job("b", priority=8)])
     completer = parts.completer()
     for each in held:
-        parts.results.put(each, CompleteOutcome())
+        parts.results.put(each, COMPLETE)
     with parts.results.completions() as batch:
         batch.refused = (await parts.store.claims.exchange("me", [], 0, completed=batch.claims)).refused
     assert seen.events == [JobCompleted("c", "test.job", 1)]
@@ -140,7 +140,7 @@ async def test_result_buffer_counts_completions_whose_rows_are_not_kept(
     parts.use_results(keeps_completed=keeps_completed)
     held = await claim(store, *(new_job(job_id) for job_id in "abc"))
     for each in held:
-        parts.results.put(each, CompleteOutcome())
+        parts.results.put(each, COMPLETE)
     with parts.results.completions() as batch:
         batch.refused = {"b"}
     assert parts.deleted[JobStatus.COMPLETED] == (0 if keeps_completed else 2)
@@ -153,9 +153,9 @@ async def test_result_buffer_unwritten_contains_every_outcome_until_its_batch_is
     a, b, c, d = await claim(parts.store, *(new_job(job_id) for job_id in "abcd"))
     results = parts.results
     for each in (a, b):
-        results.put(each, CompleteOutcome())
+        results.put(each, COMPLETE)
     for each in (c, d):
-        results.put(each, FailOutcome("no"))
+        results.put(each, Outcome.fail("no"))
     everything = {"a": 1, "b": 1, "c": 1, "d": 1}
     assert results.unwritten() == everything
     with suppress(KeyError), results.completions(), results.others():

@@ -51,14 +51,7 @@ from pg_scheduler.events import (
     ScheduleSkipped,
     ScheduleUpdated,
 )
-from pg_scheduler.jobs.outcome import (
-    CompleteOutcome,
-    FailOutcome,
-    Outcome,
-    RetryOutcome,
-    RevokedOutcome,
-    SkipOutcome,
-)
+from pg_scheduler.jobs.outcome import COMPLETE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.schedules.row import read_trigger
@@ -699,7 +692,7 @@ async def test_planner_decides_in_the_next_pass_when_the_last_job_is_about_to_en
         assert await bench.planner.run_once() >= 0
         assert len(await bench.jobs()) == 1
     await settling.close()
-    await bench.settle(claim, CompleteOutcome())
+    await bench.settle(claim, COMPLETE)
     await bench.plan()
     (job,) = await bench.claim()
     assert job.execution_time == NOON + 2 * MINUTE
@@ -814,7 +807,7 @@ async def test_queue_one_runs_a_job_after_every_fire_time_and_never_two_at_once(
         await bench.plan(MINUTE / 2)
         now = NOON + (step + 1) * MINUTE / 2
         if running is not None and now >= ends_at:
-            await bench.settle(running, CompleteOutcome())
+            await bench.settle(running, COMPLETE)
             running = None
         claims = await bench.claim()
         if claims:
@@ -840,7 +833,7 @@ async def test_queue_all_runs_the_newest_missed_fire_times_one_by_one(bench: Ben
     for _ in range(100):
         (claim,) = await bench.claim()
         order.append(claim.execution_time)
-        await bench.settle(claim, CompleteOutcome())
+        await bench.settle(claim, COMPLETE)
     newest = NOON + timedelta(days=30)
     assert order == [newest - n * MINUTE for n in reversed(range(100))]
     assert [event.fire_times for event in seen.of(ScheduleMissed)] == [30 * 24 * 60 - 100]
@@ -851,12 +844,12 @@ async def test_queued_job_waits_for_the_retries_of_the_last_one(bench: Bench) ->
     await bench.plan(MINUTE)
     (claim,) = await bench.claim()
     await bench.plan(MINUTE)
-    await bench.settle(claim, RetryOutcome(timedelta(seconds=10), "why"))
+    await bench.settle(claim, Outcome.retry(timedelta(seconds=10), "why"))
     assert await bench.claim() == []
     bench.clock.advance(10 * SECOND)
     (claim,) = await bench.claim()
     assert (claim.execution_time, claim.attempt) == (NOON + 2 * MINUTE + 10 * SECOND, 2)
-    await bench.settle(claim, FailOutcome("why"))
+    await bench.settle(claim, Outcome.fail("why"))
     (claim,) = await bench.claim()
     assert claim.execution_time == NOON + 2 * MINUTE
 
@@ -868,7 +861,7 @@ async def test_grace_time_of_a_queued_job_starts_when_it_is_unblocked(bench: Ben
     await bench.plan(MINUTE)
     bench.clock.advance(HOUR)
     await bench.parts.expirer().run_once()
-    await bench.settle(claim, CompleteOutcome())
+    await bench.settle(claim, COMPLETE)
     (claim,) = await bench.claim()
     assert claim.execution_time == NOON + 2 * MINUTE
 
@@ -885,7 +878,7 @@ async def test_cancel_replaces_the_unfinished_job(bench: Bench, seen: Recorder) 
     assert [job.status for job in await bench.jobs()][1] is JobStatus.CANCELLED, "also one that waits"
     assert [event.job_id for event in seen.of(JobCancelled)] == [second.job_id]
     assert await bench.claim() == []
-    await bench.parts.store.results.settle("me", [(claim, RevokedOutcome())])
+    await bench.parts.store.results.settle("me", [(claim, REVOKED)])
     (claim,) = await bench.claim()
     assert claim.execution_time == NOON + 3 * MINUTE
 
@@ -901,7 +894,7 @@ async def test_job_of_a_schedule_that_a_caller_cancels_is_unfinished_until_its_a
     await bench.plan(MINUTE)
     await bench.schedules.trigger(KEY)
     assert await bench.claim() == []
-    await bench.parts.store.results.settle("me", [(claim, RevokedOutcome())])
+    await bench.parts.store.results.settle("me", [(claim, REVOKED)])
     assert len(await bench.claim()) == 1
     assert (await bench.get()).skipped == (overlap is Overlap.SKIP)
 
@@ -926,7 +919,7 @@ async def test_fixed_delay_counts_from_the_end_of_a_cancelled_attempt(bench: Ben
     await bench.scheduler.cancel_job(claim.job_id)
     await bench.plan(5 * MINUTE)
     assert (await bench.get()).next_fire_at is None
-    await bench.parts.store.results.settle("me", [(claim, RevokedOutcome())])
+    await bench.parts.store.results.settle("me", [(claim, REVOKED)])
     await bench.plan()
     assert (await bench.get()).next_fire_at == bench.clock.now + MINUTE
 
@@ -938,12 +931,12 @@ async def test_jobs_of_trigger_and_backfill_wait_for_the_last_job(bench: Bench) 
     triggered = await bench.schedules.trigger(KEY)
     (filled,) = await bench.schedules.backfill(KEY, NOON, NOON + SECOND)
     assert await bench.claim() == []
-    await bench.settle(running, CompleteOutcome())
+    await bench.settle(running, COMPLETE)
     (claim,) = await bench.claim()
     assert claim.job_id == triggered
     await bench.plan(MINUTE)
     assert (await bench.get()).skipped == 1
-    await bench.settle(claim, CompleteOutcome())
+    await bench.settle(claim, COMPLETE)
     (claim,) = await bench.claim()
     assert claim.job_id == filled
 
@@ -952,7 +945,7 @@ async def test_triggered_job_does_not_wait_when_the_last_job_has_ended(bench: Be
     await bench.add(Every(MINUTE), overlap=Overlap.SKIP)
     await bench.plan(MINUTE)
     (claim,) = await bench.claim()
-    await bench.settle(claim, CompleteOutcome())
+    await bench.settle(claim, COMPLETE)
     triggered = await bench.schedules.trigger(KEY)
     assert [claim.job_id for claim in await bench.claim()] == [triggered]
 
@@ -966,7 +959,7 @@ async def test_fixed_delay_counts_from_the_end_of_the_last_job(bench: Bench) -> 
     (claim,) = await bench.claim()
     assert (await bench.get()).next_fire_at is None
     await bench.plan(HOUR)
-    await bench.settle(claim, FailOutcome("why"))
+    await bench.settle(claim, Outcome.fail("why"))
     assert (await bench.get()).next_fire_at == NOON + 80 * MINUTE
     await bench.plan()
     assert (await bench.get()).next_fire_at == NOON + 80 * MINUTE
@@ -1002,7 +995,7 @@ async def test_fixed_delay_is_not_shifted_by_other_changes(bench: Bench) -> None
     assert (updated.next_fire_at, updated.finished_at) == (None, None)
     replaced = await bench.add(FixedDelay(MINUTE), end=NOON + HOUR, conflict_resolution=REPLACE)
     assert (replaced.next_fire_at, replaced.finished_at) == (None, None)
-    await bench.settle(claim, CompleteOutcome())
+    await bench.settle(claim, COMPLETE)
     await bench.plan()
     assert (await bench.get()).next_fire_at == NOON + 11 * MINUTE
 
@@ -1010,11 +1003,11 @@ async def test_fixed_delay_is_not_shifted_by_other_changes(bench: Bench) -> None
 async def test_schedule_pauses_after_failures_in_a_row(bench: Bench, pool: asyncpg.Pool) -> None:
     await bench.add(Every(MINUTE), pause_after_failures=2)
     outcomes: list[tuple[Outcome, int]] = [
-        (FailOutcome("first"), 1),
-        (CompleteOutcome(), 0),
-        (FailOutcome("second"), 1),
-        (SkipOutcome("cancelled"), 1),
-        (FailOutcome("third"), 2),
+        (Outcome.fail("first"), 1),
+        (COMPLETE, 0),
+        (Outcome.fail("second"), 1),
+        (Outcome.skip("cancelled"), 1),
+        (Outcome.fail("third"), 2),
     ]
     for outcome, failures in outcomes:
         assert (await bench.get()).paused_at is None
@@ -1036,7 +1029,7 @@ async def test_end_of_a_job_whose_options_name_no_schedule_changes_none(
     await bench.plan(MINUTE)
     (claim,) = await bench.claim()
     await pool.execute("UPDATE scheduled_jobs SET options = '{\"schedule_id\": 7}'")
-    await bench.settle(claim, FailOutcome("why"))
+    await bench.settle(claim, Outcome.fail("why"))
     (job,) = await bench.jobs()
     assert job.status is JobStatus.FAILED
     assert ((await bench.get()).failures, (await bench.get()).paused_at) == (0, None)
@@ -1048,7 +1041,7 @@ async def test_schedule_that_adds_itself_again_in_its_last_job_exists_afterwards
     (claim,) = await bench.claim()
     assert (await bench.get()).finished_at is not None
     await bench.add(FixedDelay(MINUTE), max_runs=1)
-    await bench.settle(claim, CompleteOutcome())
+    await bench.settle(claim, COMPLETE)
     await bench.plan(MINUTE)
     assert await bench.minutes() == [1, 2]
 
@@ -1057,7 +1050,7 @@ async def test_vacuum_deletes_schedules_that_finished_long_ago(bench: Bench) -> 
     await bench.add(Every(MINUTE), max_runs=1)
     await bench.plan(MINUTE)
     (claim,) = await bench.claim()
-    await bench.settle(claim, CompleteOutcome())
+    await bench.settle(claim, COMPLETE)
     for days, exists in ((6, True), (2, False)):
         bench.clock.advance(timedelta(days=days))
         await bench.parts.vacuum().run()
@@ -1093,7 +1086,7 @@ async def test_vacuum_deletes_finished_schedules_in_batches(
         await bench.add(Every(MINUTE), schedule_id=schedule_id, max_runs=1)
     await bench.plan(MINUTE)
     for claim in await bench.claim():
-        await bench.settle(claim, CompleteOutcome())
+        await bench.settle(claim, COMPLETE)
     bench.clock.advance(timedelta(days=8))
     await bench.parts.vacuum(VacuumConfig(schedules=VacuumPolicy.never())).run()
     assert len(await bench.schedules.list()) == 5
@@ -1351,7 +1344,7 @@ async def test_jobs_run_one_by_one_after_a_backfill_of_fire_times_to_come(bench:
     while claims := await bench.claim():
         (claim,) = claims
         ran.append(claim.job_id)
-        await bench.settle(claim, CompleteOutcome())
+        await bench.settle(claim, COMPLETE)
     assert len(ran) == 9
     assert [job.status for job in await bench.jobs()] == [JobStatus.COMPLETED] * 9
 
@@ -1365,7 +1358,7 @@ async def test_missed_fire_times_run_one_by_one_when_some_of_them_were_backfille
     while claims := await bench.claim():
         assert len(claims) == 1
         ran += 1
-        await bench.settle(claims[0], CompleteOutcome())
+        await bench.settle(claims[0], COMPLETE)
     assert ran == 5
 
 

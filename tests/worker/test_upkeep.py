@@ -12,7 +12,7 @@ from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobExpired, JobFailed, JobsReclaimed
-from pg_scheduler.jobs.outcome import CompleteOutcome, ReleaseOutcome
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
@@ -78,7 +78,7 @@ async def test_rescuer_reclaims_the_jobs_of_a_dead_worker(
     job = await parts.store.jobs.get_job("a")
     assert job is not None
     assert (job.attempt, job.retry_count, job.worker_id) == (1, 0, None)
-    assert await parts.store.results.settle("dead", [(dead[0], CompleteOutcome())]) == set()  # too late
+    assert await parts.store.results.settle("dead", [(dead[0], COMPLETE)]) == set()  # too late
 
 
 async def test_rescuer_makes_another_pass_at_once_after_a_full_batch(parts: Parts, clock: FakeClock) -> None:
@@ -488,7 +488,7 @@ async def test_releasing_a_job_does_not_increment_its_crash_count(
     (held,) = await claim(
         parts.store, new_job("b", execution_time=clock.now + timedelta(days=1)), new_job("a")
     )
-    assert await parts.store.results.settle("me", [(held, ReleaseOutcome())]) == {"a"}
+    assert await parts.store.results.settle("me", [(held, RELEASE)]) == {"a"}
     assert await pool.fetchval("SELECT crash_count FROM scheduled_jobs WHERE job_id = 'a'") == 1
 
 

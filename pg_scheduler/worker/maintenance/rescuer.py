@@ -4,7 +4,7 @@ The deadline scanner signals an expired lease. The claimer's polls detect an end
 liveness lock. But a session may also have reconnected, and a clock that is set forward expires every lease at
 once. So the rescuer requests a heartbeat from a suspect worker first, and reclaims its jobs if neither a
 heartbeat nor a new lock follows in time: ``store/workers.py`` makes them pending, or failed after too many
-crashes, as ``reclaim_change()`` in ``jobs/settlement.py`` decides.
+crashes, as ``reclaim_change()`` in ``jobs/outcome.py`` decides.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
 from pg_scheduler.events import EventBus, JobBlocked
 from pg_scheduler.jobs.limits import LimitKeyError, LimitRow, is_shared_by_all, limit_keys
-from pg_scheduler.jobs.outcome import ReleaseOutcome
+from pg_scheduler.jobs.outcome import RELEASE
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import Claim
@@ -220,7 +220,7 @@ class Admission(Service):
         if attempt.revocation is not None:
             self._executor.begin(attempt)  # it ends at once
         elif self._executor.withdraw(attempt):
-            self._results.put(attempt.claim, ReleaseOutcome())
+            self._results.put(attempt.claim, RELEASE)
 
 
 def _keys_of(task: Task, task_data: str) -> dict[str, LimitRow]:

@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Protocol
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobExpired, JobFailed, JobsReclaimed
-from pg_scheduler.jobs.outcome import ReleaseOutcome
+from pg_scheduler.jobs.outcome import RELEASE
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.settings import PollingConfig
 from pg_scheduler.store.claims import ClaimRepository
@@ -203,7 +203,7 @@ class Claimer(Service):
         if trusted_until < time.monotonic():
             # The event loop was blocked while the answer waited: other workers may have the jobs by now.
             for job in answer.jobs:
-                self._results.put(job, ReleaseOutcome())
+                self._results.put(job, RELEASE)
         elif answer.jobs:
             await self._execute(answer.jobs, claims_follow=is_full)
         self._results.claims_follow = is_full and self.is_running  # as soon as a slot is free

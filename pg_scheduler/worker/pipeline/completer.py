@@ -14,9 +14,9 @@ from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import EventBus, JobFailed
-from pg_scheduler.jobs.outcome import CrashOutcome, Outcome, ReleaseOutcome, RetryOutcome, SnoozeOutcome
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.settlement import outcome_event
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
@@ -64,7 +64,7 @@ class Completer(Service):
         if results.has_others:
             with results.others() as others:
                 await self._progress.write_last(claim for claim, _ in others.outcomes)
-                if any(isinstance(outcome, CrashOutcome) for _, outcome in others.outcomes):
+                if any(outcome.after_crashes for _, outcome in others.outcomes):
                     others.outcomes = await self._store.results.count_crashes(others.outcomes)
                 self._announce_failures(others.outcomes)
                 others.accepted = await self._store.results.settle(
@@ -72,7 +72,7 @@ class Completer(Service):
                     others.outcomes,
                     deleted=None if results.keeps_completed else results.deleted,
                 )
-            if any(isinstance(outcome, ReleaseOutcome) for _, outcome in others.outcomes):
+            if any(outcome is RELEASE for _, outcome in others.outcomes):
                 self._signals.jobs_released(_due(others.outcomes))
             self._signals.due(_due(others.outcomes))  # retried jobs are pending again
         return 0 if results.has_results else NEVER
@@ -80,7 +80,7 @@ class Completer(Service):
     def _announce_failures(self, outcomes: Iterable[tuple[Claim, Outcome]]) -> None:
         if self._failures.wants(JobFailed):
             for claim, outcome in outcomes:
-                event = outcome_event(claim, outcome, accepted=True)
+                event = outcome.event_of(claim)
                 if isinstance(event, JobFailed):
                     self._failures.publish(event)
 
@@ -111,15 +111,9 @@ def _due(outcomes: Iterable[tuple[Claim, Outcome]]) -> datetime:
 
     A replacement has a notification of its own.
     """
-    kept = (claim.execution_time for claim, outcome in outcomes if _keeps_due_time(outcome))
+    kept = (
+        claim.execution_time
+        for claim, outcome in outcomes
+        if outcome.change.status is JobStatus.PENDING and not outcome.change.delay_s
+    )
     return min(kept, default=datetime.now(UTC))
-
-
-def _keeps_due_time(outcome: Outcome) -> bool:
-    match outcome:
-        case ReleaseOutcome() | CrashOutcome():
-            return True
-        case RetryOutcome(delay) | SnoozeOutcome(delay):
-            return not delay
-        case _:
-            return False

@@ -23,11 +23,11 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.kept_log import kept_lines, kept_log
 from pg_scheduler.jobs.outcome import (
+    REVOKED,
     CrashResult,
     ErrorResult,
     InterruptResult,
     Result,
-    RevokedOutcome,
     UnrunnableResult,
     decide,
 )
@@ -273,7 +273,7 @@ class Executor:
             self._signals.attempt_lost()
         try:
             if is_taken and attempt.is_awaited:
-                self._results.put(attempt.claim, RevokedOutcome())
+                self._results.put(attempt.claim, REVOKED)
             elif not is_taken:
                 self._complete(attempt.claim, result)
                 if self._results.is_full:

@@ -18,13 +18,10 @@ from pg_scheduler.events import (
     JobCompleted,
 )
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome, Outcome
+from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.settlement import outcome_event
 from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.signals import Signals
-
-_COMPLETE: Final = CompleteOutcome()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +72,7 @@ class ResultBuffer:
             outcome: Its outcome.
             apart: Whether only the completer may write it, even if it is a plain completion.
         """
-        if type(outcome) is CompleteOutcome and outcome.kept is None and not apart:
+        if outcome is COMPLETE and not apart:
             self.put_completed(claim)
         else:
             self._waiting += 1
@@ -171,7 +168,7 @@ class ResultBuffer:
         if not self.keeps_completed:
             self.deleted[JobStatus.COMPLETED] += len(claims) - len(refused)
         if refused:
-            self._return_others([(claim, _COMPLETE) for claim in claims if claim.job_id in refused])
+            self._return_others([(claim, COMPLETE) for claim in claims if claim.job_id in refused])
         self._end(batch)
         if self.on_settled is not None:
             self.on_settled(claims)
@@ -213,7 +210,7 @@ class ResultBuffer:
         if self.on_settled is not None:
             self.on_settled(claim for claim, _ in batch.outcomes)
         for claim, outcome in batch.outcomes:
-            event = outcome_event(claim, outcome, accepted=claim.job_id in batch.accepted)
+            event = outcome.event_of(claim, accepted=claim.job_id in batch.accepted)
             if self._meter is not None and isinstance(event, JobCompleted):
                 self._meter.record_end(
                     claim.job_name, "completed"

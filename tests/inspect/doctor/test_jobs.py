@@ -16,7 +16,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.inspect import FindingCode, Inspector, Severity, read_status
 from pg_scheduler.inspect.doctor.jobs import judge_failures
 from pg_scheduler.inspect.store.doctor import FailingRow
-from pg_scheduler.jobs.settlement import QUARANTINED
+from pg_scheduler.jobs.outcome import QUARANTINED
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures

@@ -23,8 +23,8 @@ from pg_scheduler.inspect.facts import (
     TaskStatistics,
     WorkerState,
 )
+from pg_scheduler.jobs.outcome import QUARANTINED
 from pg_scheduler.jobs.pause import Pause
-from pg_scheduler.jobs.settlement import QUARANTINED
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

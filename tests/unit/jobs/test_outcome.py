@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from pg_scheduler import Abort, Snooze
+from pg_scheduler.events import JobEvent, JobFailed, JobRetried
+from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
+    COMPLETE,
     MAX_ERROR_LENGTH,
-    CompleteOutcome,
+    RELEASE,
     ErrorResult,
-    FailOutcome,
     InterruptResult,
     Outcome,
-    ReleaseOutcome,
     Result,
-    RetryOutcome,
     ReturnResult,
-    SkipOutcome,
+    RowChange,
     SkippedResult,
-    SnoozeOutcome,
     UnrunnableResult,
     decide,
     describe,
@@ -45,36 +45,40 @@ CLAIM = Claim(
 POLICY = RetryPolicy(jitter=0.5)
 
 
+def effect(outcome: Outcome) -> tuple[RowChange, JobEvent | None]:
+    """Return what an outcome does, without the traceback in the history."""
+    return replace(outcome.change, entry=None), outcome.event_of(CLAIM)
+
+
 @pytest.mark.parametrize(
     ("result", "retries", "allowed", "outcome"),
     [
-        (ReturnResult(), 0, 0, CompleteOutcome()),
-        (ReturnResult(), 2, 2, CompleteOutcome()),
-        (ErrorResult(ValueError("no")), 0, 0, FailOutcome("ValueError: no")),
-        (ErrorResult(ValueError("no")), 0, 1, RetryOutcome(timedelta(seconds=60), "ValueError: no")),
-        (ErrorResult(TimeoutError()), 1, 2, RetryOutcome(timedelta(seconds=120), "TimeoutError")),
-        (ErrorResult(ValueError("no")), 2, 2, FailOutcome("ValueError: no")),
-        (ErrorResult(ValueError("no")), 3, 2, FailOutcome("ValueError: no")),
-        (ErrorResult(Snooze(90)), 2, 2, SnoozeOutcome(timedelta(seconds=90))),
-        (ErrorResult(Abort("no such order")), 0, 5, FailOutcome("Abort: no such order")),
-        (UnrunnableResult(LookupError("gone")), 0, 5, FailOutcome("LookupError: gone")),
-        (SkippedResult("locked"), 0, 5, SkipOutcome("locked")),
-        (InterruptResult(), 0, 0, ReleaseOutcome()),
-        (InterruptResult(), 5, 5, ReleaseOutcome()),
+        (ReturnResult(), 0, 0, COMPLETE),
+        (ReturnResult(), 2, 2, COMPLETE),
+        (ErrorResult(ValueError("no")), 0, 0, Outcome.fail("ValueError: no")),
+        (ErrorResult(ValueError("no")), 0, 1, Outcome.retry(timedelta(seconds=60), "ValueError: no")),
+        (ErrorResult(TimeoutError()), 1, 2, Outcome.retry(timedelta(seconds=120), "TimeoutError")),
+        (ErrorResult(ValueError("no")), 2, 2, Outcome.fail("ValueError: no")),
+        (ErrorResult(ValueError("no")), 3, 2, Outcome.fail("ValueError: no")),
+        (ErrorResult(Snooze(90)), 2, 2, Outcome.snooze(timedelta(seconds=90))),
+        (ErrorResult(Abort("no such order")), 0, 5, Outcome.fail("Abort: no such order")),
+        (UnrunnableResult(LookupError("gone")), 0, 5, Outcome.fail("LookupError: gone")),
+        (SkippedResult("locked"), 0, 5, Outcome.skip("locked")),
+        (InterruptResult(), 0, 0, RELEASE),
+        (InterruptResult(), 5, 5, RELEASE),
     ],
 )
 def test_decide_returns_the_outcome_of_a_result(
     result: Result, retries: int, allowed: int, outcome: Outcome
 ) -> None:
     claim = CLAIM._replace(retry_count=retries, max_retries=allowed)
-    assert decide(claim, result, POLICY, spread=0.0) == outcome
+    assert effect(decide(claim, result, POLICY, spread=0.0)) == effect(outcome)
 
 
 def test_decide_applies_jitter_to_the_delay_of_a_retry() -> None:
     claim = CLAIM._replace(max_retries=1)
-    assert decide(claim, ErrorResult(OSError()), POLICY, spread=1.0) == RetryOutcome(
-        timedelta(seconds=90), "OSError"
-    )
+    outcome = decide(claim, ErrorResult(OSError()), POLICY, spread=1.0)
+    assert effect(outcome) == effect(Outcome.retry(timedelta(seconds=90), "OSError"))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,7 @@ def test_decide_retries_the_exceptions_that_the_policy_selects(
     outcome = decide(
         CLAIM._replace(max_retries=1), ErrorResult(error), RetryPolicy(jitter=0, **classes), spread=0.0
     )
-    assert isinstance(outcome, RetryOutcome if is_retried else FailOutcome)
+    assert isinstance(outcome.event_of(CLAIM), JobRetried if is_retried else JobFailed)
 
 
 class Mute(Exception):
@@ -133,5 +137,5 @@ def test_describe_truncates_a_long_error() -> None:
 @pytest.mark.parametrize("error", [Mute(), NotText()])
 def test_decide_fails_the_job_when_its_exception_has_no_text(error: Exception) -> None:
     outcome = decide(CLAIM, ErrorResult(error), POLICY, spread=0.0)
-    assert isinstance(outcome, FailOutcome)
-    assert outcome.error.startswith(type(error).__name__)
+    assert outcome.change.status is JobStatus.FAILED
+    assert str(outcome.change.error).startswith(type(error).__name__)

@@ -19,46 +19,45 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.history import errors_from
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
-    CompleteOutcome,
-    FailOutcome,
+    COMPLETE,
+    QUARANTINED,
+    RELEASE,
+    REVOKED,
     Outcome,
-    ReleaseOutcome,
-    RetryOutcome,
-    RevokedOutcome,
-    SkipOutcome,
+    RowChange,
+    reclaim_change,
 )
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.settlement import RowChange, outcome_event, reclaim_change, row_change
 
 CLAIM = Claim("id", "name", "name", 7, datetime(2030, 1, 1, tzinfo=UTC), "{}", 5, 0, 3, None, None)
 ERROR = ValueError("no")
 DELAY = timedelta(seconds=1.5)
 
 OUTCOMES: list[tuple[Outcome, RowChange, JobEvent]] = [
-    (CompleteOutcome(), RowChange(7, JobStatus.COMPLETED), JobCompleted("id", "name", 7)),
+    (COMPLETE, RowChange(JobStatus.COMPLETED), JobCompleted("id", "name", 7)),
     (
-        FailOutcome("no", ERROR),
-        RowChange(7, JobStatus.FAILED, "no", entry='{"outcome":"error","message":"no"}'),
+        Outcome.fail("no", ERROR),
+        RowChange(JobStatus.FAILED, "no", entry='{"outcome":"error","message":"no"}'),
         JobFailed("id", "name", 7, error="no", exception=ERROR),
     ),
     (
-        FailOutcome("no", ERROR, '{"outcome":"timeout"}'),
-        RowChange(7, JobStatus.FAILED, "no", entry='{"outcome":"timeout"}'),
+        Outcome.fail("no", ERROR, '{"outcome":"timeout"}'),
+        RowChange(JobStatus.FAILED, "no", entry='{"outcome":"timeout"}'),
         JobFailed("id", "name", 7, error="no", exception=ERROR),
     ),
     (
-        RetryOutcome(DELAY, "no", ERROR, '{"outcome":"error"}'),
-        RowChange(7, JobStatus.PENDING, "no", delay_s=1.5, retries=1, entry='{"outcome":"error"}'),
+        Outcome.retry(DELAY, "no", ERROR, '{"outcome":"error"}'),
+        RowChange(JobStatus.PENDING, "no", delay_s=1.5, retries=1, entry='{"outcome":"error"}'),
         JobRetried("id", "name", 7, error="no", delay=DELAY, exception=ERROR),
     ),
     (
-        SkipOutcome("locked"),
-        RowChange(7, JobStatus.CANCELLED, "locked", entry='{"outcome":"skipped","message":"locked"}'),
+        Outcome.skip("locked"),
+        RowChange(JobStatus.CANCELLED, "locked", entry='{"outcome":"skipped","message":"locked"}'),
         JobCancelled("id", "name", 7, reason="locked"),
     ),
     (
-        ReleaseOutcome(),
-        RowChange(7, JobStatus.PENDING, entry='{"outcome":"released"}'),
+        RELEASE,
+        RowChange(JobStatus.PENDING, entry='{"outcome":"released"}'),
         JobReleased("id", "name", 7),
     ),
 ]
@@ -68,19 +67,28 @@ OUTCOMES: list[tuple[Outcome, RowChange, JobEvent]] = [
 def test_every_outcome_has_the_expected_row_change_and_event(
     outcome: Outcome, change: RowChange, event: JobEvent
 ) -> None:
-    assert row_change(7, outcome) == change
-    assert outcome_event(CLAIM, outcome, accepted=True) == event
-    assert outcome_event(CLAIM, outcome, accepted=False) == JobLost("id", "name", 7)
+    assert outcome.change == change
+    assert outcome.event_of(CLAIM) == event
+    assert outcome.event_of(CLAIM, accepted=False) == JobLost("id", "name", 7)
 
 
 def test_attempt_of_a_job_that_was_ended_before_has_no_event() -> None:
-    assert row_change(7, RevokedOutcome()) == RowChange(7, JobStatus.CANCELLED, is_revoked=True)
-    assert outcome_event(CLAIM, RevokedOutcome(), accepted=False) is None
+    assert REVOKED.change == RowChange(JobStatus.CANCELLED, is_revoked=True)
+    assert REVOKED.event_of(CLAIM, accepted=False) is None
+
+
+def test_crash_fails_the_job_when_too_many_workers_died() -> None:
+    crash = Outcome.crash("SIGKILL", 2)
+    assert crash.event_of(CLAIM) == JobRetried("id", "name", 7, error="SIGKILL", delay=timedelta(0))
+    assert crash.after_crashes is not None
+    last = crash.after_crashes(1)
+    assert (last.change.status, last.change.crashes) == (JobStatus.FAILED, 1)
+    assert last.event_of(CLAIM) == JobFailed("id", "name", 7, error=QUARANTINED.format(2))
 
 
 def errors_of(change: RowChange) -> list[str]:
     """Return the outcome of the entry, with the attempt that the statement adds."""
-    entry = {"attempt": change.attempt, **json.loads(change.entry or "{}")}
+    entry = {"attempt": 7, **json.loads(change.entry or "{}")}
     return [error.outcome for error in errors_from(json.dumps([entry]))]
 
 
@@ -98,8 +106,8 @@ def errors_of(change: RowChange) -> list[str]:
 def test_reclaim_change_quarantines_a_job_when_too_many_workers_died(
     crashed: bool, crashes: int, max_crashes: int | None, status: JobStatus, added: int
 ) -> None:
-    change = reclaim_change(7, crashed=crashed, crashes=crashes, max_crashes=max_crashes)
-    assert (change.attempt, change.status, change.crashes, change.retries) == (7, status, added, 0)
+    change = reclaim_change(crashed=crashed, crashes=crashes, max_crashes=max_crashes)
+    assert (change.status, change.crashes, change.retries) == (status, added, 0)
     assert (change.error is None) is (status is JobStatus.PENDING)
     assert errors_of(change) == ["crashed" if crashed else "lost"]
     if change.error:
