@@ -10,9 +10,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from pg_scheduler.foreign import class_name, guarded, is_a, traceback_lines
+from pg_scheduler.foreign import class_name, guarded, is_a, message_of, traceback_lines
 from pg_scheduler.jobs.control import Snooze, delay_of
-from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.jobs.history import storable
 from pg_scheduler.jobs.result import NoValue, keep_seconds, kept_value
 from pg_scheduler.jobs.rows import Claim
 
@@ -67,10 +67,9 @@ def error_to(error: BaseException) -> dict[str, Any]:
     """Return an exception as values of JSON."""
     if is_a(error, Snooze):
         return {"snooze": delay_of(error).total_seconds()}
-    name, text = class_name(error), describe(error)
     return {
-        "name": name,
-        "text": text.removeprefix(name).removeprefix(": "),
+        "name": class_name(error),
+        "text": storable(message_of(error)),
         "classes": guarded(lambda: _classes_of(error), lambda _: []),
         "traceback": "".join(traceback_lines(error))[-MAX_TRACEBACK_LENGTH:],
     }
