@@ -15,6 +15,7 @@ from pg_scheduler.events import (
     JobLost,
     JobReleased,
     JobRetried,
+    JobSnoozed,
 )
 from pg_scheduler.jobs.history import errors_from
 from pg_scheduler.jobs.model import JobStatus
@@ -49,6 +50,11 @@ OUTCOMES: list[tuple[Outcome, RowChange, JobEvent]] = [
         Outcome.retry(DELAY, "no", ERROR, '{"outcome":"error"}'),
         RowChange(JobStatus.PENDING, "no", delay_s=1.5, retries=1, entry='{"outcome":"error"}'),
         JobRetried("id", "name", 7, error="no", delay=DELAY, exception=ERROR),
+    ),
+    (
+        Outcome.snooze(DELAY),
+        RowChange(JobStatus.PENDING, delay_s=1.5, entry='{"outcome":"snoozed"}'),
+        JobSnoozed("id", "name", 7, delay=DELAY),
     ),
     (
         Outcome.skip("locked"),
