@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import dataclass, replace
 from typing import Final
 
 import typer
@@ -11,10 +12,22 @@ from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.version import __version__
 
 from .commands import Command, add_command
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
+from .settings import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions of a release."""
+
+    version: str
+    schema_version: int
+    python: str
+
 
 VERSION: Final = Shape(
     "version",
+    Versions,
     "version",
     (
         Column("version", "pg_scheduler"),
@@ -24,6 +37,7 @@ VERSION: Final = Shape(
 )
 CONFIG: Final = Shape(
     "setting",
+    Setting,
     "name",
     (Column("name", "NAME"), Column("value", "VALUE"), Column("origin", "ORIGIN")),
 )
@@ -37,23 +51,10 @@ def add_to(app: typer.Typer) -> None:
 
 def version(command: Command) -> None:
     """Print the versions of this release, its tables and Python."""
-    command.output.write_one(
-        VERSION,
-        {
-            "v": SHAPE_VERSION,
-            "version": __version__,
-            "schema_version": shipped_migrations()[-1].version,
-            "python": platform.python_version(),
-        },
-    )
+    newest = shipped_migrations()[-1].version
+    command.output.write_one(VERSION, Versions(__version__, newest, platform.python_version()))
 
 
 def config(command: Command) -> None:
     """Print every setting and its origin, without passwords."""
-    command.output.write_list(
-        CONFIG,
-        [
-            {"v": SHAPE_VERSION, "name": each.name, "value": each.shown, "origin": each.origin}
-            for each in command.settings.all
-        ],
-    )
+    command.output.write_list(CONFIG, [replace(each, value=each.shown) for each in command.settings.all])

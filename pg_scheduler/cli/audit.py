@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
 
-from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect import AuditRecord, Inspector
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
 from .times import read_since
 
 RECORD: Final = Shape(
     "audit_record",
+    AuditRecord,
     "id",
     (
         Column("at", "AT"),
@@ -75,8 +75,7 @@ async def audit(
         near = difflib.get_close_matches(action, ACTIONS, 1)
         hint = f"did you mean {near[0]}?" if near else f"actions: {', '.join(ACTIONS)}"
         raise CommandError(ExitCode.USAGE, f"unknown action {action!r}; {hint}")
-    rows = [{"v": SHAPE_VERSION} | asdict(record) for record in page.items]
-    command.output.write_list(RECORD, rows, next=page.next, summary=page.summary)
+    command.output.write_list(RECORD, page.items, next=page.next, summary=page.summary)
     command.output.say(page.summary)
     if page.next is not None:
         command.output.say(f"continue with --after '{page.next}'")

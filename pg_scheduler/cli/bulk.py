@@ -4,32 +4,72 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import typer
 
 from pg_scheduler import JobStatus
 from pg_scheduler.inspect import ChangeOutcome, ErrorGroup, Inspector, JobChange, Progress
+from pg_scheduler.inspect.bulk_jobs import BulkAction
 from pg_scheduler.inspect.texts import counted
 
 from .commands import Command, confirm
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Output, Shape
+from .output import Column, Output, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .times import read_move, read_since
 from .values import read_rate
 
+ChangeResult: TypeAlias = Literal[
+    "cancelled", "retried", "deleted", "moved", "would be cancelled", "would be retried", "would be deleted",
+    "would be moved", "refused", "not found",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a command did to a job."""
+
+    job_id: str
+    result: ChangeResult
+    status: JobStatus | None
+    """The status before; None if the job does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkChange:
+    """What a command did to the jobs of a search."""
+
+    action: BulkAction
+    dry_run: bool
+    """Whether nothing was changed."""
+    done: int
+    """Jobs that were changed, or that a dry run would change."""
+    refused: int
+    """Jobs whose state does not allow it."""
+    skipped: int
+    """Jobs that did not match the search any more."""
+    searched: int
+    """Jobs that were examined."""
+    total_estimate: int | None
+    """About how many jobs the whole search examines."""
+    after: str | None
+    """The --after that continues; None if the search is complete."""
+
+
 CHANGE: Final = Shape(
     "change",
+    Change,
     "job_id",
     (Column("job_id", "ID", is_id=True), Column("result", "RESULT"), Column("status", "STATUS BEFORE")),
 )
 BULK: Final = Shape(
     "bulk",
+    BulkChange,
     "action",
     (
         Column("action", "action"),
@@ -42,6 +82,7 @@ BULK: Final = Shape(
 )
 _FOUND: Final = Shape(
     "found",
+    JobChange,
     "job_id",
     (Column("job_id", "ID", is_id=True), Column("job_name", "NAME"), Column("status", "STATUS")),
 )
@@ -56,7 +97,13 @@ _ALLOWED: Final = {
 }
 """Why an action refuses jobs."""
 
-_PAST: Final = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "move": "moved"}
+_RESULTS: Final[Mapping[BulkAction, tuple[ChangeResult, ChangeResult]]] = {
+    "cancel": ("cancelled", "would be cancelled"),
+    "retry": ("retried", "would be retried"),
+    "delete": ("deleted", "would be deleted"),
+    "move": ("moved", "would be moved"),
+}
+"""What an action has done to a job, and what it would do."""
 
 Group = Annotated[
     str | None, typer.Option(metavar="F", help="Every job of a group that jobs errors prints instead.")
@@ -152,7 +199,7 @@ async def _find_group(inspector: Inspector, fingerprint: str, since: datetime | 
 
 
 async def _change(
-    command: Command, action: str, options: BulkOptions, start: Start, *, has_group: bool = False
+    command: Command, action: BulkAction, options: BulkOptions, start: Start, *, has_group: bool = False
 ) -> ExitCode:
     """Change the jobs, after a question if a search names them, and write what was done."""
     named = options.jobs(command, has_group=has_group)
@@ -176,13 +223,7 @@ def _show_found(command: Command, action: str, step: Progress) -> None:
     """Show the first jobs that were found, and the number found so far."""
     table = Output("table", command.output.zone, out=sys.stderr)
     found = [each for each in step.changes if each.outcome is ChangeOutcome.DONE]
-    table.write_list(
-        _FOUND,
-        [
-            {"job_id": each.job_id, "job_name": each.job_name, "status": each.status}
-            for each in found[:MAX_SHOWN]
-        ],
-    )
+    table.write_list(_FOUND, found[:MAX_SHOWN])
     shown = f", {MAX_SHOWN} of them above" if step.done > MAX_SHOWN else ""
     more = "" if step.cursor is None else "; the search continues"
     command.output.say(f"{counted(step.done, 'job')} to {action} found{shown}{more}")
@@ -191,7 +232,7 @@ def _show_found(command: Command, action: str, step: Progress) -> None:
 class _Run:
     """An action that is followed to its end, and what was done until then."""
 
-    def __init__(self, command: Command, action: str, options: BulkOptions) -> None:
+    def __init__(self, command: Command, action: BulkAction, options: BulkOptions) -> None:
         self._output = command.output
         self._action = action
         self._options = options
@@ -223,46 +264,34 @@ class _Run:
         return code
 
     def _write_changes(self) -> ExitCode:
-        outcomes = [(each, self._result(each)) for each in self._changes]
-        self._output.write_list(
-            CHANGE,
-            [
-                {
-                    "v": SHAPE_VERSION,
-                    "job_id": each.job_id,
-                    "result": result,
-                    "status": None if each.status is None else each.status.value,
-                }
-                for each, result in outcomes
-            ],
-        )
-        results = {result for _, result in outcomes}
+        changes = [Change(each.job_id, self._result(each), each.status) for each in self._changes]
+        self._output.write_list(CHANGE, changes)
+        results = {each.result for each in changes}
         if "not found" in results:
             return ExitCode.NOT_FOUND
         return ExitCode.REFUSED if "refused" in results else ExitCode.DONE
 
     def _write_summary(self, last: Progress) -> ExitCode:
-        row = {
-            "v": SHAPE_VERSION,
-            "action": self._action,
-            "dry_run": self._options.dry_run,
-            "done": last.done,
-            "refused": last.refused,
-            "skipped": last.skipped,
-            "searched": last.searched,
-            "total_estimate": last.total_estimate,
-            "after": last.cursor,
-        }
+        change = BulkChange(
+            action=self._action,
+            dry_run=self._options.dry_run,
+            done=last.done,
+            refused=last.refused,
+            skipped=last.skipped,
+            searched=last.searched,
+            total_estimate=last.total_estimate,
+            after=last.cursor,
+        )
         is_short = self._output.is_table and last.cursor is None
         columns = BULK.columns[:-1] if is_short else BULK.columns
-        self._output.write_one(Shape(BULK.name, BULK.identity, columns), row)
+        self._output.write_one(replace(BULK, columns=columns), change)
         return ExitCode.DONE
 
-    def _result(self, change: JobChange) -> str:
+    def _result(self, change: JobChange) -> ChangeResult:
         match change.outcome:
             case ChangeOutcome.DONE:
-                past = _PAST[self._action]
-                return f"would be {past}" if self._options.dry_run else past
+                done, planned = _RESULTS[self._action]
+                return planned if self._options.dry_run else done
             case ChangeOutcome.REFUSED:
                 return "refused"
             case ChangeOutcome.SKIPPED:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -13,10 +14,31 @@ from pg_scheduler.inspect.store.grants import Role, grant_statements
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape, extended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundProblem(Finding):
+    """A finding of the doctor."""
+
+    runbook: str
+    """The page that describes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedCode:
+    """The meaning of a code of the doctor."""
+
+    code: FindingCode
+    meaning: str
+    remedy: str
+    runbook: str
+    """The page that describes it."""
+
 
 FINDING: Final = Shape(
     "finding",
+    FoundProblem,
     "code",
     (
         Column("code", "CODE"),
@@ -29,6 +51,7 @@ FINDING: Final = Shape(
 )
 ADVICE_SHAPE: Final = Shape(
     "advice",
+    ExplainedCode,
     "code",
     (
         Column("code", "code"),
@@ -70,7 +93,9 @@ async def examine(
     """Check the database, the tables, workers, jobs and schedules; print findings with their remedies."""
     if explain is not None:
         (code,) = read_codes([explain])
-        command.output.write_one(ADVICE_SHAPE, _advice(code))
+        advice = ADVICE[code]
+        explained = ExplainedCode(code, advice.meaning, advice.remedy, RUNBOOK + code.lower())
+        command.output.write_one(ADVICE_SHAPE, explained)
         return ExitCode.DONE
     if grants is not None:
         schema = command.schema or "public"
@@ -88,13 +113,12 @@ async def examine(
 
 
 def _write(command: Command, diagnosis: Diagnosis) -> None:
-    not_made = [{"code": each.code.value, "reason": each.reason} for each in diagnosis.not_made]
     command.output.write_list(
         FINDING,
-        [_row(finding) for finding in diagnosis.findings],
-        severity=diagnosis.severity.value,
-        made=[code.value for code in diagnosis.made],
-        not_made=not_made,
+        [extended(FoundProblem, each, runbook=RUNBOOK + each.anchor) for each in diagnosis.findings],
+        severity=diagnosis.severity,
+        made=diagnosis.made,
+        not_made=diagnosis.not_made,
     )
     by_reason: dict[str, list[str]] = {}
     for each in diagnosis.not_made:
@@ -102,26 +126,3 @@ def _write(command: Command, diagnosis: Diagnosis) -> None:
     for reason, codes in by_reason.items():
         command.output.say(f"not checked: {', '.join(codes)}: {reason}")
     command.output.say(diagnosis.summary)
-
-
-def _row(finding: Finding) -> dict[str, Any]:
-    return {
-        "v": SHAPE_VERSION,
-        "code": finding.code.value,
-        "severity": finding.severity.value,
-        "subject": finding.subject,
-        "evidence": finding.evidence,
-        "remedy": finding.remedy,
-        "runbook": RUNBOOK + finding.anchor,
-    }
-
-
-def _advice(code: FindingCode) -> dict[str, Any]:
-    advice = ADVICE[code]
-    return {
-        "v": SHAPE_VERSION,
-        "code": code.value,
-        "meaning": advice.meaning,
-        "remedy": advice.remedy,
-        "runbook": RUNBOOK + code.lower(),
-    }

@@ -6,6 +6,7 @@ import http.client
 import platform
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
@@ -13,10 +14,21 @@ import typer
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a worker is healthy."""
+
+    source: str
+    is_ok: bool
+    text: str
+
 
 HEALTH: Final = Shape(
     "health",
+    Health,
     "source",
     (Column("source", "source"), Column("is_ok", "ok"), Column("text", "text")),
 )
@@ -53,10 +65,7 @@ async def health(
     if url is None and not own and (port := command.settings.get(PORT)):
         url = f"http://127.0.0.1:{port}/livez"
     is_ok, text = await _ask_table(command) if url is None else _ask_probe(url, timeout)
-    command.output.write_one(
-        HEALTH,
-        {"v": SHAPE_VERSION, "source": url or platform.node(), "is_ok": is_ok, "text": text},
-    )
+    command.output.write_one(HEALTH, Health(url or platform.node(), is_ok, text))
     return ExitCode.DONE if is_ok else ExitCode.NEGATIVE
 
 

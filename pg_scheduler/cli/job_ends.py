@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
-from typing import Annotated, Any, Final
+from dataclasses import replace
+from typing import Annotated, Final
 
 import typer
 
@@ -15,12 +15,13 @@ from pg_scheduler.inspect.texts import counted
 from .commands import Command
 from .errors import CommandError, ExitCode
 from .job_rows import progress_text
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .times import read_duration
 
 RESULT: Final = Shape(
     "result",
+    JobResult,
     "job_id",
     (
         Column("job_id", "ID"),
@@ -28,13 +29,16 @@ RESULT: Final = Shape(
         Column("value", "VALUE"),
         Column("error", "ERROR"),
         Column("no_value_reason", "WITHOUT VALUE BECAUSE"),
-        Column("attempts", "ATTEMPTS", is_number=True, is_wide=True),
+        Column("attempts", "ATTEMPTS", is_wide=True),
         Column("started_at", "STARTED", is_wide=True),
         Column("finished_at", "FINISHED", is_wide=True),
         Column("expires_at", "KEPT UNTIL", is_wide=True),
     ),
-)
-_KEYS: Final = tuple(column.key for column in RESULT.columns if column.key not in {"error", "status"})
+    keys=(
+        "job_id", "value", "no_value_reason", "attempts", "started_at", "finished_at", "expires_at", "status",
+        "error",
+    ),
+)  # fmt: skip
 
 LOOK_INTERVAL_S: Final = 1.0
 """Seconds between two looks at the progress of a job."""
@@ -64,7 +68,7 @@ async def wait(
                 ExitCode.TIMEOUT, f"not ended within {timeout}: {counted(left, 'job')}"
             ) from None
         finally:
-            command.output.write_list(RESULT, [result_row(each) for each in results])
+            command.output.write_list(RESULT, results)
     is_done = all(each.status is JobStatus.COMPLETED for each in results)
     return ExitCode.DONE if is_done else ExitCode.NEGATIVE
 
@@ -80,9 +84,8 @@ async def result(
         if job is None:
             raise JobNotFoundError(job_id)
         found = _unfinished(job)
-    row = result_row(found)
     columns = [Column(column.key, column.key) for column in RESULT.columns]
-    command.output.write_one(Shape(RESULT.name, RESULT.identity, columns), row)
+    command.output.write_one(replace(RESULT, columns=columns), found)
     return ExitCode.DONE if found.status is JobStatus.COMPLETED else ExitCode.NEGATIVE
 
 
@@ -113,10 +116,3 @@ def _unfinished(job: Job) -> JobResult:
     return JobResult(
         job.job_id, job.status, no_value_reason=reason, attempts=job.attempt, started_at=job.started_at
     )
-
-
-def result_row(found: JobResult) -> dict[str, Any]:
-    """Return the keys and values of a result."""
-    error = None if found.error is None else asdict(found.error)
-    values = {key: getattr(found, key) for key in _KEYS}
-    return {"v": SHAPE_VERSION, **values, "status": found.status.value, "error": error}

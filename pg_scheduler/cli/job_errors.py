@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from shlex import quote
 from typing import Annotated, Final
 
 import typer
 
-from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect import ErrorGroup, Inspector
 
 from .commands import Command
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
 from .times import read_since
 
 GROUP: Final = Shape(
     "error_group",
+    ErrorGroup,
     "fingerprint",
     (
         Column("fingerprint", "GROUP"),
-        Column("count", "JOBS", is_number=True),
+        Column("count", "JOBS"),
         Column("job_name", "NAME"),
         Column("text", "ERROR"),
         Column("last_at", "LATEST", is_wide=True),
@@ -41,12 +41,7 @@ async def errors(
     start = None if since is None else read_since("--since", since, command.output.zone)
     async with command.scheduler() as scheduler:
         groups = await Inspector(scheduler).error_groups(since=start, limit=limit)
-    command.output.write_list(
-        GROUP,
-        [{"v": SHAPE_VERSION} | asdict(group) for group in groups.items],
-        summary=groups.summary,
-        missing_index=groups.missing_index,
-    )
+    command.output.write_list(GROUP, groups.items, summary=groups.summary, missing_index=groups.missing_index)
     command.output.say(groups.summary)
     if groups.missing_index is not None:
         command.output.say("build it while jobs run: pg-scheduler migrate indexes")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from dataclasses import asdict, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,17 +13,30 @@ from pg_scheduler import Job, JobProgress
 from pg_scheduler.jobs.metadata import tags_of
 
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape, extended
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow(Job):
+    """A job; args, kwargs, metadata, tags and progress are null with --no-arguments."""
+
+    args: tuple[Any, ...] | None  # type: ignore[assignment]
+    kwargs: Mapping[str, Any] | None  # type: ignore[assignment]
+    metadata: Mapping[str, Any] | None = field(default_factory=dict)  # type: ignore[assignment]
+    tags: Sequence[str] | None = ()
+    """The list tags of the metadata."""
+
 
 JOB: Final = Shape(
     "job",
+    JobRow,
     "job_id",
     (
         Column("job_id", "ID", is_id=True),
         Column("job_name", "NAME"),
         Column("status", "STATUS"),
         Column("execution_time", "DUE"),
-        Column("attempt", "ATTEMPT", is_number=True),
+        Column("attempt", "ATTEMPT"),
         Column("error_message", "ERROR", is_long=True),
         Column("priority", "PRIORITY", is_wide=True),
         Column("created_at", "CREATED", is_wide=True),
@@ -38,17 +51,15 @@ ARGUMENTS: Final = ("args", "kwargs", "metadata", "tags", "progress")
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")]
 
-_KEYS: Final = (*(each.name for each in fields(Job)), "tags")
+_KEYS: Final = tuple(each.name for each in fields(JobRow))
 
 
-def job_row(job: Job, *, no_arguments: bool = False) -> dict[str, Any]:
-    """Return the keys and values of a job; without arguments, these are None, and no attempt has a log."""
-    row = {"v": SHAPE_VERSION} | asdict(job)
-    row |= {"status": job.status.value, "priority": job.priority.value, "tags": tags_of(job.metadata)}
-    if no_arguments:
-        row |= dict.fromkeys(ARGUMENTS)
-        row["errors"] = [{**error, "log": []} for error in row["errors"]]
-    return row
+def job_row(job: Job, *, no_arguments: bool = False) -> JobRow:
+    """Return a job as it is written; without arguments, these are None, and no attempt has a log."""
+    if not no_arguments:
+        return extended(JobRow, job, tags=tags_of(job.metadata))
+    errors = tuple(replace(error, log=()) for error in job.errors)
+    return extended(JobRow, job, errors=errors, **dict.fromkeys(ARGUMENTS))
 
 
 def read_columns(text: str) -> list[Column]:
@@ -72,7 +83,7 @@ def read_columns(text: str) -> list[Column]:
 
 def column_row(job: Job, columns: Iterable[Column]) -> dict[str, Any]:
     """Return the keys and values of some columns, as people read them."""
-    row = job_row(job)
+    row = JOB.row(job_row(job))
     row["tags"] = ", ".join(row["tags"])
     row["progress"] = None if job.progress is None else progress_text(job.progress)
     return {column.key: row[column.key] for column in columns}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,9 +16,10 @@ from pg_scheduler.inspect.schedule_history import PastFire, last_results
 from pg_scheduler.inspect.timeline import Event, timeline_of
 
 from .commands import Command
-from .job_ends import result_row
-from .job_rows import ARGUMENTS, JobId, job_row, progress_text
-from .output import Column, Shape
+from .job_ends import RESULT
+from .job_rows import ARGUMENTS, JOB, JobId, JobRow, job_row, progress_text
+from .output import Column, Shape, extended
+from .schedule_rows import FiredJob
 
 _DETAILS: Final = (
     "job_id", "job_name", "status", "execution_time", "priority", "args", "kwargs", "metadata", "tags",
@@ -24,6 +27,43 @@ _DETAILS: Final = (
     "expires_at", "timeout", "worker_id", "blocked_on", "parents", "unique_key", "schedule_id",
     "fire_time", "progress", "error_message", "result",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ParentJob:
+    """A job for which another one waits."""
+
+    job_id: str
+    status: JobStatus | None
+    """Its status; None if it is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """A point in the life of a job."""
+
+    at: datetime | None
+    title: str
+    worker: str | None
+    error: str | None
+    is_ahead: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownJob(JobRow):
+    """A job with its result, the jobs that it waits for, what happened to it, and its schedule."""
+
+    result: Mapping[str, Any] | None
+    """How it ended, in the shape result; null before, and with --no-arguments."""
+    parents: Sequence[ParentJob]
+    """The jobs that it waits for."""
+    timeline: Sequence[TimelineEvent]
+    """Its creation, due time, attempts and end, and what is ahead."""
+    schedule_jobs: Sequence[FiredJob]
+    """The newest other jobs of its schedule."""
+
+
+SHOWN_JOB: Final = Shape("shown_job", ShownJob, "job_id", ())
 
 
 async def show(
@@ -40,33 +80,31 @@ async def show(
         if job is None:
             raise JobNotFoundError(job_id)
         found = await _result(inspector, job) if job.status.is_finished and not no_arguments else None
-        found_parents = await inspector.parents(job_id) if job.blocked_on is not None else {}
+        parents = await inspector.parents(job_id) if job.blocked_on is not None else {}
         others = await _others(command, inspector, job)
-    parents = [(each, status and status.value) for each, status in found_parents.items()]
     events = list(timeline_of(job))
     row = job_row(job, no_arguments=no_arguments)
     if not command.output.is_table:
-        row |= {
-            "result": None if found is None else result_row(found),
-            "parents": [{"job_id": each, "status": status} for each, status in parents],
-            "timeline": [_event_row(each) for each in events],
-            "schedule_jobs": [_fire_row(each) for each in others],
-        }
-        command.output.write_one(_shape(row), row)
+        shown = extended(
+            ShownJob,
+            row,
+            result=None if found is None else RESULT.row(found),
+            parents=[ParentJob(each, status) for each, status in parents.items()],
+            timeline=[TimelineEvent(e.at, e.title, e.worker, e.error, e.is_ahead) for e in events],
+            schedule_jobs=[FiredJob.of(each) for each in others],
+        )
+        command.output.write_one(SHOWN_JOB, shown)
         return
-    row |= {
-        "tags": ", ".join(row["tags"] or ()) or None,
-        "progress": None if no_arguments or job.progress is None else progress_text(job.progress),
-        "parents": ", ".join(f"{each} ({status or 'missing'})" for each, status in parents) or None,
+    hidden = {*ARGUMENTS, "result"} if no_arguments else set()
+    texts = {
+        "tags": ", ".join(row.tags or ()) or None,
+        "progress": None if row.progress is None else progress_text(row.progress),
+        "parents": ", ".join(f"{each} ({status or 'missing'})" for each, status in parents.items()) or None,
         "result": None if found is None else _result_text(found),
     }
-    hidden = {*ARGUMENTS, "result"} if no_arguments else set()
-    command.output.write_one(_shape({key: row[key] for key in _DETAILS if key not in hidden}), row)
+    columns = [Column(key, key) for key in _DETAILS if key not in hidden]
+    command.output.write_one(replace(JOB, columns=columns), JOB.row(row) | texts)
     _write_parts(command, events, others, no_arguments=no_arguments)
-
-
-def _shape(row: Mapping[str, Any]) -> Shape:
-    return Shape("job", "job_id", [Column(key, key) for key in row])
 
 
 async def _result(inspector: Inspector, job: Job) -> JobResult | None:
@@ -87,20 +125,6 @@ async def _others(command: Command, inspector: Inspector, job: Job) -> list[Past
         command.output.say(f"no other jobs: the trigger cannot compute its fire times: {error}")
         return []
     return [each for each in fires if each.status is not None and each.job_id != job.job_id]
-
-
-def _event_row(event: Event) -> dict[str, Any]:
-    return {
-        "at": event.at,
-        "title": event.title,
-        "worker": event.worker,
-        "error": event.error,
-        "is_ahead": event.is_ahead,
-    }
-
-
-def _fire_row(fire: PastFire) -> dict[str, Any]:
-    return {"at": fire.at, "job_id": fire.job_id, "is_manual": fire.is_manual, "status": fire.status}
 
 
 def _result_text(found: JobResult) -> Any:

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import Annotated, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Annotated, Any, Final
 
 import typer
 
-from pg_scheduler.inspect import Inspector, Verdict
+from pg_scheduler.inspect import Inspector, Reason, Verdict
 from pg_scheduler.inspect.paths import Sort
 
 from . import bulk, job_add, job_ends, job_errors, job_export, job_run, job_show
 from .commands import Command, add_command
-from .job_rows import JOB, JobId, column_row, job_row, read_columns
-from .output import SHAPE_VERSION, Column, Shape
+from .job_rows import JOB, JobId, JobRow, column_row, job_row, read_columns
+from .output import Column, Shape
 from .runs import runs
 
 SORTED_JOBS: Final = {
     "due": "pending and running jobs that are not blocked",
     "finished": "failed, expired and cancelled jobs",
 }
-EXPLANATION: Final = Shape("explanation", "job_id", ())
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedJob:
+    """Why a job runs, waits or has ended."""
+
+    job_id: str
+    verdict: Verdict
+    eta: datetime | None
+    """When it will probably start, or end if it runs; None if that cannot be estimated."""
+    reasons: Sequence[Reason]
+    """The reasons, the most decisive first."""
+
+
+EXPLANATION: Final = Shape("explanation", ExplainedJob, "job_id", ())
 _REASON: Final = Shape(
-    "reason", "code", (Column("code", "REASON"), Column("text", "TEXT"), Column("remedy", "REMEDY"))
+    "reason", Reason, "code", (Column("code", "REASON"), Column("text", "TEXT"), Column("remedy", "REMEDY"))
 )
 
 
@@ -77,7 +93,8 @@ async def list_jobs(
             exhaustive=exhaustive,
             sort=sort,
         )
-    shape, rows = JOB, [job_row(job) for job in page.items]
+    shape = JOB
+    rows: Sequence[JobRow | Mapping[str, Any]] = [job_row(job) for job in page.items]
     if chosen is not None and (command.output.is_table or command.output.format == "csv"):
         shape, rows = replace(JOB, columns=chosen), [column_row(job, chosen) for job in page.items]
     command.output.write_list(shape, rows, next=page.next, summary=page.summary)
@@ -96,18 +113,12 @@ async def explain(command: Command, job_id: JobId) -> None:
     """Print why a job runs, waits or has ended, and what to do."""
     async with command.scheduler() as scheduler:
         found = await Inspector(scheduler).explain_job(job_id)
-    row = {
-        "v": SHAPE_VERSION,
-        "job_id": job_id,
-        "verdict": found.verdict.value,
-        "eta": found.eta,
-        "reasons": [asdict(reason) | {"code": reason.code.value} for reason in found.reasons],
-    }
     if not command.output.is_table:
-        command.output.write_one(EXPLANATION, row)
+        explained = ExplainedJob(job_id, found.verdict, found.eta, found.reasons)
+        command.output.write_one(EXPLANATION, explained)
         return
     verb = "ends" if found.verdict is Verdict.RUNNING else "starts"
     about = "" if found.eta is None else f", {verb} about {command.output.when(found.eta)}"
     command.output.write_line(f"{job_id}: {found.verdict.value}{about}")
-    rows = [asdict(reason) | {"remedy": reason.command or reason.remedy} for reason in found.reasons]
-    command.output.write_list(_REASON, rows)
+    reasons = [replace(each, remedy=each.command or each.remedy) for each in found.reasons]
+    command.output.write_list(_REASON, reasons)

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import asdict
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from pg_scheduler.inspect import Inspector, LimitKeyList, LimitList, read_limit, read_limits
+from pg_scheduler.inspect.limits import LimitKeyState, LimitState
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
 
 _NUMBERS: Final = (
-    Column("max_running", "MAX", is_number=True),
-    Column("max_starts", "MAX STARTS", is_number=True),
-    Column("per_s", "PER S", is_number=True),
-    Column("running", "RUNNING", is_number=True),
-    Column("starts", "STARTS", is_number=True),
-    Column("waiting", "WAITING", is_number=True),
+    Column("max_running", "MAX"),
+    Column("max_starts", "MAX STARTS"),
+    Column("per_s", "PER S"),
+    Column("running", "RUNNING"),
+    Column("starts", "STARTS"),
+    Column("waiting", "WAITING"),
 )
 LIMIT: Final = Shape(
     "limit",
+    LimitState,
     "name",
     (
         Column("name", "NAME"),
@@ -33,7 +34,9 @@ LIMIT: Final = Shape(
         Column("tasks", "TASKS", is_wide=True),
     ),
 )
-LIMIT_KEY: Final = Shape("limit_key", "key", (Column("name", "NAME"), Column("key", "KEY"), *_NUMBERS))
+LIMIT_KEY: Final = Shape(
+    "limit_key", LimitKeyState, "key", (Column("name", "NAME"), Column("key", "KEY"), *_NUMBERS)
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -68,8 +71,7 @@ async def show(
     _write(command, LIMIT_KEY, found)
 
 
-def _write(command: Command, shape: Shape, found: LimitList | LimitKeyList) -> None:
-    rows = [{"v": SHAPE_VERSION} | asdict(each) for each in found.items]
+def _write(command: Command, shape: Shape[Any], found: LimitList | LimitKeyList) -> None:
     is_capped = found.is_capped or found.is_waiting_capped
-    command.output.write_list(shape, rows, is_capped=is_capped, summary=found.summary)
+    command.output.write_list(shape, found.items, is_capped=is_capped, summary=found.summary)
     command.output.say(found.summary)

@@ -27,6 +27,7 @@ from . import (
     limits,
     migrate,
     schedules,
+    shapes,
     shipped,
     status,
     tasks,
@@ -90,6 +91,7 @@ deployment.add_to(app)
 exporter.add_to(app)
 dashboard.add_to(app)
 shipped.add_to(app)
+shapes.add_to(app)
 demo.add_to(app)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -25,7 +26,7 @@ from pg_scheduler.migrate.preview import pending_steps, render_script
 
 from .commands import Command, add_command, add_group, confirm
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, Style, read_style, watch
 
 if TYPE_CHECKING:
@@ -34,20 +35,53 @@ if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A migration to apply or to revert."""
+
+    version: int
+    name: str
+    action: Literal["apply", "revert"]
+    kind: Literal["expand", "contract"] | None
+    needs: int | None
+    """The schema version that a release must have at least to use the result; None for any."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIndex:
+    """An index that a command built."""
+
+    index: str
+    action: Literal["built"] = "built"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The tables, compared with those of this release."""
+
+    schema: str
+    schema_version: int
+    matches: bool
+    problem: str | None
+    missing_indexes: Sequence[str]
+
+
 STEP: Final = Shape(
     "migration",
+    PlannedStep,
     "version",
     (
-        Column("version", "VERSION", is_number=True),
+        Column("version", "VERSION"),
         Column("name", "NAME"),
         Column("action", "ACTION"),
         Column("kind", "KIND"),
-        Column("needs", "NEEDS RELEASES WITH", is_wide=True, is_number=True),
+        Column("needs", "NEEDS RELEASES WITH", is_wide=True),
     ),
 )
-INDEX: Final = Shape("index", "index", (Column("index", "INDEX"), Column("action", "ACTION")))
+INDEX: Final = Shape("index", BuiltIndex, "index", (Column("index", "INDEX"), Column("action", "ACTION")))
 VERIFIED: Final = Shape(
     "schema",
+    Verified,
     "schema",
     (
         Column("schema", "schema"),
@@ -167,8 +201,7 @@ async def indexes(command: Command, progress: ProgressStyle = None) -> None:
                 "again, which replaces it"
             )
             raise
-    rows = [{"v": SHAPE_VERSION, "index": name, "action": "built"} for name in built]
-    command.output.write_list(INDEX, rows)
+    command.output.write_list(INDEX, [BuiltIndex(name) for name in built])
     command.output.say(f"{len(built)} built" if built else "no index is missing")
 
 
@@ -204,17 +237,8 @@ async def verify_schema(command: Command) -> ExitCode:
             problem = str(error)
         with suppress(SchemaMismatchError):  # the records cannot be read, as the problem states
             missing = await missing_indexes(connection, schema=home)
-    command.output.write_one(
-        VERIFIED,
-        {
-            "v": SHAPE_VERSION,
-            "schema": home,
-            "schema_version": shipped_migrations()[-1].version,
-            "matches": problem is None,
-            "problem": problem,
-            "missing_indexes": missing,
-        },
-    )
+    newest = shipped_migrations()[-1].version
+    command.output.write_one(VERIFIED, Verified(home, newest, problem is None, problem, missing))
     return ExitCode.DONE if problem is None else ExitCode.NEGATIVE
 
 
@@ -222,16 +246,15 @@ def _write(command: Command, steps: Iterable[Step]) -> None:
     command.output.write_list(STEP, [_row(step) for step in steps])
 
 
-def _row(step: Step) -> dict[str, Any]:
+def _row(step: Step) -> PlannedStep:
     needs = step.migration.needs
-    return {
-        "v": SHAPE_VERSION,
-        "version": step.migration.version,
-        "name": step.migration.name,
-        "action": "apply" if step.up else "revert",
-        "kind": None if needs is None else "contract" if needs else "expand",
-        "needs": needs or None,
-    }
+    return PlannedStep(
+        version=step.migration.version,
+        name=step.migration.name,
+        action="apply" if step.up else "revert",
+        kind=None if needs is None else "contract" if needs else "expand",
+        needs=needs or None,
+    )
 
 
 def _describe(steps: list[Step]) -> str:

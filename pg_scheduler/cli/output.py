@@ -8,11 +8,12 @@ import json
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TextIO, TypeVar, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from rich.cells import cell_len
@@ -21,7 +22,11 @@ from rich.table import Table
 from rich.text import Text
 
 from .errors import CommandError, ExitCode
+from .schema import NUMBERS, field_types, without_none
 from .widths import Field, Kind, fit, shorten
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Format = Literal["table", "wide", "json", "jsonl", "csv", "ids"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
@@ -37,18 +42,18 @@ _UNBOUNDED: Final = 100_000
 
 _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
+T = TypeVar("T", bound="DataclassInstance")
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
+    """A column of a table. Numbers are aligned to the right.
 
     Attributes:
         key: The key of the value in a row.
         title: The heading.
         is_wide: Whether ``-o table`` omits it.
-        is_number: Whether it is aligned to the right.
         is_long: Whether ``-o table`` cuts it to what fits into the line.
         is_id: Whether ``-o table`` shortens it in its middle if the line is too long.
     """
@@ -56,24 +61,43 @@ class Column:
     key: str
     title: str
     is_wide: bool = False
-    is_number: bool = False
     is_long: bool = False
     is_id: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Generic[T]):
     """What a command writes.
 
     Attributes:
-        name: The name of its schema in ``cli/schema``.
+        name: Its name, by which ``shapes`` prints its JSON schema.
+        kind: The type of the objects.
         identity: The key that ``-o ids`` writes.
         columns: The columns of tables; csv has all keys.
+        keys: The fields of the type that the objects have; None for all.
     """
 
     name: str
+    kind: type[T]
     identity: str
     columns: Sequence[Column]
+    keys: Sequence[str] | None = None
+
+    def row(self, value: T) -> dict[str, Any]:
+        """Return the keys and values of an object."""
+        keys = [each.name for each in fields(value)] if self.keys is None else self.keys
+        return {"v": SHAPE_VERSION} | {key: getattr(value, key) for key in keys}
+
+    @property
+    def numbers(self) -> frozenset[str]:
+        """The keys of the columns that have numbers."""
+        types, keys = field_types(self.kind), [column.key for column in self.columns]
+        return frozenset(key for key in keys if without_none(types.get(key)) in NUMBERS)
+
+
+def extended(kind: type[T], value: DataclassInstance, **more: Any) -> T:
+    """Return a value as one of a subclass that has more fields."""
+    return kind(**{each.name: getattr(value, each.name) for each in fields(value)} | more)
 
 
 def read_format(text: str | None, *, is_terminal: bool) -> Format | None:
@@ -137,17 +161,17 @@ class Output:
         return self.format in {"table", "wide"}
 
     def write_list(
-        self, shape: Shape, rows: Iterable[Row], *, is_continued: bool = False, **about: Any
+        self, shape: Shape[T], values: Iterable[T | Row], *, is_continued: bool = False, **about: Any
     ) -> None:
         """Write a list of objects.
 
         Args:
             shape: Their shape.
-            rows: The objects.
+            values: The objects, or the keys and values that replace those of an object.
             is_continued: Whether a part of the list was written before, so that csv has its header.
             about: Added to the document of ``-o json``.
         """
-        rows = list(rows)
+        rows = [_row(shape, each) for each in values]
         match self.format:
             case "json":
                 items = [_plain(row) for row in rows]
@@ -164,8 +188,9 @@ class Output:
                 self._write_table(shape, rows)
         self._out.flush()
 
-    def write_one(self, shape: Shape, row: Row) -> None:
+    def write_one(self, shape: Shape[T], value: T | Row) -> None:
         """Write a single object: in tables, a line per key."""
+        row = _row(shape, value)
         match self.format:
             case "json" | None:
                 self._write_json(_plain(row))
@@ -213,14 +238,15 @@ class Output:
                 writer.writerow(keys)
             writer.writerows([_csv_value(_plain(row[key])) for key in keys] for row in rows)
 
-    def _write_table(self, shape: Shape, rows: Sequence[Row]) -> None:
+    def _write_table(self, shape: Shape[Any], rows: Sequence[Row]) -> None:
         columns = [column for column in shape.columns if self.format == "wide" or not column.is_wide]
         lines = [[self._cell(row[column.key]) for column in columns] for row in rows]
+        numbers = shape.numbers
         fields = [
             Field(
                 width=max([cell_len(column.title), *(line[index].cell_len for line in lines)]),
                 title_width=cell_len(column.title),
-                kind=_kind(shape, column, rows),
+                kind=_kind(shape, column, numbers, rows),
             )
             for index, column in enumerate(columns)
         ]
@@ -231,7 +257,7 @@ class Output:
         for column, field, width in zip(columns, fields, widths, strict=True):
             table.add_column(
                 column.title,
-                justify="right" if column.is_number else "left",
+                justify="right" if column.key in numbers else "left",
                 overflow="ellipsis" if field.kind == "cut" else "fold",
                 no_wrap=field.kind != "folded",
                 width=width,
@@ -258,23 +284,28 @@ class Output:
     def _cell(self, value: Any) -> Text:
         if isinstance(value, datetime):
             return Text(self.when(value))
+        value = _plain(value)
         if value is None:
             return Text("-")
         if isinstance(value, bool):
             return Text("yes" if value else "no")
         if isinstance(value, str):
             return Text(escape(value, kept=""))
-        return Text(escape(json.dumps(_plain(value), ensure_ascii=False)))
+        return Text(escape(json.dumps(value, ensure_ascii=False)))
 
 
-def _kind(shape: Shape, column: Column, rows: Sequence[Row]) -> Kind:
+def _row(shape: Shape[T], value: T | Row) -> Row:
+    return value if isinstance(value, Mapping) else shape.row(value)
+
+
+def _kind(shape: Shape[Any], column: Column, numbers: Collection[str], rows: Sequence[Row]) -> Kind:
     if column.is_id:
         return "id"
     if column.is_long:
         return "cut"
     if (
         column is shape.columns[0]
-        or column.is_number
+        or column.key in numbers
         or any(isinstance(row[column.key], datetime) for row in rows)
     ):
         return "whole"
@@ -295,16 +326,28 @@ def escape(text: str, *, kept: str = "\n") -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as JSON has it: instants in UTC, durations in seconds."""
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, timedelta):
-        return value.total_seconds()
+    """Return the value as JSON has it: objects with their fields, instants in UTC, durations in seconds."""
+    if is_dataclass(value):
+        value = {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    return value
+    return _plain_scalar(value)
+
+
+def _plain_scalar(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        case date():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Enum():
+            return value.value
+        case _:
+            return value
 
 
 def _csv_value(value: Any) -> Any:

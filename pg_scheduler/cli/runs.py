@@ -3,40 +3,67 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.bulk_records import BulkState, recent_runs
+from pg_scheduler.inspect.bulk_jobs import BulkAction
+from pg_scheduler.inspect.bulk_records import BulkState, Phase, recent_runs
 from pg_scheduler.inspect.bulk_runs import BulkRuns
 
 from .commands import Command
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A bulk run and how far it is."""
+
+    run_id: str
+    action: BulkAction
+    phase: Literal[Phase, "suspect"]
+    """`suspect`: a run that has not ended, without a record for a minute; its process has probably ended."""
+    done: int
+    searched: int
+    total_estimate: int | None
+    started_at: datetime
+    last_at: datetime
+    actor: str
+    which: str
+    """The search, or the group of errors."""
+    names: Sequence[str] | None
+    """The names to which it is restricted."""
+    rate: float | None
+    """Jobs per second."""
+    to: str | None
+    """When moved jobs are due."""
+    error: str | None
+
 
 RUN: Final = Shape(
     "bulk_run",
+    Run,
     "run_id",
     (
         Column("run_id", "ID"),
         Column("action", "ACTION"),
         Column("phase", "PHASE"),
-        Column("done", "DONE", is_number=True),
-        Column("searched", "SEARCHED", is_number=True, is_wide=True),
+        Column("done", "DONE"),
+        Column("searched", "SEARCHED", is_wide=True),
         Column("started_at", "STARTED"),
         Column("last_at", "LAST CHANGE", is_wide=True),
         Column("actor", "BY", is_wide=True),
         Column("which", "JOBS", is_long=True),
-        Column("rate", "RATE", is_number=True, is_wide=True),
+        Column("rate", "RATE", is_wide=True),
         Column("error", "ERROR", is_wide=True),
     ),
 )
-SUSPECT: Final = "suspect"
-"""The phase of a run whose process has probably ended."""
-
 PROBABLY_ENDED: Final = "writes no more records, so its process has probably ended; continue it with"
 
 SHOW_S: Final = 0.2
@@ -75,9 +102,9 @@ async def runs(
     rows = [_row(run_id, state) for run_id, state in found if state is not None]
     command.output.write_list(RUN, rows)
     for each in rows:
-        if each["phase"] == SUSPECT:
+        if each.phase == "suspect":
             command.output.say(
-                f"{each['run_id']} {PROBABLY_ENDED}: pg-scheduler jobs runs --resume {each['run_id']}"
+                f"{each.run_id} {PROBABLY_ENDED}: pg-scheduler jobs runs --resume {each.run_id}"
             )
     return ExitCode.DONE
 
@@ -127,22 +154,21 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
     return ExitCode.DONE
 
 
-def _row(run_id: str, state: BulkState) -> dict[str, Any]:
+def _row(run_id: str, state: BulkState) -> Run:
     jobs = state.jobs
-    return {
-        "v": SHAPE_VERSION,
-        "run_id": run_id,
-        "action": jobs.verb,
-        "phase": SUSPECT if state.is_suspect(datetime.now(UTC)) else state.phase,
-        "done": state.done,
-        "searched": state.searched,
-        "total_estimate": state.total_estimate,
-        "started_at": state.started_at,
-        "last_at": state.last_at,
-        "actor": state.actor,
-        "which": jobs.where if jobs.group is None else ": ".join(jobs.group[:2]),
-        "names": None if jobs.names is None else list(jobs.names),
-        "rate": jobs.rate,
-        "to": jobs.to,
-        "error": state.error,
-    }
+    return Run(
+        run_id=run_id,
+        action=jobs.verb,
+        phase="suspect" if state.is_suspect(datetime.now(UTC)) else state.phase,
+        done=state.done,
+        searched=state.searched,
+        total_estimate=state.total_estimate,
+        started_at=state.started_at,
+        last_at=state.last_at,
+        actor=state.actor,
+        which=jobs.where if jobs.group is None else ": ".join(jobs.group[:2]),
+        names=jobs.names,
+        rate=jobs.rate,
+        to=jobs.to,
+        error=state.error,
+    )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -13,17 +14,32 @@ from pg_scheduler.inspect.calendar import FirePlan, ScheduleFires, plan_fires
 from pg_scheduler.inspect.texts import counted, listed
 
 from .commands import Command
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
 from .times import read_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourLoad:
+    """The fire times of all schedules in an hour."""
+
+    hour: datetime
+    fires: int
+    bar: str
+    most: int
+    """The most fire times within a second."""
+    most_at: datetime
+    schedules: Sequence[str]
+
 
 HOUR_LOAD: Final = Shape(
     "hour_load",
+    HourLoad,
     "hour",
     (
         Column("hour", "HOUR"),
-        Column("fires", "FIRES", is_number=True),
+        Column("fires", "FIRES"),
         Column("bar", "LOAD"),
-        Column("most", "AT ONCE", is_number=True),
+        Column("most", "AT ONCE"),
         Column("most_at", "AT", is_wide=True),
         Column("schedules", "SCHEDULES", is_long=True),
     ),
@@ -55,7 +71,7 @@ async def calendar(
         command.output.say(line)
 
 
-def _rows(items: Sequence[ScheduleFires], zone: tzinfo) -> list[dict[str, Any]]:
+def _rows(items: Sequence[ScheduleFires], zone: tzinfo) -> list[HourLoad]:
     hours: dict[datetime, list[tuple[datetime, str]]] = defaultdict(list)
     for item in items:
         for fire in item.fires:
@@ -64,17 +80,16 @@ def _rows(items: Sequence[ScheduleFires], zone: tzinfo) -> list[dict[str, Any]]:
     return [_row(hour, found, highest) for hour, found in sorted(hours.items())]
 
 
-def _row(hour: datetime, found: Sequence[tuple[datetime, str]], highest: int) -> dict[str, Any]:
+def _row(hour: datetime, found: Sequence[tuple[datetime, str]], highest: int) -> HourLoad:
     ((most_at, most),) = Counter(fire.replace(microsecond=0) for fire, _ in sorted(found)).most_common(1)
-    return {
-        "v": SHAPE_VERSION,
-        "hour": hour,
-        "fires": len(found),
-        "bar": "█" * max(round(len(found) / highest * BAR_WIDTH), 1),
-        "most": most,
-        "most_at": most_at,
-        "schedules": sorted({schedule_id for _, schedule_id in found}),
-    }
+    return HourLoad(
+        hour=hour,
+        fires=len(found),
+        bar="█" * max(round(len(found) / highest * BAR_WIDTH), 1),
+        most=most,
+        most_at=most_at,
+        schedules=sorted({schedule_id for _, schedule_id in found}),
+    )
 
 
 def _hour_of(fire: datetime, zone: tzinfo) -> datetime:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import partial
@@ -20,11 +20,17 @@ from .commands import Command, confirm
 from .complete import complete_schedules
 from .errors import CommandError, ExitCode
 from .output import Output
-from .schedule_rows import LISTED, SCHEDULE, find_schedule, schedule_row, write_actions
+from .schedule_rows import ACTION, LISTED, SCHEDULE, Action, ActionResult, find_schedule
 from .times import read_since
 
 PAGE_LENGTH: Final = 1000
 MAX_SHOWN: Final = 10
+
+_WOULD_BE: Final[Mapping[ActionResult, ActionResult]] = {
+    "paused": "would be paused",
+    "resumed": "would be resumed",
+    "triggered": "would be triggered",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +79,7 @@ class Chosen:
             command.output.say("no schedule matches")
         if found and not self.yes and not self.dry_run:
             table = Output("table", command.output.zone, out=sys.stderr)
-            table.write_list(SCHEDULE, [schedule_row(each) for each in found[:MAX_SHOWN]])
+            table.write_list(SCHEDULE, found[:MAX_SHOWN])
             shown = f", {MAX_SHOWN} of them above" if len(found) > MAX_SHOWN else ""
             confirm(f"{action} {counted(len(found), 'schedule')}{shown}?", yes=False)
         return found
@@ -140,23 +146,24 @@ async def trigger(command: Command, chosen: Chosen) -> None:
 async def _follow(
     command: Command,
     chosen: Chosen,
-    result: str,
+    result: ActionResult,
     schedules: Sequence[Schedule],
     act: Callable[[str], Awaitable[bool | str | None]],
 ) -> None:
     """Change one schedule after the other, and write what was done, with the ids of jobs."""
     if chosen.dry_run:
-        write_actions(command, f"would be {result}", [(each.schedule_id, None) for each in schedules])
+        planned = [Action(each.schedule_id, _WOULD_BE[result], None) for each in schedules]
+        command.output.write_list(ACTION, planned)
         return
-    done: list[tuple[str, str | None]] = []
+    done: list[Action] = []
     count = 0
     try:
         for each in schedules:
             if changed := await act(each.schedule_id):  # else it was removed since it was read
-                done.append((each.schedule_id, changed if isinstance(changed, str) else None))
+                done.append(Action(each.schedule_id, result, changed if isinstance(changed, str) else None))
             count += 1
     finally:  # also what a command has done that stops halfway
-        write_actions(command, result, done)
+        command.output.write_list(ACTION, done)
         if count < len(schedules):
             rest = counted(len(schedules) - count, "schedule")
             command.output.say(f"stopped at {schedules[count].schedule_id!r}; {rest} not {result}")

@@ -14,7 +14,7 @@ from .complete import TaskName
 from .errors import CommandError, ExitCode
 from .job_add import warning_about
 from .schedule_options import DefinitionOptions, TriggerOptions
-from .schedule_rows import SCHEDULE, ScheduleId, find_schedule, schedule_row, write_actions
+from .schedule_rows import ACTION, SCHEDULE, Action, ScheduleId, find_schedule
 
 
 async def add(
@@ -49,7 +49,7 @@ async def add(
         warning = warning_about(name, await Inspector(scheduler).workers())
     if warning is not None:
         command.output.say(warning)
-    command.output.write_list(SCHEDULE, [schedule_row(schedule)])
+    command.output.write_list(SCHEDULE, [schedule])
 
 
 async def update(
@@ -74,7 +74,7 @@ async def update(
         trigger = timing.read(command, await find_schedule(scheduler, schedule_id))
         values |= {} if trigger is None else {"trigger": trigger}
         schedule = await scheduler.schedules.update(schedule_id, if_version=if_version, **values)
-    command.output.write_list(SCHEDULE, [schedule_row(schedule)])
+    command.output.write_list(SCHEDULE, [schedule])
 
 
 async def remove(
@@ -106,4 +106,4 @@ async def remove(
             f"code declares {schedule_id!r}: the next start of a worker with it restores it; "
             "remove it from the code, or use pg-scheduler schedules pause"
         )
-    write_actions(command, "removed", [(schedule_id, None)])
+    command.output.write_list(ACTION, [Action(schedule_id, "removed", None)])

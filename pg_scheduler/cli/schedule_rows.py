@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Final
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
 
 from pg_scheduler import Schedule, Scheduler
+from pg_scheduler.inspect.schedule_history import PastFire
 from pg_scheduler.jobs.naming import most_similar
 
 from .commands import Command
 from .complete import complete_schedules
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
+
+ActionResult: TypeAlias = Literal[
+    "paused", "resumed", "triggered", "backfilled", "removed", "would be paused", "would be resumed",
+    "would be triggered",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a command did to a schedule."""
+
+    subject: str
+    result: ActionResult
+    job_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FiredJob:
+    """A fire time or a requested job of a schedule."""
+
+    at: datetime
+    job_id: str
+    is_manual: bool
+    status: str | None
+    """The status of the job; None if there is none."""
+
+    @classmethod
+    def of(cls, fire: PastFire) -> FiredJob:
+        """Return a fire time as it is written."""
+        return cls(fire.at, fire.job_id, fire.is_manual, fire.status)
+
 
 SCHEDULE_KEYS: Final = (
     "schedule_id", "owner", "task", "described", "next_fire_at", "last_fire_at", "last_job_id", "paused_at",
@@ -22,6 +55,7 @@ SCHEDULE_KEYS: Final = (
 )  # fmt: skip
 SCHEDULE: Final = Shape(
     "schedule",
+    Schedule,
     "schedule_id",
     (
         Column("schedule_id", "ID", is_id=True),
@@ -33,9 +67,11 @@ SCHEDULE: Final = Shape(
         Column("last_fire_at", "LAST", is_wide=True),
         Column("note", "NOTE", is_wide=True),
     ),
+    keys=SCHEDULE_KEYS,
 )
 ACTION: Final = Shape(
     "action",
+    Action,
     "subject",
     (Column("subject", "SUBJECT"), Column("result", "RESULT"), Column("job_id", "JOB", is_wide=True)),
 )
@@ -64,20 +100,6 @@ async def find_schedule(scheduler: Scheduler, schedule_id: str) -> Schedule:
     if schedule is None:
         raise CommandError(ExitCode.NOT_FOUND, await _unknown(scheduler, schedule_id))
     return schedule
-
-
-def schedule_row(schedule: Schedule) -> dict[str, Any]:
-    """Return the keys and values of a schedule."""
-    return {"v": SHAPE_VERSION} | {key: getattr(schedule, key) for key in SCHEDULE_KEYS}
-
-
-def write_actions(command: Command, result: str, done: Iterable[tuple[str, str | None]]) -> None:
-    """Write what was done to schedules: a row for each id, with the job that it got."""
-    rows = [
-        {"v": SHAPE_VERSION, "subject": subject, "result": result, "job_id": job_id}
-        for subject, job_id in done
-    ]
-    command.output.write_list(ACTION, rows)
 
 
 async def _unknown(scheduler: Scheduler, schedule_id: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler import Schedule
@@ -19,10 +21,49 @@ from pg_scheduler.inspect.schedule_history import (
 from pg_scheduler.triggers.zones import parse_timezone
 
 from .commands import Command
-from .output import Column, Shape
-from .schedule_rows import SCHEDULE_KEYS, ScheduleId, find_schedule, schedule_row
+from .output import Column, Shape, extended
+from .schedule_rows import SCHEDULE, SCHEDULE_KEYS, FiredJob, ScheduleId, find_schedule
 
-KEYS: Final = (*SCHEDULE_KEYS, "timezone")
+
+@dataclass(frozen=True, slots=True)
+class ChangedKey:
+    """A part of a schedule that was changed."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChange:
+    """A change of a schedule."""
+
+    at: datetime
+    actor: str
+    via: str
+    action: str
+    changes: Sequence[ChangedKey]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSchedule(Schedule):
+    """A schedule, what it did lately and how it was changed."""
+
+    timezone: str
+    """Of the trigger; UTC if it has several or none."""
+    results: Sequence[FiredJob]
+    """The last fire times and requested jobs."""
+    changes: Sequence[ScheduleChange]
+    """The last changes."""
+
+
+SHOWN_SCHEDULE: Final = Shape(
+    "shown_schedule",
+    ShownSchedule,
+    "schedule_id",
+    (),
+    keys=(*SCHEDULE_KEYS, "timezone", "results", "changes"),
+)
 
 
 async def show(command: Command, schedule_id: ScheduleId) -> None:
@@ -32,28 +73,31 @@ async def show(command: Command, schedule_id: ScheduleId) -> None:
         inspector = Inspector(scheduler)
         records = (await inspector.audit(subject=schedule_id, limit=RECORDS)).items
         results = await with_statuses(inspector, await _past_fires(command, schedule, records))
-    row = schedule_row(schedule) | {"timezone": zone_of(schedule)}
+    timezone = zone_of(schedule)
     output = command.output
     if not output.is_table:
-        shown = row | {"results": [_result(each) for each in results], "changes": list(map(_change, records))}
-        output.write_one(_shape(KEYS), shown)
+        shown = extended(
+            ShownSchedule,
+            schedule,
+            timezone=timezone,
+            results=[FiredJob.of(each) for each in results],
+            changes=[_change(each) for each in records],
+        )
+        output.write_one(SHOWN_SCHEDULE, shown)
         return
-    zone = parse_timezone(row["timezone"])
+    row = SCHEDULE.row(schedule) | {"timezone": timezone}
+    zone = parse_timezone(timezone)
     fire_times = {"next": schedule.next_fire_at, "last": schedule.last_fire_at}
     for name, at in fire_times.items():
         if at is not None:
             row[f"{name} fire time there"] = f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
-    output.write_one(_shape(key for key in row if key != "v"), row)
+    output.write_one(replace(SCHEDULE, columns=[Column(key, key) for key in row if key != "v"]), row)
     for title, lines in (
         ("last results", [_result_line(command, each) for each in results]),
         ("changes", [line for each in records for line in _change_lines(command, each)]),
     ):
         if lines:
             output.write_paragraph("\n".join([f"\n{title}:", *lines]))
-
-
-def _shape(keys: Iterable[str]) -> Shape:
-    return Shape("schedule", "schedule_id", [Column(key, key) for key in keys])
 
 
 async def _past_fires(
@@ -66,19 +110,9 @@ async def _past_fires(
         return []
 
 
-def _result(fire: PastFire) -> dict[str, Any]:
-    return {"at": fire.at, "job_id": fire.job_id, "is_manual": fire.is_manual, "status": fire.status}
-
-
-def _change(record: AuditRecord) -> dict[str, Any]:
-    changes = [{"key": key, "before": before, "after": after} for key, before, after in differences(record)]
-    return {
-        "at": record.at,
-        "actor": record.actor,
-        "via": record.via,
-        "action": record.action,
-        "changes": changes,
-    }
+def _change(record: AuditRecord) -> ScheduleChange:
+    changes = [ChangedKey(*each) for each in differences(record)]
+    return ScheduleChange(record.at, record.actor, record.via, record.action, changes)
 
 
 def _result_line(command: Command, fire: PastFire) -> str:

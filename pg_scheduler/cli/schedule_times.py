@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Final
@@ -20,15 +21,29 @@ from pg_scheduler.triggers.base import is_fixed_delay
 from .commands import Command
 from .complete import complete_schedules
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .schedule_options import TriggerOptions
-from .schedule_rows import ScheduleId, get_schedule, write_actions
+from .schedule_rows import ACTION, Action, ScheduleId, get_schedule
 from .times import read_since
 from .values import read_rate
 
+
+@dataclass(frozen=True, slots=True)
+class FireTime:
+    """A fire time of a schedule or a trigger."""
+
+    schedule_id: str | None
+    fire_time: datetime
+    note: str | None
+    """The clock change that concerns it."""
+
+
 FIRE_TIME: Final = Shape(
-    "fire_time", "fire_time", (Column("fire_time", "FIRE TIME"), Column("note", "CLOCK CHANGE", is_long=True))
+    "fire_time",
+    FireTime,
+    "fire_time",
+    (Column("fire_time", "FIRE TIME"), Column("note", "CLOCK CHANGE", is_long=True)),
 )
 
 MOMENT: Final = timedelta(microseconds=1)
@@ -102,7 +117,7 @@ async def backfill(
                     if per_s is not None and done < len(fires):
                         await asyncio.sleep(len(batch) / per_s)
     finally:  # also what an interrupted command has done
-        write_actions(command, "backfilled", [(schedule_id, job_id) for job_id in job_ids])
+        command.output.write_list(ACTION, [Action(schedule_id, "backfilled", each) for each in job_ids])
         command.output.say(f"{counted(len(job_ids), 'job')} enqueued for {counted(done, 'fire time')}")
         if done < len(fires):
             command.output.say(f"continue with --from {fires[done].isoformat()}")
@@ -161,15 +176,5 @@ async def _write_fires(
         return fires, mark_fires(trigger, anchor, fires)
 
     fires, notes = await search_one(trigger, find)
-    command.output.write_list(
-        FIRE_TIME,
-        [
-            {
-                "v": SHAPE_VERSION,
-                "schedule_id": schedule_id,
-                "fire_time": fire.astimezone(UTC),
-                "note": notes.get(fire),
-            }
-            for fire in fires
-        ],
-    )
+    rows = [FireTime(schedule_id, fire.astimezone(UTC), notes.get(fire)) for fire in fires]
+    command.output.write_list(FIRE_TIME, rows)

@@ -8,7 +8,7 @@ import typer
 
 from . import schedule_calendar, schedule_control, schedule_edit, schedule_show, schedule_times
 from .commands import Command, add_command
-from .schedule_rows import SCHEDULE, schedule_row
+from .schedule_rows import SCHEDULE
 
 
 def add_to(app: typer.Typer) -> None:
@@ -36,6 +36,6 @@ async def list_schedules(
     """Print a page of schedules, by id."""
     async with command.scheduler() as scheduler:
         page = await scheduler.schedules.list(limit=limit, after=after)
-    command.output.write_list(SCHEDULE, [schedule_row(schedule) for schedule in page], next=page.next)
+    command.output.write_list(SCHEDULE, page, next=page.next)
     if page.next is not None:
         command.output.say(f"continue with --after '{page.next}'")

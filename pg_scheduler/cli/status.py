@@ -5,46 +5,93 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.inspect import Inspector, Severity, Statistics, StatisticsRow, Status, read_status
-from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
+from pg_scheduler.inspect import (
+    Inspector,
+    Severity,
+    Statistics,
+    StatisticsRow,
+    Status,
+    StatusArea,
+    read_status,
+)
+from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures, JobOutcome
 
 from .commands import CLEAR, Command, Watch, add_command
 from .errors import ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
 from .times import read_duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameFigures:
+    """What workers counted and measured of a name."""
+
+    name: str
+    scheduled: int
+    started: int
+    completed: int
+    failed: int
+    retried: int
+    cancelled: int
+    skipped: int
+    released: int
+    snoozed: int
+    expired: int
+    lost: int
+    run_p50_s: float | None
+    run_p95_s: float | None
+    late_p50_s: float | None
+    late_p95_s: float | None
+    trend: str
+    """Started attempts as bars, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeFigures:
+    """How many attempts or jobs ended in a way."""
+
+    outcome: JobOutcome
+    jobs: int
+    trend: str
+    """Numbers as bars, oldest first."""
+
 
 AREA: Final = Shape(
     "area",
+    StatusArea,
     "area",
     (Column("area", "AREA"), Column("severity", "STATE"), Column("text", "FIGURES")),
 )
 FIGURES: Final = Shape(
     "figures",
+    NameFigures,
     "name",
     (
         Column("name", "NAME"),
-        Column("started", "STARTED", is_number=True),
-        Column("completed", "COMPLETED", is_number=True),
-        Column("failed", "FAILED", is_number=True),
-        Column("retried", "RETRIED", is_number=True, is_wide=True),
-        Column("run_p50_s", "RUN P50 (S)", is_number=True, is_wide=True),
-        Column("run_p95_s", "RUN P95 (S)", is_number=True),
-        Column("late_p95_s", "LATE P95 (S)", is_number=True, is_wide=True),
+        Column("started", "STARTED"),
+        Column("completed", "COMPLETED"),
+        Column("failed", "FAILED"),
+        Column("retried", "RETRIED", is_wide=True),
+        Column("run_p50_s", "RUN P50 (S)", is_wide=True),
+        Column("run_p95_s", "RUN P95 (S)"),
+        Column("late_p95_s", "LATE P95 (S)", is_wide=True),
         Column("trend", "TREND", is_long=True),
     ),
 )
 OUTCOME: Final = Shape(
     "outcome",
+    OutcomeFigures,
     "outcome",
     (
         Column("outcome", "OUTCOME"),
-        Column("jobs", "JOBS", is_number=True),
+        Column("jobs", "JOBS"),
         Column("trend", "TREND", is_long=True),
     ),
 )
@@ -100,10 +147,11 @@ async def stats(
             found = await inspector.statistics(period, names=name)
     if by == "name":
         rows = [_figures_row(found, each, figures) for each, figures in found.by_name().items()]
+        command.output.write_list(FIGURES, rows, uncounted=found.uncounted)
     else:
         numbers = enumerate(found.total().ended)
-        rows = [_outcome_row(found, place, number) for place, number in numbers if number]
-    command.output.write_list(FIGURES if by == "name" else OUTCOME, rows, uncounted=found.uncounted)
+        outcomes = [_outcome_row(found, place, number) for place, number in numbers if number]
+        command.output.write_list(OUTCOME, outcomes, uncounted=found.uncounted)
     more = "" if found.is_complete else "; the oldest figures are left out"
     command.output.say(f"from {command.output.when(found.since)} to {command.output.when(found.until)}{more}")
     if found.uncounted is not None:
@@ -137,10 +185,6 @@ async def _read(command: Command, inspector: Inspector, *, is_watching: bool) ->
 
 def _write(command: Command, found: Status, *, is_watching: bool) -> None:
     output = command.output
-    rows = [
-        {"v": SHAPE_VERSION, "area": each.area, "severity": each.severity.value, "text": each.text}
-        for each in found.areas
-    ]
     if output.is_table:
         if is_watching:
             output.write_text(CLEAR if sys.stdout.isatty() else "\n")
@@ -148,35 +192,34 @@ def _write(command: Command, found: Status, *, is_watching: bool) -> None:
         for sentence in found.sentences:
             output.write_line(sentence)
         output.write_line("")
-    output.write_list(AREA, rows, severity=found.severity.value, sentences=found.sentences)
+    output.write_list(AREA, found.areas, severity=found.severity, sentences=found.sentences)
     if not output.is_table:
         for sentence in found.sentences:
             output.say(sentence)
 
 
-def _figures_row(found: Statistics, name: str, figures: JobFigures) -> dict[str, Any]:
+def _figures_row(found: Statistics, name: str, figures: JobFigures) -> NameFigures:
     ended = dict(zip(OUTCOMES, figures.ended, strict=True))
 
     def started(row: StatisticsRow) -> int:
         return row.figures.started if row.job_name == name else 0
 
-    return {
-        "v": SHAPE_VERSION,
-        "name": name,
-        "scheduled": figures.scheduled,
-        "started": figures.started,
+    return NameFigures(
+        name=name,
+        scheduled=figures.scheduled,
+        started=figures.started,
+        run_p50_s=seconds(figures.durations.quantile(0.5)),
+        run_p95_s=seconds(figures.durations.quantile(0.95)),
+        late_p50_s=seconds(figures.lateness.quantile(0.5)),
+        late_p95_s=seconds(figures.lateness.quantile(0.95)),
+        trend=_trend(found, started),
         **ended,
-        "run_p50_s": seconds(figures.durations.quantile(0.5)),
-        "run_p95_s": seconds(figures.durations.quantile(0.95)),
-        "late_p50_s": seconds(figures.lateness.quantile(0.5)),
-        "late_p95_s": seconds(figures.lateness.quantile(0.95)),
-        "trend": _trend(found, started),
-    }
+    )
 
 
-def _outcome_row(found: Statistics, place: int, jobs: int) -> dict[str, Any]:
+def _outcome_row(found: Statistics, place: int, jobs: int) -> OutcomeFigures:
     trend = _trend(found, lambda row: row.figures.ended[place])
-    return {"v": SHAPE_VERSION, "outcome": OUTCOMES[place], "jobs": jobs, "trend": trend}
+    return OutcomeFigures(OUTCOMES[place], jobs, trend)
 
 
 def seconds(value: float | None) -> float | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -22,28 +22,65 @@ from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 from .commands import Command, add_command
 from .complete import TaskName
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape, extended
 from .status import seconds
 from .times import read_time
 from .worker.options import WorkerOptions
 from .worker.process import open_scheduler
-from .worker.registered import REGISTERED, registered_rows
+from .worker.registered import REGISTERED, registered_tasks
 from .worker.target import load_targets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTask(TaskState):
+    """A name that workers claim, that has due or running jobs, or that is paused."""
+
+    started: int
+    """Attempts of the last hour."""
+    failed: int
+    """Those of them that failed or were retried."""
+    failure_rate: float | None
+    """Failed, of those that completed or failed; 0 to 1."""
+    run_p50_s: float | None
+    run_p95_s: float | None
+    limits: Sequence[str]
+    """The limits that live workers declare for it."""
+    hosts: Sequence[str]
+    """Of the live workers that claim it."""
+    releases: Sequence[str]
+    """Of these workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskChange:
+    """What a command did to a task."""
+
+    name: str
+    result: Literal["paused", "resumed", "unchanged"]
+    due: int
+    paused_until: datetime | None
+    note: str | None
+    would_expire: int | None
+    """Waiting jobs that expire during the pause, by their misfire grace time; None for resumed."""
+    would_expire_is_capped: bool | None
+    """Whether counting them stopped at a bound, so that there may be more."""
+
 
 TASK: Final = Shape(
     "task",
+    ListedTask,
     "name",
     (
         Column("name", "NAME"),
-        Column("due", "DUE", is_number=True),
-        Column("running", "RUNNING", is_number=True),
+        Column("due", "DUE"),
+        Column("running", "RUNNING"),
         Column("oldest_due_at", "OLDEST DUE"),
-        Column("workers", "WORKERS", is_number=True),
-        Column("started", "STARTED", is_number=True, is_wide=True),
-        Column("failed", "FAILED", is_number=True, is_wide=True),
-        Column("failure_rate", "FAILURE RATE", is_number=True, is_wide=True),
-        Column("run_p50_s", "RUN P50 (S)", is_number=True, is_wide=True),
-        Column("run_p95_s", "RUN P95 (S)", is_number=True, is_wide=True),
+        Column("workers", "WORKERS"),
+        Column("started", "STARTED", is_wide=True),
+        Column("failed", "FAILED", is_wide=True),
+        Column("failure_rate", "FAILURE RATE", is_wide=True),
+        Column("run_p50_s", "RUN P50 (S)", is_wide=True),
+        Column("run_p95_s", "RUN P95 (S)", is_wide=True),
         Column("limits", "LIMITS", is_wide=True),
         Column("hosts", "HOSTS", is_wide=True),
         Column("releases", "RELEASES", is_wide=True),
@@ -55,12 +92,13 @@ TASK: Final = Shape(
 )
 TASK_CHANGE: Final = Shape(
     "task_change",
+    TaskChange,
     "name",
     (
         Column("name", "NAME"),
         Column("result", "RESULT"),
-        Column("due", "DUE", is_number=True),
-        Column("would_expire", "WOULD EXPIRE", is_number=True),
+        Column("due", "DUE"),
+        Column("would_expire", "WOULD EXPIRE"),
         Column("paused_until", "UNTIL"),
         Column("note", "NOTE"),
     ),
@@ -97,7 +135,7 @@ async def list_tasks(
     """
     if target:
         async with open_scheduler(command, load_targets(target), WorkerOptions()) as scheduler:
-            command.output.write_list(REGISTERED, await registered_rows(scheduler))
+            command.output.write_list(REGISTERED, await registered_tasks(scheduler))
         return
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
@@ -106,7 +144,7 @@ async def list_tasks(
         workers = [worker for worker in await inspector.workers() if worker.is_alive]
     figures, limits = statistics.by_name(), limits_of(workers)
     rows = [
-        _row(task, figures.get(task.name, JobFigures())) | _registered(task.name, workers, limits)
+        _row(task, figures.get(task.name, JobFigures()), workers, limits)
         for task in found.items
         if task.paused_at is not None or not paused
     ]
@@ -149,8 +187,15 @@ async def pause(
     elif state.due:
         command.output.say(f"held back: {counted(state.due, 'due job')}")
     command.output.say(remove_secrets(expiry, command.settings.secrets))
-    result = "paused" if changed else "unchanged"
-    _write(command, name, result, state, until=ends_at, note=note, expiring=expiring)
+    _write(
+        command,
+        name,
+        "paused" if changed else "unchanged",
+        state,
+        until=ends_at,
+        note=note,
+        expiring=expiring,
+    )
 
 
 async def resume(command: Command, name: TaskName) -> None:
@@ -173,51 +218,47 @@ def _task_of(name: str, workers: Sequence[Worker]) -> str:
     return next((str(each[name]) for each in reported if isinstance(each, dict) and name in each), name)
 
 
-def _row(task: TaskState, figures: JobFigures) -> dict[str, Any]:
+def _row(
+    task: TaskState,
+    figures: JobFigures,
+    workers: Sequence[Worker],
+    limits: Mapping[DeclaredLimit, Collection[str]],
+) -> ListedTask:
     ended = dict(zip(OUTCOMES, figures.ended, strict=True))
     failed = ended["failed"] + ended["retried"]
     done = failed + ended["completed"]
-    return {
-        "v": SHAPE_VERSION,
-        **asdict(task),
-        "started": figures.started,
-        "failed": failed,
-        "failure_rate": round(failed / done, 3) if done else None,
-        "run_p50_s": seconds(figures.durations.quantile(0.5)),
-        "run_p95_s": seconds(figures.durations.quantile(0.95)),
-    }
-
-
-def _registered(
-    name: str, workers: Sequence[Worker], limits: Mapping[DeclaredLimit, Collection[str]]
-) -> dict[str, Any]:
-    """Return the limits of a task, and the hosts and releases of the live workers that claim it."""
-    claiming = [worker for worker in workers if name in (worker.names or ())]
-    return {
-        "limits": sorted({limit.name for limit, tasks in limits.items() if name in tasks}),
-        "hosts": sorted({worker.hostname for worker in claiming}),
-        "releases": sorted({worker.version for worker in claiming}),
-    }
+    claiming = [worker for worker in workers if task.name in (worker.names or ())]
+    return extended(
+        ListedTask,
+        task,
+        started=figures.started,
+        failed=failed,
+        failure_rate=round(failed / done, 3) if done else None,
+        run_p50_s=seconds(figures.durations.quantile(0.5)),
+        run_p95_s=seconds(figures.durations.quantile(0.95)),
+        limits=sorted({limit.name for limit, tasks in limits.items() if task.name in tasks}),
+        hosts=sorted({worker.hostname for worker in claiming}),
+        releases=sorted({worker.version for worker in claiming}),
+    )
 
 
 def _write(
     command: Command,
     name: str,
-    result: str,
+    result: Literal["paused", "resumed", "unchanged"],
     state: TaskState | None,
     *,
     until: datetime | None = None,
     note: str | None = None,
     expiring: ExpiringJobs | None = None,
 ) -> None:
-    row = {
-        "v": SHAPE_VERSION,
-        "name": name,
-        "result": result,
-        "due": 0 if state is None else state.due,
-        "paused_until": until,
-        "note": note,
-        "would_expire": None if expiring is None else expiring.jobs,
-        "would_expire_is_capped": None if expiring is None else expiring.is_capped,
-    }
-    command.output.write_list(TASK_CHANGE, [row])
+    change = TaskChange(
+        name=name,
+        result=result,
+        due=0 if state is None else state.due,
+        paused_until=until,
+        note=note,
+        would_expire=None if expiring is None else expiring.jobs,
+        would_expire_is_capped=None if expiring is None else expiring.is_capped,
+    )
+    command.output.write_list(TASK_CHANGE, [change])

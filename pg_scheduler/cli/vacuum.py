@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Annotated, Final
 
 import typer
@@ -18,24 +20,50 @@ from pg_scheduler.worker.maintenance.vacuum import VacuumStep
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, Style, read_style
 from .worker.inside import configure, vacuum_of
 
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What the retention of a status deletes."""
+
+    status: JobStatus
+    policy: str
+    jobs: int | None
+    """Deleted jobs, or those that would be; None if that is not counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedJobs:
+    """What was deleted on a day, in UTC."""
+
+    day: date
+    completed: int
+    failed: int
+    cancelled: int
+    expired: int
+    last_run: datetime | None
+    worker_id: str | None
+
+
 RETENTION: Final = Shape(
     "retention",
+    Retention,
     "status",
-    (Column("status", "STATUS"), Column("policy", "RETENTION"), Column("jobs", "JOBS", is_number=True)),
+    (Column("status", "STATUS"), Column("policy", "RETENTION"), Column("jobs", "JOBS")),
 )
 VACUUM_DAY: Final = Shape(
     "vacuum_day",
+    DeletedJobs,
     "day",
     (
         Column("day", "DAY"),
-        Column("completed", "COMPLETED", is_number=True),
-        Column("failed", "FAILED", is_number=True),
-        Column("cancelled", "CANCELLED", is_number=True),
-        Column("expired", "EXPIRED", is_number=True),
+        Column("completed", "COMPLETED"),
+        Column("failed", "FAILED"),
+        Column("cancelled", "CANCELLED"),
+        Column("expired", "EXPIRED"),
         Column("last_run", "LAST RUN", is_wide=True),
         Column("worker_id", "BY", is_wide=True),
     ),
@@ -118,7 +146,7 @@ def _write_counts(
         policy: VacuumPolicy = getattr(config, status.value)
         is_uncounted = is_dry and policy.trigger is VacuumTrigger.COUNT_BASED
         jobs = None if is_uncounted else counts[status]
-        rows.append({"v": SHAPE_VERSION, "status": status.value, "policy": _described(policy), "jobs": jobs})
+        rows.append(Retention(status, _described(policy), jobs))
     command.output.write_list(RETENTION, rows)
 
 
@@ -137,13 +165,12 @@ def _described(policy: VacuumPolicy) -> str:
 async def _write_stats(command: Command, scheduler: Scheduler, days: int) -> None:
     configure(scheduler, vacuum=VacuumConfig(track_metrics=True))
     rows = [
-        {
-            "v": SHAPE_VERSION,
-            "day": day["stat_date"].isoformat(),
+        DeletedJobs(
+            day=day["stat_date"],
+            last_run=day["last_run"],
+            worker_id=day["worker_id"],
             **{status.value: day[f"deleted_{status.value}"] or 0 for status in STATUSES},
-            "last_run": day["last_run"],
-            "worker_id": day["worker_id"],
-        }
+        )
         for day in await scheduler.get_vacuum_stats(days)
     ]
     command.output.write_list(VACUUM_DAY, rows)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
-from typing import Annotated, Any, Final
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
 
@@ -15,22 +15,43 @@ from pg_scheduler.inspect import Inspector
 from .commands import Command, add_command
 from .complete import complete_workers
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape, extended
 from .times import read_duration
+
+RequestResult: TypeAlias = Literal["draining", "drained", "resumed", "not draining", "not found"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedWorker(Worker):
+    """A worker."""
+
+    loop_lag_s: float | None = None
+    """Seconds for which its event loop kept a callback waiting at the last heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRequest:
+    """What was requested of a worker."""
+
+    worker_id: str
+    result: RequestResult
+    running_jobs: int
+
 
 WORKER: Final = Shape(
     "worker",
+    ListedWorker,
     "worker_id",
     (
         Column("worker_id", "ID", is_id=True),
         Column("is_alive", "ALIVE"),
         Column("state", "STATE"),
-        Column("running_jobs", "RUNNING", is_number=True),
-        Column("max_concurrent_jobs", "SLOTS", is_number=True),
+        Column("running_jobs", "RUNNING"),
+        Column("max_concurrent_jobs", "SLOTS"),
         Column("hostname", "HOST"),
-        Column("pid", "PID", is_number=True),
+        Column("pid", "PID"),
         Column("version", "RELEASE"),
-        Column("loop_lag_s", "LAG (S)", is_number=True),
+        Column("loop_lag_s", "LAG (S)"),
         Column("identity", "IDENTITY", is_wide=True),
         Column("role", "ROLE", is_wide=True),
         Column("started_at", "STARTED", is_wide=True),
@@ -39,11 +60,12 @@ WORKER: Final = Shape(
 )
 REQUEST: Final = Shape(
     "request",
+    WorkerRequest,
     "worker_id",
     (
         Column("worker_id", "ID", is_id=True),
         Column("result", "RESULT"),
-        Column("running_jobs", "RUNNING", is_number=True),
+        Column("running_jobs", "RUNNING"),
     ),
 )
 _DETAILS: Final = (
@@ -90,7 +112,7 @@ async def show(
     if not found:
         raise CommandError(ExitCode.NOT_FOUND, f"worker {worker_id!r} does not exist")
     columns = [Column(key, key) for key in _DETAILS]
-    command.output.write_one(Shape("worker", "worker_id", columns), _row(found[0]))
+    command.output.write_one(replace(WORKER, columns=columns), _row(found[0]))
 
 
 async def drain(
@@ -117,8 +139,8 @@ async def drain(
                 raise CommandError(
                     ExitCode.TIMEOUT, f"jobs still run after {timeout}; the workers still drain"
                 ) from None
-        results = dict.fromkeys(found, "drained" if wait else "draining")
-        return _write(command, asked, results, await inspector.workers())
+        result: RequestResult = "drained" if wait else "draining"
+        return _write(command, asked, dict.fromkeys(found, result), await inspector.workers())
 
 
 async def resume(command: Command, worker_ids: WorkerIds = None, every: All = False) -> ExitCode:
@@ -132,7 +154,9 @@ async def resume(command: Command, worker_ids: WorkerIds = None, every: All = Fa
         }
         asked = await _asked(inspector, worker_ids, every=every)
         found = await inspector.resume_workers(asked)
-        results = {each: "resumed" if each in draining else "not draining" for each in found}
+        results: dict[str, RequestResult] = {
+            each: "resumed" if each in draining else "not draining" for each in found
+        }
         code = _write(command, asked, results, await inspector.workers())
     is_refused = code is ExitCode.DONE and not every and "not draining" in results.values()
     return ExitCode.REFUSED if is_refused else code
@@ -158,29 +182,17 @@ async def _wait_until_idle(inspector: Inspector, worker_ids: Collection[str]) ->
 
 
 def _write(
-    command: Command, asked: Sequence[str], results: Mapping[str, str], workers: Sequence[Worker]
+    command: Command, asked: Sequence[str], results: Mapping[str, RequestResult], workers: Sequence[Worker]
 ) -> ExitCode:
     """Write what became of the requests; the results are those of the workers that exist."""
     running = {worker.worker_id: worker.running_jobs for worker in workers}
-    command.output.write_list(
-        REQUEST,
-        [
-            {
-                "v": SHAPE_VERSION,
-                "worker_id": each,
-                "result": results.get(each, "not found"),
-                "running_jobs": running.get(each, 0),
-            }
-            for each in asked
-        ],
-    )
+    requests = [WorkerRequest(each, results.get(each, "not found"), running.get(each, 0)) for each in asked]
+    command.output.write_list(REQUEST, requests)
     return ExitCode.DONE if results.keys() >= set(asked) else ExitCode.NOT_FOUND
 
 
-def _row(worker: Worker) -> dict[str, Any]:
+def _row(worker: Worker) -> ListedWorker:
     lag_s = worker.health.get("loop_lag_s")
-    return {
-        "v": SHAPE_VERSION,
-        **asdict(worker),
-        "loop_lag_s": lag_s if isinstance(lag_s, int | float) else None,  # reports can be written by hand
-    }
+    if not isinstance(lag_s, int | float):  # reports can be written by hand
+        lag_s = None
+    return extended(ListedWorker, worker, loop_lag_s=lag_s)

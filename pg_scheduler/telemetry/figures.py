@@ -6,19 +6,12 @@ The buckets are the same everywhere, so histograms of different processes and ti
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-OUTCOMES: Final = (
-    "completed",
-    "failed",
-    "retried",
-    "cancelled",
-    "skipped",
-    "released",
-    "snoozed",
-    "expired",
-    "lost",
-)
+JobOutcome: TypeAlias = Literal[
+    "completed", "failed", "retried", "cancelled", "skipped", "released", "snoozed", "expired", "lost"
+]
+OUTCOMES: Final[tuple[JobOutcome, ...]] = get_args(JobOutcome)
 """How attempts end, and jobs that end without one; in the order of ``JobFigures.ended``."""
 
 BOUNDS: Final = (

@@ -268,7 +268,7 @@ class _Job:
         )
 
 
-_PLACES: Final = {outcome: place for place, outcome in enumerate(OUTCOMES)}
+_PLACES: Final[Mapping[str, int]] = {outcome: place for place, outcome in enumerate(OUTCOMES)}
 
 
 def _utc_now() -> datetime:

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from pg_scheduler.cli.main import run
 from pg_scheduler.cli.settings import VARIABLES
+from pg_scheduler.cli.shapes import SHAPES, shape_schema
 from tests.cli import worker_jobs  # noqa: F401 - what a test imports first is registered for that test only
 
 
@@ -43,7 +43,7 @@ Run = Callable[..., Ran]
 
 
 def schema(name: str) -> Any:
-    return json.loads((files("pg_scheduler.cli") / "schema" / f"{name}.json").read_text(encoding="utf-8"))
+    return shape_schema(SHAPES[name])
 
 
 @pytest.fixture(autouse=True)

@@ -40,7 +40,8 @@ def test_findings_are_objects_with_a_runbook_entry(on: Callable[..., Ran]) -> No
     assert finding["runbook"] == "operations/runbook.md#index-missing"
     assert ran.err == "1 warning; 2 checks made\n"
     document = json.loads(on("doctor", *ONLY, "-o", "json").out)
-    jsonschema.validate(document, schema("diagnosis"))
+    jsonschema.validate(document, schema("list"))
+    jsonschema.validate(document["items"][0], schema("finding"))
     assert (document["severity"], document["made"]) == ("warning", ["INDEX-MISSING", "HOT-LOST"])
 
 
@@ -64,7 +65,7 @@ def test_table_of_findings_fits_the_width(
 
 def test_all_checks_are_made(on: Callable[..., Ran]) -> None:
     document = json.loads(on("doctor", "-o", "json").out)
-    jsonschema.validate(document, schema("diagnosis"))
+    jsonschema.validate(document, schema("list"))
     unmade = {each["code"] for each in document["not_made"]}
     assert sorted([*document["made"], *unmade]) == sorted(FindingCode)
 

@@ -155,10 +155,10 @@ def test_invalid_search_is_a_usage_error(
 
 def test_show_prints_the_row_and_can_omit_the_arguments(on: Callable[..., Ran]) -> None:
     document = json.loads(on("jobs", "show", "mail:0").out)
-    jsonschema.validate(document, schema("job"))
+    jsonschema.validate(document, schema("shown_job"))
     assert (document["kwargs"], document["metadata"]) == ({"to": "user-0"}, {"tenant": 1})
     bare = on("jobs", "show", "mail:0", "--no-arguments")
-    jsonschema.validate(json.loads(bare.out), schema("job"))
+    jsonschema.validate(json.loads(bare.out), schema("shown_job"))
     assert "user-0" not in bare.out
     table = on("jobs", "show", "mail:0", "-o", "table")
     assert "2099-01-02 03:04:05+00:00" in table.out
@@ -204,7 +204,7 @@ def test_show_has_the_result_that_no_arguments_hides(on: Callable[..., Ran], dsn
     assert json.loads(on("jobs", "show", "mail:0").out)["result"] is None
     run_on(dsn, finish)
     shown = json.loads(on("jobs", "show", "mail:0").out)
-    jsonschema.validate(shown, schema("job"))
+    jsonschema.validate(shown, schema("shown_job"))
     jsonschema.validate(shown["result"], schema("result"))
     assert shown["result"]["value"] == {"sent": 42}
     assert re.search(r'^result +{"sent": 42}$', on("jobs", "show", "mail:0", "-o", "table").out, re.MULTILINE)
@@ -225,13 +225,13 @@ def test_show_has_the_jobs_that_it_waits_for_and_those_of_its_schedule(
 
     run_on(dsn, fill)
     child = json.loads(on("jobs", "show", "child").out)
-    jsonschema.validate(child, schema("job"))
+    jsonschema.validate(child, schema("shown_job"))
     pending = [{"job_id": f"mail:{number}", "status": "pending"} for number in range(2)]
     assert child["parents"] == pending
     assert "mail:0 (pending), mail:1 (pending)" in on("jobs", "show", "child", "-o", "table").out
     first, second = (on("schedules", "trigger", "hourly").checked("action")[0]["job_id"] for _ in range(2))
     shown = json.loads(on("jobs", "show", second).out)
-    jsonschema.validate(shown, schema("job"))
+    jsonschema.validate(shown, schema("shown_job"))
     assert [(each["job_id"], each["is_manual"]) for each in shown["schedule_jobs"]] == [(first, True)]
     table = on("jobs", "show", second, "-o", "table").out
     assert f"pending    {first}\n" in table.partition("other jobs of the schedule:\n")[2]

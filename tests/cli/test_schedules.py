@@ -48,7 +48,7 @@ def test_schedules_are_listed_by_page_and_shown(on: Callable[..., Ran]) -> None:
     assert [
         line["schedule_id"] for line in on("schedules", "list", "--after", "daily").checked("schedule")
     ] == ["report"]
-    jsonschema.validate(json.loads(on("schedules", "show", "report").out), schema("schedule"))
+    jsonschema.validate(json.loads(on("schedules", "show", "report").out), schema("shown_schedule"))
     assert "2099-01-01 02:30:00+00:00" in on("schedules", "list", "-o", "table").out
     assert on("schedules", "list", "-o", "table").out.splitlines()[1].split()[1] == "reports.send"
 
@@ -75,7 +75,7 @@ def test_show_has_the_last_results_and_changes(on: Callable[..., Ran]) -> None:
     on("schedules", "update", "daily", "--cron", "30 8 * * *", "--tz", "Europe/Berlin")
     (action,) = on("schedules", "trigger", "daily").checked("action")
     shown = json.loads(on("schedules", "show", "daily").out)
-    jsonschema.validate(shown, schema("schedule"))
+    jsonschema.validate(shown, schema("shown_schedule"))
     assert shown["timezone"] == "Europe/Berlin"
     (result,) = shown["results"]
     assert (result["job_id"], result["is_manual"], result["status"]) == (action["job_id"], True, "pending")

@@ -20,7 +20,7 @@ from .inside import verify_tables
 from .logs import configure_logging
 from .options import WorkerOptions, read_names
 from .process import NOTHING_REGISTERED, open_scheduler, probes, run_worker
-from .registered import REGISTERED, registered_rows
+from .registered import REGISTERED, registered_tasks
 from .reload import load_or_wait
 from .stop import StopRequest, handle_signals
 from .supervisor import Supervisor, program
@@ -117,11 +117,11 @@ async def worker(  # noqa: PLR0917 - Typer passes every option by name
 async def _check(command: Command, source: Source | None, options: WorkerOptions) -> ExitCode:
     async with open_scheduler(command, source, options) as scheduler:
         await verify_tables(scheduler)
-        rows = await registered_rows(scheduler)
-    command.output.write_list(REGISTERED, rows)
-    if not rows:
+        tasks = await registered_tasks(scheduler)
+    command.output.write_list(REGISTERED, tasks)
+    if not tasks:
         raise CommandError(ExitCode.NEGATIVE, NOTHING_REGISTERED)
-    names = [name for row in rows for name in (row["name"], *row["aliases"])]
+    names = [name for task in tasks for name in (task.name, *task.aliases)]
     unmatched = [each for each in options.names if not any(fnmatchcase(name, each) for name in names)]
     if unmatched:
         near = most_similar(unmatched[0], names)
@@ -129,7 +129,7 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
         raise CommandError(
             ExitCode.USAGE, f"--names matches no registered task: {', '.join(unmatched)}{hint}"
         )
-    command.output.say(f"{counted(len(rows), 'registered task')}; the tables can be used")
+    command.output.say(f"{counted(len(tasks), 'registered task')}; the tables can be used")
     return ExitCode.DONE
 
 

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from pg_scheduler import Scheduler
-from pg_scheduler.cli.output import SHAPE_VERSION, Column, Shape
+from pg_scheduler import Scheduler, TaskInfo
+from pg_scheduler.cli.output import Column, Shape
 
 REGISTERED: Final = Shape(
     "registered_task",
+    TaskInfo,
     "name",
     (
         Column("name", "NAME"),
         Column("executor", "EXECUTOR"),
-        Column("timeout", "TIMEOUT", is_number=True),
-        Column("max_retries", "RETRIES", is_number=True),
+        Column("timeout", "TIMEOUT"),
+        Column("max_retries", "RETRIES"),
         Column("aliases", "ALIASES", is_wide=True),
         Column("priority", "PRIORITY", is_wide=True),
-        Column("misfire_grace_time", "MISFIRE GRACE", is_number=True, is_wide=True),
+        Column("misfire_grace_time", "MISFIRE GRACE", is_wide=True),
     ),
+    keys=("name", "aliases", "executor", "timeout", "max_retries", "priority", "misfire_grace_time"),
 )
 
 
-async def registered_rows(scheduler: Scheduler) -> list[dict[str, Any]]:
-    """Return a row for each task with its aliases and defaults."""
-    return [
-        {
-            "v": SHAPE_VERSION,
-            "name": info.name,
-            "aliases": list(info.aliases),
-            "executor": info.executor,
-            "timeout": info.timeout,
-            "max_retries": info.max_retries,
-            "priority": info.priority.value,
-            "misfire_grace_time": info.misfire_grace_time,
-        }
-        for info in await scheduler.tasks.list()
-        if info.is_registered
-    ]
+async def registered_tasks(scheduler: Scheduler) -> list[TaskInfo]:
+    """Return the tasks with their aliases and defaults."""
+    return [info for info in await scheduler.tasks.list() if info.is_registered]

@@ -1,0 +1,107 @@
+"""The JSON schema of a dataclass: the types of its fields, with the docstrings below them as descriptions."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, timedelta
+from enum import Enum
+from itertools import pairwise
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
+
+NUMBERS: Final = frozenset({int, float, timedelta})
+
+_PLAIN: Final[Mapping[Any, Mapping[str, Any]]] = {
+    Any: {},
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    timedelta: {"type": "number"},
+    datetime: {"type": "string", "format": "date-time"},
+    date: {"type": "string", "format": "date"},
+}
+
+
+def object_schema(kind: type, keys: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the schema of an object that has these fields of a dataclass; None for all."""
+    types, texts = field_types(kind), dict(_texts(kind))
+    names = [each.name for each in fields(kind)] if keys is None else list(keys)
+    properties = {
+        name: schema_of(types[name]) | ({"description": texts[name]} if name in texts else {})
+        for name in names
+    }
+    return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """Return the schema of a type that the objects of commands use."""
+    value = without_none(kind)
+    found = dict(_schema(value))
+    if value is kind or value is Any:
+        return found
+    if "enum" in found:
+        return {"enum": [*found["enum"], None]}
+    return found | {"type": [found["type"], "null"]}
+
+
+def field_types(kind: type) -> dict[str, Any]:
+    """Return the types of the fields, also if ``__module__`` is not the module that defines the class."""
+    found: dict[str, Any] = {}
+    for base in _bases(kind):
+        found |= inspect.get_annotations(base, globals=_globals(base), eval_str=True)
+    return found
+
+
+def without_none(kind: Any) -> Any:
+    """Return the type of the values other than None."""
+    if get_origin(kind) not in {Union, UnionType}:
+        return kind
+    (value,) = (each for each in get_args(kind) if each is not NoneType)
+    return value
+
+
+def _schema(kind: Any) -> Mapping[str, Any]:
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if issubclass(origin, Enum):
+        return {"enum": [each.value for each in origin]}
+    if is_dataclass(origin):
+        return object_schema(origin)  # type: ignore[arg-type] # mypy takes it for a value
+    if issubclass(origin, Mapping):
+        return {"type": "object"}
+    items = schema_of(arguments[0])  # of a list, a sequence or a tuple of any length
+    return {"type": "array"} | ({"items": items} if items else {})
+
+
+def _bases(kind: type) -> Iterator[type]:
+    return (each for each in reversed(kind.__mro__) if is_dataclass(each))
+
+
+def _globals(kind: type) -> dict[str, Any]:
+    """Return the names of the module that defines a dataclass."""
+    found: dict[str, Any] = vars(kind)["__init__"].__globals__
+    return found
+
+
+def _texts(kind: type) -> Iterator[tuple[str, str]]:
+    """Yield the fields that have a docstring below them, with it."""
+    for base in _bases(kind):
+        module = ast.parse(inspect.getsource(sys.modules[_globals(base)["__name__"]]))
+        body = next(
+            each.body for each in module.body if isinstance(each, ast.ClassDef) and each.name == base.__name__
+        )
+        for pair in pairwise(body):
+            match pair:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    yield name, " ".join(text.replace("``", "`").replace("None", "null").split())

@@ -1,0 +1,95 @@
+"""``shapes``: the JSON schemas of what commands write, made from the types of their objects."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+
+from .about import CONFIG, VERSION
+from .audit import RECORD
+from .bulk import BULK, CHANGE
+from .commands import Command, add_command
+from .doctor import ADVICE_SHAPE, FINDING
+from .errors import CommandError, ExitCode
+from .health import HEALTH
+from .job_ends import RESULT
+from .job_errors import GROUP
+from .job_rows import JOB
+from .job_show import SHOWN_JOB
+from .jobs import EXPLANATION
+from .limits import LIMIT, LIMIT_KEY
+from .migrate import INDEX, STEP, VERIFIED
+from .output import SHAPE_VERSION, Shape
+from .runs import RUN
+from .schedule_calendar import HOUR_LOAD
+from .schedule_rows import ACTION, SCHEDULE
+from .schedule_show import SHOWN_SCHEDULE
+from .schedule_times import FIRE_TIME
+from .schema import object_schema
+from .status import AREA, FIGURES, OUTCOME
+from .tasks import TASK, TASK_CHANGE
+from .vacuum import RETENTION, VACUUM_DAY
+from .worker.registered import REGISTERED
+from .workers import REQUEST, WORKER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListDocument:
+    """A list of objects as -o json writes it; some commands add further keys."""
+
+    items: Sequence[Mapping[str, Any]]
+    """The objects, each with the shape of its kind."""
+    next: str | None
+    """The --after of the following page; null at the end."""
+    is_capped: bool
+    """Whether counting stopped at a bound, so that there may be more."""
+    summary: str
+    """What was searched, counted and found."""
+
+
+LIST: Final = Shape("list", ListDocument, "items", ())
+SHAPES: Final[Mapping[str, Shape[Any]]] = {
+    each.name: each
+    for each in (
+        ACTION, ADVICE_SHAPE, AREA, BULK, CHANGE, CONFIG, EXPLANATION, FIGURES, FINDING, FIRE_TIME,
+        GROUP, HEALTH, HOUR_LOAD, INDEX, JOB, LIMIT, LIMIT_KEY, LIST, OUTCOME, RECORD, REGISTERED,
+        REQUEST, RESULT, RETENTION, RUN, SCHEDULE, SHOWN_JOB, SHOWN_SCHEDULE, STEP, TASK,
+        TASK_CHANGE, VACUUM_DAY, VERIFIED, VERSION, WORKER,
+    )
+}  # fmt: skip
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "shapes")(shapes)
+
+
+def shapes(
+    command: Command,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Shape to print.")] = None,
+) -> None:
+    """Print the JSON schema of what commands write; without a name, the names of the shapes."""
+    if name is None:
+        command.output.write_text("".join(f"{each}\n" for each in sorted(SHAPES)))
+        return
+    if name not in SHAPES:
+        near = difflib.get_close_matches(name, SHAPES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"shapes: {', '.join(sorted(SHAPES))}"
+        raise CommandError(ExitCode.NOT_FOUND, f"no shape is named {name!r}; {hint}")
+    command.output.write_text(f"{json.dumps(shape_schema(SHAPES[name]), indent=2)}\n")
+
+
+def shape_schema(shape: Shape[Any]) -> dict[str, Any]:
+    """Return the JSON schema of the objects of a shape."""
+    schema = object_schema(shape.kind, shape.keys)
+    schema["properties"] = {"v": {"const": SHAPE_VERSION}} | schema["properties"]
+    schema["required"] = ["v", *schema["required"]]
+    if shape is LIST:  # the other keys are those of some commands only
+        schema |= {"required": ["v", "items"], "additionalProperties": True}
+    title = (shape.kind.__doc__ or "").partition("\n")[0].removesuffix(".")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title} | schema
