@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Final
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from pg_scheduler.inspect import AuditRecord, Inspector
 
 from .commands import Command, add_command
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape
 from .times import read_since
 
@@ -72,9 +71,8 @@ async def audit(
             after=after,
         )
     if not page.items and action is not None and action not in ACTIONS:
-        near = difflib.get_close_matches(action, ACTIONS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"actions: {', '.join(ACTIONS)}"
-        raise CommandError(ExitCode.USAGE, f"unknown action {action!r}; {hint}")
+        hint = hint_at(action, ACTIONS, f"actions: {', '.join(ACTIONS)}")
+        raise CommandError(ExitCode.USAGE, f"unknown action {action!r}{hint}")
     command.output.write_list(RECORD, page.items, next=page.next, summary=page.summary)
     command.output.say(page.summary)
     if page.next is not None:

@@ -6,13 +6,12 @@ in ``[tool.pg-scheduler]``. `pg_scheduler.cli.settings` reads the options that e
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, hint_at
 from .settings import VARIABLES, Setting, read_project
 
 PREFIX: Final = "PG_SCHEDULER"
@@ -125,9 +124,8 @@ def _checked(parameter: Any, value: Any, name: str) -> Any:
 
 
 def _unknown(place: str, key: str, known: Sequence[str]) -> CommandError:
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
-    return CommandError(ExitCode.USAGE, f"{place} has the unknown key {key!r}; {hint}")
+    hint = hint_at(key, known, f"known keys: {', '.join(known)}")
+    return CommandError(ExitCode.USAGE, f"{place} has the unknown key {key!r}{hint}")
 
 
 def _text(value: Any) -> str:

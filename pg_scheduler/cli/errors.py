@@ -1,7 +1,8 @@
-"""Exit codes, and which error leads to which of them."""
+"""Exit codes, which error leads to which of them, and what an error about an unknown word suggests."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -21,6 +22,7 @@ from pg_scheduler.errors import (
     SchemaTooNewError,
 )
 from pg_scheduler.inspect.positions import PositionError
+from pg_scheduler.jobs.naming import most_similar
 
 
 class ExitCode(IntEnum):
@@ -47,6 +49,13 @@ class CommandError(Exception):
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
         self.code: Final = code
+
+
+def hint_at(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return what follows the error about an unknown word: the one that was probably meant, else the text."""
+    near = most_similar(word, list(known))
+    hint = otherwise if near is None else f"did you mean {near}?"
+    return f"; {hint}" if hint else ""
 
 
 _CODES: Final[tuple[tuple[type[Exception], ExitCode], ...]] = (  # the first match counts

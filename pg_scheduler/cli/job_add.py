@@ -10,11 +10,10 @@ import typer
 
 from pg_scheduler import UNSET, ConflictResolution, JobPriority, Worker
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.jobs.naming import most_similar
 
 from .commands import Command
 from .complete import TaskName
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, hint_at
 from .job_rows import JOB, job_row
 from .times import read_duration, read_time
 from .values import read_json
@@ -94,6 +93,4 @@ def warning_about(name: str, workers: Sequence[Worker]) -> str | None:
     names = sorted({each for worker in alive for each in worker.names or ()})
     if name in names:
         return None
-    near = most_similar(name, names)
-    hint = "" if near is None else f"; did you mean {near}?"
-    return f"no live worker claims {name!r}{hint}"
+    return f"no live worker claims {name!r}{hint_at(name, names)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Final
@@ -12,7 +11,7 @@ import typer
 from pg_scheduler import Job, JobProgress
 from pg_scheduler.jobs.metadata import tags_of
 
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape, extended
 
 
@@ -72,9 +71,8 @@ def read_columns(text: str) -> list[Column]:
     found = []
     for name in dict.fromkeys(filter(None, map(str.strip, text.split(",")))):
         if name not in _KEYS:
-            near = difflib.get_close_matches(name, _KEYS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"columns: {', '.join(_KEYS)}"
-            raise CommandError(ExitCode.USAGE, f"unknown column {name!r}; {hint}")
+            hint = hint_at(name, _KEYS, f"columns: {', '.join(_KEYS)}")
+            raise CommandError(ExitCode.USAGE, f"unknown column {name!r}{hint}")
         found.append(known.get(name) or Column(name, name.replace("_", " ").upper()))
     if not found:
         raise CommandError(ExitCode.USAGE, f"--columns names no column; columns: {', '.join(_KEYS)}")

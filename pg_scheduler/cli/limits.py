@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Any, Final
 
 import typer
@@ -11,7 +10,7 @@ from pg_scheduler.inspect import Inspector, LimitKeyList, LimitList, read_limit,
 from pg_scheduler.inspect.limits import LimitKeyState, LimitState
 
 from .commands import Command, add_command
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape
 
 _NUMBERS: Final = (
@@ -63,11 +62,8 @@ async def show(
         found = await read_limit(inspector, name)
         known = {limit.name for limit in (await read_limits(inspector)).items}
     if name not in known and not any(each.waiting or each.running for each in found.items):
-        near = difflib.get_close_matches(name, known, 1)
-        hint = (
-            f"did you mean {near[0]}?" if near else f"declared limits: {', '.join(sorted(known)) or 'none'}"
-        )
-        raise CommandError(ExitCode.NOT_FOUND, f"no live worker declares the limit {name!r}; {hint}")
+        hint = hint_at(name, known, f"declared limits: {', '.join(sorted(known)) or 'none'}")
+        raise CommandError(ExitCode.NOT_FOUND, f"no live worker declares the limit {name!r}{hint}")
     _write(command, LIMIT_KEY, found)
 
 

@@ -14,11 +14,10 @@ import typer
 from pg_scheduler import Schedule, Scheduler
 from pg_scheduler.inspect.search.schedules import parse_schedule_search
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.jobs.naming import most_similar
 
 from .commands import Command, confirm
 from .complete import complete_schedules
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, hint_at
 from .output import Output
 from .schedule_rows import ACTION, LISTED, SCHEDULE, Action, ActionResult, find_schedule
 from .times import read_since
@@ -89,9 +88,8 @@ class Chosen:
         if self.task is None or await scheduler.schedules.list(task=self.task, limit=1):
             return
         tasks = {each.task async for each in _schedules(scheduler)}
-        near = most_similar(self.task, sorted(tasks))
-        hint = LISTED if near is None else f"did you mean {near}?"
-        raise CommandError(ExitCode.NOT_FOUND, f"no schedule of the task {self.task!r}; {hint}")
+        hint = hint_at(self.task, sorted(tasks), LISTED)
+        raise CommandError(ExitCode.NOT_FOUND, f"no schedule of the task {self.task!r}{hint}")
 
 
 async def _schedules(scheduler: Scheduler, **filters: Any) -> AsyncIterator[Schedule]:

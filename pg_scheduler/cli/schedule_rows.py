@@ -10,11 +10,10 @@ import typer
 
 from pg_scheduler import Schedule, Scheduler
 from pg_scheduler.inspect.schedule_history import PastFire
-from pg_scheduler.jobs.naming import most_similar
 
 from .commands import Command
 from .complete import complete_schedules
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape
 
 ActionResult: TypeAlias = Literal[
@@ -108,5 +107,4 @@ async def _unknown(scheduler: Scheduler, schedule_id: str) -> str:
     if ids := ", ".join(each.schedule_id for each in found):
         return f"{message}; schedules of the task {schedule_id!r}: {ids}"
     page = await scheduler.schedules.list(limit=MAX_COMPARED)
-    near = most_similar(schedule_id, [each.schedule_id for each in page])
-    return f"{message}; {LISTED if near is None else f'did you mean {near}?'}"
+    return message + hint_at(schedule_id, [each.schedule_id for each in page], LISTED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from .audit import RECORD
 from .bulk import BULK, CHANGE
 from .commands import Command, add_command
 from .doctor import ADVICE_SHAPE, FINDING
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, hint_at
 from .health import HEALTH
 from .job_ends import RESULT
 from .job_errors import GROUP
@@ -78,9 +77,8 @@ def shapes(
         command.output.write_text("".join(f"{each}\n" for each in sorted(SHAPES)))
         return
     if name not in SHAPES:
-        near = difflib.get_close_matches(name, SHAPES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"shapes: {', '.join(sorted(SHAPES))}"
-        raise CommandError(ExitCode.NOT_FOUND, f"no shape is named {name!r}; {hint}")
+        hint = hint_at(name, SHAPES, f"shapes: {', '.join(sorted(SHAPES))}")
+        raise CommandError(ExitCode.NOT_FOUND, f"no shape is named {name!r}{hint}")
     command.output.write_text(f"{json.dumps(shape_schema(SHAPES[name]), indent=2)}\n")
 
 

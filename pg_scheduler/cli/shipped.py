@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib.resources import files
 from typing import Annotated
 
 import typer
 
 from .commands import Command, add_command
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, hint_at
 
 OPS = files("pg_scheduler") / "ops"
 
@@ -36,7 +35,6 @@ def grafana(
         command.output.write_text("".join(f"{each}\n" for each in names))
         return
     if name not in names:
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"dashboards: {', '.join(names)}"
-        raise CommandError(ExitCode.NOT_FOUND, f"no dashboard is named {name!r}; {hint}")
+        hint = hint_at(name, names, f"dashboards: {', '.join(names)}")
+        raise CommandError(ExitCode.NOT_FOUND, f"no dashboard is named {name!r}{hint}")
     command.output.write_text((folder / f"{name}.json").read_text(encoding="utf-8"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +20,7 @@ from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 
 from .commands import Command, add_command
 from .complete import TaskName
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape, extended
 from .status import seconds
 from .times import read_time
@@ -181,8 +180,7 @@ async def pause(
             expiry = f"jobs that would expire during the pause were not counted: {error}"
     state = _find(states, name) or _find(states, _task_of(name, workers))
     if state is None:
-        near = difflib.get_close_matches(name, [each.name for each in states], 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = hint_at(name, [each.name for each in states])
         command.output.say(f"no worker claims the name {name!r}, and no job of it is due{hint}")
     elif state.due:
         command.output.say(f"held back: {counted(state.due, 'due job')}")

@@ -10,11 +10,10 @@ from typing import Annotated, Final
 import typer
 
 from pg_scheduler.cli.commands import Command, add_command
-from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.cli.errors import CommandError, ExitCode, hint_at
 from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.times import read_duration
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.jobs.naming import most_similar
 
 from .inside import verify_tables
 from .logs import configure_logging
@@ -124,8 +123,7 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
     names = [name for task in tasks for name in (task.name, *task.aliases)]
     unmatched = [each for each in options.names if not any(fnmatchcase(name, each) for name in names)]
     if unmatched:
-        near = most_similar(unmatched[0], names)
-        hint = "" if near is None else f"; did you mean {near}?"
+        hint = hint_at(unmatched[0], names)
         raise CommandError(
             ExitCode.USAGE, f"--names matches no registered task: {', '.join(unmatched)}{hint}"
         )

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from pg_scheduler import Job, JobCall, JobStatus, Scheduler, Snooze
 from pg_scheduler.cli.commands import Command
-from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.cli.errors import CommandError, ExitCode, hint_at
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.store.author import Author, acting_as
 
 from .inside import (
@@ -94,8 +93,7 @@ async def _run(scheduler: Scheduler, job_id: str) -> Job:
 
 def _check_name(name: str, names: list[str]) -> None:
     if name not in names:
-        near = most_similar(name, names)
-        hint = f"; did you mean {near}?" if near else ""
+        hint = hint_at(name, names)
         raise CommandError(ExitCode.USAGE, f"no function is registered as {name!r} here{hint}")
 
 

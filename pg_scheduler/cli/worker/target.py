@@ -8,7 +8,6 @@ async context manager. Modules are imported for the functions that they decorate
 from __future__ import annotations
 
 import asyncio
-import difflib
 import importlib
 import inspect
 import pkgutil
@@ -21,7 +20,8 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.cli.errors import CommandError, ExitCode, hint_at
+from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.store.faults import translated
 from pg_scheduler.sync import SyncScheduler
 
@@ -94,7 +94,7 @@ def _load(target: str) -> Source | None:
     done = module_name
     for part in path.split("."):
         if not hasattr(value, part):
-            hint = _nearest(part, _candidates(value))
+            hint = hint_at(part, _candidates(value))
             raise _usage(f"{done} has no attribute {part!r}{hint}")
         value = getattr(value, part)
         done = f"{done}:{part}" if value is getattr(module, part, None) else f"{done}.{part}"
@@ -134,8 +134,8 @@ def _nearest_module(name: str, parent: str) -> str:
     """Return a hint at an existing module of the same package."""
     paths = getattr(sys.modules.get(parent), "__path__", None) if parent else [str(Path.cwd())]
     known = [each.name for each in pkgutil.iter_modules(list(paths or ()))]
-    prefix = f"{parent}." if parent else ""
-    return _nearest(name.rpartition(".")[2], known, prefix)
+    near = most_similar(name.rpartition(".")[2], known)
+    return "" if near is None else f"; did you mean {f'{parent}.' if parent else ''}{near}?"
 
 
 def _candidates(value: object) -> list[str]:
@@ -147,11 +147,6 @@ def _candidates(value: object) -> list[str]:
         if isinstance(getattr(value, name, None), Scheduler) or inspect.isroutine(getattr(value, name, None))
     ]
     return likely or names
-
-
-def _nearest(word: str, known: Sequence[str], prefix: str = "") -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def _call(source: Source) -> Any:
