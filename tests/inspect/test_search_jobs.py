@@ -262,7 +262,9 @@ async def test_page_examines_no_further_rows_after_its_time(pool: asyncpg.Pool) 
     async with store.searches.transaction() as connection:
         sizes = await store.searches.sizes(on=connection)
         plan = Plan((Segment(Path.NEWEST),), ("scheduled_jobs",))
-        reader = PageReader(store.searches, plan, nothing, sizes, clock=lambda: next(times))
+        reader = PageReader(
+            store.searches, plan, nothing, sizes, bounds=Bounds(milliseconds=250), clock=lambda: next(times)
+        )
         page = await reader.read(START, 10, connection)
     assert (page.searched, page.is_complete) == (250 + 500, False)
 

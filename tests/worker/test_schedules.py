@@ -346,7 +346,7 @@ async def test_add_raises_a_payload_error_beyond_the_limits_of_the_table(
 
 
 async def test_add_rejects_triggers_that_never_coincide(bench: Bench) -> None:
-    with pytest.raises(ValueError, match=r"never coincide|too many steps"):
+    with pytest.raises(ValueError, match=r"never coincide|too many steps|has not returned"):
         await bench.add(Cron("0 * * * *") & Cron("30 * * * *"))
     assert issubclass(SearchLimitError, ValueError)
     weekends = await bench.add(Every(hours=2) & During(weekdays="sat,sun"))
