@@ -203,7 +203,7 @@ async def test_fire_time_runs_once_when_the_server_clock_repeats_it(
         assert sum(gap > MINUTE for gap in gaps) == 1  # the fire times of the step are merged
     assert set(Counter(record.job_id for record in fleet.records("PeriodicJobPlanned")).values()) == {1}
     counts = await client.count_jobs()
-    assert counts.completed == counts.total
+    assert counts.completed + counts.pending == counts.total  # one may be planned while the last node stops
 
 
 @both_ways
