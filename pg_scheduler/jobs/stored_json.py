@@ -36,9 +36,9 @@ def is_equal_json(one: str, other: str) -> bool:
 
 
 def _marked(value: Any) -> Any:
-    """Return a value whose booleans equal no numbers, as in JSON."""
-    if isinstance(value, bool):
-        return (value,)
+    """Return a value in which True, 1 and 1.0 differ. The database writes larger floats without a point."""
+    if isinstance(value, bool) or (isinstance(value, float) and abs(value) < 1e16):
+        return type(value), value
     if isinstance(value, dict):
         return {name: _marked(each) for name, each in value.items()}
     return [_marked(each) for each in value] if isinstance(value, list) else value

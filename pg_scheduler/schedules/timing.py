@@ -55,9 +55,9 @@ def must_retime(row: ScheduleRow, old: ScheduleRow, trigger: Trigger) -> bool:
         return False
     if old.finished_at is not None or _has_run_out(row):
         return True
-    if old.next_fire_at is None and is_fixed_delay(trigger):
-        return False  # the end of its last job sets the next fire time
-    is_within = row.end_at is None or old.next_fire_at is None or old.next_fire_at <= row.end_at
+    if old.next_fire_at is None:  # the end of its last job, which names the row by its id, sets the next one
+        return not (row.schedule_id == old.schedule_id and is_fixed_delay(trigger) and _follows_jobs(old))
+    is_within = row.end_at is None or old.next_fire_at <= row.end_at
     return not (has_same_fire_times and is_within)
 
 
@@ -231,6 +231,13 @@ def jitter_of(row: ScheduleRow, fire_time: datetime) -> timedelta:
     span = timedelta(seconds=row.jitter_seconds)
     following = next_fire_time(read_trigger(row.trigger), fire_time, row.anchor, Search())
     return share * (span if following is None else min(span, following - fire_time))
+
+
+def _follows_jobs(row: ScheduleRow) -> bool:
+    try:
+        return is_fixed_delay(read_trigger(row.trigger))
+    except ValueError:  # written by another process or by hand
+        return False
 
 
 def _has_run_out(row: ScheduleRow) -> bool:

@@ -10,7 +10,9 @@ from pg_scheduler.jobs.stored_json import is_equal_json
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [
-        ('{"a": 1, "b": [2.0]}', '{"b":[2],"a":1}', True),
+        ('{"a": 1, "b": [2.0]}', '{"b":[2.0],"a":1}', True),
+        ("[2.0]", "[2]", False),
+        ("[1e+20]", "[100000000000000000000]", True),
         ('{"a": true}', '{"a": true}', True),
         ('{"a": true}', '{"a": 1}', False),
         ("[0]", "[false]", False),
@@ -18,5 +20,5 @@ from pg_scheduler.jobs.stored_json import is_equal_json
         ("[" * 100_000, "[" * 100_000, False),
     ],
 )
-def test_is_equal_json_compares_values_and_keeps_booleans_apart(one: str, other: str, expected: bool) -> None:
+def test_is_equal_json_compares_values_and_keeps_types_apart(one: str, other: str, expected: bool) -> None:
     assert is_equal_json(one, other) is expected

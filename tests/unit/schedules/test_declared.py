@@ -252,3 +252,21 @@ def test_edited_fixed_delay_counts_from_the_end_of_the_job_that_runs() -> None:
     (row,) = write(edited, rows=(old,), now=NOW + 2 * HOUR).write
     assert read_trigger(row.trigger) == FixedDelay(MINUTE)
     assert (row.next_fire_at, row.resume_from, row.finished_at) == (None, None, None)
+
+
+def test_fixed_delay_whose_key_changes_while_its_job_runs_does_not_wait_for_that_job() -> None:
+    """The job names the schedule by its old id, so its end does not reach the new row."""
+    func = make()
+    old = stored(PeriodicJobConfig(func, trigger=FixedDelay(HOUR)))
+    old = replace(old, last_fire_at=NOW, next_fire_at=None)
+    edited = PeriodicJobConfig(func, trigger=FixedDelay(MINUTE))
+    (row,) = write(edited, rows=(old,), now=NOW + 2 * HOUR).write
+    assert row.schedule_id != old.schedule_id
+    assert row.next_fire_at == NOW + 2 * HOUR + MINUTE
+
+
+def test_schedule_without_a_fire_time_gets_one_when_it_becomes_a_fixed_delay() -> None:
+    """A row that was changed by hand: no job will end."""
+    old = replace(stored(PeriodicJobConfig(make(), interval=HOUR, dedup_key="k")), next_fire_at=None)
+    (row,) = write(PeriodicJobConfig(make(), trigger=FixedDelay(MINUTE), dedup_key="k"), rows=(old,)).write
+    assert row.next_fire_at is not None
