@@ -5,7 +5,7 @@
 
 import os
 
-CORES = min(4, os.cpu_count() or 1)
+CORES = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 WORKERS = CORES + 1
 """Tests wait for the server, and the processor must not wait with them."""
 
