@@ -14,6 +14,7 @@ from pg_scheduler.inspect import FindingCode, ReasonCode
 from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from pg_scheduler.telemetry.logging import FIELDS
 from tests.docs.snippets import ROOT
+from tools.reference.extension import complete_findings
 
 DOCTOR = "\n## Findings of the doctor\n"
 OUTAGES = ("| Fault | Effect | Recovery | Test |", "| Fault | Effect | Test |")
@@ -70,8 +71,10 @@ def test_runbook_and_doctor_have_an_entry_for_every_code_of_the_doctor() -> None
     part, _, _ = rest.partition("\n## ")
     headings = re.findall(r"^### (\S+)$", part, re.MULTILINE)
     assert headings == list(FindingCode)
-    rows = table("operations/doctor.md", "| Code | Finding |")
-    assert [row[0].strip("`") for row in rows] == list(FindingCode)
+    links = re.findall(
+        r"^\| \[`([A-Z-]+)`\]\(runbook\.md#(\S+)\) \|", complete_findings()["operations/doctor"], re.MULTILINE
+    )
+    assert links == [(code, code.lower()) for code in FindingCode]
 
 
 def test_logging_lists_every_log_field() -> None:

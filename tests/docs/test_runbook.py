@@ -9,13 +9,17 @@ from datetime import UTC, datetime
 import pytest
 
 from pg_scheduler.inspect import FindingCode
+from pg_scheduler.inspect.doctor.advice import ADVICE
 from pg_scheduler.inspect.search.parser import parse_search
 from tests.cli.test_documentation import parse
 from tests.docs.snippets import ROOT
+from tools.reference.extension import DOCTOR_PAGES, complete_findings
+from tools.reference.findings import with_findings
 
 PARTS = ["Symptom", "Cause", "Remedy", "Verification"]
 PAGE = (ROOT / "docs" / "operations" / "runbook.md").read_text(encoding="utf-8")
-ENTRIES = dict(re.findall(r"^### ([\w-]+)\n\n(.*?)\n(?=\n##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
+COMPLETE = complete_findings()["operations/runbook"]
+ENTRIES = dict(re.findall(r"^### ([\w-]+)\n\n(.*?)\n(?=\n##|\Z)", COMPLETE, re.MULTILINE | re.DOTALL))
 COMMANDS = sorted(set(re.findall(r"`(pg-scheduler [^`]+)`", PAGE)))
 
 
@@ -46,3 +50,27 @@ def test_command_of_the_runbook_is_accepted(command: str) -> None:
 def test_entry_of_a_finding_checks_its_own_code() -> None:
     checked = {name: set(re.findall(r"--only ([\w-]+)", ENTRIES[name])) for name in FindingCode}
     assert {name: codes for name, codes in checked.items() if not codes <= {name}} == {}
+
+
+def test_entry_of_a_finding_begins_its_cause_and_remedy_with_the_advice() -> None:
+    text = with_findings(
+        "### STUCK\n\n**Symptom:** one. **Cause:** Two\nlines. **Verification:** three.\n\nMore.\n"
+    )
+    meaning, remedy = ADVICE[FindingCode.STUCK]
+    cause = f"{meaning}. Two lines."
+    remedy = re.sub(r"(pg-scheduler jobs explain|timeout=)", r"`\1`", remedy)
+    parts = f"**Symptom:** one. **Cause:** {cause} **Remedy:** {remedy}. **Verification:** three."
+    assert text == f"### STUCK\n\n{parts}\n\nMore.\n"
+
+
+def test_entry_of_a_finding_with_an_unknown_part_is_rejected() -> None:
+    with pytest.raises(ValueError, match="the entry STUCK of the runbook has unknown parts: Reason"):
+        with_findings("### STUCK\n\n**Symptom:** one. **Reason:** two.\n")
+
+
+def test_source_of_a_page_about_the_doctor_leads_to_the_site() -> None:
+    """The file alone, as a code host shows it, is not the page."""
+    for page in DOCTOR_PAGES:
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        url = f"https://pg-scheduler.github.io/pg-scheduler/{page}.html"
+        assert f"\n% The complete page is on the site: {url}\n" in text

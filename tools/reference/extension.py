@@ -1,7 +1,8 @@
-"""The Sphinx extension that completes the reference pages when the documentation is built.
+"""The Sphinx extension that completes pages when the documentation is built.
 
 The files in ``docs/reference`` hold the prose. Their comments name the parts that come from signatures,
-docstrings and commands; `tools.reference.pages` describes the form.
+docstrings and commands; `tools.reference.pages` describes the form. `tools.reference.findings` completes the
+pages about the doctor.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tools.environment import ROOT
+from tools.reference.findings import with_findings
 from tools.reference.pages import complete
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-PAGES = ROOT / "docs" / "reference"
+DOCS = ROOT / "docs"
+PAGES = DOCS / "reference"
+DOCTOR_PAGES = ("operations/doctor", "operations/runbook")
 
 
 def complete_reference() -> dict[str, str]:
@@ -23,9 +27,14 @@ def complete_reference() -> dict[str, str]:
     return {f"{PAGES.name}/{page.stem}": text for page, text in complete(pages).items()}
 
 
+def complete_findings() -> dict[str, str]:
+    """Return the text of each page about the doctor, by the name that Sphinx gives it."""
+    return {page: with_findings((DOCS / f"{page}.md").read_text(encoding="utf-8")) for page in DOCTOR_PAGES}
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Let Sphinx read the complete pages, at each build, since any docstring may have changed."""
-    pages = complete_reference()
+    pages = complete_reference() | complete_findings()
 
     def complete_source(_: Sphinx, page: str, source: list[str]) -> None:
         source[0] = pages.get(page, source[0])
