@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pg_scheduler.api.base import SchedulerParts
-from pg_scheduler.telemetry.health import Health, judge
+from pg_scheduler.measure.health import Health, judge
 from pg_scheduler.worker.health import facts_about
 
 

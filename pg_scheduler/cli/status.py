@@ -21,7 +21,7 @@ from pg_scheduler.inspect import (
     StatusArea,
     read_status,
 )
-from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures, JobOutcome
+from pg_scheduler.measure.figures import OUTCOMES, JobFigures, JobOutcome
 
 from .commands import CLEAR, Command, Watch, add_command
 from .errors import ExitCode

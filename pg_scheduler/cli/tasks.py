@@ -16,7 +16,7 @@ from pg_scheduler.inspect import Inspector, TaskState
 from pg_scheduler.inspect.expiring import ExpiringJobs, count_expiring
 from pg_scheduler.inspect.limits import DeclaredLimit, limits_of
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
+from pg_scheduler.measure.figures import OUTCOMES, JobFigures
 
 from .commands import Command, add_command
 from .complete import TaskName

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Tick
 from pg_scheduler.inspect.texts import length
-from pg_scheduler.telemetry.figures import Histogram
+from pg_scheduler.measure.figures import Histogram
 
 BANDS: Final = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0)
 """The upper bounds of the bands, in seconds; the last band has none."""

@@ -24,11 +24,11 @@ from pg_scheduler.events import EventBus, JobScheduled
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, GeneratedIdDelayedJob, GeneratedIdJob, NewJob
 from pg_scheduler.jobs.validation import check_count, check_kind
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.session import Connection, check_connection
 from pg_scheduler.store.due import due_message
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
-from pg_scheduler.telemetry.meter import Meter
 
 R = TypeVar("R")
 

@@ -15,7 +15,7 @@ from pg_scheduler.inspect.store.cluster import ScheduleRow, TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.telemetry.figures import JobFigures
+from pg_scheduler.measure.figures import JobFigures
 
 MAX_UNSUCCESSFUL_ROWS: Final = 20_000
 """Unsuccessful jobs among which the quarantined ones are counted."""

@@ -22,7 +22,7 @@ from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook
 from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.jobs.pause import Pause
-from pg_scheduler.telemetry.figures import Histogram
+from pg_scheduler.measure.figures import Histogram
 
 RECENT_S: Final = 900.0
 """How far back statistics count as those of now."""

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from pg_scheduler.inspect.store.statistics import StatisticsRow
-from pg_scheduler.telemetry.figures import JobFigures
+from pg_scheduler.measure.figures import JobFigures
 
 MIN_WIDTH: Final = timedelta(minutes=1)
 """The length of an interval, at least: that of the shortest rows."""

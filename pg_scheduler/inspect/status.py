@@ -16,7 +16,7 @@ from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.model import rounded
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.texts import count, counted, length, listed
-from pg_scheduler.telemetry.figures import OUTCOMES
+from pg_scheduler.measure.figures import OUTCOMES
 
 PERIOD: Final = timedelta(minutes=15)
 """The period of throughput and failures."""

@@ -10,8 +10,8 @@ from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
+from pg_scheduler.measure.meter import OTHER
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
-from pg_scheduler.telemetry.meter import OTHER
 
 MAX_ROWS: Final = 500
 """Rows that a call returns."""

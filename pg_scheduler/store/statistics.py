@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.telemetry.figures import JobFigures
 
 
 class StatisticsRepository:

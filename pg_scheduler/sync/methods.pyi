@@ -28,11 +28,11 @@ from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
+from pg_scheduler.measure.health import Health
 from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import PollingConfig, VacuumConfig
-from pg_scheduler.telemetry.health import Health
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.worker.runners.call import JobExecutor
 

@@ -1,1 +1,1 @@
-"""Metrics and health of a Scheduler."""
+"""Metrics, traces, log fields and probes of a Scheduler."""

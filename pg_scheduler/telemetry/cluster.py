@@ -20,10 +20,10 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.cluster import ClusterFigures, read_cluster
 from pg_scheduler.inspect.store.cluster import TableRow
 from pg_scheduler.inspect.store.searches import TABLE
+from pg_scheduler.measure.figures import JobFigures
+from pg_scheduler.measure.meter import MAX_NAMES, OTHER
 from pg_scheduler.store.dependencies import AFTER
 from pg_scheduler.telemetry.families import Families
-from pg_scheduler.telemetry.figures import JobFigures
-from pg_scheduler.telemetry.meter import MAX_NAMES, OTHER
 
 __all__ = ["ClusterCollector"]
 

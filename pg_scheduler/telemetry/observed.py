@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from pg_scheduler.measure.figures import OUTCOMES, JobFigures
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 from pg_scheduler.telemetry.process_metrics import Labels, add_counters, add_gauges, items_of
 from pg_scheduler.worker.gauges import gauges_of
 

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Final, Protocol
 from urllib.parse import parse_qs
 
+from pg_scheduler.measure.health import Health, HealthCheck, Probe
 from pg_scheduler.telemetry.asgi import Answer, App, Request, answering, text_answer
-from pg_scheduler.telemetry.health import Health, HealthCheck, Probe
 from pg_scheduler.telemetry.server import ThreadServer, listen
 
 __all__ = ["HealthServer", "HealthSource", "health_app", "serve_health"]

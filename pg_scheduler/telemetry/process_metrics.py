@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol, TypeVar
 
-from pg_scheduler.telemetry.figures import Histogram, JobFigures, Snapshot
+from pg_scheduler.measure.figures import Histogram, JobFigures, Snapshot
 from pg_scheduler.worker.gauges import Gauges
 
 CLAIM_RESULTS: Final = ("full", "part", "empty")

@@ -19,11 +19,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.asgi import Answer, App, Request, answering, text_answer
 from pg_scheduler.telemetry.families import Families
-from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges
 from pg_scheduler.telemetry.server import ThreadServer, listen
 from pg_scheduler.version import __version__

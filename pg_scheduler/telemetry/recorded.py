@@ -6,8 +6,8 @@ from typing import Final, TypeAlias
 
 from opentelemetry.metrics import Histogram, Meter
 
-from pg_scheduler.telemetry.figures import DURATIONS, LATENESS
-from pg_scheduler.telemetry.meter import MAX_NAMES, OTHER
+from pg_scheduler.measure.figures import DURATIONS, LATENESS
+from pg_scheduler.measure.meter import MAX_NAMES, OTHER
 
 Attributes: TypeAlias = dict[str, str | int | float]
 

@@ -35,8 +35,8 @@ from pg_scheduler.events import (
     ServiceRetrying,
 )
 from pg_scheduler.events.types import LOCK_TAKEN
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.store import Store
-from pg_scheduler.telemetry.meter import Meter
 
 
 def new_meter(store: Store, events: EventBus) -> Meter:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
+from pg_scheduler.measure.health import HealthFacts, State, WorkerFacts
 from pg_scheduler.settings import SchedulerConfig
 from pg_scheduler.store.types import DRAIN
-from pg_scheduler.telemetry.health import HealthFacts, State, WorkerFacts
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.runtime import Runtime
 

@@ -24,10 +24,10 @@ from pg_scheduler.jobs.model import JobStatus, Worker
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.settings import SchedulerConfig, VacuumTrigger
 from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.store import Store
-from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.audience import Audience
 from pg_scheduler.worker.event_relay import EventRelay

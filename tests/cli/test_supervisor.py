@@ -18,7 +18,7 @@ from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.cli.worker.reports import REPORT_FD, HealthReports, read_report, send_reports
 from pg_scheduler.cli.worker.stop import StopRequest
 from pg_scheduler.cli.worker.supervisor import Supervisor
-from pg_scheduler.telemetry.health import Health, HealthCheck
+from pg_scheduler.measure.health import Health, HealthCheck
 from tests.support.worker import PATIENCE
 
 READY = Health("running", 25, 2, (HealthCheck("lease", True, "trusted", ("ready",)),))

@@ -13,11 +13,11 @@ from pg_scheduler import DatabaseUnavailableError, Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.events import EventBus
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.measure.figures import OUTCOMES
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.cluster import ClusterCollector
-from pg_scheduler.telemetry.figures import OUTCOMES
-from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.cluster.test_lost_answer import TERMINATE_WAITING

@@ -12,7 +12,7 @@ import pytest
 
 from pg_scheduler.dashboard.heatmap import LEVELS
 from pg_scheduler.dashboard.rendering import static_files
-from pg_scheduler.telemetry.figures import OUTCOMES
+from pg_scheduler.measure.figures import OUTCOMES
 
 GRAPHICS, TEXT = 3.0, 4.5
 """The least contrast of success criteria 1.4.11 and 1.4.3."""

@@ -17,9 +17,9 @@ from pg_scheduler.dashboard.cache import MAX_ENTRIES, Cache
 from pg_scheduler.dashboard.charts import Chart, Series
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.inspect import Inspector, Severity, read_status
+from pg_scheduler.measure.figures import Histogram, JobFigures
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.telemetry.figures import Histogram, JobFigures
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check

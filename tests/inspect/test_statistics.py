@@ -10,9 +10,9 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.inspect import Inspector, ReasonCode, read_status
+from pg_scheduler.measure.figures import BOUNDS, Histogram, JobFigures
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.telemetry.figures import BOUNDS, Histogram, JobFigures
 from tests.inspect.workers import add_worker
 
 MINUTE = timedelta(minutes=1)

@@ -18,7 +18,7 @@ from pg_scheduler.inspect.status import AREAS, Status, describe_status, diagnose
 from pg_scheduler.inspect.store.cluster import ScheduleRow, TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.store.statistics import StatisticsRow
-from pg_scheduler.telemetry.figures import JobFigures
+from pg_scheduler.measure.figures import JobFigures
 from tests.inspect.workers import add_worker
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -33,6 +33,7 @@ from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, Extras, GeneratedIdJob
+from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.store import queries
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
@@ -43,7 +44,6 @@ from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import NO_IDS, JobFilters, StatusChange
 from pg_scheduler.store.unique_keys import Holder
-from pg_scheduler.telemetry.figures import JobFigures
 from tests.support.store import (
     LEASE,
     NAME,

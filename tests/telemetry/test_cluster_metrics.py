@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.store.cluster import TableRow
+from pg_scheduler.measure.figures import BOUNDS, OUTCOMES
 from pg_scheduler.telemetry import cluster
 from pg_scheduler.telemetry.cluster import ClusterCollector
-from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES
 from pg_scheduler.triggers import Every
 from tests.inspect.workers import add_worker
 from tests.support.logs import records_of

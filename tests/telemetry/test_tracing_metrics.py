@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from pg_scheduler import JobSpec, Scheduler
 from pg_scheduler.events import JobCompleted, JobFailed
-from pg_scheduler.telemetry.figures import DURATIONS, LATENESS
-from pg_scheduler.telemetry.meter import MAX_NAMES, OTHER
+from pg_scheduler.measure.figures import DURATIONS, LATENESS
+from pg_scheduler.measure.meter import MAX_NAMES, OTHER
 from pg_scheduler.telemetry.opentelemetry import instrument
 from pg_scheduler.telemetry.recorded import JobHistograms
 from tests.support.otlp import receiving

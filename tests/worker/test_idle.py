@@ -11,6 +11,7 @@ import pytest
 
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import EventBus
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.options import (
     HOT_TRANSACTION_SETTINGS,
     TRANSACTION_SETTINGS,
@@ -19,7 +20,6 @@ from pg_scheduler.store.connections.options import (
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store
-from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts

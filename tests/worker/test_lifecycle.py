@@ -12,7 +12,7 @@ import pytest
 
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import PassFinished, ServiceFaulted, ServiceRetrying
-from pg_scheduler.telemetry.meter import Meter
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.worker.maintenance.pauses import PauseWatcher
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.pipeline.admission import Admission

@@ -12,9 +12,9 @@ import pytest
 from pg_scheduler import DatabaseUnavailableError
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
+from pg_scheduler.measure.figures import BOUNDS, OUTCOMES, JobFigures
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.store import Store
-from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, JobFigures
-from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.maintenance.vacuum import VacuumOptions
 from tests.support.parts import Parts

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
-from pg_scheduler.telemetry.health import Health, HealthCheck
+from pg_scheduler.measure.health import Health, HealthCheck
 from pg_scheduler.telemetry.probes import HealthSource
 
 REPORT_FD: Final = "PG_SCHEDULER_REPORT_FD"

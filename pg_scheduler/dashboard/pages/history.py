@@ -10,7 +10,7 @@ from pg_scheduler.dashboard.charts import Chart, Mark, Series
 from pg_scheduler.dashboard.heatmap import Heatmap, heatmap_of
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.statistics import Statistics
-from pg_scheduler.telemetry.figures import OUTCOMES, Histogram, JobFigures
+from pg_scheduler.measure.figures import OUTCOMES, Histogram, JobFigures
 
 NOTHING: Final = JobFigures()
 QUANTILES: Final = (0.5, 0.95, 0.99)

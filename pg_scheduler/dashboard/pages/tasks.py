@@ -9,7 +9,7 @@ from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.inspect import TaskState
-from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
+from pg_scheduler.measure.figures import OUTCOMES, JobFigures
 
 PERIOD: Final = timedelta(hours=1)
 FIGURES_AGE_S: Final = 10.0

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.store.statistics import figures_of
+from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.telemetry.figures import JobFigures
 
 TABLES: Final = (
     *("scheduled_jobs", "scheduler_workers", "scheduler_schedules", "scheduler_after", "scheduler_results"),

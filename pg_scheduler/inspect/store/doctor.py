@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import SchemaError
+from pg_scheduler.measure.figures import Histogram
 from pg_scheduler.migrate import missing_indexes
 from pg_scheduler.migrate.shape import index_statements, shipped_tables
 from pg_scheduler.migrate.verify import verify_parts
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.telemetry.figures import Histogram
 
 MAX_INDEXES: Final = 500
 MAX_UNSUCCESSFUL: Final = 20_000

@@ -10,8 +10,8 @@ from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.measure.health import STEADY_INTERVALS
 from pg_scheduler.store.store import Store
-from pg_scheduler.telemetry.health import STEADY_INTERVALS
 from pg_scheduler.worker.audience import Audience
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease

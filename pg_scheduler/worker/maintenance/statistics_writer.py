@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.statistics import StatisticsRepository
-from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.service import Service
 
 

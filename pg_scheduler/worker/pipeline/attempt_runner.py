@@ -21,8 +21,8 @@ from pg_scheduler.jobs.outcome import (
 )
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.locks import LockRepository
-from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.pipeline.calls import CallRunner, error_result
 from pg_scheduler.worker.pipeline.lock_pause import LockPause

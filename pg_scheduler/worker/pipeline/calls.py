@@ -27,7 +27,7 @@ from pg_scheduler.jobs.outcome import (
 )
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import Task
-from pg_scheduler.telemetry.meter import Meter
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.worker.runners.middleware import MiddlewareChain

@@ -34,7 +34,7 @@ from pg_scheduler.jobs.outcome import (
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.telemetry.meter import Meter
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, InFlight, Revocation
 from pg_scheduler.worker.pipeline.attempt_runner import RETURNED, AttemptRunner
 from pg_scheduler.worker.pipeline.calls import timeout_result

@@ -20,7 +20,7 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.telemetry.meter import Meter
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.worker.signals import Signals
 
 

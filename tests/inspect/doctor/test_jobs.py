@@ -17,9 +17,9 @@ from pg_scheduler.inspect import FindingCode, Inspector, Severity, read_status
 from pg_scheduler.inspect.doctor.jobs import judge_failures
 from pg_scheduler.inspect.store.doctor import FailingRow
 from pg_scheduler.jobs.outcome import QUARANTINED
+from pg_scheduler.measure.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
 from tests.inspect.workers import add_worker

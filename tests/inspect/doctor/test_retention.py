@@ -14,9 +14,9 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.inspect import FindingCode, Severity
 from pg_scheduler.inspect.doctor.growth import Growth, days_kept, judge_growth
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.measure.figures import OUTCOMES, JobFigures
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import examine, find, subjects
 from tests.inspect.workers import add_worker

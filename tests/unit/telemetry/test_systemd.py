@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pg_scheduler.measure.health import Health, HealthCheck, State
 from pg_scheduler.telemetry import systemd
-from pg_scheduler.telemetry.health import Health, HealthCheck, State
 from pg_scheduler.telemetry.systemd import notify_systemd
 
 TIMEOUT_S = 10.0

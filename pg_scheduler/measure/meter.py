@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Protocol
 
-from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures, Snapshot
+from pg_scheduler.measure.figures import BOUNDS, OUTCOMES, Histogram, JobFigures, Snapshot
 
 OTHER: Final = "(other)"
 """Stands for all names beyond the first ``MAX_NAMES``."""

@@ -1,0 +1,243 @@
+"""Judge the health of a Scheduler by facts about its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+Probe: TypeAlias = Literal["live", "ready", "started"]
+"""The question that a probe asks."""
+
+State: TypeAlias = Literal["stopped", "starting", "running", "draining"]
+"""Where a Scheduler is between its start and the end of its shutdown."""
+
+MISSED_POLLS: Final = 3
+"""Longest sleeps of the claimer without a pass, after which it hangs, plus the allowance."""
+
+ALLOWANCE_S: Final = 30.0
+"""Seconds on top, at least."""
+
+STEADY_INTERVALS: Final = 1.5
+"""Intervals of heartbeats within which one follows another while event loop and database work."""
+
+_STATES: Final[dict[State, str]] = {
+    "stopped": "not running",
+    "starting": "starting",
+    "running": "running",
+    "draining": "shutting down",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """One check of a Scheduler.
+
+    Attributes:
+        name: Its name, for ``?exclude=``.
+        is_ok: Whether it passed.
+        text: What was found.
+        probes: The probes that fail with it; none if it is only for information.
+    """
+
+    name: str
+    is_ok: bool
+    text: str
+    probes: tuple[Probe, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The health of a Scheduler at one instant.
+
+    Attributes:
+        state: Whether it is stopped, starting, running or draining.
+        slots: Jobs that it runs at the same time; 0 while it is stopped.
+        slots_busy: Slots that are taken.
+        checks: The checks.
+        next_due_s: Seconds until the next job is due that it can claim, as its last claim found; None if no
+            such job is pending, or if no slot is free and so none is claimed.
+    """
+
+    state: State
+    slots: int
+    slots_busy: int
+    checks: tuple[HealthCheck, ...]
+    next_due_s: float | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether a restart of the process would repair nothing. An outage of the database does not count."""
+        return self.passes("live")
+
+    @property
+    def ready(self) -> bool:
+        """Whether it does its work: it claims jobs, and the database is available."""
+        return self.passes("ready")
+
+    @property
+    def started(self) -> bool:
+        """Whether ``start()`` has completed; a worker has made its first claim then."""
+        return self.passes("started")
+
+    def passes(self, probe: Probe, *, exclude: Collection[str] = ()) -> bool:
+        """Return whether every check of a probe passed.
+
+        Args:
+            probe: ``"live"``, ``"ready"`` or ``"started"``.
+            exclude: Names of checks that do not count.
+        """
+        return all(each.is_ok for each in self.checks if probe in each.probes and each.name not in exclude)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFacts:
+    """Facts about the parts of a Scheduler that has started. Instants are of the monotonic clock.
+
+    Attributes:
+        slots: Jobs that run at the same time.
+        slots_busy: Slots that are taken.
+        runs_jobs: Whether its role runs jobs.
+        is_claiming: Whether the claimer makes passes.
+        must_drain: Whether it is requested to claim no further jobs.
+        claimed_at: When the last pass of the claimer ended, also by an outage.
+        next_due_at: When the next job is due, as the last claim found; None if none is pending.
+        longest_sleep_s: Seconds that the claimer sleeps at most.
+        heartbeat_at: When the last heartbeat succeeded.
+        heartbeats_since: Since when heartbeats have succeeded in time, one after another.
+        heartbeat_interval_s: Seconds between two of them.
+        lease_renewed_at: When the lease was last renewed, also by the lease keeper.
+        lease_trusted_until: When the lease may expire.
+        lease_s: The duration of the lease.
+        blocked_s: Seconds for which the event loop has been blocked; None if it is not.
+        blocking_job: Name and id of the job that blocks it; None if it is none.
+        max_loop_block_s: Seconds for which it may be blocked.
+        listener: Why notifications do not arrive; None if they do.
+        has_liveness_lock: Whether the lease keeper holds the liveness lock.
+    """
+
+    slots: int
+    slots_busy: int
+    runs_jobs: bool
+    is_claiming: bool
+    must_drain: bool
+    claimed_at: float
+    next_due_at: float | None
+    longest_sleep_s: float
+    heartbeat_at: float
+    heartbeats_since: float
+    heartbeat_interval_s: float
+    lease_renewed_at: float
+    lease_trusted_until: float
+    lease_s: float
+    blocked_s: float | None
+    blocking_job: tuple[str, str] | None
+    max_loop_block_s: float
+    listener: str | None
+    has_liveness_lock: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFacts:
+    """What the health is judged by.
+
+    Attributes:
+        now: The instant, by the monotonic clock.
+        state: Where the Scheduler is.
+        fault: The class of the error that stopped it; None if none did.
+        worker: Its parts; None while they do not exist.
+    """
+
+    now: float
+    state: State
+    fault: str | None
+    worker: WorkerFacts | None
+
+
+def judge(facts: HealthFacts) -> Health:
+    """Return the health that follows from the facts."""
+    worker = facts.worker
+    checks = (_scheduler(facts), _started(facts), *(() if worker is None else _of_parts(facts, worker)))
+    if worker is None:
+        return Health(facts.state, 0, 0, checks)
+    next_due_s = None
+    if worker.next_due_at is not None and worker.slots_busy < worker.slots:
+        next_due_s = max(worker.next_due_at - facts.now, 0.0)
+    return Health(facts.state, worker.slots, worker.slots_busy, checks, next_due_s)
+
+
+def _scheduler(facts: HealthFacts) -> HealthCheck:
+    text = _STATES[facts.state]
+    if facts.fault is not None:
+        text = f"stopped by {facts.fault}; the log has its traceback"
+    return HealthCheck("scheduler", facts.fault is None, text, ("live",))
+
+
+def _started(facts: HealthFacts) -> HealthCheck:
+    has_started = facts.state in {"running", "draining"}
+    text = "start() has completed" if has_started else "start() has not completed"
+    return HealthCheck("started", has_started, text, ("started", "ready"))
+
+
+def _of_parts(facts: HealthFacts, worker: WorkerFacts) -> Iterator[HealthCheck]:
+    now = facts.now
+    yield _event_loop(worker)
+    if worker.runs_jobs and facts.state == "running":
+        yield _claims(now, worker)
+    yield _claiming(facts, worker)
+    left_s = worker.lease_trusted_until - now
+    lease = f"trusted for {left_s:.1f} s" if left_s > 0 else "not trusted: other workers may reclaim the jobs"
+    yield HealthCheck("lease", left_s > 0, lease, ("ready",))
+    yield _database(now, worker)
+    drains = "shutting down" if facts.state == "draining" else "by request" if worker.must_drain else None
+    yield HealthCheck("draining", drains is None, drains or "no", ("ready",))
+    yield HealthCheck("listener", worker.listener is None, worker.listener or "notifications arrive")
+    lock = "held" if worker.has_liveness_lock else "not held: jobs of a killed process wait for its lease"
+    yield HealthCheck("liveness_lock", worker.has_liveness_lock, lock)
+
+
+def _event_loop(worker: WorkerFacts) -> HealthCheck:
+    blocked_s = worker.blocked_s
+    is_ok = blocked_s is None or blocked_s <= worker.max_loop_block_s
+    return HealthCheck("event_loop", is_ok, _blocked_text(worker) or "responds", ("live",))
+
+
+def _blocked_text(worker: WorkerFacts) -> str | None:
+    if worker.blocked_s is None:
+        return None
+    by = ", not by a job"
+    if worker.blocking_job is not None:
+        by = " by job {} (id {})".format(*worker.blocking_job)
+    return f"blocked for {worker.blocked_s:.1f} s{by}"
+
+
+def _claims(now: float, worker: WorkerFacts) -> HealthCheck:
+    """Check that the claimer makes passes.
+
+    Only time counts in which heartbeats succeed: they use the same event loop and the same database. So
+    neither an outage nor a blocked or suspended process counts, and not the moment after it.
+    """
+    steady_s = STEADY_INTERVALS * worker.heartbeat_interval_s
+    limit_s = MISSED_POLLS * worker.longest_sleep_s + max(ALLOWANCE_S, steady_s)
+    without_s = now - max(worker.claimed_at, worker.heartbeats_since)
+    hangs = now - worker.heartbeat_at <= steady_s and without_s > limit_s
+    text = f"no claim pass for {without_s:.0f} s, although the database is available" if hangs else "made"
+    return HealthCheck("claims", not hangs, text, ("live",))
+
+
+def _claiming(facts: HealthFacts, worker: WorkerFacts) -> HealthCheck:
+    if not worker.runs_jobs:
+        return HealthCheck("claiming", True, "this role runs no jobs", ("ready",))
+    blocked = _blocked_text(worker)
+    is_ok = worker.is_claiming and not worker.must_drain and facts.state == "running" and blocked is None
+    text = f"{worker.slots_busy} of {worker.slots} slots are busy"
+    if not is_ok:
+        text = "no jobs are claimed" if blocked is None else f"no jobs are claimed: event loop {blocked}"
+    return HealthCheck("claiming", is_ok, text, ("ready",))
+
+
+def _database(now: float, worker: WorkerFacts) -> HealthCheck:
+    silent_s = now - max(worker.heartbeat_at, worker.lease_renewed_at)
+    is_ok = silent_s <= worker.lease_s
+    text = f"last heartbeat {silent_s:.1f} s ago" if silent_s != float("inf") else "no heartbeat succeeded"
+    return HealthCheck("database", is_ok, text, ("ready",))
