@@ -13,9 +13,11 @@ from pg_scheduler.errors import (
     JobCancelledError,
     JobConflictError,
     JobEndedError,
+    JobError,
     JobExpiredError,
     JobFailedError,
     JobNotFoundError,
+    JobResult,
     MigrationChangedError,
     NameConflictError,
     NotRunningError,
@@ -41,19 +43,10 @@ from pg_scheduler.jobs.decorator import job
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.middleware import Middleware, ScheduledCall
-from pg_scheduler.jobs.model import (
-    ConflictResolution,
-    Job,
-    JobCounts,
-    JobPriority,
-    JobSpec,
-    JobStatus,
-    Worker,
-)
+from pg_scheduler.jobs.model import ConflictResolution, Job, JobCounts, JobPriority, JobSpec, Worker
 from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.progress import JobProgress
-from pg_scheduler.jobs.result import JobError, JobResult
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET
@@ -63,6 +56,7 @@ from pg_scheduler.schedules.decorator import periodic
 from pg_scheduler.schedules.policies import CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import PollingConfig, VacuumConfig, VacuumPolicy, VacuumTrigger
+from pg_scheduler.status import JobStatus
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.runners.call import JobCall, JobExecutor
 from pg_scheduler.worker.runners.process import ProcessExecutor

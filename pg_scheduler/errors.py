@@ -33,10 +33,12 @@ Invalid arguments raise plain ``TypeError`` and ``ValueError``. An error keeps i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from pg_scheduler.jobs.result import JobResult
+from pg_scheduler.status import JobStatus
 
 __all__ = [
     "ConfigurationError",
@@ -262,3 +264,84 @@ class PoolClosedError(DatabaseUnavailableError):
 
 TransientFault = DatabaseUnavailableError
 """The former name of `DatabaseUnavailableError`, kept as an alias."""
+
+
+# -- the result that a JobEndedError carries, and that raises one ----------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobError:
+    """The error with which a job ended, as text: the reader needs none of the worker's code."""
+
+    type: str
+    """The name of the exception class; empty if only the message was stored."""
+    message: str
+    """The message, at most 10,000 characters."""
+    traceback: str | None = None
+    """The last 16,000 characters of the traceback; None if there was none."""
+
+    def __str__(self) -> str:
+        """Return the type and the message."""
+        return ": ".join(part for part in (self.type, self.message) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended.
+
+    ``value`` of a completed job is what its function returned, as JSON carries it: a tuple becomes a
+    list.
+    """
+
+    job_id: str
+    """The id of the job."""
+    status: JobStatus
+    """COMPLETED, FAILED, CANCELLED or EXPIRED."""
+    value: Any = None
+    """The return value; None if there is none, or if it was not kept."""
+    no_value_reason: str | None = None
+    """Why a completed job has no value here: JSON cannot carry it, it is too large, or it was not kept."""
+    error: JobError | None = None
+    """The error of a job that did not complete."""
+    attempts: int = 0
+    """The number of claims of the job."""
+    started_at: datetime | None = None
+    """When the last attempt started; None if the job never ran."""
+    finished_at: datetime | None = None
+    """When the job ended."""
+    expires_at: datetime | None = None
+    """Until when the result is kept; None if it was not kept and was read from the job's row."""
+    exception: BaseException | None = field(default=None, repr=False, compare=False)
+    """The exception itself, if the job ran in this process and `run_job()` waited for it."""
+
+    def unwrap(self) -> Any:
+        """Return the value of a completed job, or raise the error that describes another end.
+
+        Raises:
+            JobFailedError: The job failed.
+            JobCancelledError: The job was cancelled.
+            JobExpiredError: The job expired before it started.
+            ResultUnavailableError: The job completed, and its value is not available.
+
+        Example:
+            >>> from pg_scheduler import JobResult, JobStatus
+            >>> JobResult("sum:1", JobStatus.COMPLETED, value=3).unwrap()
+            3
+        """
+        if self.status is JobStatus.COMPLETED:
+            if self.no_value_reason is None:
+                return self.value
+            raise ResultUnavailableError(
+                f"job {self.job_id!r} completed without a value: {self.no_value_reason}", self
+            )
+        kind = _ERRORS.get(self.status, JobFailedError)
+        raise kind(
+            f"job {self.job_id!r} {self.status.value}: {self.error or 'no reason'}", self
+        ) from self.exception
+
+
+_ERRORS: Final[Mapping[JobStatus, type[JobFailedError | JobCancelledError | JobExpiredError]]] = {
+    JobStatus.FAILED: JobFailedError,
+    JobStatus.CANCELLED: JobCancelledError,
+    JobStatus.EXPIRED: JobExpiredError,
+}

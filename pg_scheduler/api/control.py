@@ -10,8 +10,8 @@ from pg_scheduler.api.base import SchedulerParts
 from pg_scheduler.api.inspection import check_filters
 from pg_scheduler.events import JobCancelled
 from pg_scheduler.events.types import BY_CALLER
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.validation import check_job_id
+from pg_scheduler.status import JobStatus
 
 
 class ControlMethods(SchedulerParts):

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.api.base import SchedulerParts
-from pg_scheduler.jobs.model import Job, JobCounts, JobStatus, Worker
+from pg_scheduler.jobs.model import Job, JobCounts, Worker
 from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.payload import encode_object
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.types import JobFilters
 
 MAX_PAGE_LENGTH: Final = 10_000

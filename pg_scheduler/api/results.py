@@ -10,11 +10,10 @@ from typing import Any, Final, TypeVar, overload
 
 from pg_scheduler.api.control import ControlMethods
 from pg_scheduler.api.jobs import JobMethods
-from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.errors import JobNotFoundError, JobResult
 from pg_scheduler.events import Event, JobFailed
 from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.model import JobFunction
-from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.validation import check_delay, check_job_id
 
 R = TypeVar("R")

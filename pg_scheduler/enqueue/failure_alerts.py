@@ -11,9 +11,9 @@ from hashlib import sha256
 from typing import Final
 
 from pg_scheduler.enqueue.prepare import JobPreparer
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.rows import ExtendedJob, NewJob
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Effects, EndedJob
 from pg_scheduler.store.due import due_message

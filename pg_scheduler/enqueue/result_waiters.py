@@ -11,9 +11,8 @@ from contextlib import suppress
 from typing import Final
 
 from pg_scheduler.enqueue.answers import start_answering
-from pg_scheduler.errors import DatabaseUnavailableError, JobNotFoundError, PoolClosedError
+from pg_scheduler.errors import DatabaseUnavailableError, JobNotFoundError, JobResult, PoolClosedError
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.store.store import Store
 
 FIRST_INTERVAL_S: Final = 0.05

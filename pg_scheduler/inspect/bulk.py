@@ -15,7 +15,8 @@ from pg_scheduler.inspect.model import rounded
 from pg_scheduler.inspect.store.bulk import Batch, BatchJob, BulkAction
 from pg_scheduler.inspect.store.searches import Condition, Scan
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.author import Author, acting_as
 
 BATCH_SIZE: Final = 500

@@ -20,9 +20,10 @@ from pg_scheduler.inspect.model import TaskState
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker, LockRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook
-from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.measure.figures import Histogram
+from pg_scheduler.status import JobStatus
 
 RECENT_S: Final = 900.0
 """How far back statistics count as those of now."""

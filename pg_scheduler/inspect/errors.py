@@ -30,7 +30,8 @@ from pg_scheduler.inspect.search.terms import (
 )
 from pg_scheduler.inspect.store.inspections import ErrorRow, InspectionRepository
 from pg_scheduler.inspect.store.searches import TABLE, Scan, SearchRepository, Sizes
-from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 
 UNSUCCESSFUL_STATUSES: Final = frozenset({SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED})

@@ -17,8 +17,8 @@ from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loo
 from pg_scheduler.inspect.texts import instant, later, length, listed, short
 from pg_scheduler.inspect.waiting import explain_pending
 from pg_scheduler.jobs.history import PARENT
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import QUARANTINED
+from pg_scheduler.status import JobStatus
 
 
 def explain(facts: Facts) -> Explanation:

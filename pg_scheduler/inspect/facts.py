@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.status import JobStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pg_scheduler.inspect.texts import count, counted
-from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.status import JobStatus
 
 
 @dataclass(frozen=True, slots=True)

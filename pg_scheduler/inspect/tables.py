@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.errors import JobNotFoundError, JobResult
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 from pg_scheduler.measure.meter import OTHER
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
+from pg_scheduler.status import JobStatus
 
 MAX_ROWS: Final = 500
 """Rows that a call returns."""

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.history import PARENT
-from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.status import JobStatus
 
 
 @dataclass(frozen=True, slots=True)

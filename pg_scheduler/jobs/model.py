@@ -1,11 +1,11 @@
-"""The public values of a job: its specification, row, status and priority."""
+"""The public values of a job: its specification, row and priority."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Any, Final, Literal, TypeAlias
 
 from pg_scheduler.jobs.call import Call
@@ -13,6 +13,7 @@ from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
+from pg_scheduler.status import JobStatus
 
 AfterOutcome: TypeAlias = Literal["completed", "ended"]
 """Which end of another job lets a job start that waits for it."""
@@ -22,42 +23,6 @@ JobFunction = Callable[..., Any]
 
 
 DEFAULT_TIMEOUT: Final = timedelta(hours=1)
-
-
-class JobStatus(StrEnum):
-    """The status of a job."""
-
-    PENDING = "pending"
-    """The job is due, or will be."""
-    RUNNING = "running"
-    """A worker has claimed the job."""
-    COMPLETED = "completed"
-    """The function returned."""
-    FAILED = "failed"
-    """The job failed and is not retried."""
-    CANCELLED = "cancelled"
-    """The job was cancelled, or skipped because another job holds its advisory lock."""
-    EXPIRED = "expired"
-    """The job did not start within its misfire grace time."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether a job in this status will not run again."""
-        return self not in (JobStatus.PENDING, JobStatus.RUNNING)
-
-    @classmethod
-    def parse(cls, status: object) -> JobStatus:
-        """Return the status of a member or its text.
-
-        Raises:
-            ValueError: The text is not a status.
-        """
-        text = status.value if isinstance(status, Enum) else status
-        try:
-            return cls(str(text))
-        except ValueError:
-            known = ", ".join(repr(member.value) for member in cls)
-            raise ValueError(f"status must be one of {known}, not {status!r}") from None
 
 
 class JobPriority(Enum):

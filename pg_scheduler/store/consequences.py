@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import asyncpg
 
 from pg_scheduler.events import Event
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.stored_json import object_from
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Statements
 

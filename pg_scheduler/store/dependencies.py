@@ -18,9 +18,9 @@ import asyncpg
 
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.events import Event, JobBlocked, JobCancelled
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.sqltext import qualify
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, Effects, EndedJob
 from pg_scheduler.store.due import due_message

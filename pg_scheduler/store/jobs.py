@@ -10,8 +10,9 @@ import asyncpg
 
 from pg_scheduler.events import Event
 from pg_scheduler.events.types import BY_CALLER
-from pg_scheduler.jobs.model import Job, JobCounts, JobStatus
+from pg_scheduler.jobs.model import Job, JobCounts
 from pg_scheduler.jobs.page import Page
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.job_inserts import JobInserts

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.result import JobError, JobResult, KeptResult, keep_seconds_of, kept_error
+from pg_scheduler.errors import JobError, JobResult
+from pg_scheduler.jobs.result import KeptResult, keep_seconds_of, kept_error
 from pg_scheduler.jobs.stored_json import value_from
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, Effects, EndedJob
 from pg_scheduler.store.statements import Statements

@@ -8,11 +8,12 @@ from typing import Any, Final
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.history import errors_from, instant_from
 from pg_scheduler.jobs.metadata import metadata_of
-from pg_scheduler.jobs.model import Job, JobPriority, JobStatus, Worker
+from pg_scheduler.jobs.model import Job, JobPriority, Worker
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.progress import progress_from
 from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.schedules.row import ScheduleRow
+from pg_scheduler.status import JobStatus
 
 MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
 """Longest timedelta in seconds. A column can hold more, and NaN, so this comes first in a ``min()``."""

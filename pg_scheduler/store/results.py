@@ -11,9 +11,9 @@ import asyncpg
 
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import Outcome, RowChange
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.sqltext import qualify
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.types import VacuumDay, VacuumTotal
 

@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from pg_scheduler.events import Event
-from pg_scheduler.jobs.model import JobStatus, Worker
+from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.outcome import RowChange, reclaim_change
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.author import release_of
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import worker_from

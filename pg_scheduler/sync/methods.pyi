@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, TypedDict, TypeVar, overload
 
 from pg_scheduler.blocking import Blocking, BlockingFacet, BlockingIterator
 from pg_scheduler.clock import Clock
+from pg_scheduler.errors import JobResult
 from pg_scheduler.events import Event, Subscriber
 from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.limits import Limit
@@ -19,12 +20,10 @@ from pg_scheduler.jobs.model import (
     JobFunction,
     JobPriority,
     JobSpec,
-    JobStatus,
     Worker,
 )
 from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.pause import TaskInfo
-from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
@@ -33,6 +32,7 @@ from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import PollingConfig, VacuumConfig
+from pg_scheduler.status import JobStatus
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.worker.runners.call import JobExecutor
 

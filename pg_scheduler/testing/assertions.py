@@ -9,9 +9,10 @@ from typing import Any
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import NotRunningError
-from pg_scheduler.jobs.model import Job, JobFunction, JobStatus
+from pg_scheduler.jobs.model import Job, JobFunction
 from pg_scheduler.jobs.payload import decode, encode
 from pg_scheduler.jobs.validation import check_delay, check_execution_time
+from pg_scheduler.status import JobStatus
 from pg_scheduler.testing.inspector import Inspector
 from pg_scheduler.testing.worker import ManualScheduler
 

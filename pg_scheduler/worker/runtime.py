@@ -20,12 +20,13 @@ from pg_scheduler.errors import ConnectionRejectedError
 from pg_scheduler.events import EventBus, KeeperLost
 from pg_scheduler.jobs.context import current
 from pg_scheduler.jobs.middleware import Middleware
-from pg_scheduler.jobs.model import JobStatus, Worker
+from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.settings import SchedulerConfig, VacuumTrigger
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.store import Store
 from pg_scheduler.version import __version__

@@ -25,13 +25,14 @@ from pg_scheduler.inspect.store.bulk import Batch, BulkAction
 from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.limits import LimitRow
-from pg_scheduler.jobs.model import JobPriority, JobStatus
+from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob

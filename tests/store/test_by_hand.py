@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import COMPLETE
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import TouchedJob
 from tests.support.dependencies import add, child

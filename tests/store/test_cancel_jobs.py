@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import COMPLETE
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store import jobs as jobs_module
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import CancelledJob, JobFilters

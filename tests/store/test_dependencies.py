@@ -15,9 +15,9 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.events import JobCancelled, JobEvent
 from pg_scheduler.jobs.history import PARENT, errors_from
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim, Extras
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.store import Store

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, NewJob
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.store import Store
 from tests.support.store import NAME, NOW, SECOND, Pool, column, new_job, row, running
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.model import JobCounts, JobPriority, JobStatus
+from pg_scheduler.jobs.model import JobCounts, JobPriority
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.payload import encode
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import StatusChange

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import RELEASE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import JobFilters
 from tests.support.dependencies import add, child

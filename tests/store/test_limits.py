@@ -12,9 +12,9 @@ import pytest
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitRow
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.faults import is_lock_timeout
 from pg_scheduler.store.limits import LOCK_CLASS, AdmissionRequest, BlockedJob, LatePosition, SurplusPosition
 from pg_scheduler.store.store import Store

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import JobFilters

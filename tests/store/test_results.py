@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.store import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.status import JobStatus
 from tests.support.store import NOW, Pool
 
 JOB: dict[str, Any] = {"job_id": "job", "job_name": "app.work", "execution_time": NOW}

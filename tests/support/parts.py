@@ -15,12 +15,12 @@ from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.outbox import Outbox, OutboxOptions
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.events import EventBus, ServiceFaulted
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.settings import PollingConfig, VacuumConfig
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.audience import Audience
 from pg_scheduler.worker.event_relay import EventRelay

@@ -8,9 +8,9 @@ from contextlib import suppress
 import pytest
 
 from pg_scheduler.events import EventBus, JobCompleted, JobEvent, JobFailed, JobLost
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.service import NEVER

@@ -25,7 +25,8 @@ from pg_scheduler.inspect.timeline import Event, timeline_of
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.metadata import trace_id_of
-from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.status import JobStatus
 
 MAX_LINKS: Final = 20
 MAX_CHANGES: Final = 10

@@ -16,8 +16,8 @@ from pg_scheduler.dashboard.pages.history import charts_of, read_releases
 from pg_scheduler.inspect import ErrorGroup, Finding, Totals
 from pg_scheduler.inspect.status import all_is_well, diagnose, problems_of
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.status import JobStatus
 
 RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
     "1h": (timedelta(hours=1), timedelta(minutes=1)),

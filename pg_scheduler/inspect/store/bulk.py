@@ -14,7 +14,8 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import Event, JobCancelled
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.inspect.store.searches import Condition, Scan, SearchRepository
-from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.audit import AuditRepository
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.stored_json import object_from
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements

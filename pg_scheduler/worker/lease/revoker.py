@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pg_scheduler.events import EventBus, LeaseLost
-from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.worker.in_flight import InFlight, Revocation
 from pg_scheduler.worker.lease.lease import Lease

@@ -14,8 +14,8 @@ from typing import ClassVar, Final, NamedTuple
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobsVacuumed
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import Service
 

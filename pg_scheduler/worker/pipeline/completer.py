@@ -14,9 +14,9 @@ from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import EventBus, JobFailed
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.status import JobStatus
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer

@@ -17,10 +17,10 @@ from pg_scheduler.events import (
     EventBus,
     JobCompleted,
 )
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.measure.meter import Meter
+from pg_scheduler.status import JobStatus
 from pg_scheduler.worker.signals import Signals
 
 

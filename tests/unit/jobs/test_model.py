@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.model import ConflictResolution, JobCounts, JobPriority, JobSpec, JobStatus
+from pg_scheduler.jobs.model import ConflictResolution, JobCounts, JobPriority, JobSpec
 from pg_scheduler.jobs.unset import UNSET
 from pg_scheduler.jobs.validation import (
     MAX_ID_BYTES,
@@ -24,6 +24,7 @@ from pg_scheduler.jobs.validation import (
     check_kind,
     check_timeout,
 )
+from pg_scheduler.status import JobStatus
 
 
 class OtherStatus(Enum):

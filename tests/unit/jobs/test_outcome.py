@@ -10,7 +10,6 @@ import pytest
 
 from pg_scheduler import Abort, Snooze
 from pg_scheduler.events import JobEvent, JobFailed, JobRetried
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
     COMPLETE,
     MAX_ERROR_LENGTH,
@@ -28,6 +27,7 @@ from pg_scheduler.jobs.outcome import (
 )
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.status import JobStatus
 
 CLAIM = Claim(
     job_id="id",

@@ -18,7 +18,6 @@ from pg_scheduler.events import (
     JobSnoozed,
 )
 from pg_scheduler.jobs.history import errors_from
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
     COMPLETE,
     QUARANTINED,
@@ -29,6 +28,7 @@ from pg_scheduler.jobs.outcome import (
     reclaim_change,
 )
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.status import JobStatus
 
 CLAIM = Claim("id", "name", "name", 7, datetime(2030, 1, 1, tzinfo=UTC), "{}", 5, 0, 3, None, None)
 ERROR = ValueError("no")
