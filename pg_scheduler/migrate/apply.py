@@ -30,7 +30,7 @@ from .verify import check_shape, home_schema, missing_tables, read_state
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-    from .verify import AnyConnection
+    from .records import AnyConnection
 
 
 logger = logging.getLogger("pg_scheduler")

@@ -26,7 +26,7 @@ from .verify import QUERY_TIMEOUT_S, REMEDY, home_schema, read_state
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from .verify import AnyConnection
+    from .records import AnyConnection
 
 
 BUILD_TIMEOUT_S: Final = 86_400.0

@@ -15,7 +15,7 @@ from .records import CREATE_RECORDS, RECORDS
 from .verify import home_schema, read_state
 
 if TYPE_CHECKING:
-    from .verify import AnyConnection
+    from .records import AnyConnection
 
 
 async def pending_steps(

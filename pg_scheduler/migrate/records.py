@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pg_scheduler.sqltext import qualify
 
 if TYPE_CHECKING:
-    from .plan import Migration
-    from .verify import AnyConnection
+    import asyncpg
+    from asyncpg.pool import PoolConnectionProxy
 
+    from .plan import Migration
+
+    AnyConnection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
 
 MIGRATION_TIMEOUT_S: Final = 3600.0
 """Applies to each statement: one may wait for the lock, another rewrite a table."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from .plan import Migration
-    from .verify import AnyConnection
+    from .records import AnyConnection
 
 
 _TABLES_OF_0_2: Final = ("scheduled_jobs", "vacuum_stats")

@@ -6,7 +6,7 @@ Every node does so at every start, so a check that succeeds takes one query and 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import asyncpg
 
@@ -22,9 +22,7 @@ from .shape import LATER_INDEXES, PARTS, Part, check_parts, check_relations, unl
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    from asyncpg.pool import PoolConnectionProxy
-
-    AnyConnection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
+    from .records import AnyConnection
 
 
 logger = logging.getLogger("pg_scheduler")

@@ -1,0 +1,65 @@
+"""No modules import one another in a circle, also within functions and for type checkers only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+
+import grimp
+import pytest
+
+EXCEPTIONS = [
+    ("jobs.context", "scheduler"),  # CurrentJob has the Scheduler of the job
+    ("worker.pipeline.attempt_runner", "scheduler"),  # these parts of a worker give it to jobs
+    ("worker.pipeline.calls", "scheduler"),
+    ("worker.runners.scheduler", "scheduler"),
+    ("worker.runtime", "scheduler"),
+]
+"""Modules that import one of a layer above, and so close circles."""
+
+Imports = dict[str, set[str]]
+
+
+@pytest.fixture(scope="module")
+def imports() -> Imports:
+    """What each module of the package imports."""
+    graph = grimp.build_graph("pg_scheduler", cache_dir=None)
+    return {
+        short(module): set(map(short, graph.find_modules_directly_imported_by(module)))
+        for module in graph.modules
+    }
+
+
+def short(module: str) -> str:
+    return module.removeprefix("pg_scheduler.")
+
+
+def circles(imports: Imports) -> Iterator[str]:
+    """Yield circles until no module is part of one."""
+    imports = {module: set(imported) for module, imported in imports.items()}
+    while True:
+        try:
+            TopologicalSorter(imports).prepare()
+        except CycleError as error:
+            circle = error.args[1][::-1]
+            yield " -> ".join(circle)
+            imports[circle[0]].remove(circle[1])
+        else:
+            return
+
+
+def test_modules_import_one_another_in_no_circle(imports: Imports) -> None:
+    without = {
+        module: {each for each in imported if (module, each) not in EXCEPTIONS}
+        for module, imported in imports.items()
+    }
+    assert list(circles(without)) == []
+
+
+def test_every_exception_is_an_import_that_exists(imports: Imports) -> None:
+    assert [(module, each) for module, each in EXCEPTIONS if each not in imports[module]] == []
+
+
+def test_circles_are_found_until_none_is_left() -> None:
+    found = circles({"a": {"b"}, "b": {"a", "c"}, "c": {"c", "d"}, "d": set()})
+    assert sorted(each.count("->") for each in found) == [1, 2]
