@@ -1,4 +1,4 @@
-"""The page about the command line: each command has a row, with an example that this release accepts."""
+"""The page about the command line: its table has an example of each command that this release accepts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,8 @@ EXAMPLES = [
     for part in re.split(r" && | \| ", line)
     if part.startswith("pg-scheduler ")
 ]
-TABLE = PAGE.partition("| Command | Effect |")[2].partition("\n\n")[0]
-ROWS = [
-    f"pg-scheduler {words}"
-    for cell in re.findall(r"^\| (.*?) \|", TABLE, re.MULTILINE)
-    for words in re.findall(r"`([^`]+)`", cell)
-]
+TABLE = PAGE.partition("| Purpose | Commands |")[2].partition("\n\n")[0]
+ROWS = [f"pg-scheduler {words}" for words in re.findall(r"`([^`]+)`", TABLE)]
 PROGRAM: Any = typer.main.get_command(app)
 
 
