@@ -178,11 +178,10 @@ def check(environment: Environment) -> list[str]:
 
 
 def screenshots(environment: Environment, arguments: list[str]) -> int:
-    """Renew the pictures and the trees that the tests in a browser compare pages with."""
+    """Renew the pictures of the documentation, and the trees that a test in a browser compares pages with."""
     debian.fetch(environment.folder / "debian", note)
     os.environ["PG_SCHEDULER_RENEW"] = "1"
-    tests = [f"tests/browser/test_{name}.py" for name in ("pictures", "trees")]
-    replace_process([str(environment.python), "-m", "pytest", *tests, *arguments])
+    replace_process([str(environment.python), "-m", "pytest", "tests/browser/test_trees.py", *arguments])
 
 
 def lint(python: str, arguments: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from difflib import unified_diff
 from pathlib import Path
@@ -15,7 +16,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.dashboard.pages import PAGES
 from tests.browser.conftest import Open
 from tests.browser.fixed_demo import NOW, WORKERS, open_fixed_demo
-from tests.browser.pictures import PICTURES, is_renewing
+from tests.browser.pictures import PICTURES, write_pictures
 from tests.browser.site import Site
 
 TREES = Path(__file__).parent / "trees"
@@ -73,9 +74,10 @@ async def test_trees_are_the_committed_ones(open_page: Open, site: Site) -> None
     for name, address in ADDRESSES.items():
         await page.goto(site.url + address)
         trees[name] = await tree_of(page, name)
-    if is_renewing():
+    if os.environ.get("PG_SCHEDULER_RENEW"):
         for name, tree in trees.items():
             (TREES / f"{name}.yml").write_text(tree, encoding="utf-8")
+        await write_pictures(page, site.url)
     found = "\n".join(filter(None, (difference(name, tree) for name, tree in trees.items())))
     if found:
         pytest.fail(f"{found}\nif the pages are right: python3 dev.py screenshots", pytrace=False)
