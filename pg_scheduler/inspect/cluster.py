@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from pg_scheduler.inspect.collect import claimed_names, count_claiming
-from pg_scheduler.inspect.inspector import MAX_BACKLOG_ROWS, MAX_BLOCKED_ROWS, MAX_GROUPS
 from pg_scheduler.inspect.model import Totals
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
 from pg_scheduler.inspect.store.cluster import ScheduleRow, TableRow
@@ -91,14 +90,14 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         quarantined = None
         if UNSUCCESSFUL in estimates:
             quarantined = await cluster.quarantined(MAX_UNSUCCESSFUL_ROWS, on=connection)
-    backlog = await inspections.backlog(MAX_BACKLOG_ROWS, MAX_GROUPS)
+    backlog = await inspections.backlog()
     blocked: dict[str, int] = {}
-    for row in await inspections.blocked(MAX_BLOCKED_ROWS, MAX_GROUPS):
-        group = ":".join(row.blocked_on.split(":", 2)[:2])  # the key of a limit can be personal data
-        blocked[group] = blocked.get(group, 0) + row.jobs
+    for blocked_on, jobs in (await inspections.blocked()).jobs.items():
+        group = ":".join(blocked_on.split(":", 2)[:2])  # the key of a limit can be personal data
+        blocked[group] = blocked.get(group, 0) + jobs
     return ClusterFigures(
-        backlog=backlog,
-        is_capped=bool(backlog) and backlog[0].examined >= MAX_BACKLOG_ROWS,
+        backlog=backlog.rows,
+        is_capped=backlog.is_capped,
         blocked=blocked,
         quarantined=quarantined,
         totals=Totals(*(estimates.get(name) for name in (TABLE, CLAIM, BLOCKED, UNSUCCESSFUL))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from pg_scheduler.inspect.inspector import MAX_BACKLOG_ROWS, Inspector
+from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.naming import check_name
 
@@ -46,4 +46,4 @@ async def count_expiring(inspector: Inspector, name: str, until: datetime | None
     if tasks is not None and (task := tasks.resolve(name)) is not None:
         names |= tasks.names_of(task)
     inspections = inspector._reads.inspections  # noqa: SLF001
-    return ExpiringJobs(*await inspections.expiring(names, until, MAX_BACKLOG_ROWS))
+    return ExpiringJobs(*await inspections.expiring(names, until))

@@ -27,7 +27,7 @@ from pg_scheduler.inspect.model import Backlog, ErrorGroups, NameBacklog, Search
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, SORTS, UNSUCCESSFUL, Sort
 from pg_scheduler.inspect.reasons import Explanation
 from pg_scheduler.inspect.search.parser import names_term
-from pg_scheduler.inspect.statistics_reads import StatisticsReads
+from pg_scheduler.inspect.statistics import StatisticsReads
 from pg_scheduler.inspect.store.reading import ReadingConnections, ReadSettings
 from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.inspect.store.store import InspectionStore
@@ -49,13 +49,6 @@ DEFAULT_THRESHOLDS: Final = Thresholds()
 
 MAX_PAGE_LENGTH: Final = 1000
 """Jobs of a page."""
-
-MAX_BACKLOG_ROWS: Final = 50_000
-MAX_BLOCKED_ROWS: Final = 20_000
-"""Rows that ``backlog()`` examines."""
-
-MAX_GROUPS: Final = 500
-"""Names and groups that ``backlog()`` returns."""
 
 MAX_IDS: Final = 500
 """Ids of one call of ``get_jobs()``."""
@@ -251,23 +244,18 @@ class Inspector(WorkerActions, JobActions, TableReads, StatisticsReads, AuditRea
         At most 50,000 unfinished and 20,000 blocked jobs are examined.
         """
         inspections = self._reads.inspections
-        rows = await inspections.backlog(MAX_BACKLOG_ROWS, MAX_GROUPS)
-        blocked = await inspections.blocked(MAX_BLOCKED_ROWS, MAX_GROUPS)
+        rows, is_capped, _ = await inspections.backlog()
+        blocked = await inspections.blocked()
         workers = await inspections.workers()
         due = sum(row.due for row in rows)
-        is_capped = bool(rows) and rows[0].examined >= MAX_BACKLOG_ROWS
-        names = [
-            NameBacklog(row.name, row.due, row.running, row.oldest_due_at, count_claiming(workers, row.name))
-            for row in rows
-        ]
+        names = [NameBacklog(*row, count_claiming(workers, row.name)) for row in rows]
         return Backlog(
             names=tuple(names),
             due=due,
             is_capped=is_capped,
             due_estimate=max(due, await inspections.estimate_due()) if is_capped else due,
-            blocked={row.blocked_on: row.jobs for row in blocked},
-            is_blocked_capped=len(blocked) == MAX_GROUPS
-            or (bool(blocked) and blocked[0].examined >= MAX_BLOCKED_ROWS),
+            blocked=blocked.jobs,
+            is_blocked_capped=blocked.is_capped,
         )
 
     async def tasks(self) -> TaskList:
@@ -284,16 +272,15 @@ class Inspector(WorkerActions, JobActions, TableReads, StatisticsReads, AuditRea
                 print(task.name, task.due, task.workers)
         """
         inspections = self._reads.inspections
-        backlog = await inspections.backlog(MAX_BACKLOG_ROWS, MAX_GROUPS)
-        rows = {row.name: row for row in backlog}
+        backlog = await inspections.backlog()
+        rows = {row.name: row for row in backlog.rows}
         workers = await inspections.workers()
         pauses = {pause.name: pause for pause in await self._reads.pauses.paused() if not pause.is_over}
         items = [
             task_state(name, rows.get(name), pauses.get(name), count_claiming(workers, name))
             for name in sorted({*rows, *pauses, *claimed_names(workers)})
         ]
-        is_capped = len(rows) == MAX_GROUPS or (bool(backlog) and backlog[0].examined >= MAX_BACKLOG_ROWS)
-        return TaskList(items, is_capped)
+        return TaskList(items, backlog.is_capped or backlog.are_names_capped)
 
     async def error_groups(self, *, since: datetime | None = None, limit: int = 100) -> ErrorGroups:
         """Group the newest unsuccessful jobs by name and error, apart from numbers and ids.

@@ -155,13 +155,14 @@ async def read_limits(inspector: Inspector) -> LimitList:
             print(limit.name, limit.running, limit.max_running, limit.waiting)
     """
     declared = limits_of(await inspector.workers())
-    backlog = await inspector.backlog()
+    inspections = inspector._reads.inspections  # noqa: SLF001
+    blocked = await inspections.blocked()
     found = []
     for limit, tasks in sorted(declared.items(), key=lambda item: str(item[0]))[:MAX_LIMITS]:
         running, starts = None, None
         if not limit.by_key:
-            running, starts = await inspector._reads.inspections.limit_use(key_prefix(limit.name))  # noqa: SLF001
-        waiting = sum(jobs for key, jobs in backlog.blocked.items() if key.startswith(key_prefix(limit.name)))
+            running, starts = await inspections.limit_use(key_prefix(limit.name))
+        waiting = sum(jobs for key, jobs in blocked.jobs.items() if key.startswith(key_prefix(limit.name)))
         found.append(
             LimitState(
                 name=limit.name,
@@ -176,7 +177,7 @@ async def read_limits(inspector: Inspector) -> LimitList:
                 spread=limit.spread,
             )
         )
-    return LimitList(found, len(declared) > MAX_LIMITS, backlog.is_blocked_capped)
+    return LimitList(found, len(declared) > MAX_LIMITS, blocked.is_capped)
 
 
 async def read_limit(inspector: Inspector, name: str) -> LimitKeyList:
@@ -193,8 +194,9 @@ async def read_limit(inspector: Inspector, name: str) -> LimitKeyList:
     """
     prefix = key_prefix(name)
     declared = [limit for limit in limits_of(await inspector.workers()) if limit.name == name]
-    backlog, inspections = await inspector.backlog(), inspector._reads.inspections  # noqa: SLF001
-    waiting = {key: jobs for key, jobs in backlog.blocked.items() if key.startswith(prefix)}
+    inspections = inspector._reads.inspections  # noqa: SLF001
+    blocked = await inspections.blocked()
+    waiting = {key: jobs for key, jobs in blocked.jobs.items() if key.startswith(prefix)}
     used, is_capped = await inspections.limit_keys(prefix)
     plain = {prefix} if any(not limit.by_key for limit in declared) else set()
     keys = sorted({*waiting, *used, *plain}, key=lambda each: (-waiting.get(each, 0), each))
@@ -207,7 +209,7 @@ async def read_limit(inspector: Inspector, name: str) -> LimitKeyList:
                 name, key.removeprefix(prefix), running, starts, waiting.get(key, 0), *numbers
             )
             found.append(state)
-    return LimitKeyList(found, is_capped or len(keys) > MAX_KEYS, backlog.is_blocked_capped)
+    return LimitKeyList(found, is_capped or len(keys) > MAX_KEYS, blocked.is_capped)
 
 
 def _numbers(

@@ -85,7 +85,7 @@ def test_pause_reports_the_jobs_that_would_expire(
     assert (number, is_capped) == (2, False), "those that expire before the end"
     assert "2 waiting jobs would expire during the pause, by the misfire grace time\n" in message
     assert pause()[:2] == (4, False), "without an end, those that have a misfire grace time"
-    monkeypatch.setattr("pg_scheduler.inspect.expiring.MAX_BACKLOG_ROWS", 3)
+    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 3)
     number, is_capped, message = pause()
     assert (number, is_capped) == (0, True)
     assert "0+ waiting jobs would expire" in message

@@ -18,7 +18,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from tests.inspect.workers import add_worker
 
-LIMITS = "pg_scheduler.inspect.inspector"
+LIMITS = "pg_scheduler.inspect.store.inspections"
 
 
 @pytest.fixture

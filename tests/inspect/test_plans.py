@@ -13,10 +13,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from pg_scheduler.inspect import Bounds, parse_search
-from pg_scheduler.inspect.inspector import MAX_BACKLOG_ROWS, MAX_BLOCKED_ROWS
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.store.doctor import MAX_DUE, MAX_OLDEST, MAX_UNSUCCESSFUL
-from pg_scheduler.inspect.store.inspections import MAX_PARENTS, MAX_QUEUE_ROWS, MAX_STARTS
+from pg_scheduler.inspect.store.inspections import (
+    MAX_BACKLOG_ROWS,
+    MAX_BLOCKED_ROWS,
+    MAX_PARENTS,
+    MAX_QUEUE_ROWS,
+    MAX_STARTS,
+)
 from pg_scheduler.inspect.store.searches import load_search
 from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS
 from pg_scheduler.store.queries import Route, load_queries, load_query

@@ -83,7 +83,7 @@ async def test_statistics_by_time_are_added_up_by_the_database(
         assert added.is_complete
     assert (await inspector.statistics_by_time(period, names=["ma*"])).total().started == 1 + 2 + 3 + 4 + 5
     assert (await inspector.statistics_by_time(period, names=[])).rows == ()
-    monkeypatch.setattr("pg_scheduler.inspect.statistics_reads.MAX_SUMMED_ROWS", 2)
+    monkeypatch.setattr("pg_scheduler.inspect.statistics.MAX_SUMMED_ROWS", 2)
     some = await inspector.statistics_by_time(timedelta(hours=1.5))
     assert (some.is_complete, some.total().started) == (False, 1 + 2)
     with pytest.raises(ValueError, match="width must be at least a minute"):
@@ -117,7 +117,7 @@ async def test_oldest_rows_are_left_out_at_the_bound(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = await now_of(pool)
-    monkeypatch.setattr("pg_scheduler.inspect.statistics_reads.MAX_STATISTICS_ROWS", 2)
+    monkeypatch.setattr("pg_scheduler.inspect.statistics.MAX_STATISTICS_ROWS", 2)
     for minutes in range(3):
         await add(pool, now - minutes * 5 * MINUTE, mail=figures(minutes + 1))
     found = await Inspector(pool).statistics()

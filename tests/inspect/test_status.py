@@ -72,9 +72,9 @@ def test_one_sentence_states_that_all_is_well() -> None:
 def test_figures_of_every_area_are_shown() -> None:
     found = figures(
         backlog=[
-            BacklogRow("mail", 3, 1, NOW - timedelta(minutes=3), 50_000),
-            BacklogRow("report", 4, 0, NOW - timedelta(minutes=2), 50_000),
-            BacklogRow("idle", 0, 1, None, 50_000),
+            BacklogRow("mail", 3, 1, NOW - timedelta(minutes=3)),
+            BacklogRow("report", 4, 0, NOW - timedelta(minutes=2)),
+            BacklogRow("idle", 0, 1, None),
         ],
         is_capped=True,
         blocked={"limit:api": 4, "after": 1},
@@ -139,7 +139,7 @@ async def test_status_of_a_database_is_read(pool: asyncpg.Pool) -> None:
 
 
 def test_estimate_that_is_less_than_what_was_counted_is_left_out() -> None:
-    backlog = [BacklogRow("mail", 3, 1, NOW - timedelta(minutes=3), 4)]
+    backlog = [BacklogRow("mail", 3, 1, NOW - timedelta(minutes=3))]
     found = figures(backlog=backlog, totals=Totals(9, 0, 0, 0))
     assert texts(described(found))["jobs"] == "3 due, the oldest since 3 min (mail)"
 

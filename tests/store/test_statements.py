@@ -310,9 +310,9 @@ async def use_path(store: Store) -> object:
         assert (await people.searches.sizes(on=connection)).now == NOW
         assert await people.inspections.errors((NOW, ""), None, 9, on=connection) == []
         assert await people.cluster.quarantined(9, on=connection) == 0
-    assert (await people.inspections.backlog(99, 9))[0].oldest_due_at == NOW - 2 * SECOND
-    assert await people.inspections.blocked(9, 9) == []
-    assert await people.inspections.expiring(["nothing"], None, 99) == (0, False)
+    assert (await people.inspections.backlog()).rows[0].oldest_due_at == NOW - 2 * SECOND
+    assert await people.inspections.blocked() == ({}, False)
+    assert await people.inspections.expiring(["nothing"], None) == (0, False)
     assert await people.inspections.estimate_due() >= 0
     assert await people.inspections.slot_use(NOW, NOW) == []
     inspected = await people.inspections.job("b")

@@ -129,7 +129,7 @@ async def test_jobs_are_counted_by_the_name_that_a_worker_must_claim(pool: async
 async def test_counting_due_jobs_states_that_it_stopped(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.cluster.MAX_BACKLOG_ROWS", 5)
+    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 5)
     await add_jobs(pool, 7, "job_name, execution_time", "'cluster.due', now()")
     found = await scrape_anew(pool)
     assert found[C + "jobs_due_capped"] == 1

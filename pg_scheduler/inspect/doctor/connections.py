@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.store.doctor import SettingRow
 from pg_scheduler.inspect.store.server import ConnectionRow
-from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted, listed
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.faults import LOST_STATEMENTS
@@ -30,9 +29,9 @@ POOLER_REMEDY: Final = (
 SINGLE: Final = "the pool has a single connection; examine with a max_size of 2 or more"
 
 
-async def _check_notifications(store: InspectionStore, thresholds: Thresholds) -> Found:
-    is_direct = store.statements.connections.has_direct_dsn
-    arrives = await store.server.receives_notification(thresholds.notification_s)
+async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    is_direct = facts.store.statements.connections.has_direct_dsn
+    arrives = await facts.store.server.receives_notification(thresholds.notification_s)
     if arrives is None:
         return [UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SINGLE)]
     if arrives:
@@ -51,9 +50,9 @@ async def _check_notifications(store: InspectionStore, thresholds: Thresholds) -
     ]
 
 
-async def _check_pooler(store: InspectionStore, _: Thresholds) -> Found:
+async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
     try:
-        changes = await store.server.changes_session()
+        changes = await facts.store.server.changes_session()
     except ConfigurationError as error:
         if not isinstance(error.__cause__, LOST_STATEMENTS):
             raise
@@ -82,12 +81,12 @@ async def _check_pooler(store: InspectionStore, _: Thresholds) -> Found:
     ]
 
 
-async def _check_pools(store: InspectionStore, _: Thresholds) -> Found:
-    workers = [each for each in await store.workers.list_workers() if each.is_alive]
-    settings = await store.doctor.settings(SETTINGS)
+async def _check_pools(facts: SharedFacts, _: Thresholds) -> Found:
+    workers = [each for each in await facts.workers() if each.is_alive]
+    settings = await facts.store.doctor.settings(SETTINGS)
     return [
-        *judge_pools(workers, await store.server.locking_schedules()),
-        *judge_server(workers, settings, await store.server.connections()),
+        *judge_pools(workers, await facts.store.server.locking_schedules()),
+        *judge_server(workers, settings, await facts.store.server.connections()),
     ]
 
 

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.store.doctor import SettingRow
 from pg_scheduler.inspect.store.server import HolderRow, Ping, RoleRow
-from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import length, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.sqltext import quote_identifier
@@ -24,27 +23,27 @@ ISOLATION: Final = "default_transaction_isolation"
 SETTINGS: Final = (*TIMEOUTS, ISOLATION)
 
 
-async def _check_version(store: InspectionStore, _: Thresholds) -> Found:
-    settings = await store.doctor.settings(["server_version_num", "server_version"])
+async def _check_version(facts: SharedFacts, _: Thresholds) -> Found:
+    settings = await facts.store.doctor.settings(["server_version_num", "server_version"])
     return judge_version(settings["server_version_num"].value, settings["server_version"].value)
 
 
-async def _check_clocks(store: InspectionStore, thresholds: Thresholds) -> Found:
-    ping = await store.server.ping()
+async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    ping = await facts.store.server.ping()
     found = [
         *judge_round_trip(ping, thresholds.round_trip_s),
         *judge_clocks(ping, [], None, thresholds.clock_s),
     ]
-    workers = await store.workers.list_workers()
-    return [*found, *judge_clocks(None, workers, await store.schedules.now(), thresholds.clock_s)]
+    workers = await facts.workers()
+    return [*found, *judge_clocks(None, workers, await facts.store.schedules.now(), thresholds.clock_s)]
 
 
-async def _check_holders(store: InspectionStore, thresholds: Thresholds) -> Found:
-    holders = await store.server.holders()
+async def _check_holders(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    holders = await facts.store.server.holders()
     found: list[Finding | UnmadeCheck] = [
         *judge_holders(holders, thresholds.held_s, thresholds.held_transactions)
     ]
-    role = await store.server.role()
+    role = await facts.role()
     if not role.sees_all:
         reason = (
             f"the role {role.name!r} may not see the transactions of other roles; as a superuser: "
@@ -54,8 +53,8 @@ async def _check_holders(store: InspectionStore, thresholds: Thresholds) -> Foun
     return found
 
 
-async def _check_settings(store: InspectionStore, _: Thresholds) -> Found:
-    return judge_settings(await store.server.role(), await store.doctor.settings(SETTINGS))
+async def _check_settings(facts: SharedFacts, _: Thresholds) -> Found:
+    return judge_settings(await facts.role(), await facts.store.doctor.settings(SETTINGS))
 
 
 def judge_version(number: str, version: str) -> Iterator[Finding]:

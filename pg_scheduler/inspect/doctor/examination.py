@@ -20,7 +20,7 @@ from pg_scheduler.inspect.doctor import (
     table,
     workers,
 )
-from pg_scheduler.inspect.doctor.check import Check
+from pg_scheduler.inspect.doctor.check import Check, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
@@ -44,14 +44,14 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 async def examine(store: InspectionStore, only: Iterable[str], thresholds: Thresholds) -> Diagnosis:
     """Make the checks of these codes, or all of them, and return what they found."""
-    asked = read_codes(only)
+    asked, facts = read_codes(only), SharedFacts(store)
     findings: list[Finding] = []
     not_made: list[UnmadeCheck] = []
     for check in CHECKS:
         if not asked & set(check.codes):
             continue
         try:
-            found = await check.run(store, thresholds)
+            found = await check.run(facts, thresholds)
         except SchemaMissingError as error:
             reason = await _describe_missing(store, error)
             not_made += [UnmadeCheck(code, reason) for code in check.codes]

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pg_scheduler.errors import SchemaForbiddenError
-from pg_scheduler.inspect.doctor.check import Found
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.counting import why_uncounted
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM
-from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.statistics import why_uncounted
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.settings import VacuumTrigger
@@ -53,20 +52,20 @@ class Growth:
     since_s: float
 
 
-async def check_growth(store: InspectionStore, thresholds: Thresholds) -> Found:
+async def check_growth(facts: SharedFacts, thresholds: Thresholds) -> Found:
     """Return whether the table of jobs becomes large soon, or why that is unknown."""
-    size = next((each.bytes for each in await store.doctor.tables() if each.name == TABLE), 0)
+    size = next((each.bytes for each in await facts.tables() if each.name == TABLE), 0)
     if not thresholds.table_bytes * SMALL <= size < thresholds.table_bytes:
         return []
-    workers = [each for each in await store.workers.list_workers() if each.is_alive and each.settings]
+    workers = [each for each in await facts.workers() if each.is_alive and each.settings]
     try:
-        ended, since_s = await store.doctor.endings(WEEK_S)
+        ended, since_s = await facts.store.doctor.endings(WEEK_S)
     except SchemaForbiddenError as error:  # the forecast alone needs the table of statistics
         return [UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {error}")]
-    async with store.searches.transaction() as connection:
-        estimates = (await store.searches.sizes(on=connection)).estimates
+    async with facts.store.searches.transaction() as connection:
+        estimates = (await facts.store.searches.sizes(on=connection)).estimates
     rows = estimates.get(TABLE) or 0
-    reason = await why_uncounted(store)
+    reason = why_uncounted(workers)
     if reason is None and not workers:
         reason = "no live worker reports its retention"
     if reason is None and since_s < DAY_S:

@@ -7,22 +7,19 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.collect import count_claiming, tasks_of_aliases
-from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.collect import count_claiming
+from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.counting import why_uncounted
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.remedies import command, term
+from pg_scheduler.inspect.statistics import why_uncounted
 from pg_scheduler.inspect.store.doctor import FailingRow, PayloadRow, QuarantinedRow, RunningRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
-from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted, instant, length, listed
 from pg_scheduler.jobs.naming import most_similar
 
-MAX_BACKLOG_ROWS: Final = 50_000
-MAX_NAMES: Final = 500
 SAMPLE: Final = 1000
 MAX_RETRIED: Final = 20
 """Jobs that the command of a remedy retries."""
@@ -39,41 +36,36 @@ MIN_DURATIONS: Final = 20
 """Attempts from which on their durations say what is usual."""
 
 
-async def _check_backlog(store: InspectionStore, thresholds: Thresholds) -> Found:
-    rows = await store.inspections.backlog(MAX_BACKLOG_ROWS, MAX_NAMES)
-    workers = await store.inspections.workers()
-    tasks = tasks_of_aliases(workers)
-    paused = {tasks.get(pause.name, pause.name) for pause in await store.pauses.paused() if not pause.is_over}
-    rows = [row for row in rows if tasks.get(row.name, row.name) not in paused]
-    now = await store.schedules.now()
-    return judge_backlog(rows, workers, now, thresholds.late_s)
+async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    rows, workers = await facts.backlog(), await facts.claims()
+    return judge_backlog(rows, workers, await facts.store.schedules.now(), thresholds.late_s)
 
 
-async def _check_quarantine(store: InspectionStore, _: Thresholds) -> Found:
-    if UNSUCCESSFUL in await store.doctor.missing_indexes():
+async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> Found:
+    if UNSUCCESSFUL in await facts.missing_indexes():
         reason = f"it needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
         return [UnmadeCheck(FindingCode.QUARANTINE, reason)]
-    return judge_quarantine(await store.doctor.quarantined(WEEK_S))
+    return judge_quarantine(await facts.store.doctor.quarantined(WEEK_S))
 
 
-async def _check_failures(store: InspectionStore, thresholds: Thresholds) -> Found:
-    rows = await store.doctor.failing(FAILING_S, WEEK_S)
+async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    rows = await facts.store.doctor.failing(FAILING_S, WEEK_S)
     found = judge_failures(rows, thresholds.failures, thresholds.failure_ratio)
-    return [*found, *await _uncounted(store, FindingCode.FAILING)]
+    return [*found, *await _uncounted(facts, FindingCode.FAILING)]
 
 
-async def _check_running(store: InspectionStore, thresholds: Thresholds) -> Found:
-    found = judge_running(await store.doctor.running(), thresholds.stuck_s)
-    return [*found, *await _uncounted(store, FindingCode.STUCK)]
+async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    found = judge_running(await facts.store.doctor.running(), thresholds.stuck_s)
+    return [*found, *await _uncounted(facts, FindingCode.STUCK)]
 
 
-async def _uncounted(store: InspectionStore, code: FindingCode) -> Found:
-    reason = await why_uncounted(store)
+async def _uncounted(facts: SharedFacts, code: FindingCode) -> Found:
+    reason = why_uncounted(await facts.workers())
     return [] if reason is None else [UnmadeCheck(code, reason)]
 
 
-async def _check_payloads(store: InspectionStore, thresholds: Thresholds) -> Found:
-    return judge_payloads(await store.doctor.payloads(SAMPLE, thresholds.payload_bytes))
+async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    return judge_payloads(await facts.store.doctor.payloads(SAMPLE, thresholds.payload_bytes))
 
 
 def judge_backlog(

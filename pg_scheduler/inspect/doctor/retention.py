@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.growth import check_growth
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.store.doctor import TableRow
-from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Worker
 
@@ -23,16 +22,16 @@ FACTOR: Final = 2
 STATUSES: Final = ("failed", "cancelled", "expired")
 
 
-async def _check_retention(store: InspectionStore, thresholds: Thresholds) -> Found:
+async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
     found: list[Finding | UnmadeCheck] = [
-        *judge_size(await store.doctor.tables(), thresholds.table_bytes),
-        *await check_growth(store, thresholds),
+        *judge_size(await facts.tables(), thresholds.table_bytes),
+        *await check_growth(facts, thresholds),
     ]
-    if UNSUCCESSFUL in await store.doctor.missing_indexes():
+    if UNSUCCESSFUL in await facts.missing_indexes():
         reason = f"the age of failed jobs needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
         return [*found, UnmadeCheck(FindingCode.RETENTION, reason)]
-    workers = [each for each in await store.workers.list_workers() if each.is_alive]
-    return [*found, *judge_ages(await store.doctor.oldest(), policies_of(workers))]
+    workers = [each for each in await facts.workers() if each.is_alive]
+    return [*found, *judge_ages(await facts.store.doctor.oldest(), policies_of(workers))]
 
 
 def policies_of(workers: Sequence[Worker]) -> dict[str, float]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges_of
 from pg_scheduler.inspect.store.server import PRIVILEGES, RightsRow, RoleRow
-from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.migrate.shape import shipped_tables
 from pg_scheduler.sqltext import quote_identifier
@@ -20,9 +19,9 @@ OTHERS: Final = (Role.EXPORTER, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 """The roles whose connections run the doctor too."""
 
 
-async def _check_rights(store: InspectionStore, _: Thresholds) -> Found:
-    rights = await store.server.rights(shipped_tables())
-    return judge_rights(await store.schema(), await store.server.role(), rights)
+async def _check_rights(facts: SharedFacts, _: Thresholds) -> Found:
+    rights = await facts.store.server.rights(shipped_tables())
+    return judge_rights(await facts.store.schema(), await facts.role(), rights)
 
 
 def judge_rights(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> Iterator[Finding]:

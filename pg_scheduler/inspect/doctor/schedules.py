@@ -10,14 +10,13 @@ from typing import Final
 
 from pg_scheduler.inspect.clock_changes import clock_effects
 from pg_scheduler.inspect.collect import count_claiming
-from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTaskRow, ZonedRow
 from pg_scheduler.inspect.store.inspections import InspectedWorker
-from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted, instant, length, listed, short
 from pg_scheduler.jobs.naming import most_similar
 
@@ -26,23 +25,23 @@ MAX_SECONDS: Final = 2.0
 """Seconds for computing fire times, which blocks the event loop."""
 
 
-async def _check_overdue(store: InspectionStore, thresholds: Thresholds) -> Found:
-    workers = await store.inspections.workers()
-    return judge_overdue(await store.doctor.overdue(thresholds.overdue_s), workers)
+async def _check_overdue(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    workers = await facts.claims()
+    return judge_overdue(await facts.store.doctor.overdue(thresholds.overdue_s), workers)
 
 
-async def _check_tasks(store: InspectionStore, _: Thresholds) -> Found:
-    return judge_tasks(await store.doctor.schedule_tasks(), await store.inspections.workers())
+async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
+    return judge_tasks(await facts.store.doctor.schedule_tasks(), await facts.claims())
 
 
-async def _check_broken(store: InspectionStore, _: Thresholds) -> Found:
-    return judge_broken(await store.doctor.broken())
+async def _check_broken(facts: SharedFacts, _: Thresholds) -> Found:
+    return judge_broken(await facts.store.doctor.broken())
 
 
-async def _check_clock_changes(store: InspectionStore, _: Thresholds) -> Found:
-    now, ends_at = await store.schedules.now(), monotonic() + MAX_SECONDS
+async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> Found:
+    now, ends_at = await facts.store.schedules.now(), monotonic() + MAX_SECONDS
     found: list[Finding | UnmadeCheck] = []
-    rows = await store.doctor.zoned()
+    rows = await facts.store.doctor.zoned()
     for place, row in enumerate(rows):
         if monotonic() > ends_at:
             reason = f"computing fire times took {MAX_SECONDS:g} s, after {place} of {len(rows)}"
@@ -51,8 +50,8 @@ async def _check_clock_changes(store: InspectionStore, _: Thresholds) -> Found:
     return found
 
 
-async def _check_herds(store: InspectionStore, thresholds: Thresholds) -> Found:
-    return judge_herds(await store.doctor.herds(thresholds.herd))
+async def _check_herds(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    return judge_herds(await facts.store.doctor.herds(thresholds.herd))
 
 
 def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]) -> Iterator[Finding]:

@@ -6,27 +6,26 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pg_scheduler.errors import SchemaError, SchemaMissingError, SchemaTooNewError
-from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.doctor import IndexRow
-from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.migrate.shape import LATER_INDEXES
 from pg_scheduler.sqltext import quote_identifier
 
 BUILD: Final = "pg-scheduler migrate indexes"
 
 
-async def _check_schema(store: InspectionStore, _: Thresholds) -> Found:
-    return judge_schema(await store.schema(), await store.doctor.schema_problem())
+async def _check_schema(facts: SharedFacts, _: Thresholds) -> Found:
+    return judge_schema(await facts.store.schema(), await facts.store.doctor.schema_problem())
 
 
-async def _check_indexes(store: InspectionStore, _: Thresholds) -> Found:
-    schema = await store.schema()
-    missing = await store.doctor.missing_indexes()
-    return judge_indexes(schema, missing, await store.doctor.indexes())
+async def _check_indexes(facts: SharedFacts, _: Thresholds) -> Found:
+    schema = await facts.store.schema()
+    missing = await facts.missing_indexes()
+    return judge_indexes(schema, missing, await facts.indexes())
 
 
 def judge_schema(schema: str, problem: SchemaError | None) -> Iterator[Finding]:

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.store.doctor import IndexRow, SettingRow, TableRow
-from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import instant, listed
 from pg_scheduler.migrate.shape import shipped_storage
 from pg_scheduler.sqltext import quote_identifier
@@ -33,17 +32,17 @@ WRAPAROUND_AGE: Final = 1_500_000_000
 SERVER_SETTINGS: Final = ("autovacuum", "track_counts", "autovacuum_freeze_max_age", "server_version_num")
 
 
-async def _check_hot(store: InspectionStore, _: Thresholds) -> Found:
-    schema = await store.schema()
-    settings = await store.doctor.settings(SERVER_SETTINGS)
-    tables = await store.doctor.tables()
-    return judge_hot(schema, await store.doctor.indexes(), tables, int(settings["server_version_num"].value))
+async def _check_hot(facts: SharedFacts, _: Thresholds) -> Found:
+    schema = await facts.store.schema()
+    settings = await facts.store.doctor.settings(SERVER_SETTINGS)
+    tables = await facts.tables()
+    return judge_hot(schema, await facts.indexes(), tables, int(settings["server_version_num"].value))
 
 
-async def _check_tables(store: InspectionStore, thresholds: Thresholds) -> Found:
-    schema = await store.schema()
-    settings = await store.doctor.settings(SERVER_SETTINGS)
-    tables = await store.doctor.tables()
+async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    schema = await facts.store.schema()
+    settings = await facts.store.doctor.settings(SERVER_SETTINGS)
+    tables = await facts.tables()
     age = thresholds.freeze_age
     if age is None:
         age = int(int(settings["autovacuum_freeze_max_age"].value) * FREEZE_MARGIN)

@@ -9,15 +9,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.errors import SchemaForbiddenError
-from pg_scheduler.inspect.collect import tasks_of_aliases
-from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.inspections import BacklogRow
-from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.author import release_of
@@ -25,8 +23,6 @@ from pg_scheduler.store.types import DRAIN
 
 MAX_VALUE_LENGTH: Final = 60
 MAX_DRAINING: Final = 100
-MAX_BACKLOG_ROWS: Final = 50_000
-MAX_NAMES: Final = 500
 MAX_RESUMED: Final = 20
 """Workers that the command of a remedy resumes."""
 MAX_RECORDS: Final = 100
@@ -35,22 +31,22 @@ ZONE_DATA: Final = "tzdata"
 """Where workers report the version of their time zone data."""
 
 
-async def _check_workers(store: InspectionStore, thresholds: Thresholds) -> Found:
-    workers = await store.workers.list_workers()
-    now = await store.schedules.now()
+async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    workers = await facts.workers()
+    now = await facts.store.schedules.now()
     alive = [each for each in workers if each.is_alive and not each.is_stopping]
     draining = [each for each in workers if _drains(each)][:MAX_DRAINING]
     requested: Mapping[str, datetime] = {}
     hidden: list[UnmadeCheck] = []
     try:
-        requested = await _read_requests(store, draining)
+        requested = await _read_requests(facts, draining)
     except SchemaForbiddenError as error:  # drains alone are in a table that not all roles read
         reason = f"when workers were requested to drain is unknown: {error}"
         hidden = [UnmadeCheck(FindingCode.WORKER_DRAINING, reason)]
     return [
         *hidden,
         *judge_lives(workers, now),
-        *(await _judge_backlog(store, alive, now, thresholds.late_s) if draining else ()),
+        *(judge_drained_names(await facts.backlog(), alive, now, thresholds.late_s) if draining else ()),
         *judge_drains(draining, requested, now, thresholds.draining_s),
         *judge_mixture(alive),
         *judge_zones(alive),
@@ -59,31 +55,15 @@ async def _check_workers(store: InspectionStore, thresholds: Thresholds) -> Foun
     ]
 
 
-async def _read_requests(store: InspectionStore, draining: Sequence[Worker]) -> dict[str, datetime]:
+async def _read_requests(facts: SharedFacts, draining: Sequence[Worker]) -> dict[str, datetime]:
     """Return when each worker was requested to drain, where the records have it."""
     filters = AuditFilters(action=f"{DRAIN}_worker")
     rows = [
         row
         for worker in draining
-        for row in await store.audit_records.read(None, 1, MAX_RECORDS, filters, worker.worker_id)
+        for row in await facts.store.audit_records.read(None, 1, MAX_RECORDS, filters, worker.worker_id)
     ]
     return {row.subject: row.at for row in rows if row.matches and row.subject}
-
-
-async def _judge_backlog(
-    store: InspectionStore, alive: Sequence[Worker], now: datetime, late_s: float
-) -> Iterator[Finding]:
-    rows = await store.inspections.backlog(MAX_BACKLOG_ROWS, MAX_NAMES)
-    tasks = tasks_of_aliases(await store.inspections.workers())
-    paused = {tasks.get(pause.name, pause.name) for pause in await store.pauses.paused() if not pause.is_over}
-    late = [
-        row
-        for row in rows
-        if row.oldest_due_at is not None and (now - row.oldest_due_at).total_seconds() >= late_s
-    ]
-    return judge_drained_names(
-        [row for row in late if tasks.get(row.name, row.name) not in paused], alive, now
-    )
 
 
 def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
@@ -117,12 +97,14 @@ def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
 
 
 def judge_drained_names(
-    late: Sequence[BacklogRow], alive: Sequence[Worker], now: datetime
+    rows: Sequence[BacklogRow], alive: Sequence[Worker], now: datetime, late_s: float
 ) -> Iterator[Finding]:
     """Yield whether late jobs wait because every live worker that claims their names drains."""
     running = [each for each in alive if _runs_jobs(each)]
     waiting, draining = list[BacklogRow](), dict[str, Worker]()
-    for row in late:
+    for row in rows:
+        if row.oldest_due_at is None or (now - row.oldest_due_at).total_seconds() < late_s:
+            continue
         able = [each for each in running if each.names is None or row.name in each.names]
         if able and all(map(_drains, able)):
             waiting.append(row)

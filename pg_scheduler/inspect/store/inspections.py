@@ -15,6 +15,13 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements
 
+MAX_BACKLOG_ROWS: Final = 50_000
+"""Rows of the claim index that are examined."""
+
+MAX_BLOCKED_ROWS: Final = 20_000
+MAX_GROUPS: Final = 500
+"""Names of due jobs, and texts of what blocked jobs wait for, that are returned."""
+
 MAX_WORKERS: Final = 500
 MAX_QUEUE_ROWS: Final = 20_000
 MAX_STARTS: Final = 10_000
@@ -102,22 +109,38 @@ class BacklogRow(NamedTuple):
         due: The number of its due jobs.
         running: The number of its running jobs.
         oldest_due_at: When the first of its due jobs was due; None if none is due.
-        examined: The number of rows of all names that were examined.
     """
 
     name: str
     due: int
     running: int
     oldest_due_at: datetime | None
-    examined: int
 
 
-class BlockedRow(NamedTuple):
-    """The number of jobs that wait for the same, and the number of rows that were examined."""
+class BacklogRows(NamedTuple):
+    """The due jobs by name, that of the oldest job first.
 
-    blocked_on: str
-    jobs: int
-    examined: int
+    Attributes:
+        rows: At most 500 names.
+        is_capped: Whether counting stopped after 50,000 unfinished jobs.
+        are_names_capped: Whether there may be further names.
+    """
+
+    rows: list[BacklogRow]
+    is_capped: bool
+    are_names_capped: bool
+
+
+class BlockedJobs(NamedTuple):
+    """The number of blocked jobs by what they wait for.
+
+    Attributes:
+        jobs: At most 500 entries, the greatest number first.
+        is_capped: Whether counting stopped after 20,000 jobs or 500 entries.
+    """
+
+    jobs: dict[str, int]
+    is_capped: bool
 
 
 class ErrorRow(NamedTuple):
@@ -180,23 +203,30 @@ class InspectionRepository:
         is_capped = len(keys) == MAX_LIMIT_KEYS and keys[-1].startswith(prefix)
         return [key for key in keys if key.startswith(prefix)], is_capped
 
-    async def backlog(self, rows: int, names: int) -> list[BacklogRow]:
-        """Count the due jobs by name, among the first rows of the claim index; the oldest job first."""
-        found = await self._statements.fetch("inspect_backlog", rows, self._statements.now, names)
-        return [BacklogRow(*row) for row in found]
+    async def backlog(self) -> BacklogRows:
+        """Count the due jobs by name, among the first 50,000 unfinished ones."""
+        found = await self._statements.fetch(
+            "inspect_backlog", MAX_BACKLOG_ROWS, self._statements.now, MAX_GROUPS
+        )
+        rows = [BacklogRow(row["name"], row["due"], row["running"], row["oldest_due_at"]) for row in found]
+        is_capped = bool(found) and found[0]["examined"] >= MAX_BACKLOG_ROWS
+        return BacklogRows(rows, is_capped, len(found) == MAX_GROUPS)
 
-    async def expiring(self, names: Collection[str], until: datetime | None, rows: int) -> tuple[int, bool]:
+    async def expiring(self, names: Collection[str], until: datetime | None) -> tuple[int, bool]:
         """Count the jobs of some names that expire before an instant unless they start; None for any instant.
 
         Returns:
-            Their number among the first rows of the claim index, and whether others may follow.
+            Their number among the first 50,000 unfinished jobs, and whether others may follow.
         """
-        (row,) = await self._statements.fetch("inspect_expiring", list(names), rows, until)
+        (row,) = await self._statements.fetch("inspect_expiring", list(names), MAX_BACKLOG_ROWS, until)
         return row["jobs"], row["is_capped"]
 
-    async def blocked(self, rows: int, groups: int) -> list[BlockedRow]:
-        """Count the blocked jobs by what they wait for, among the first rows; the largest group first."""
-        return [BlockedRow(*row) for row in await self._statements.fetch("inspect_blocked", rows, groups)]
+    async def blocked(self) -> BlockedJobs:
+        """Count the first 20,000 blocked jobs by what they wait for."""
+        found = await self._statements.fetch("inspect_blocked", MAX_BLOCKED_ROWS, MAX_GROUPS)
+        is_capped = bool(found) and found[0]["examined"] >= MAX_BLOCKED_ROWS
+        jobs = {row["blocked_on"]: row["jobs"] for row in found}
+        return BlockedJobs(jobs, is_capped or len(found) == MAX_GROUPS)
 
     async def slot_use(self, since: datetime, until: datetime) -> list[tuple[str, float]]:
         """Return the names whose attempts that ended between two instants took longest, and their seconds."""

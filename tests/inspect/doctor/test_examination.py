@@ -13,6 +13,7 @@ from pg_scheduler.inspect.doctor.examination import CHECKS
 from pg_scheduler.inspect.store.grants import Role, grant_statements
 from tests.inspect.doctor.support import examine
 from tests.inspect.workers import add_worker
+from tests.support.statements import Statements
 
 
 def test_each_code_belongs_to_one_check_and_has_advice() -> None:
@@ -98,6 +99,16 @@ async def test_statement_that_the_server_cancels_is_listed_as_not_made(pool: asy
         await connection.execute("LOCK TABLE scheduler_migrations")
         diagnosis = await examine(own, FindingCode.SCHEMA_BEHIND)
     assert diagnosis.not_made[0].reason.startswith("the server cancelled it: ")
+
+
+async def test_examination_reads_once_what_several_checks_judge(pool: asyncpg.Pool, dsn: str) -> None:
+    await add_worker(pool, "w1", wanted="drain", state="draining")
+    statements = Statements()
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=2, init=statements.listen) as own:
+        await examine(own)
+        sent = (await statements.take()).named
+    shared = ("inspect_backlog", "inspect_workers", "list_workers", "doctor_tables", "doctor_indexes")
+    assert {name: sent[name] for name in shared} == dict.fromkeys(shared, 1)
 
 
 async def test_doctor_changes_no_row(pool: asyncpg.Pool) -> None:
