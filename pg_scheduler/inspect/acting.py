@@ -13,6 +13,7 @@ class Acting:
     """The actor of an `Inspector`."""
 
     _store: InspectionStore
+    _reads: InspectionStore
     _is_actor_named: bool
     actor: str
     """Who acts, for the records of actions."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, Final
+from inspect import signature
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from pg_scheduler.inspect.acting import Acting
 from pg_scheduler.inspect.bulk import BulkRun, Progress
@@ -17,20 +18,49 @@ from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import names_term, parse_search
 from pg_scheduler.inspect.search.terms import Search, SearchStatus, StatusTerm, Term
 from pg_scheduler.inspect.store.bulk import Batch, BulkAction
-from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 
 UNFINISHED: Final = frozenset({SearchStatus.PENDING, SearchStatus.RUNNING})
 MAX_MOVE: Final = timedelta(days=36_500)
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class BulkOptions(TypedDict, total=False):
+    """The parameters of every method that changes jobs."""
+
+    ids: Iterable[str] | None
+    where: str | None
+    limit: int | None
+    rate: float | None
+    dry_run: bool
+    after: str | None
+    tz: tzinfo | None
+    names: Iterable[str] | None
+    run_id: str | None
+    details: Mapping[str, Any] | None
+
+
+def _shows_options(function: Callable[..., Any]) -> Callable[[F], F]:
+    """Show the keyword parameters of a function in the signature of a method that passes them to it."""
+    shown = [each for each in signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY]
+
+    def decorate(method: F) -> F:
+        own = signature(method)
+        kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        method.__signature__ = own.replace(parameters=[*kept, *shown])  # type: ignore[attr-defined]
+        return method
+
+    return decorate
+
 
 class JobActions(Acting):
     """Changes jobs in batches; see `Inspector`."""
 
-    _reads: InspectionStore
-
-    def cancel_jobs(
+    def _change(
         self,
+        batch: Batch,
+        terms: Sequence[Term],
         *,
         ids: Iterable[str] | None = None,
         where: str | None = None,
@@ -43,6 +73,40 @@ class JobActions(Acting):
         run_id: str | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Progress, None]:
+        action = batch.action
+        if (ids is None) is (where is None):
+            raise ValueError(f"{action.value}() needs either ids= or where=")
+        if where is not None and not check_text("where", where).strip() and batch.matches is None:
+            raise ValueError(f"where must not be empty; to name all jobs, pass {_ALL[action]!r}")
+        if limit is not None:
+            check_count("limit", limit, least=1)
+        if rate is not None and not (math.isfinite(rate) and rate > 0):
+            raise ValueError(f"rate must be a positive number of jobs per second, not {rate!r}")
+        searched = {"where": where} if where else {}
+        restricted = () if names is None else (names_term(names),)
+        run = BulkRun(
+            store=self._store,
+            reads=self._reads,
+            author=self._author(),
+            batch=replace(
+                batch,
+                conditions=conditions_of(Search(restricted, datetime.now(UTC))),
+                details={**(details or {}), **searched, **batch.details},
+                subject=None if run_id is None else check_text("run_id", run_id),
+            ),
+            job_ids=None if ids is None else _checked(ids, after),
+            wanted=Wanted(
+                where or "", tz, (*terms, *restricted), sort="id" if action is BulkAction.MOVE else None
+            ),
+            limit=limit,
+            rate=rate,
+            is_dry=dry_run,
+            after=after,
+        )
+        return run.steps()
+
+    @_shows_options(_change)
+    def cancel_jobs(self, **options: Unpack[BulkOptions]) -> AsyncGenerator[Progress, None]:
         """Cancel the pending and running jobs of a search or a list, and yield the progress.
 
         The jobs are read and changed in batches of 500. Each batch is a transaction, which locks the jobs,
@@ -76,55 +140,21 @@ class JobActions(Acting):
             async for step in inspector.cancel_jobs(where="status:pending name:mail.*"):
                 print(step.summary)
         """
-        return self._run(
-            Batch(BulkAction.CANCEL),
-            [StatusTerm(UNFINISHED)],
-            ids=ids,
-            where=where,
-            limit=limit,
-            rate=rate,
-            dry_run=dry_run,
-            after=after,
-            tz=tz,
-            names=names,
-            run_id=run_id,
-            details=details,
-        )
+        return self._change(Batch(BulkAction.CANCEL), [StatusTerm(UNFINISHED)], **options)
 
+    @_shows_options(_change)
     def retry_jobs(
-        self,
-        *,
-        ids: Iterable[str] | None = None,
-        where: str | None = None,
-        group: ErrorGroup | None = None,
-        limit: int | None = None,
-        rate: float | None = None,
-        dry_run: bool = False,
-        after: str | None = None,
-        tz: tzinfo | None = None,
-        names: Iterable[str] | None = None,
-        run_id: str | None = None,
-        details: Mapping[str, Any] | None = None,
+        self, *, group: ErrorGroup | None = None, **options: Unpack[BulkOptions]
     ) -> AsyncGenerator[Progress, None]:
         """Run finished jobs again now, as `retry_job()` does, and yield the progress.
 
         A search finds failed, expired and cancelled jobs, and completed ones only if it names
         ``status:completed``. With ``rate`` the jobs do not become due all at once. Jobs that fail again
-        meanwhile are not retried twice.
+        meanwhile are not retried twice. The other parameters are those of `cancel_jobs()`.
 
         Args:
-            ids: As for `cancel_jobs()`.
-            where: Likewise.
             group: Only the jobs of this group of errors that ended from its ``first_at`` to its ``last_at``,
                 so none that `error_groups()` did not count; ``where`` can then be omitted.
-            limit: Likewise.
-            rate: Likewise.
-            dry_run: Likewise.
-            after: Likewise.
-            tz: Likewise.
-            names: Likewise.
-            run_id: Likewise.
-            details: Likewise.
 
         Example::
 
@@ -140,38 +170,14 @@ class JobActions(Acting):
                 matches=lambda job: is_in_group(job, group),
                 details={"group": group.fingerprint},
             )
-            where = "" if ids is None and where is None else where
-        elif where is not None and _names_completed(where, tz):
+            if options.get("ids") is None and options.get("where") is None:
+                options["where"] = ""
+        elif (where := options.get("where")) is not None and _names_completed(where, options.get("tz")):
             terms = [StatusTerm(UNSUCCESSFUL_STATUSES | {SearchStatus.COMPLETED})]
-        return self._run(
-            batch,
-            terms,
-            ids=ids,
-            where=where,
-            limit=limit,
-            rate=rate,
-            dry_run=dry_run,
-            after=after,
-            tz=tz,
-            names=names,
-            run_id=run_id,
-            details=details,
-        )
+        return self._change(batch, terms, **options)
 
-    def delete_jobs(
-        self,
-        *,
-        ids: Iterable[str] | None = None,
-        where: str | None = None,
-        limit: int | None = None,
-        rate: float | None = None,
-        dry_run: bool = False,
-        after: str | None = None,
-        tz: tzinfo | None = None,
-        names: Iterable[str] | None = None,
-        run_id: str | None = None,
-        details: Mapping[str, Any] | None = None,
-    ) -> AsyncGenerator[Progress, None]:
+    @_shows_options(_change)
+    def delete_jobs(self, **options: Unpack[BulkOptions]) -> AsyncGenerator[Progress, None]:
         """Delete jobs that do not run, and yield the progress.
 
         A job is refused while it runs, and while other jobs or a schedule wait for its end. The parameters
@@ -182,55 +188,24 @@ class JobActions(Acting):
             async for step in inspector.delete_jobs(where="status:completed name:probe", limit=10_000):
                 print(step.summary)
         """
-        return self._run(
-            Batch(BulkAction.DELETE),
-            [],
-            ids=ids,
-            where=where,
-            limit=limit,
-            rate=rate,
-            dry_run=dry_run,
-            after=after,
-            tz=tz,
-            names=names,
-            run_id=run_id,
-            details=details,
-        )
+        return self._change(Batch(BulkAction.DELETE), [], **options)
 
+    @_shows_options(_change)
     def move_jobs(
         self,
         *,
         to: datetime | None = None,
         by: timedelta | None = None,
-        ids: Iterable[str] | None = None,
-        where: str | None = None,
-        limit: int | None = None,
-        rate: float | None = None,
-        dry_run: bool = False,
-        after: str | None = None,
-        tz: tzinfo | None = None,
-        names: Iterable[str] | None = None,
-        run_id: str | None = None,
-        details: Mapping[str, Any] | None = None,
+        **options: Unpack[BulkOptions],
     ) -> AsyncGenerator[Progress, None]:
         """Change when pending jobs are due, and yield the progress.
 
         Each gets its whole misfire grace time again. A search reads all jobs in the order of their ids, so
-        that none is moved twice.
+        that none is moved twice. The other parameters are those of `cancel_jobs()`.
 
         Args:
             to: The new time, timezone-aware.
             by: Or by how much each job is moved from its own time; negative to an earlier time.
-            ids: As for `cancel_jobs()`.
-            where: Likewise.
-            limit: Likewise.
-            rate: Likewise.
-            dry_run: Likewise.
-            after: Likewise.
-            tz: Likewise.
-            names: Likewise.
-            run_id: Likewise.
-            details: Likewise.
 
         Raises:
             ValueError: Neither or both of ``to`` and ``by`` are given, ``to`` is naive, or ``by`` is longer
@@ -248,68 +223,8 @@ class JobActions(Acting):
         to = None if to is None else check_execution_time(to, name="to")
         by_s = 0.0 if by is None else by.total_seconds()
         moved = {"by_s": by_s} if to is None else {"to": to.isoformat()}
-        return self._run(
-            Batch(BulkAction.MOVE, to=to, by_s=by_s, details=moved),
-            [StatusTerm(frozenset({SearchStatus.PENDING}))],
-            ids=ids,
-            where=where,
-            limit=limit,
-            rate=rate,
-            dry_run=dry_run,
-            after=after,
-            tz=tz,
-            names=names,
-            run_id=run_id,
-            details=details,
-        )
-
-    def _run(
-        self,
-        batch: Batch,
-        terms: Sequence[Term],
-        *,
-        ids: Iterable[str] | None,
-        where: str | None,
-        limit: int | None,
-        rate: float | None,
-        dry_run: bool,
-        after: str | None,
-        tz: tzinfo | None,
-        names: Iterable[str] | None,
-        run_id: str | None,
-        details: Mapping[str, Any] | None,
-    ) -> AsyncGenerator[Progress, None]:
-        action = batch.action
-        if (ids is None) is (where is None):
-            raise ValueError(f"{action.value}() needs either ids= or where=")
-        if where is not None and not check_text("where", where).strip() and batch.matches is None:
-            raise ValueError(f"where must not be empty; to name all jobs, pass {_ALL[action]!r}")
-        if limit is not None:
-            check_count("limit", limit, least=1)
-        if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise ValueError(f"rate must be a positive number of jobs per second, not {rate!r}")
-        searched = {"where": where} if where else {}
-        restricted = () if names is None else (names_term(names),)
-        run = BulkRun(
-            store=self._store,
-            reads=self._reads,
-            author=self._author(),
-            batch=replace(
-                batch,
-                conditions=conditions_of(Search(restricted, datetime.now(UTC))),
-                details={**(details or {}), **searched, **batch.details},
-                subject=None if run_id is None else check_text("run_id", run_id),
-            ),
-            job_ids=None if ids is None else _checked(ids, after),
-            wanted=Wanted(
-                where or "", tz, (*terms, *restricted), sort="id" if action is BulkAction.MOVE else None
-            ),
-            limit=limit,
-            rate=rate,
-            is_dry=dry_run,
-            after=after,
-        )
-        return run.steps()
+        batch = Batch(BulkAction.MOVE, to=to, by_s=by_s, details=moved)
+        return self._change(batch, [StatusTerm(frozenset({SearchStatus.PENDING}))], **options)
 
 
 _ALL: Final = {

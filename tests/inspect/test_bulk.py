@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from typing import Any
 
 import asyncpg
@@ -14,6 +15,7 @@ import pytest
 
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.inspect import ChangeOutcome, Inspector, Progress, SearchError
+from pg_scheduler.inspect.job_actions import BulkOptions
 from pg_scheduler.inspect.store.bulk import MAX_RECORDED_BYTES
 from pg_scheduler.store.author import Author, acting_as
 from pg_scheduler.store.due import due_message
@@ -498,6 +500,18 @@ async def test_invalid_search_or_cursor_is_rejected(inspector: Inspector) -> Non
         inspector.move_jobs(ids=["a"], by=timedelta(days=40_000))
     with pytest.raises(ValueError, match="no time zone"):
         inspector.move_jobs(ids=["a"], to=DUE.replace(tzinfo=None))
+
+
+def test_signatures_and_types_have_the_same_options() -> None:
+    methods = (Inspector.cancel_jobs, Inspector.retry_jobs, Inspector.delete_jobs, Inspector.move_jobs)
+    for method in methods:
+        assert [*BulkOptions.__annotations__] == [*signature(method).parameters][-10:]
+
+
+def test_unknown_option_is_rejected(inspector: Inspector) -> None:
+    options: dict[str, Any] = {"ids": ["a"], "limt": 1}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'limt'"):
+        inspector.cancel_jobs(**options)
 
 
 HOSTILE_IDS = [

@@ -266,7 +266,7 @@ class Definition:
 
     def signature(self, node: Function, *, constructor_of: str | None = None) -> str:
         """Return the signature of a function, or the call of a constructor."""
-        given = node.args
+        given, options = node.args, self._shown_options(node)
         plain = [*given.posonlyargs, *given.args]
         defaults: list[ast.expr | None] = [None] * (len(plain) - len(given.defaults))
         words = [self._parameter(*pair) for pair in zip(plain, [*defaults, *given.defaults], strict=True)]
@@ -274,10 +274,11 @@ class Definition:
             words = words[1:]
         if given.vararg:
             words.append("*" + self._parameter(given.vararg, None))
-        elif given.kwonlyargs:
+        elif given.kwonlyargs or options:
             words.append("*")
         words += [self._parameter(*pair) for pair in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
-        if given.kwarg:
+        words += options
+        if given.kwarg and not options:
             words.append("**" + self._parameter(given.kwarg, None))
         keyword = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
         start = constructor_of or f"{keyword} {node.name}"
@@ -286,6 +287,16 @@ class Definition:
         if len(line) <= SIGNATURE_LENGTH:
             return line
         return "\n".join([f"{start}(", *(f"    {word}," for word in words), f"){result}"])
+
+    def _shown_options(self, node: Function) -> list[str]:
+        """Return the parameters that a method shows in place of ``**options``."""
+        for decorator in node.decorator_list:
+            match decorator:
+                case ast.Call(func=ast.Name(id="_shows_options"), args=[ast.Name(id=name)]):
+                    shown = self.functions()[name][-1].args
+                    pairs = zip(shown.kwonlyargs, shown.kw_defaults, strict=True)
+                    return [self._parameter(*pair) for pair in pairs]
+        return []
 
     def _parameter(self, parameter: ast.arg, default: ast.expr | None) -> str:
         kind = f": {self.annotation(parameter.annotation)}" if parameter.annotation else ""
