@@ -13,8 +13,8 @@ from pg_scheduler import Worker
 from pg_scheduler.dsn import remove_secrets
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect import Inspector, TaskState
-from pg_scheduler.inspect.expiring import ExpiringJobs, count_expiring
 from pg_scheduler.inspect.limits import DeclaredLimit, limits_of
+from pg_scheduler.inspect.tasks import ExpiringJobs
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.measure.figures import OUTCOMES, JobFigures
 
@@ -174,7 +174,7 @@ async def pause(
         changed = await scheduler.tasks.pause(name, until=ends_at, note=note)
         expiring = None
         try:
-            expiring = await count_expiring(inspector, name, ends_at)
+            expiring = await inspector.count_expiring(name, ends_at)
             expiry = expiring.summary
         except SchedulerError as error:  # the task is paused nevertheless
             expiry = f"jobs that would expire during the pause were not counted: {error}"

@@ -18,16 +18,7 @@ from pg_scheduler.inspect.limits import (
     read_limit,
     read_limits,
 )
-from pg_scheduler.inspect.model import (
-    Backlog,
-    ErrorGroup,
-    ErrorGroups,
-    NameBacklog,
-    SearchPage,
-    TaskList,
-    TaskState,
-    Totals,
-)
+from pg_scheduler.inspect.model import ErrorGroup, ErrorGroups, SearchPage, Totals
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.parser import parse_search
@@ -36,6 +27,7 @@ from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.status import Status, StatusArea, read_status
 from pg_scheduler.inspect.store.reading import ReadSettings
 from pg_scheduler.inspect.store.statistics import StatisticsRow
+from pg_scheduler.inspect.tasks import Backlog, NameBacklog, TaskList, TaskState
 
 __all__ = [
     "AuditPage",

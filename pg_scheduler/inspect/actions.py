@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from pg_scheduler.inspect.acting import Acting
+from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.store.author import acting_as
 from pg_scheduler.store.types import DRAIN
@@ -14,7 +14,7 @@ MAX_WORKERS: Final = 500
 """Workers of one call."""
 
 
-class WorkerActions(Acting):
+class WorkerActions(InspectorBase):
     """Requests that workers fulfil with their next heartbeat, which is requested at once."""
 
     async def drain_workers(self, worker_ids: Iterable[str]) -> list[str]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from pg_scheduler.inspect.collect import claimed_names, count_claiming
 from pg_scheduler.inspect.model import Totals
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
 from pg_scheduler.inspect.store.cluster import ScheduleRow, TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.measure.figures import JobFigures
 
 MAX_UNSUCCESSFUL_ROWS: Final = 20_000

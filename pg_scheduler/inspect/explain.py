@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from pg_scheduler.inspect.attempts import last_attempt
-from pg_scheduler.inspect.facts import Facts, WorkerState
+from pg_scheduler.inspect.facts import Facts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.remedies import command as shell
+from pg_scheduler.inspect.store.inspections import InspectedWorker
 from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
 from pg_scheduler.inspect.texts import instant, later, length, listed, short
 from pg_scheduler.inspect.waiting import explain_pending
@@ -44,7 +45,7 @@ def _running(facts: Facts) -> Iterator[Reason]:
         yield _lease_expired(facts, worker)
     if worker is not None and worker.loop_blocked_s is not None:
         yield loop_blocked([worker])
-    p95_s = facts.statistics.run_p95_s if facts.statistics else None
+    p95_s = facts.run_p95_s
     for_ = "" if job.started_at is None else f" for {length(facts.now - job.started_at)}"
     usual = "" if p95_s is None else f"; 95 % of the attempts take at most {length(p95_s)}"
     where = "" if worker is None else f" on {worker.hostname}"
@@ -58,7 +59,7 @@ def _running(facts: Facts) -> Iterator[Reason]:
         yield Reason(ReasonCode.REPLACED, "a new definition waits until this attempt ends", None)
 
 
-def _lease_expired(facts: Facts, worker: WorkerState | None) -> Reason:
+def _lease_expired(facts: Facts, worker: InspectedWorker | None) -> Reason:
     lease_until = facts.job.lease_until
     expired = "" if lease_until is None else f" at {instant(lease_until)}"
     if worker is None:
@@ -79,10 +80,9 @@ def _lease_expired(facts: Facts, worker: WorkerState | None) -> Reason:
 
 def _end_of_attempt(facts: Facts) -> datetime | None:
     """Return when the attempt will probably end; None if it takes longer than usual already."""
-    p95_s = facts.statistics.run_p95_s if facts.statistics else None
-    if p95_s is None or facts.job.started_at is None:
+    if facts.run_p95_s is None or facts.job.started_at is None:
         return None
-    end = later(facts.job.started_at, p95_s)
+    end = later(facts.job.started_at, facts.run_p95_s)
     return end if end is not None and end > facts.now else None
 
 

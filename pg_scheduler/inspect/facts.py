@@ -1,7 +1,7 @@
-"""What an explanation is derived from: facts about a job and about what it needs, at one instant.
+"""Facts about a job and what it needs, at one instant: what an explanation is derived from.
 
-Each value is None where the fact is not available: statistics are off, a worker of an earlier release does
-not report its names, or the reader may not read a view.
+A fact is None where it is not available: statistics are off, a worker of an earlier release does not report
+its names, or the reader may not read a view. Only those are read that the status of the job calls for.
 """
 
 from __future__ import annotations
@@ -9,140 +9,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
+from pg_scheduler.inspect.store.inspections import InspectedWorker, LockRow, QueueRow
+from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.tasks import tasks_of_aliases
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.measure.figures import Histogram
+from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.status import JobStatus
 
+RECENT_S: Final = 900.0
+"""How far back statistics count as those of now."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerState:
-    """A worker that has a row.
-
-    Attributes:
-        worker_id: Its id.
-        hostname: The name of its machine.
-        slots: The number of its slots.
-        running_jobs: Jobs that ran at its last heartbeat.
-        is_alive: Whether its lease is valid.
-        claims_jobs: Whether its role runs jobs.
-        is_draining: Whether it claims no more jobs, or has shut down.
-        names: The names that it claims; None if it does not report them.
-        lease_until: When its lease expires.
-        reclaim_at: When its jobs are reclaimed at the latest if it is not renewed.
-        loop_blocked_s: Seconds for which its event loop has been blocked; None if it is not.
-        blocking_job_id: The job that blocks the event loop; None if that is unknown.
-        missing_executor: The executor of the job, if the worker has registered its function without it.
-    """
-
-    worker_id: str
-    hostname: str
-    slots: int
-    running_jobs: int
-    is_alive: bool
-    claims_jobs: bool
-    is_draining: bool
-    names: frozenset[str] | None
-    lease_until: datetime
-    reclaim_at: datetime | None = None
-    loop_blocked_s: float | None = None
-    blocking_job_id: str | None = None
-    missing_executor: str | None = None
+MAX_RECENT_ROWS: Final = 5000
+"""Rows of statistics that are read: those of 200 names in this time, and a margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitUse:
-    """The limit that a job waits for.
+    """How much of the limit is used that a job waits for.
 
     Attributes:
-        name: Its name.
-        key: Its key; empty for a limit without keys.
         running: Attempts that run within it.
         starts: Starts within its time span that it still counts.
         max_running: Attempts that may run at once; None for no limit, or if no Scheduler here declares it.
         max_starts: Attempts that may start within its time span; None likewise.
         is_spread: Whether the starts are spread over the time span, so that one may wait for its turn.
-        room_at: When a start stops counting, so that another attempt may start; None if that is unknown.
     """
 
-    name: str
-    key: str
     running: int
     starts: int
     max_running: int | None = None
     max_starts: int | None = None
     is_spread: bool = False
-    room_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockHolder:
-    """A session that holds a lock which the job needs.
-
-    Attributes:
-        pid: The process id of its backend.
-        application: Its application name.
-        since: When its transaction began; None if that is unknown.
-        statement: Its statement, or its last one; None if the reader may not see it.
-    """
-
-    pid: int
-    application: str
-    since: datetime | None = None
-    statement: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ParentJob:
-    """A job that another one waits for; its status is None if it does not exist."""
-
-    job_id: str
-    status: JobStatus | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePosition:
-    """The due jobs that start before a due job.
-
-    Attributes:
-        ahead: Their number.
-        outranked_by: The number of those that have a higher priority.
-        is_capped: Whether counting stopped, so that there may be more.
-    """
-
-    ahead: int
-    outranked_by: int
-    is_capped: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleState:
-    """The schedule that enqueued the job.
-
-    Attributes:
-        schedule_id: Its id.
-        exists: Whether it has a row.
-        paused_at: When it was paused; None if it is not paused.
-        note: Why it was paused.
-    """
-
-    schedule_id: str
-    exists: bool = True
-    paused_at: datetime | None = None
-    note: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStatistics:
-    """What workers measured in the last minutes.
-
-    Attributes:
-        starts_per_s: Attempts of any name that started per second, on all workers together.
-        run_p95_s: The duration in seconds that 95 of 100 attempts of this name did not exceed.
-    """
-
-    starts_per_s: float | None = None
-    run_p95_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +58,11 @@ class Facts:
         workers: Every worker.
         pause: The pause of the task; None if it is not paused.
         limit: The limit that the job waits for.
-        parents: The unfinished jobs that it waits for.
-        schedule: Its schedule; None if it has none.
+        parents: The unfinished jobs that it waits for, with their statuses, None for one that does not exist.
+        schedule: Its schedule; None if it has none, or if that does not exist.
         queue: The due jobs before it.
-        statistics: What workers measured.
+        starts_per_s: Attempts of any name that started per second lately, on all workers together.
+        run_p95_s: The duration in seconds that 95 of 100 recent attempts of its name did not exceed.
         row_lock: The session that has locked its row.
         advisory_lock: The session that holds its advisory lock.
         standby_lag_s: How old the facts are if they come from a standby; None if they do not.
@@ -169,14 +72,87 @@ class Facts:
     job: Job
     task: str
     now: datetime
-    workers: Sequence[WorkerState] = ()
+    workers: Sequence[InspectedWorker] = ()
     pause: Pause | None = None
     limit: LimitUse | None = None
-    parents: Sequence[ParentJob] = ()
-    schedule: ScheduleState | None = None
-    queue: QueuePosition | None = None
-    statistics: TaskStatistics | None = None
-    row_lock: LockHolder | None = None
-    advisory_lock: LockHolder | None = None
+    parents: Sequence[tuple[str, JobStatus | None]] = ()
+    schedule: ScheduleRow | None = None
+    queue: QueueRow | None = None
+    starts_per_s: float | None = None
+    run_p95_s: float | None = None
+    row_lock: LockRow | None = None
+    advisory_lock: LockRow | None = None
     standby_lag_s: float | None = None
     slot_use: Sequence[tuple[str, float]] = ()
+
+
+async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) -> Facts | None:
+    """Return the facts about a job, or None if it does not exist.
+
+    Args:
+        store: The tables.
+        job_id: The id of the job.
+        limits: The limits that this process declares; empty without a Scheduler.
+    """
+    found = await store.inspections.job(job_id)
+    if found is None:
+        return None
+    job = found.job
+    if job.status is JobStatus.COMPLETED:
+        return Facts(job=job, task=found.task, now=found.now)
+    is_pending = job.status is JobStatus.PENDING
+    is_due = is_pending and job.execution_time <= found.now and job.blocked_on is None
+    is_limited = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
+    has_parents = is_pending and job.blocked_on is not None and not is_limited
+    workers = [] if job.status.is_finished else await store.inspections.workers()
+    locks = await store.inspections.locks(job_id) if is_due else []
+    return Facts(
+        job=job,
+        task=found.task,
+        now=found.now,
+        workers=workers,
+        pause=await _pause(store, found.task, workers) if is_pending else None,
+        limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
+        parents=await store.inspections.parents(job_id) if has_parents else (),
+        schedule=None if job.schedule_id is None else await store.schedules.get(job.schedule_id),
+        queue=await store.inspections.queue(job) if is_due else None,
+        starts_per_s=await store.statistics.starts_per_s(RECENT_S) if is_due else None,
+        run_p95_s=await _run_p95_s(store, job) if job.status is JobStatus.RUNNING else None,
+        row_lock=next((lock for lock in locks if lock.kind == "row"), None),
+        advisory_lock=next((lock for lock in locks if lock.kind == "advisory"), None),
+        standby_lag_s=found.standby_lag_s,
+        slot_use=await _slot_use(store, job),
+    )
+
+
+async def _pause(store: InspectionStore, name: str, workers: Sequence[InspectedWorker]) -> Pause | None:
+    tasks = tasks_of_aliases(workers)
+    paused = sorted(await store.pauses.paused(), key=lambda pause: not pause.is_over)  # the last one counts
+    pauses = {tasks.get(pause.name, pause.name): pause for pause in paused}
+    return pauses.get(tasks.get(name, name))
+
+
+async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> LimitUse:
+    running, starts = await store.inspections.limit_use(blocked_on)
+    declared = limits.declared(blocked_on)
+    return LimitUse(
+        running=running,
+        starts=starts,
+        max_running=min(
+            (each.max_running for each in declared if each.max_running is not None), default=None
+        ),
+        max_starts=min((each.max_starts for each in declared if each.max_starts is not None), default=None),
+        is_spread=any(each.spread for each in declared),
+    )
+
+
+async def _run_p95_s(store: InspectionStore, job: Job) -> float | None:
+    rows = (await store.statistics.read(RECENT_S, [job.job_name], MAX_RECENT_ROWS)).rows
+    durations = Histogram.added(Histogram(), *(row.figures.durations for row in rows))
+    return durations.quantile(0.95)
+
+
+async def _slot_use(store: InspectionStore, job: Job) -> list[tuple[str, float]]:
+    if job.status is not JobStatus.EXPIRED or job.expires_at is None:
+        return []
+    return await store.inspections.slot_use(job.execution_time, job.expires_at)

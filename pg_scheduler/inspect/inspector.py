@@ -15,15 +15,15 @@ from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect.actions import WorkerActions
 from pg_scheduler.inspect.audit import AuditReader
 from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
-from pg_scheduler.inspect.collect import claimed_names, collect_facts, count_claiming, task_state
 from pg_scheduler.inspect.doctor.examination import examine
 from pg_scheduler.inspect.doctor.findings import Diagnosis
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.errors import group_errors, group_errors_by_id
 from pg_scheduler.inspect.explain import explain
+from pg_scheduler.inspect.facts import collect_facts
 from pg_scheduler.inspect.finder import Wanted, find_page
 from pg_scheduler.inspect.job_actions import JobActions
-from pg_scheduler.inspect.model import Backlog, ErrorGroups, NameBacklog, SearchPage, TaskList, Totals
+from pg_scheduler.inspect.model import ErrorGroups, SearchPage, Totals
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, SORTS, UNSUCCESSFUL, Sort
 from pg_scheduler.inspect.reasons import Explanation
 from pg_scheduler.inspect.search.parser import names_term
@@ -32,6 +32,7 @@ from pg_scheduler.inspect.store.reading import ReadingConnections, ReadSettings
 from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.tables import TableReads
+from pg_scheduler.inspect.tasks import TaskReads
 from pg_scheduler.jobs.limits import LimitBook
 from pg_scheduler.jobs.model import Job, Worker
 from pg_scheduler.jobs.validation import (
@@ -54,7 +55,7 @@ MAX_IDS: Final = 500
 """Ids of one call of ``get_jobs()``."""
 
 
-class Inspector(WorkerActions, JobActions, TableReads, StatisticsReads, AuditReader):
+class Inspector(WorkerActions, JobActions, TaskReads, TableReads, StatisticsReads, AuditReader):
     """Reads jobs, workers and tasks, with a bounded number of rows per call, and changes jobs in batches.
 
     It works without a started Scheduler, in the event loop of the pool.
@@ -237,50 +238,6 @@ class Inspector(WorkerActions, JobActions, TableReads, StatisticsReads, AuditRea
         async with self._reads.searches.transaction() as connection:
             estimates = (await self._reads.searches.sizes(on=connection)).estimates
         return Totals(*(estimates.get(name) for name in (TABLE, CLAIM, BLOCKED, UNSUCCESSFUL)))
-
-    async def backlog(self) -> Backlog:
-        """Count the due jobs by name, and the blocked jobs by what they wait for.
-
-        At most 50,000 unfinished and 20,000 blocked jobs are examined.
-        """
-        inspections = self._reads.inspections
-        rows, is_capped, _ = await inspections.backlog()
-        blocked = await inspections.blocked()
-        workers = await inspections.workers()
-        due = sum(row.due for row in rows)
-        names = [NameBacklog(*row, count_claiming(workers, row.name)) for row in rows]
-        return Backlog(
-            names=tuple(names),
-            due=due,
-            is_capped=is_capped,
-            due_estimate=max(due, await inspections.estimate_due()) if is_capped else due,
-            blocked=blocked.jobs,
-            is_blocked_capped=blocked.is_capped,
-        )
-
-    async def tasks(self) -> TaskList:
-        """Return the names that workers claim, that have due or running jobs, or that are paused, sorted.
-
-        An alias is returned only while it has jobs or a pause of its own. At most 50,000 unfinished jobs are
-        examined.
-
-        Example::
-
-            found = await inspector.tasks()
-            print(found.summary)
-            for task in found.items:
-                print(task.name, task.due, task.workers)
-        """
-        inspections = self._reads.inspections
-        backlog = await inspections.backlog()
-        rows = {row.name: row for row in backlog.rows}
-        workers = await inspections.workers()
-        pauses = {pause.name: pause for pause in await self._reads.pauses.paused() if not pause.is_over}
-        items = [
-            task_state(name, rows.get(name), pauses.get(name), count_claiming(workers, name))
-            for name in sorted({*rows, *pauses, *claimed_names(workers)})
-        ]
-        return TaskList(items, backlog.is_capped or backlog.are_names_capped)
 
     async def error_groups(self, *, since: datetime | None = None, limit: int = 100) -> ErrorGroups:
         """Group the newest unsuccessful jobs by name and error, apart from numbers and ids.

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from inspect import signature
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
-from pg_scheduler.inspect.acting import Acting
+from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.bulk import BulkRun, Progress
 from pg_scheduler.inspect.errors import UNSUCCESSFUL_STATUSES, group_terms, is_in_group
 from pg_scheduler.inspect.finder import Wanted
@@ -54,7 +54,7 @@ def _shows_options(function: Callable[..., Any]) -> Callable[[F], F]:
     return decorate
 
 
-class JobActions(Acting):
+class JobActions(InspectorBase):
     """Changes jobs in batches; see `Inspector`."""
 
     def _change(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pg_scheduler.inspect.texts import count, counted
+from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.status import JobStatus
 
@@ -40,89 +40,6 @@ class SearchPage:
         extent = extent_of(self.searched, self.total_estimate, is_complete=self.is_complete)
         missing = f"; the index {self.missing_index} is missing" if self.missing_index else ""
         return f"searched {extent} jobs, {self.found:,} found{missing}"
-
-
-@dataclass(frozen=True, slots=True)
-class NameBacklog:
-    """The unfinished jobs of a name that are due or run."""
-
-    name: str
-    """The name that a worker must claim: that of the function."""
-    due: int
-    """Due jobs that wait for a slot."""
-    running: int
-    """Jobs that run."""
-    oldest_due_at: datetime | None
-    """When the first of the due jobs was due; None if none is due."""
-    workers: int | None
-    """Live workers that claim the name; None if some of them do not report their names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """The due jobs by name, and the blocked jobs, which are not due."""
-
-    names: Sequence[NameBacklog]
-    """At most 500 names, that of the oldest due job first."""
-    due: int
-    """Due jobs of these names."""
-    is_capped: bool
-    """Whether counting stopped after 50,000 unfinished jobs, so that there may be more."""
-    due_estimate: int
-    """The number of due jobs: counted, or if that is capped, as the planner of the database estimates it."""
-    blocked: Mapping[str, int]
-    """Blocked jobs by what they wait for, ``after`` or ``limit:<name>:<key>``; at most 500 entries."""
-    is_blocked_capped: bool
-    """Whether counting them stopped after 20,000 jobs or 500 entries, so that there may be more."""
-
-    @property
-    def summary(self) -> str:
-        """What was counted, in one line, as every front end shows it."""
-        more = f"+ due jobs, about {rounded(self.due_estimate)}" if self.is_capped else " due jobs"
-        blocked = f"{sum(self.blocked.values()):,}{'+' if self.is_blocked_capped else ''}"
-        return f"{self.due:,}{more} of {len(self.names):,} names, {blocked} blocked"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskState:
-    """A name that a worker claims, that has due or running jobs, or that is paused."""
-
-    name: str
-    """The name."""
-    due: int
-    """Due jobs that wait for a slot, as far as `Backlog` counts them."""
-    running: int
-    """Jobs that run, likewise."""
-    oldest_due_at: datetime | None
-    """When the first of the due jobs was due; None if none is due."""
-    workers: int | None
-    """Live workers that claim the name; None if some of them do not report their names."""
-    paused_at: datetime | None = None
-    """When the task was paused; None if it is not paused."""
-    paused_until: datetime | None = None
-    """When the pause ends by itself; None if it lasts until the task is resumed, or if it is not paused."""
-    note: str | None = None
-    """Why it was paused."""
-    actor: str | None = None
-    """Who paused it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskList:
-    """The names that workers claim, that have due or running jobs, or that are paused."""
-
-    items: Sequence[TaskState]
-    """The names, sorted; of those that have due or running jobs at most 500."""
-    is_capped: bool
-    """Whether counting stopped after 50,000 unfinished jobs or 500 names, so that there may be more."""
-
-    @property
-    def summary(self) -> str:
-        """What was counted, in one line, as every front end shows it."""
-        paused = sum(task.paused_at is not None for task in self.items)
-        due = counted(sum(task.due for task in self.items), "due job", is_capped=self.is_capped)
-        running = count(sum(task.running for task in self.items), is_capped=self.is_capped)
-        return f"{counted(len(self.items), 'task')}, {paused} paused, {due}, {running} running"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pg_scheduler.inspect.facts import Facts, WorkerState
+from pg_scheduler.inspect.facts import Facts
 from pg_scheduler.inspect.reasons import Reason, ReasonCode
 from pg_scheduler.inspect.remedies import command
+from pg_scheduler.inspect.store.inspections import InspectedWorker
 from pg_scheduler.inspect.texts import hosts, length, short
 
 MAX_STANDBY_LAG_S: Final = 1.0
@@ -15,22 +16,22 @@ MAX_STANDBY_LAG_S: Final = 1.0
 
 def about_schedule(facts: Facts) -> Iterator[Reason]:
     """Yield why no further job of the schedule follows."""
-    schedule = facts.schedule
-    if schedule is None:
+    schedule_id, schedule = facts.job.schedule_id, facts.schedule
+    if schedule_id is None:
         return
-    if not schedule.exists:
+    if schedule is None:
         yield Reason(
             ReasonCode.SCHEDULE_UNKNOWN,
-            f"its schedule {schedule.schedule_id!r} does not exist any more, so no further job follows",
+            f"its schedule {schedule_id!r} does not exist any more, so no further job follows",
         )
     elif schedule.paused_at is not None:
         note = "" if schedule.note is None else f": {short(schedule.note)}"
         yield Reason(
             ReasonCode.SCHEDULE_PAUSED,
-            f"its schedule {schedule.schedule_id!r} is paused, so no further job follows{note}",
-            f"await scheduler.schedules.resume({schedule.schedule_id!r})",
+            f"its schedule {schedule_id!r} is paused, so no further job follows{note}",
+            f"await scheduler.schedules.resume({schedule_id!r})",
             schedule.paused_at,
-            command("schedules", "resume", schedule.schedule_id),
+            command("schedules", "resume", schedule_id),
         )
 
 
@@ -44,7 +45,7 @@ def about_standby(facts: Facts) -> Iterator[Reason]:
         )
 
 
-def loop_blocked(workers: Sequence[WorkerState]) -> Reason:
+def loop_blocked(workers: Sequence[InspectedWorker]) -> Reason:
     """Return the reason that these workers have blocked event loops."""
     (worker, *_) = workers
     by = "" if worker.blocking_job_id is None else f" by job {worker.blocking_job_id!r}"

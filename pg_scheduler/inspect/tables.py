@@ -8,7 +8,6 @@ from typing import Final
 from pg_scheduler.errors import JobNotFoundError, JobResult
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
-from pg_scheduler.measure.meter import OTHER
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
 from pg_scheduler.status import JobStatus
 
@@ -20,10 +19,6 @@ class TableReads:
     """The methods of an Inspector that read one small table each."""
 
     _reads: InspectionStore
-
-    async def job_names(self) -> list[str]:
-        """Return the names of jobs whose attempts were counted, sorted, at most 500."""
-        return [name for name, _ in await self._reads.cluster.totals(MAX_ROWS) if name != OTHER]
 
     async def get_result(self, job_id: str) -> JobResult | None:
         """Return how a job ended, and its value if it was kept; None if it has not ended.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pg_scheduler.inspect.facts import LockHolder, WorkerState
+from pg_scheduler.inspect.store.inspections import InspectedWorker, LockRow
 
 MAX_LISTED: Final = 5
 """Texts that a list shows at most."""
@@ -15,14 +15,14 @@ MAX_LENGTH: Final = 200
 """Characters of a text that are shown at most."""
 
 
-def holder(session: LockHolder) -> str:
+def holder(session: LockRow) -> str:
     """Describe the session that holds a lock."""
     application = f" ({session.application})" if session.application else ""
     statement = f", {short(session.statement)}" if session.statement else ""
     return f"process {session.pid}{application}{statement}"
 
 
-def hosts(workers: Sequence[WorkerState]) -> str:
+def hosts(workers: Sequence[InspectedWorker]) -> str:
     """Name workers and their machines."""
     return listed([f"{worker.worker_id} on {worker.hostname}" for worker in workers])
 

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.inspect.attempts import last_attempt
-from pg_scheduler.inspect.facts import Facts, WorkerState
+from pg_scheduler.inspect.facts import Facts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.remedies import command
+from pg_scheduler.inspect.store.inspections import InspectedWorker
 from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
 from pg_scheduler.inspect.texts import counted, holder, hosts, instant, later, length, listed, short
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
@@ -60,7 +61,7 @@ def _blocking(facts: Facts) -> Iterator[Reason]:
     if blocked_on is None:
         return
     if not blocked_on.startswith(BLOCKED_BY_LIMIT):
-        parents = [f"{each.job_id!r} ({each.status or 'does not exist'})" for each in facts.parents]
+        parents = [f"{job_id!r} ({status or 'does not exist'})" for job_id, status in facts.parents]
         about = f"{len(parents)} jobs: {listed(parents)}" if parents else "other jobs"
         yield Reason(
             ReasonCode.AFTER,
@@ -147,10 +148,10 @@ def _holding(facts: Facts) -> Iterator[Reason]:
         )
 
 
-def _name_unknown(facts: Facts, alive: Sequence[WorkerState]) -> Reason:
-    lacking = [worker for worker in alive if worker.missing_executor is not None]
+def _name_unknown(facts: Facts, alive: Sequence[InspectedWorker]) -> Reason:
+    lacking = [worker for worker in alive if worker.missing_executor(facts.task) is not None]
     if lacking:
-        executor = lacking[0].missing_executor
+        executor = lacking[0].missing_executor(facts.task)
         return Reason(
             ReasonCode.NAME_UNKNOWN,
             f"no live worker claims {facts.task!r}: the executor {executor!r} is missing on {hosts(lacking)}",
@@ -269,13 +270,13 @@ def _start(facts: Facts, queueing: Sequence[Reason]) -> datetime | None:
 
 def _wait_s(facts: Facts) -> float | None:
     """Return how long the jobs ahead take at the present throughput; None if that is unknown."""
-    rate = facts.statistics.starts_per_s if facts.statistics else None
+    rate = facts.starts_per_s
     if facts.queue is None or facts.queue.is_capped or not rate:
         return None
     return (facts.queue.ahead + 1) / rate
 
 
-def _claiming(facts: Facts) -> list[WorkerState]:
+def _claiming(facts: Facts) -> list[InspectedWorker]:
     return [
         worker
         for worker in facts.workers

@@ -11,7 +11,6 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.expiring import count_expiring
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import App, Page, request, send
 from tests.dashboard.test_actions import as_role, records
@@ -59,8 +58,8 @@ async def test_expiring_jobs_of_all_names_of_a_task_are_counted(
         " FROM unnest(ARRAY ['board.renamed', 'board.former', 'board.other']) AS name"
     )
     for name in ("board.renamed", "board.former"):
-        assert (await count_expiring(Inspector(scheduler), name, None)).jobs == 2
-    assert (await count_expiring(Inspector(pool), "board.former", None)).jobs == 1
+        assert (await Inspector(scheduler).count_expiring(name, None)).jobs == 2
+    assert (await Inspector(pool).count_expiring("board.former", None)).jobs == 1
 
 
 async def test_task_is_paused_and_resumed(admin: App, pool: asyncpg.Pool) -> None:

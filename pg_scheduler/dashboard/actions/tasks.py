@@ -6,7 +6,6 @@ from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError
 from pg_scheduler.dashboard.messages import code_of
 from pg_scheduler.errors import SchedulerError
-from pg_scheduler.inspect.expiring import count_expiring
 
 
 async def pause(request: ActionRequest) -> Done:
@@ -15,7 +14,7 @@ async def pause(request: ActionRequest) -> Done:
     until, note = request.instant("until"), request.text("note") or None
     await request.operations.scheduler.tasks.pause(name, until=until, note=note)
     try:
-        expiring = await count_expiring(request.operations.inspector, name, until)
+        expiring = await request.operations.inspector.count_expiring(name, until)
     except SchedulerError:  # the task is paused nevertheless
         return Done("/task", "task_paused_uncounted", {"id": name})
     did = "task_paused_capped" if expiring.is_capped else "task_paused"

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from pg_scheduler.inspect.collect import tasks_of_aliases
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
@@ -14,6 +13,7 @@ from pg_scheduler.inspect.store.doctor import IndexRow, TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.store.server import RoleRow
 from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.tasks import tasks_of_aliases
 from pg_scheduler.jobs.model import Worker
 
 Found: TypeAlias = Iterable[Finding | UnmadeCheck]

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.collect import count_claiming
 from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
@@ -17,6 +16,7 @@ from pg_scheduler.inspect.remedies import command, term
 from pg_scheduler.inspect.statistics import why_uncounted
 from pg_scheduler.inspect.store.doctor import FailingRow, PayloadRow, QuarantinedRow, RunningRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
+from pg_scheduler.inspect.tasks import count_claiming
 from pg_scheduler.inspect.texts import counted, instant, length, listed
 from pg_scheduler.jobs.naming import most_similar
 

@@ -9,7 +9,6 @@ from time import monotonic
 from typing import Final
 
 from pg_scheduler.inspect.clock_changes import clock_effects
-from pg_scheduler.inspect.collect import count_claiming
 from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
@@ -17,6 +16,7 @@ from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTaskRow, ZonedRow
 from pg_scheduler.inspect.store.inspections import InspectedWorker
+from pg_scheduler.inspect.tasks import count_claiming
 from pg_scheduler.inspect.texts import counted, instant, length, listed, short
 from pg_scheduler.jobs.naming import most_similar
 

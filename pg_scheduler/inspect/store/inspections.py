@@ -52,13 +52,21 @@ class InspectedJob(NamedTuple):
 
 
 class LockRow(NamedTuple):
-    """A session that holds a lock of a job: of its ``row``, or its ``advisory`` lock."""
+    """A session that holds a lock which a job needs.
+
+    Attributes:
+        kind: ``row`` or ``advisory``.
+        pid: The process id of its backend.
+        application: Its application name.
+        since: When its transaction began; None if that is unknown.
+        statement: Its statement, or its last one; None if the reader may not see it.
+    """
 
     kind: str
     pid: int
     application: str
-    since: datetime | None
-    statement: str | None
+    since: datetime | None = None
+    statement: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,11 @@ class InspectedWorker:
     """A worker, what it claims and what it reports.
 
     Attributes:
+        slots: The number of its slots.
+        running_jobs: Jobs that ran at its last heartbeat.
+        is_alive: Whether its lease is valid.
+        claims_jobs: Whether its role runs jobs.
+        is_draining: Whether it claims no more jobs, or has shut down.
         names: The names that it claims; None if it does not report them.
         aliases: Other names of tasks that it claims, with the names of those tasks.
         health: What it reports about itself: ``loop_blocked_s`` and ``blocking_job_id`` while its event loop
@@ -86,6 +99,18 @@ class InspectedWorker:
     lease_until: datetime
     reclaim_at: datetime | None
 
+    @property
+    def loop_blocked_s(self) -> float | None:
+        """Seconds for which its event loop has been blocked; None if it is not."""
+        found = self.health.get("loop_blocked_s")
+        return float(found) if isinstance(found, int | float) else None
+
+    @property
+    def blocking_job_id(self) -> str | None:
+        """The job that blocks the event loop; None if that is unknown."""
+        found = self.health.get("blocking_job_id")
+        return found if isinstance(found, str) else None
+
     def missing_executor(self, name: str) -> str | None:
         """Return the executor of a function that it has registered without it, or None."""
         missing = self.health.get("missing_executors")
@@ -94,11 +119,17 @@ class InspectedWorker:
 
 
 class QueueRow(NamedTuple):
-    """The number of due jobs that start before a job, and of those that have a higher priority."""
+    """The due jobs that start before a due job.
+
+    Attributes:
+        ahead: Their number.
+        outranked_by: The number of those that have a higher priority.
+        is_capped: Whether counting stopped, so that there may be more.
+    """
 
     ahead: int
     outranked_by: int
-    is_capped: bool
+    is_capped: bool = False
 
 
 class BacklogRow(NamedTuple):

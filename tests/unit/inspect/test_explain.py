@@ -13,18 +13,11 @@ from hypothesis import strategies as st
 from pg_scheduler import AttemptError, Job, JobPriority, JobStatus
 from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
 from pg_scheduler.inspect.explain import explain
-from pg_scheduler.inspect.facts import (
-    Facts,
-    LimitUse,
-    LockHolder,
-    ParentJob,
-    QueuePosition,
-    ScheduleState,
-    TaskStatistics,
-    WorkerState,
-)
+from pg_scheduler.inspect.facts import Facts, LimitUse
+from pg_scheduler.inspect.store.inspections import InspectedWorker, LockRow, QueueRow
 from pg_scheduler.jobs.outcome import QUARANTINED
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.schedules.row import ScheduleRow
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -54,7 +47,7 @@ PENDING = Job(
     error_message=None,
     replacement=False,
 )
-WORKER = WorkerState(
+WORKER = InspectedWorker(
     worker_id="w1",
     hostname="host",
     slots=25,
@@ -63,8 +56,15 @@ WORKER = WorkerState(
     claims_jobs=True,
     is_draining=False,
     names=frozenset({"mail.send", "report"}),
+    aliases={},
+    health={},
     lease_until=NOW + MINUTE,
+    reclaim_at=None,
 )
+SCHEDULE = ScheduleRow(
+    schedule_id="daily", owner="api", task="mail.send", trigger="{}", described="", overlap="skip",
+    catch_up="skip", anchor=NOW, created_at=NOW, updated_at=NOW,
+)  # fmt: skip
 FACTS = Facts(job=PENDING, task="mail.send", now=NOW, workers=(WORKER,))
 
 
@@ -90,7 +90,7 @@ def error(outcome: str) -> AttemptError:
     return AttemptError(1, NOW - HOUR, NOW - MINUTE, "w1", outcome, None, None, None)
 
 
-def worker(**changes: Any) -> WorkerState:
+def worker(**changes: Any) -> InspectedWorker:
     return replace(WORKER, **changes)
 
 
@@ -100,8 +100,8 @@ def pause(**changes: Any) -> Pause:
 
 
 FULL = worker(running_jobs=25)
-HOLDER = LockHolder(pid=42, application="psql", since=NOW - HOUR, statement="UPDATE scheduled_jobs")
-BEHIND = QueuePosition(ahead=30, outranked_by=0)
+HOLDER = LockRow("row", pid=42, application="psql", since=NOW - HOUR, statement="UPDATE scheduled_jobs")
+BEHIND = QueueRow(ahead=30, outranked_by=0)
 CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
     (ended(JobStatus.COMPLETED), Verdict.COMPLETED, [], ""),
     (job(execution_time=NOW + HOUR), Verdict.WAITING, [ReasonCode.NOT_DUE], "due at 2026-11-21 13:00:00 UTC"),
@@ -140,20 +140,20 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         "50 of 50 slots of 2 workers are in use",
     ),
     (
-        facts(workers=(FULL,), queue=replace(BEHIND, is_capped=True)),
+        facts(workers=(FULL,), queue=BEHIND._replace(is_capped=True)),
         Verdict.WAITING,
         [ReasonCode.SLOTS_FULL],
         "about 30+ jobs ahead of it",
     ),
     (facts(queue=BEHIND), Verdict.WAITING, [ReasonCode.SLOTS_FULL], "3 of 25 slots of 1 worker "),
     (
-        facts(workers=(FULL,), queue=BEHIND, statistics=TaskStatistics(starts_per_s=0.1)),
+        facts(workers=(FULL,), queue=BEHIND, starts_per_s=0.1),
         Verdict.WAITING,
         [ReasonCode.SLOTS_FULL],
         "about 30 jobs ahead of it; at the rate of the last minutes it starts in about 5 min",
     ),
     (
-        facts(workers=(FULL,), queue=QueuePosition(ahead=1200, outranked_by=1200)),
+        facts(workers=(FULL,), queue=QueueRow(ahead=1200, outranked_by=1200)),
         Verdict.WAITING,
         [ReasonCode.OUTRANKED, ReasonCode.SLOTS_FULL],
         "1,200 due jobs of a higher priority",
@@ -161,7 +161,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
     (
         replace(
             job(blocked_on="limit:stripe:42"),
-            limit=LimitUse(name="stripe", key="42", running=2, max_running=2, starts=0),
+            limit=LimitUse(running=2, max_running=2, starts=0),
         ),
         Verdict.WAITING,
         [ReasonCode.LIMIT],
@@ -171,7 +171,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
     (
         replace(
             job(blocked_on="after"),
-            parents=[ParentJob("a", JobStatus.RUNNING), ParentJob("b", None)],
+            parents=[("a", JobStatus.RUNNING), ("b", None)],
         ),
         Verdict.WAITING,
         [ReasonCode.AFTER],
@@ -191,7 +191,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         "every worker that claims 'mail.send' is draining: w1 on host",
     ),
     (
-        facts(workers=(worker(loop_blocked_s=200.0, blocking_job_id="x"),)),
+        facts(workers=(worker(health={"loop_blocked_s": 200.0, "blocking_job_id": "x"}),)),
         Verdict.HELD,
         [ReasonCode.LOOP_BLOCKED],
         "the event loop of w1 on host has been blocked for 3 min by job 'x'",
@@ -220,7 +220,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
             job(expires_at=NOW + HOUR, misfire_grace_time=3660),
             workers=(FULL,),
             queue=BEHIND,
-            statistics=TaskStatistics(starts_per_s=0.001),
+            starts_per_s=0.001,
         ),
         Verdict.WAITING,
         [ReasonCode.SLOTS_FULL, ReasonCode.NEARLY_EXPIRED],
@@ -251,13 +251,13 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         "due at",
     ),
     (
-        replace(running(), statistics=TaskStatistics(run_p95_s=90.0)),
+        replace(running(), run_p95_s=90.0),
         Verdict.RUNNING,
         [ReasonCode.RUNNING],
         "attempt 2 runs on worker w1 on host for 60 s; 95 % of the attempts take at most 90 s",
     ),
     (
-        replace(running(), workers=(worker(loop_blocked_s=9.0),)),
+        replace(running(), workers=(worker(health={"loop_blocked_s": 9.0}),)),
         Verdict.RUNNING,
         [ReasonCode.LOOP_BLOCKED, ReasonCode.RUNNING],
         "has been blocked for 9 s",
@@ -333,21 +333,21 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
     (ended(JobStatus.CANCELLED), Verdict.ENDED, [ReasonCode.CANCELLED], "cancelled by a caller"),
     (
         replace(
-            ended(JobStatus.FAILED),
-            schedule=ScheduleState(schedule_id="daily", paused_at=NOW - HOUR, note="holidays"),
+            ended(JobStatus.FAILED, schedule_id="daily"),
+            schedule=replace(SCHEDULE, paused_at=NOW - HOUR, note="holidays"),
         ),
         Verdict.ENDED,
         [ReasonCode.FAILED, ReasonCode.SCHEDULE_PAUSED],
         "attempt 1 of 4 failed",
     ),
     (
-        replace(running(), schedule=ScheduleState(schedule_id="daily", exists=False)),
+        running(schedule_id="daily"),
         Verdict.RUNNING,
         [ReasonCode.RUNNING, ReasonCode.SCHEDULE_UNKNOWN],
         "attempt 2",
     ),
     (
-        replace(running(), schedule=ScheduleState(schedule_id="daily")),
+        replace(running(schedule_id="daily"), schedule=SCHEDULE),
         Verdict.RUNNING,
         [ReasonCode.RUNNING],
         "attempt 2",
@@ -375,12 +375,11 @@ def eta(of: Facts) -> datetime | None:
 
 
 def test_explain_estimates_when_a_job_starts_or_ends() -> None:
-    rate = TaskStatistics(starts_per_s=0.5, run_p95_s=90.0)
     assert eta(job(execution_time=NOW + HOUR)) == NOW + HOUR
     assert eta(FACTS) == NOW
     assert eta(facts(pause=pause(paused_until=NOW + HOUR, ends_in=3600.0))) == NOW + HOUR
-    assert eta(facts(workers=(FULL,), queue=BEHIND, statistics=rate)) == NOW + 62 * SECOND
-    assert eta(replace(running(), statistics=rate)) == NOW + 30 * SECOND
+    assert eta(facts(workers=(FULL,), queue=BEHIND, starts_per_s=0.5)) == NOW + 62 * SECOND
+    assert eta(replace(running(), run_p95_s=90.0)) == NOW + 30 * SECOND
     assert eta(ended(JobStatus.FAILED)) is None
 
 
@@ -391,14 +390,12 @@ def test_explain_estimates_when_a_job_starts_or_ends() -> None:
         facts(pause=pause()),
         job(blocked_on="after"),
         facts(workers=(FULL,), queue=BEHIND),
-        facts(
-            workers=(FULL,), queue=replace(BEHIND, is_capped=True), statistics=TaskStatistics(starts_per_s=1)
-        ),
-        facts(workers=(FULL,), queue=BEHIND, statistics=TaskStatistics(starts_per_s=0.0)),
-        facts(workers=(FULL,), queue=BEHIND, statistics=TaskStatistics(starts_per_s=1e-300)),
+        facts(workers=(FULL,), queue=BEHIND._replace(is_capped=True), starts_per_s=1),
+        facts(workers=(FULL,), queue=BEHIND, starts_per_s=0.0),
+        facts(workers=(FULL,), queue=BEHIND, starts_per_s=1e-300),
         running(),
-        replace(running(), statistics=TaskStatistics(run_p95_s=1.0)),
-        replace(running(), statistics=TaskStatistics(run_p95_s=1e300)),
+        replace(running(), run_p95_s=1.0),
+        replace(running(), run_p95_s=1e300),
     ],
 )
 def test_explain_estimates_nothing_that_is_unknown(without: Facts) -> None:
@@ -435,8 +432,8 @@ def test_reasons_have_the_shell_command_of_the_remedy(given: Facts, command: str
 
 
 def test_reason_of_a_paused_schedule_has_the_shell_command_of_the_remedy() -> None:
-    schedule = ScheduleState(schedule_id="daily", paused_at=NOW - HOUR)
-    reason = explain(replace(ended(JobStatus.FAILED), schedule=schedule)).reasons[-1]
+    schedule = replace(SCHEDULE, paused_at=NOW - HOUR)
+    reason = explain(replace(ended(JobStatus.FAILED, schedule_id="daily"), schedule=schedule)).reasons[-1]
     assert reason.command == "pg-scheduler schedules resume daily"
 
 
@@ -449,7 +446,7 @@ def test_reasons_state_since_when() -> None:
 
 
 def test_long_texts_are_shortened() -> None:
-    names = [ParentJob(str(number), JobStatus.PENDING) for number in range(9)]
+    names = [(str(number), JobStatus.PENDING) for number in range(9)]
     (reason,) = explain(replace(job(blocked_on="after"), parents=names)).reasons
     assert reason.text.endswith("'4' (pending) and 4 more")
     (reason,) = explain(ended(JobStatus.FAILED, "x" * 10_000)).reasons
@@ -473,14 +470,15 @@ def test_explain_gives_a_verdict_for_any_facts(
     status: JobStatus,
     instants: tuple[Any, ...],
     blocked_on: str | None,
-    workers: list[WorkerState],
+    workers: list[InspectedWorker],
     rate: float,
 ) -> None:
     now, due, started, finished, expires, lease = instants
     values = {"started_at": started, "finished_at": finished, "expires_at": expires, "lease_until": lease}
     given_job = replace(PENDING, status=status, execution_time=due, blocked_on=blocked_on, **values)
-    statistics = TaskStatistics(starts_per_s=rate, run_p95_s=rate)
-    found = explain(facts(job=given_job, now=now, workers=workers, statistics=statistics, queue=BEHIND))
+    found = explain(
+        facts(job=given_job, now=now, workers=workers, starts_per_s=rate, run_p95_s=rate, queue=BEHIND)
+    )
     assert isinstance(found, Explanation)
     assert bool(found.reasons) is (status is not JobStatus.COMPLETED)
     assert len({reason.code for reason in found.reasons}) == len(found.reasons)

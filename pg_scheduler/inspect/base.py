@@ -1,4 +1,4 @@
-"""Who makes the changes of an Inspector, and the record of those that others make for it."""
+"""What the methods of an Inspector share: the tables, and who acts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from typing import Any
 
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.validation import check_text
+from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.author import Author, acting_as, current_author
 
 
-class Acting:
-    """The actor of an `Inspector`."""
+class InspectorBase:
+    """The tables and the actor of an `Inspector`."""
 
+    _scheduler: Scheduler | None
     _store: InspectionStore
     _reads: InspectionStore
+    """For reads, which may lead to a standby."""
     _is_actor_named: bool
     actor: str
     """Who acts, for the records of actions."""

@@ -1,0 +1,217 @@
+"""Tasks: the names that workers claim, the jobs that wait for them, and their pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.model import rounded
+from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
+from pg_scheduler.inspect.texts import count, counted
+from pg_scheduler.jobs.naming import check_name
+from pg_scheduler.measure.meter import OTHER
+
+MAX_NAMES: Final = 500
+"""Names of jobs whose attempts were counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameBacklog:
+    """The unfinished jobs of a name that are due or run."""
+
+    name: str
+    """The name that a worker must claim: that of the function."""
+    due: int
+    """Due jobs that wait for a slot."""
+    running: int
+    """Jobs that run."""
+    oldest_due_at: datetime | None
+    """When the first of the due jobs was due; None if none is due."""
+    workers: int | None
+    """Live workers that claim the name; None if some of them do not report their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The due jobs by name, and the blocked jobs, which are not due."""
+
+    names: Sequence[NameBacklog]
+    """At most 500 names, that of the oldest due job first."""
+    due: int
+    """Due jobs of these names."""
+    is_capped: bool
+    """Whether counting stopped after 50,000 unfinished jobs, so that there may be more."""
+    due_estimate: int
+    """The number of due jobs: counted, or if that is capped, as the planner of the database estimates it."""
+    blocked: Mapping[str, int]
+    """Blocked jobs by what they wait for, ``after`` or ``limit:<name>:<key>``; at most 500 entries."""
+    is_blocked_capped: bool
+    """Whether counting them stopped after 20,000 jobs or 500 entries, so that there may be more."""
+
+    @property
+    def summary(self) -> str:
+        """What was counted, in one line, as every front end shows it."""
+        more = f"+ due jobs, about {rounded(self.due_estimate)}" if self.is_capped else " due jobs"
+        blocked = f"{sum(self.blocked.values()):,}{'+' if self.is_blocked_capped else ''}"
+        return f"{self.due:,}{more} of {len(self.names):,} names, {blocked} blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState(NameBacklog):
+    """A name that a worker claims, that has due or running jobs, or that is paused."""
+
+    paused_at: datetime | None = None
+    """When the task was paused; None if it is not paused."""
+    paused_until: datetime | None = None
+    """When the pause ends by itself; None if it lasts until the task is resumed, or if it is not paused."""
+    note: str | None = None
+    """Why it was paused."""
+    actor: str | None = None
+    """Who paused it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskList:
+    """The names that workers claim, that have due or running jobs, or that are paused."""
+
+    items: Sequence[TaskState]
+    """The names, sorted; of those that have due or running jobs at most 500."""
+    is_capped: bool
+    """Whether counting stopped after 50,000 unfinished jobs or 500 names, so that there may be more."""
+
+    @property
+    def summary(self) -> str:
+        """What was counted, in one line, as every front end shows it."""
+        paused = sum(task.paused_at is not None for task in self.items)
+        due = counted(sum(task.due for task in self.items), "due job", is_capped=self.is_capped)
+        running = count(sum(task.running for task in self.items), is_capped=self.is_capped)
+        return f"{counted(len(self.items), 'task')}, {paused} paused, {due}, {running} running"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiringJobs:
+    """The waiting jobs of a task that expire by their misfire grace time while it is paused."""
+
+    jobs: int
+    """Their number."""
+    is_capped: bool
+    """Whether counting stopped after 50,000 unfinished jobs, so that there may be more."""
+
+    @property
+    def summary(self) -> str:
+        """The number in one line, as every front end shows it."""
+        jobs = counted(self.jobs, "waiting job", is_capped=self.is_capped)
+        return f"{jobs} would expire during the pause, by the misfire grace time"
+
+
+def claimed_names(workers: Sequence[InspectedWorker]) -> set[str]:
+    """Return the names of the tasks that live workers claim, without aliases."""
+    return {
+        name
+        for each in workers
+        if each.is_alive
+        for name in (each.names or frozenset()) - each.aliases.keys()
+    }
+
+
+def tasks_of_aliases(workers: Sequence[InspectedWorker]) -> dict[str, str]:
+    """Return the name of the task of each alias that live workers report. A pause holds all of its names."""
+    return {alias: task for each in workers if each.is_alive for alias, task in each.aliases.items()}
+
+
+def count_claiming(
+    workers: Sequence[InspectedWorker], name: str, *, with_draining: bool = False
+) -> int | None:
+    """Return the number of live workers that claim a name; None if one of them does not report its names."""
+    alive = [
+        each
+        for each in workers
+        if each.is_alive and each.claims_jobs and (with_draining or not each.is_draining)
+    ]
+    if any(each.names is None for each in alive):
+        return None
+    return sum(name in (each.names or ()) for each in alive)
+
+
+class TaskReads(InspectorBase):
+    """The methods of `Inspector` that read tasks and what waits for them."""
+
+    async def job_names(self) -> list[str]:
+        """Return the names of jobs whose attempts were counted, sorted, at most 500."""
+        return [name for name, _ in await self._reads.cluster.totals(MAX_NAMES) if name != OTHER]
+
+    async def backlog(self) -> Backlog:
+        """Count the due jobs by name, and the blocked jobs by what they wait for.
+
+        At most 50,000 unfinished and 20,000 blocked jobs are examined.
+        """
+        inspections = self._reads.inspections
+        rows, is_capped, _ = await inspections.backlog()
+        blocked = await inspections.blocked()
+        workers = await inspections.workers()
+        due = sum(row.due for row in rows)
+        names = [NameBacklog(*row, count_claiming(workers, row.name)) for row in rows]
+        return Backlog(
+            names=tuple(names),
+            due=due,
+            is_capped=is_capped,
+            due_estimate=max(due, await inspections.estimate_due()) if is_capped else due,
+            blocked=blocked.jobs,
+            is_blocked_capped=blocked.is_capped,
+        )
+
+    async def tasks(self) -> TaskList:
+        """Return the names that workers claim, that have due or running jobs, or that are paused, sorted.
+
+        An alias is returned only while it has jobs or a pause of its own. At most 50,000 unfinished jobs are
+        examined.
+
+        Example::
+
+            found = await inspector.tasks()
+            print(found.summary)
+            for task in found.items:
+                print(task.name, task.due, task.workers)
+        """
+        inspections = self._reads.inspections
+        backlog = await inspections.backlog()
+        rows = {row.name: row for row in backlog.rows}
+        workers = await inspections.workers()
+        pauses = {pause.name: pause for pause in await self._reads.pauses.paused() if not pause.is_over}
+        items = []
+        for name in sorted({*rows, *pauses, *claimed_names(workers)}):
+            row = rows.get(name) or BacklogRow(name, 0, 0, None)
+            state = TaskState(*row, count_claiming(workers, name))
+            if (pause := pauses.get(name)) is not None:
+                state = replace(
+                    state,
+                    paused_at=pause.paused_at,
+                    paused_until=pause.paused_until,
+                    note=pause.note,
+                    actor=pause.actor,
+                )
+            items.append(state)
+        return TaskList(items, backlog.is_capped or backlog.are_names_capped)
+
+    async def count_expiring(self, name: str, until: datetime | None) -> ExpiringJobs:
+        """Count the waiting jobs of a task, under all of its names, that expire while it is paused.
+
+        The Scheduler of the Inspector, if it has one, knows the aliases of the task.
+
+        Args:
+            name: The name of the task, or an alias.
+            until: When the pause ends: jobs count that expire before. None if it has no end: all jobs count
+                that have a misfire grace time.
+
+        Example::
+
+            print((await inspector.count_expiring("mail.send", None)).summary)
+        """
+        names, scheduler = {check_name(name)}, self._scheduler
+        tasks = None if scheduler is None else scheduler._tasks  # noqa: SLF001
+        if tasks is not None and (task := tasks.resolve(name)) is not None:
+            names |= tasks.names_of(task)
+        return ExpiringJobs(*await self._reads.inspections.expiring(names, until))
