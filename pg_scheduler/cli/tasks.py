@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Final, Literal
@@ -12,9 +12,8 @@ import typer
 from pg_scheduler import Worker
 from pg_scheduler.dsn import remove_secrets
 from pg_scheduler.errors import SchedulerError
-from pg_scheduler.inspect import Inspector, TaskState
-from pg_scheduler.inspect.limits import DeclaredLimit, limits_of
-from pg_scheduler.inspect.tasks import ExpiringJobs
+from pg_scheduler.inspect import ExpiringJobs, Inspector, TaskState
+from pg_scheduler.inspect.limits import LimitState, declared_limits
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.measure.figures import OUTCOMES, JobFigures
 
@@ -141,7 +140,7 @@ async def list_tasks(
         found = await inspector.tasks()
         statistics = await inspector.statistics(PERIOD)
         workers = [worker for worker in await inspector.workers() if worker.is_alive]
-    figures, limits = statistics.by_name(), limits_of(workers)
+    figures, limits = statistics.by_name(), declared_limits(workers)
     rows = [
         _row(task, figures.get(task.name, JobFigures()), workers, limits)
         for task in found.items
@@ -220,7 +219,7 @@ def _row(
     task: TaskState,
     figures: JobFigures,
     workers: Sequence[Worker],
-    limits: Mapping[DeclaredLimit, Collection[str]],
+    limits: Sequence[LimitState],
 ) -> ListedTask:
     ended = dict(zip(OUTCOMES, figures.ended, strict=True))
     failed = ended["failed"] + ended["retried"]
@@ -234,7 +233,7 @@ def _row(
         failure_rate=round(failed / done, 3) if done else None,
         run_p50_s=seconds(figures.durations.quantile(0.5)),
         run_p95_s=seconds(figures.durations.quantile(0.95)),
-        limits=sorted({limit.name for limit, tasks in limits.items() if task.name in tasks}),
+        limits=sorted({limit.name for limit in limits if task.name in limit.tasks}),
         hosts=sorted({worker.hostname for worker in claiming}),
         releases=sorted({worker.version for worker in claiming}),
     )

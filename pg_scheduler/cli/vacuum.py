@@ -13,7 +13,6 @@ import typer
 from pg_scheduler import JobStatus, Scheduler, VacuumConfig
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.retention import read_retention
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.settings import VacuumPolicy, VacuumTrigger
 from pg_scheduler.worker.maintenance.vacuum import VacuumStep
@@ -99,7 +98,7 @@ async def vacuum(
 
 async def _retention(scheduler: Scheduler) -> VacuumConfig:
     try:
-        return await read_retention(Inspector(scheduler))
+        return await Inspector(scheduler).retention()
     except ConfigurationError as error:
         raise CommandError(ExitCode.REFUSED, f"{error}; nothing was deleted") from error
 

@@ -15,7 +15,7 @@ from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.pages.jobs import share_done, tags_of
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.inspect import SearchPage, parse_search
-from pg_scheduler.inspect.attempts import last_attempt
+from pg_scheduler.inspect.timeline import last_attempt
 from pg_scheduler.jobs.model import Job
 
 PAGE_LENGTH: Final = 500

@@ -9,25 +9,25 @@ from pg_scheduler.inspect.bulk import ChangeOutcome, JobChange, Progress
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
-from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.errors import ErrorGroup, ErrorGroups
+from pg_scheduler.inspect.inspector import Inspector, read_limit, read_limits, read_status
+from pg_scheduler.inspect.jobs import Totals
 from pg_scheduler.inspect.limits import (
     LimitKeyList,
     LimitKeyState,
     LimitList,
     LimitState,
-    read_limit,
-    read_limits,
 )
-from pg_scheduler.inspect.model import ErrorGroup, ErrorGroups, SearchPage, Totals
+from pg_scheduler.inspect.pages import SearchPage
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search
 from pg_scheduler.inspect.statistics import Statistics
-from pg_scheduler.inspect.status import Status, StatusArea, read_status
+from pg_scheduler.inspect.status import Status, StatusArea
 from pg_scheduler.inspect.store.reading import ReadSettings
 from pg_scheduler.inspect.store.statistics import StatisticsRow
-from pg_scheduler.inspect.tasks import Backlog, NameBacklog, TaskList, TaskState
+from pg_scheduler.inspect.tasks import Backlog, ExpiringJobs, NameBacklog, TaskList, TaskState
 
 __all__ = [
     "AuditPage",
@@ -38,6 +38,7 @@ __all__ = [
     "Diagnosis",
     "ErrorGroup",
     "ErrorGroups",
+    "ExpiringJobs",
     "Explanation",
     "Finding",
     "FindingCode",

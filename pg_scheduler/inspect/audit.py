@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.positions import PositionError
 from pg_scheduler.inspect.store.audit import AuditFilters
-from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_text
 
@@ -56,10 +56,8 @@ class AuditPage:
         return f"{counted(len(self.items), 'record')} found, {extent}"
 
 
-class AuditReader:
-    """Reads the audit; see `Inspector`."""
-
-    _reads: InspectionStore
+class AuditReads(InspectorBase):
+    """The methods of `Inspector` that read the audit."""
 
     async def audit(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pg_scheduler.inspect.bounds import Bounds
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.scheduler import Scheduler
@@ -13,6 +14,7 @@ from pg_scheduler.store.author import Author, acting_as, current_author
 class InspectorBase:
     """The tables and the actor of an `Inspector`."""
 
+    _bounds: Bounds
     _scheduler: Scheduler | None
     _store: InspectionStore
     _reads: InspectionStore

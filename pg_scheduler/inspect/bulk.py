@@ -10,11 +10,11 @@ from enum import StrEnum
 from time import monotonic
 from typing import Final, TypeVar
 
-from pg_scheduler.inspect.finder import Wanted, find_page
-from pg_scheduler.inspect.model import rounded
+from pg_scheduler.inspect.pages import Wanted, find_page
 from pg_scheduler.inspect.store.bulk import Batch, BatchJob, BulkAction
 from pg_scheduler.inspect.store.searches import Condition, Scan
 from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.texts import rounded
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.author import Author, acting_as

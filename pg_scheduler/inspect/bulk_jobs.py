@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, get_args
 
 from pg_scheduler.inspect.bulk import Progress
-from pg_scheduler.inspect.errors import fingerprint_of
+from pg_scheduler.inspect.errors import ErrorGroup, fingerprint_of
 from pg_scheduler.inspect.inspector import Inspector
-from pg_scheduler.inspect.model import ErrorGroup
 
 BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "move"]
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from pg_scheduler.inspect.model import Totals
-from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
+from pg_scheduler.inspect.jobs import Totals, totals_of
+from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.store.cluster import ScheduleRow, TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
-from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.measure.figures import JobFigures
@@ -100,7 +99,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         is_capped=backlog.is_capped,
         blocked=blocked,
         quarantined=quarantined,
-        totals=Totals(*(estimates.get(name) for name in (TABLE, CLAIM, BLOCKED, UNSUCCESSFUL))),
+        totals=totals_of(estimates),
         workers=[each for each in await inspections.workers() if each.claims_jobs],
         paused=[each.name for each in await store.pauses.paused() if not each.is_over],
         schedules=await cluster.schedules(MAX_SCHEDULES),

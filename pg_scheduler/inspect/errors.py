@@ -12,7 +12,6 @@ from time import monotonic
 from typing import Final
 
 from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
-from pg_scheduler.inspect.model import ErrorGroup, ErrorGroups
 from pg_scheduler.inspect.paths import LAST_DAY, MICROSECOND, UNSUCCESSFUL
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.terms import (
@@ -30,6 +29,7 @@ from pg_scheduler.inspect.search.terms import (
 )
 from pg_scheduler.inspect.store.inspections import ErrorRow, InspectionRepository
 from pg_scheduler.inspect.store.searches import TABLE, Scan, SearchRepository, Sizes
+from pg_scheduler.inspect.texts import counted, extent_of
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
@@ -54,6 +54,61 @@ _VARIABLE: Final = re.compile(
     r"|\b(?=[a-fA-F]{0,7}[0-9])[0-9a-fA-F]{8,}\b"  # hashes
     r"|[0-9]+(?:[.,:][0-9]+)*"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Unsuccessful jobs of a name with the same error, apart from numbers and ids in its text."""
+
+    fingerprint: str
+    """Identifies the group, also in later calls."""
+    job_name: str
+    """The name of the jobs."""
+    text: str
+    """The first line of the error, with ``#`` for each number and id."""
+    count: int
+    """The number of jobs."""
+    first_at: datetime
+    """When the oldest of them ended, of those that were examined."""
+    last_at: datetime
+    """When the newest of them ended."""
+    last_job_id: str
+    """The id of the newest one."""
+    example: str
+    """The start of its error."""
+    status: JobStatus = JobStatus.FAILED
+    """The status of the newest one: ``failed``, ``expired`` or ``cancelled``."""
+    history: Sequence[int] = ()
+    """How many of them ended in each of 24 equal parts of the period that was examined, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroups:
+    """The errors of the newest unsuccessful jobs, grouped."""
+
+    items: Sequence[ErrorGroup]
+    """The groups, that of the newest error first."""
+    searched: int
+    """Unsuccessful jobs that were examined, the newest ones. Jobs of any status if their index is missing."""
+    since: datetime | None
+    """Until when the search went back; None if it examined every unsuccessful job, or jobs by id."""
+    is_complete: bool
+    """Whether every job was examined that was asked for."""
+    missing_index: str | None = None
+    """The index of unsuccessful jobs if it does not exist, so that jobs were examined by id, the highest id
+    first; see `build_indexes()`. None if it exists."""
+    total_estimate: int | None = None
+    """About how many jobs there are, if jobs were examined by id; None if the table was never analyzed."""
+
+    @property
+    def summary(self) -> str:
+        """What was searched and found, in one line, as every front end shows it."""
+        groups = counted(len(self.items), "group")
+        if self.missing_index is not None:
+            extent = extent_of(self.searched, self.total_estimate, is_complete=self.is_complete)
+            return f"searched {extent} jobs by id, {groups} found; the index {self.missing_index} is missing"
+        extent = "all of" if self.is_complete else "the newest"
+        return f"searched {extent} {self.searched:,} unsuccessful jobs, {groups} found"
 
 
 def normalized(error: str) -> str:

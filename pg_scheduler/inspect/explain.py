@@ -9,13 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.facts import Facts
-from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
+from pg_scheduler.inspect.reasons import (
+    Explanation,
+    Reason,
+    ReasonCode,
+    Verdict,
+    about_schedule,
+    about_standby,
+    loop_blocked,
+)
 from pg_scheduler.inspect.remedies import command as shell
 from pg_scheduler.inspect.store.inspections import InspectedWorker
-from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
 from pg_scheduler.inspect.texts import instant, later, length, listed, short
+from pg_scheduler.inspect.timeline import last_attempt
 from pg_scheduler.inspect.waiting import explain_pending
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.outcome import QUARANTINED

@@ -4,58 +4,50 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import replace
-from datetime import datetime, tzinfo
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
 import asyncpg
 
-from pg_scheduler.errors import JobNotFoundError
-from pg_scheduler.inspect.actions import WorkerActions
-from pg_scheduler.inspect.audit import AuditReader
+from pg_scheduler.inspect.audit import AuditReads
+from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
+from pg_scheduler.inspect.cluster import read_cluster
 from pg_scheduler.inspect.doctor.examination import examine
 from pg_scheduler.inspect.doctor.findings import Diagnosis
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
-from pg_scheduler.inspect.errors import group_errors, group_errors_by_id
-from pg_scheduler.inspect.explain import explain
-from pg_scheduler.inspect.facts import collect_facts
-from pg_scheduler.inspect.finder import Wanted, find_page
 from pg_scheduler.inspect.job_actions import JobActions
-from pg_scheduler.inspect.model import ErrorGroups, SearchPage, Totals
-from pg_scheduler.inspect.paths import BLOCKED, CLAIM, SORTS, UNSUCCESSFUL, Sort
-from pg_scheduler.inspect.reasons import Explanation
-from pg_scheduler.inspect.search.parser import names_term
+from pg_scheduler.inspect.jobs import JobReads
+from pg_scheduler.inspect.limits import LimitReads
+from pg_scheduler.inspect.schedules import ScheduleReads
 from pg_scheduler.inspect.statistics import StatisticsReads
+from pg_scheduler.inspect.status import PERIOD, STATUS_CODES, Status, describe_status
 from pg_scheduler.inspect.store.reading import ReadingConnections, ReadSettings
-from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.inspect.tables import TableReads
 from pg_scheduler.inspect.tasks import TaskReads
-from pg_scheduler.jobs.limits import LimitBook
-from pg_scheduler.jobs.model import Job, Worker
-from pg_scheduler.jobs.validation import (
-    check_count,
-    check_execution_time,
-    check_job_id,
-    check_kind,
-    check_text,
-)
+from pg_scheduler.inspect.workers import WorkerMethods
+from pg_scheduler.jobs.validation import check_kind, check_text
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 
 DEFAULT_THRESHOLDS: Final = Thresholds()
 
-MAX_PAGE_LENGTH: Final = 1000
-"""Jobs of a page."""
-
-MAX_IDS: Final = 500
-"""Ids of one call of ``get_jobs()``."""
+MAX_MIGRATIONS: Final = 500
 
 
-class Inspector(WorkerActions, JobActions, TaskReads, TableReads, StatisticsReads, AuditReader):
+class Inspector(
+    JobReads,
+    JobActions,
+    TaskReads,
+    LimitReads,
+    WorkerMethods,
+    ScheduleReads,
+    StatisticsReads,
+    AuditReads,
+    InspectorBase,
+):
     """Reads jobs, workers and tasks, with a bounded number of rows per call, and changes jobs in batches.
 
     It works without a started Scheduler, in the event loop of the pool.
@@ -111,165 +103,6 @@ class Inspector(WorkerActions, JobActions, TaskReads, TableReads, StatisticsRead
         self.actor = _default_actor() if actor is None else check_text("actor", actor)
         self._is_actor_named = actor is not None
 
-    # -- jobs ------------------------------------------------------------------------------------------
-
-    async def get_job(self, job_id: str) -> Job | None:
-        """Return the job, or None if it does not exist."""
-        return await self._reads.jobs.get_job(check_job_id(job_id))
-
-    async def get_jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
-        """Return the jobs of these ids that exist, by id.
-
-        Args:
-            job_ids: At most 500 ids.
-
-        Raises:
-            ValueError: There are more ids.
-        """
-        ids = [check_job_id(each) for each in job_ids]
-        if len(ids) > MAX_IDS:
-            raise ValueError(f"job_ids must have at most {MAX_IDS} ids, not {len(ids)}; pass them in parts")
-        return {job.job_id: job for job in await self._reads.jobs.get_jobs(ids)}
-
-    async def explain_job(self, job_id: str) -> Explanation:
-        """Return why a job runs, waits or has ended, with remedies and an estimate of its start.
-
-        The facts are read one after the other, so they can differ by milliseconds.
-
-        Raises:
-            JobNotFoundError: No job has this id.
-
-        Example::
-
-            await scheduler.schedule_job("mail.send", datetime.now(UTC), {}, job_id="mail:9")
-            for reason in (await inspector.explain_job("mail:9")).reasons:
-                print(reason.code, reason.text, reason.remedy)
-        """
-        facts = await collect_facts(self._reads, check_job_id(job_id), self._limits())
-        if facts is None:
-            raise JobNotFoundError(job_id)
-        return explain(facts)
-
-    def _limits(self) -> LimitBook:
-        if self._scheduler is None:
-            return LimitBook(())
-        tasks = self._scheduler._tasks.limited().values()  # noqa: SLF001
-        return LimitBook({task.name: task.limits for task in tasks}.items())
-
-    async def search_jobs(
-        self,
-        where: str = "",
-        *,
-        limit: int = 50,
-        after: str | None = None,
-        tz: tzinfo | None = None,
-        exhaustive: bool = False,
-        names: Iterable[str] | None = None,
-        sort: Sort | None = None,
-    ) -> SearchPage:
-        """Return a page of the jobs that match a search.
-
-        A page examines jobs within the `Bounds`, 20,000 and 250 ms by default, so it can be short, or empty,
-        although the search continues. ``SearchPage.summary`` states how far it got.
-
-        Args:
-            where: The search; empty for all jobs.
-            limit: Jobs of the page, 1 to 1,000.
-            after: The ``next`` of the page before; None for the first page.
-            tz: The time zone of days, and of times without one; None rejects such times.
-            exhaustive: Whether to examine jobs until the page is full or the search complete, however long
-                that takes.
-            names: Names to which the search is restricted, in which ``*`` stands for any text; None for all.
-            sort: ``due`` for unfinished jobs that are not blocked, by due time; ``finished`` for failed,
-                expired and cancelled jobs, the newest end first; ``id`` for all jobs, the greatest id first.
-                None for the order of the indexes that the search reads.
-
-        Raises:
-            SearchError: The search is invalid. A ValueError.
-            ValueError: ``limit`` or ``sort`` is out of range, or ``after`` is no position of this search.
-            ConfigurationError: ``sort`` needs the index of unsuccessful jobs, and that is missing.
-
-        Example::
-
-            where = "status:failed error:~timeout finished:>-1d"
-            page = await inspector.search_jobs(where, limit=20)
-            while page.next is not None:
-                page = await inspector.search_jobs(where, limit=20, after=page.next)
-        """
-        if sort is not None and sort not in SORTS:
-            raise ValueError(f"sort must be one of {', '.join(SORTS)}, not {sort!r}")
-        wanted = Wanted(where, tz, () if names is None else (names_term(names),), sort)
-        page = await self._search(wanted, limit, after)
-        items = list(page.items)
-        while exhaustive and page.next is not None and len(items) < limit:
-            page = await self._search(wanted, limit - len(items), page.next)
-            items += page.items
-        return replace(page, items=tuple(items))
-
-    async def search_pages(
-        self, where: str = "", *, limit: int = 500, after: str | None = None, tz: tzinfo | None = None
-    ) -> AsyncIterator[SearchPage]:
-        """Yield every page of a search, which shows its progress; the parameters are those of search_jobs().
-
-        Example::
-
-            async for page in inspector.search_pages("status:failed name:mail.*"):
-                print(page.summary)
-        """
-        while True:
-            page = await self.search_jobs(where, limit=limit, after=after, tz=tz)
-            yield page
-            after = page.next
-            if after is None:
-                return
-
-    # -- overview --------------------------------------------------------------------------------------
-
-    async def running(self, *, limit: int = 500) -> SearchPage:
-        """Return the running jobs, as `search_jobs("status:running")` does."""
-        return await self.search_jobs("status:running", limit=limit)
-
-    async def workers(self) -> list[Worker]:
-        """Return every worker that has a row, oldest first, and whether its lease is valid."""
-        return await self._reads.workers.list_workers()
-
-    async def totals(self) -> Totals:
-        """Return about how many jobs there are, without counting them."""
-        async with self._reads.searches.transaction() as connection:
-            estimates = (await self._reads.searches.sizes(on=connection)).estimates
-        return Totals(*(estimates.get(name) for name in (TABLE, CLAIM, BLOCKED, UNSUCCESSFUL)))
-
-    async def error_groups(self, *, since: datetime | None = None, limit: int = 100) -> ErrorGroups:
-        """Group the newest unsuccessful jobs by name and error, apart from numbers and ids.
-
-        Jobs are examined within the `Bounds`, 20,000 and 250 ms by default. While the index of unsuccessful
-        jobs is missing, these are jobs of any status in the descending order of their ids; the summary states
-        it.
-
-        Args:
-            since: Only jobs that ended at or after this time; None for any.
-            limit: The number of groups, 1 to 1,000.
-
-        Raises:
-            ValueError: ``since`` is naive, or ``limit`` is out of range.
-
-        Example::
-
-            for group in (await inspector.error_groups()).items:
-                print(group.count, group.job_name, group.text, group.last_at)
-        """
-        check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
-        if since is not None:
-            since = check_execution_time(since, name="since")
-        async with self._reads.searches.transaction() as connection:
-            sizes = await self._reads.searches.sizes(on=connection)
-            if UNSUCCESSFUL not in sizes.estimates:
-                searches, bounds = self._reads.searches, self._bounds
-                return await group_errors_by_id(searches, sizes, since, limit, connection, bounds=bounds)
-            return await group_errors(self._reads.inspections, since, limit, connection, bounds=self._bounds)
-
-    # -- doctor ----------------------------------------------------------------------------------------
-
     async def doctor(
         self, *, only: Iterable[str] = (), thresholds: Thresholds = DEFAULT_THRESHOLDS
     ) -> Diagnosis:
@@ -293,9 +126,42 @@ class Inspector(WorkerActions, JobActions, TaskReads, TableReads, StatisticsRead
         """
         return await examine(self._store, only, thresholds)
 
-    async def _search(self, wanted: Wanted, limit: int, after: str | None) -> SearchPage:
-        check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
-        return (await find_page(self._reads, wanted, limit=limit, after=after, bounds=self._bounds)).page
+    async def status(self) -> Status:
+        """Return the state of jobs, workers, schedules, tasks, limits and tables.
+
+        It makes the checks of the doctor that concern them, and reads a bounded number of rows. Like all
+        checks of the doctor, they read the primary: dead rows and sessions of a standby are its own.
+
+        Example::
+
+            status = await inspector.status()
+            print(status.severity, status.sentences)
+        """
+        figures = await read_cluster(self._reads)
+        statistics = await self.statistics_by_time(PERIOD, width=PERIOD)
+        return describe_status(figures, statistics, await self.doctor(only=STATUS_CODES))
+
+    async def migrated_at(self) -> list[datetime]:
+        """Return when the first 500 migrations of the schema were applied, by their versions."""
+        return await self._reads.inspections.migrations(MAX_MIGRATIONS)
+
+    async def standby_lag_s(self) -> float | None:
+        """Return for how many seconds a standby has replayed no transaction; None on a primary.
+
+        While the primary is idle, this is longer than its data is old.
+        """
+        async with self._reads.searches.transaction() as connection:
+            return (await self._reads.searches.sizes(on=connection)).standby_lag_s
+
+
+read_status = Inspector.status
+"""`Inspector.status()` as a function."""
+
+read_limits = Inspector.limits
+"""`Inspector.limits()` as a function."""
+
+read_limit = Inspector.limit_keys
+"""`Inspector.limit_keys()` as a function."""
 
 
 def _default_actor() -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.limits import key_prefix
 from pg_scheduler.jobs.model import Worker
@@ -105,116 +105,96 @@ class LimitKeyList:
         return f"{keys}, {_waiting(self.items, is_capped=self.is_waiting_capped)}"
 
 
-class DeclaredLimit(NamedTuple):
-    """A limit as a worker declares it."""
-
-    name: str
-    by_key: bool
-    max_running: Any
-    max_starts: Any
-    per_s: Any
-    spread: bool
-
-
 def _waiting(items: Iterable[LimitState | LimitKeyState], *, is_capped: bool) -> str:
     jobs = sum(each.waiting for each in items)
     bound = " among the first 20,000 blocked jobs and 500 keys" if is_capped else ""
     return f"{counted(jobs, 'waiting job', is_capped=is_capped)}{bound}"
 
 
-def _number(value: object) -> int | float | None:
+def _number(value: Any) -> Any:
     """Return the value if it is a number; a row may have been written by hand."""
     return value if isinstance(value, int | float) else None
 
 
-def limits_of(workers: Iterable[Worker]) -> dict[DeclaredLimit, set[str]]:
-    """Return the limits that live workers declare, each with its tasks."""
-    declared: dict[DeclaredLimit, set[str]] = {}
+def declared_limits(workers: Iterable[Worker]) -> list[LimitState]:
+    """Return the limits that live workers declare, by name, with their tasks and without their use."""
+    tasks: dict[LimitState, set[str]] = {}
     for worker in workers:
         for limit in worker.settings.get("limits", ()) if worker.is_alive else ():
             if isinstance(limit, Mapping) and isinstance(limit.get("name"), str):
-                running, starts, per_s = (
-                    _number(limit.get(name)) for name in ("max_running", "max_starts", "per_s")
+                declared = LimitState(
+                    name=limit["name"],
+                    tasks=(),
+                    by_key=bool(limit.get("by_key")),
+                    max_running=_number(limit.get("max_running")),
+                    max_starts=_number(limit.get("max_starts")),
+                    per_s=_number(limit.get("per_s")),
+                    running=None,
+                    starts=None,
+                    waiting=0,
+                    spread=limit.get("spread") is True,
                 )
-                is_spread = limit.get("spread") is True
-                place = DeclaredLimit(
-                    limit["name"], bool(limit.get("by_key")), running, starts, per_s, is_spread
+                tasks.setdefault(declared, set()).add(str(limit.get("task")))
+    in_order = sorted(tasks.items(), key=lambda item: repr(item[0]))
+    return [replace(limit, tasks=tuple(sorted(names))) for limit, names in in_order]
+
+
+class LimitReads(InspectorBase):
+    """The methods of `Inspector` that read limits."""
+
+    async def limits(self) -> LimitList:
+        """Return the limits that live workers declare, by name.
+
+        Example::
+
+            for limit in (await inspector.limits()).items:
+                print(limit.name, limit.running, limit.max_running, limit.waiting)
+        """
+        declared = declared_limits(await self._reads.workers.list_workers())
+        blocked = await self._reads.inspections.blocked()
+        found = [await self._used(limit, blocked.jobs) for limit in declared[:MAX_LIMITS]]
+        return LimitList(found, len(declared) > MAX_LIMITS, blocked.is_capped)
+
+    async def _used(self, limit: LimitState, blocked: Mapping[str, int]) -> LimitState:
+        prefix = key_prefix(limit.name)
+        limit = replace(limit, waiting=sum(jobs for key, jobs in blocked.items() if key.startswith(prefix)))
+        if limit.by_key:
+            return limit
+        running, starts = await self._reads.inspections.limit_use(prefix)
+        return replace(limit, running=running, starts=starts)
+
+    async def limit_keys(self, name: str) -> LimitKeyList:
+        """Return the keys of a limit that are in use or for which jobs wait, those with most of them first.
+
+        A limit without keys has one row, also while it is not in use.
+
+        Example::
+
+            for state in (await inspector.limit_keys("stripe")).items:
+                print(state.key, state.running, state.max_running, state.waiting)
+        """
+        prefix = key_prefix(name)
+        workers = await self._reads.workers.list_workers()
+        declared = [limit for limit in declared_limits(workers) if limit.name == name]
+        inspections = self._reads.inspections
+        blocked = await inspections.blocked()
+        waiting = {key: jobs for key, jobs in blocked.jobs.items() if key.startswith(prefix)}
+        used, is_capped = await inspections.limit_keys(prefix)
+        plain = {prefix} if any(not limit.by_key for limit in declared) else set()
+        keys = sorted({*waiting, *used, *plain}, key=lambda each: (-waiting.get(each, 0), each))
+        found = []
+        for key in keys[:MAX_KEYS]:
+            running, starts = await inspections.limit_use(key)
+            if running or starts or key in waiting or key in plain:
+                numbers = _numbers(declared, by_key=key != prefix)
+                state = LimitKeyState(
+                    name, key.removeprefix(prefix), running, starts, waiting.get(key, 0), *numbers
                 )
-                declared.setdefault(place, set()).add(str(limit.get("task")))
-    return declared
+                found.append(state)
+        return LimitKeyList(found, is_capped or len(keys) > MAX_KEYS, blocked.is_capped)
 
 
-async def read_limits(inspector: Inspector) -> LimitList:
-    """Return the limits that live workers declare, by name.
-
-    Example::
-
-        from pg_scheduler.inspect import read_limits
-
-        for limit in (await read_limits(inspector)).items:
-            print(limit.name, limit.running, limit.max_running, limit.waiting)
-    """
-    declared = limits_of(await inspector.workers())
-    inspections = inspector._reads.inspections  # noqa: SLF001
-    blocked = await inspections.blocked()
-    found = []
-    for limit, tasks in sorted(declared.items(), key=lambda item: str(item[0]))[:MAX_LIMITS]:
-        running, starts = None, None
-        if not limit.by_key:
-            running, starts = await inspections.limit_use(key_prefix(limit.name))
-        waiting = sum(jobs for key, jobs in blocked.jobs.items() if key.startswith(key_prefix(limit.name)))
-        found.append(
-            LimitState(
-                name=limit.name,
-                tasks=tuple(sorted(tasks)),
-                by_key=limit.by_key,
-                max_running=limit.max_running,
-                max_starts=limit.max_starts,
-                per_s=limit.per_s,
-                running=running,
-                starts=starts,
-                waiting=waiting,
-                spread=limit.spread,
-            )
-        )
-    return LimitList(found, len(declared) > MAX_LIMITS, blocked.is_capped)
-
-
-async def read_limit(inspector: Inspector, name: str) -> LimitKeyList:
-    """Return the keys of a limit that are in use or for which jobs wait, those with most of them first.
-
-    A limit without keys has one row, also while it is not in use.
-
-    Example::
-
-        from pg_scheduler.inspect import read_limit
-
-        for state in (await read_limit(inspector, "stripe")).items:
-            print(state.key, state.running, state.max_running, state.waiting)
-    """
-    prefix = key_prefix(name)
-    declared = [limit for limit in limits_of(await inspector.workers()) if limit.name == name]
-    inspections = inspector._reads.inspections  # noqa: SLF001
-    blocked = await inspections.blocked()
-    waiting = {key: jobs for key, jobs in blocked.jobs.items() if key.startswith(prefix)}
-    used, is_capped = await inspections.limit_keys(prefix)
-    plain = {prefix} if any(not limit.by_key for limit in declared) else set()
-    keys = sorted({*waiting, *used, *plain}, key=lambda each: (-waiting.get(each, 0), each))
-    found = []
-    for key in keys[:MAX_KEYS]:
-        running, starts = await inspections.limit_use(key)
-        if running or starts or key in waiting or key in plain:
-            numbers = _numbers(declared, by_key=key != prefix)
-            state = LimitKeyState(
-                name, key.removeprefix(prefix), running, starts, waiting.get(key, 0), *numbers
-            )
-            found.append(state)
-    return LimitKeyList(found, is_capped or len(keys) > MAX_KEYS, blocked.is_capped)
-
-
-def _numbers(
-    declared: Iterable[DeclaredLimit], *, by_key: bool
-) -> tuple[int | None, int | None, float | None]:
+def _numbers(declared: Iterable[LimitState], *, by_key: bool) -> tuple[int | None, int | None, float | None]:
     """Return the lowest numbers that are declared for a limit, those that admission control applies."""
     fitting = [limit for limit in declared if limit.by_key == by_key]
     running = min((each.max_running for each in fitting if each.max_running is not None), default=None)

@@ -1,23 +1,59 @@
-"""Read one page of a search: bounded in rows and time, whatever the search is."""
+"""Find the jobs of a search, one page after the other: bounded in rows and time, whatever the search is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import tzinfo
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
-from pg_scheduler.inspect.model import SearchPage
-from pg_scheduler.inspect.paths import Key, Path, Plan, Segment
-from pg_scheduler.inspect.positions import Position, write_position
+from pg_scheduler.inspect.paths import Key, Path, Plan, Segment, Sort, plan_search
+from pg_scheduler.inspect.positions import START, Position, read_now, read_position, write_position
+from pg_scheduler.inspect.search.conditions import conditions_of
+from pg_scheduler.inspect.search.parser import parse_search
+from pg_scheduler.inspect.search.terms import Search, Term
 from pg_scheduler.inspect.store.searches import Condition, Examined, Scan, SearchRepository, Sizes
+from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.texts import extent_of
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.store.connections.session import Connection
 
 FIRST_ROWS: Final = 250
 """Rows of the first statement of a page. Each following one examines twice as many, so that rows with large
 arguments, or pages that are not in memory, do not exceed the time by much."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPage:
+    """A part of the result of a search, and how far the search got.
+
+    A page can be short, or empty, although others follow: it reads a bounded number of rows. Only
+    ``is_complete`` shows whether the search has ended.
+    """
+
+    items: Sequence[Job]
+    """The jobs of the page."""
+    searched: int
+    """Jobs that were examined, on this page and those before."""
+    found: int
+    """Jobs that were found, on this page and those before."""
+    total_estimate: int | None
+    """About how many jobs the whole search examines; None if the table was never analyzed."""
+    is_complete: bool
+    """Whether every job was examined that can match."""
+    next: str | None
+    """The ``after=`` of the following page; None if the search is complete."""
+    missing_index: str | None = None
+    """The index that would shorten this search and does not exist; see `build_indexes()`. None for none."""
+
+    @property
+    def summary(self) -> str:
+        """What was searched and found, in one line, as every front end shows it."""
+        extent = extent_of(self.searched, self.total_estimate, is_complete=self.is_complete)
+        missing = f"; the index {self.missing_index} is missing" if self.missing_index else ""
+        return f"searched {extent} jobs, {self.found:,} found{missing}"
 
 
 @dataclass(slots=True)
@@ -120,3 +156,58 @@ class PageReader:
             return examined
         jobs = [(job, examined.count + 1 - number) for job, number in reversed(examined.jobs)]
         return replace(examined, jobs=jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The jobs that are searched.
+
+    Attributes:
+        where: The search text.
+        tz: The time zone of days, and of times without one; None rejects such times.
+        terms: Terms that hold besides.
+        sort: The order in which the jobs are read; None for that of the indexes. No change of a job disturbs
+            that by ``id``.
+    """
+
+    where: str = ""
+    tz: tzinfo | None = None
+    terms: Sequence[Term] = ()
+    sort: Sort | None = None
+
+
+class FoundPage(NamedTuple):
+    """A page, and the conditions that its jobs fulfil."""
+
+    page: SearchPage
+    conditions: Sequence[Condition]
+
+
+async def find_page(
+    store: InspectionStore, wanted: Wanted, *, limit: int, after: str | None, bounds: Bounds = DEFAULT_BOUNDS
+) -> FoundPage:
+    """Return a page of the jobs that are searched. Relative times count from the first page.
+
+    Args:
+        store: The tables.
+        wanted: The jobs.
+        limit: Jobs of the page.
+        after: The ``next`` of the page before; None for the first page.
+        bounds: How much the page examines.
+
+    Raises:
+        SearchError: The search is invalid.
+        ConfigurationError: The order needs the index of unsuccessful jobs, and that is missing.
+        ValueError: ``after`` is no position of this search.
+    """
+    async with store.searches.transaction() as connection:
+        sizes = await store.searches.sizes(on=connection)
+        if after is not None:
+            sizes = sizes._replace(now=read_now(after))
+        parsed = parse_search(wanted.where, now=sizes.now, tz=wanted.tz)
+        search = Search((*parsed.terms, *wanted.terms), parsed.now)
+        plan = plan_search(search, sizes.estimates, sort=wanted.sort)
+        position = START if after is None else read_position(after, plan)
+        conditions = conditions_of(search)
+        reader = PageReader(store.searches, plan, conditions, sizes, bounds)
+        return FoundPage(await reader.read(position, limit, connection), conditions)

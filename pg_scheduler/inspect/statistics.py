@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
+from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.store.statistics import StatisticsPage, StatisticsRow
-from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import listed
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.naming import check_name
@@ -104,10 +104,8 @@ def why_uncounted(workers: Iterable[Worker]) -> str | None:
     return f"statistics are off (statistics=False): {listed(silent)}" if silent else None
 
 
-class StatisticsReads:
-    """The methods of an Inspector that read statistics."""
-
-    _reads: InspectionStore
+class StatisticsReads(InspectorBase):
+    """The methods of `Inspector` that read statistics."""
 
     async def statistics(
         self, since: timedelta = timedelta(hours=1), *, names: Sequence[str] | None = None

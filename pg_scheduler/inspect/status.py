@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from pg_scheduler.inspect.cluster import ClusterFigures, read_cluster
+from pg_scheduler.inspect.cluster import ClusterFigures
 from pg_scheduler.inspect.doctor.codes import Severity
-from pg_scheduler.inspect.doctor.examination import examine
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
-from pg_scheduler.inspect.inspector import Inspector
-from pg_scheduler.inspect.model import rounded
 from pg_scheduler.inspect.statistics import Statistics
-from pg_scheduler.inspect.texts import count, counted, length, listed
+from pg_scheduler.inspect.texts import count, counted, length, listed, rounded
 from pg_scheduler.measure.figures import OUTCOMES
 
 PERIOD: Final = timedelta(minutes=15)
@@ -37,6 +33,9 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     "tables": ("INDEX-MISSING", "INDEX-INVALID", "HOT-LOST", "BLOAT", "WRAPAROUND", "XMIN-HELD"),
 }
 """The areas, and the findings of the doctor that belong to each."""
+
+STATUS_CODES: Final = [code for codes in AREAS.values() for code in codes]
+"""The checks of the doctor that decide whether all is well, for every front end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +60,6 @@ class Status:
     """One sentence if all is well, else one for each of the worst findings with its remedy."""
     areas: tuple[StatusArea, ...]
     """The areas."""
-
-
-async def read_status(inspector: Inspector) -> Status:
-    """Return the state of jobs, workers, schedules, tasks, limits and tables.
-
-    It makes the checks of the doctor that concern them, and reads a bounded number of rows.
-
-    Example::
-
-        from pg_scheduler.inspect import read_status
-
-        status = await read_status(inspector)
-        print(status.severity, status.sentences)
-    """
-    figures = await read_cluster(inspector._reads)  # noqa: SLF001 - its own tables
-    statistics = await inspector.statistics_by_time(PERIOD, width=PERIOD)
-    return describe_status(figures, statistics, await diagnose(inspector))
-
-
-async def diagnose(inspector: Inspector) -> Diagnosis:
-    """Make the checks of the doctor that decide whether all is well, for every front end.
-
-    Like all checks of the doctor, they read the primary: dead rows and sessions of a standby are its own.
-    """
-    codes = [code for area in AREAS.values() for code in area]
-    return await examine(inspector._store, codes, Thresholds())  # noqa: SLF001 - its own tables
 
 
 def problems_of(findings: Iterable[Finding]) -> list[Finding]:

@@ -8,9 +8,8 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.inspect.base import InspectorBase
-from pg_scheduler.inspect.model import rounded
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
-from pg_scheduler.inspect.texts import count, counted
+from pg_scheduler.inspect.texts import count, counted, rounded
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.measure.meter import OTHER
 

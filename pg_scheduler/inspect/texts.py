@@ -48,6 +48,22 @@ def counted(number: int, noun: str, *, is_capped: bool = False) -> str:
     return f"{count(number, is_capped=is_capped)} {noun}{'' if number == 1 and not is_capped else 's'}"
 
 
+def extent_of(searched: int, total: int | None, *, is_complete: bool) -> str:
+    """Return how far a search of jobs got."""
+    if is_complete:
+        return f"all of {searched:,}"
+    return f"{searched:,} of {'an unknown number of' if total is None else f'about {rounded(total)}'}"
+
+
+def rounded(number: int) -> str:
+    """Return a number as people read it: ``9.8 M``, ``45 k``, ``9,500``."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if number >= size:
+            amount = number / (1e3 if unit == "k" else size)
+            return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
+    return f"{number:,}"
+
+
 def instant(at: datetime | None) -> str:
     """Show an instant in UTC."""
     return "its time" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -67,3 +67,12 @@ def _ahead(job: Job) -> Iterator[Event]:
     left = job.max_retries - job.retry_count
     if left > 0:
         yield Event(None, f"{left} retries are left", is_ahead=True)
+
+
+def last_attempt(job: Job) -> int:
+    """Return the number of the last attempt that the job can have without an intervention.
+
+    Attempts that were released, snoozed, or made before a call of `retry_job()` use no retry.
+    """
+    left = max(job.max_retries - job.retry_count, 0)
+    return left + (job.attempt + 1 if job.started_at is None else max(job.attempt, 1))

@@ -6,13 +6,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.facts import Facts
-from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
+from pg_scheduler.inspect.reasons import (
+    Explanation,
+    Reason,
+    ReasonCode,
+    Verdict,
+    about_schedule,
+    about_standby,
+    loop_blocked,
+)
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.inspections import InspectedWorker
-from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
 from pg_scheduler.inspect.texts import counted, holder, hosts, instant, later, length, listed, short
+from pg_scheduler.inspect.timeline import last_attempt
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.jobs.pause import Pause

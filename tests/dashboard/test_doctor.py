@@ -54,7 +54,7 @@ async def test_a_diagnosis_is_shared_by_all_requests_of_a_minute(
 
     async def count(self: Inspector, **arguments: Any) -> Any:
         nonlocal made
-        made += 1
+        made += "only" not in arguments  # the overview makes some of the checks
         return await doctor(self, **arguments)
 
     monkeypatch.setattr(Inspector, "doctor", count)

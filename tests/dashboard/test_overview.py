@@ -16,7 +16,7 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.cache import MAX_ENTRIES, Cache
 from pg_scheduler.dashboard.charts import Chart, Series
 from pg_scheduler.dashboard.texts import plain
-from pg_scheduler.inspect import Inspector, Severity, read_status
+from pg_scheduler.inspect import Inspector, Severity
 from pg_scheduler.measure.figures import Histogram, JobFigures
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
@@ -214,7 +214,7 @@ async def test_overview_judges_as_status_does(seconds: int, pool: asyncpg.Pool, 
         " VALUES ('1', 'board.mail', now() - $1::integer * interval '1 s')",
         seconds,
     )
-    status = await read_status(Inspector(pool))
+    status = await Inspector(pool).status()
     data = (await request(app, "/", headers=JSON)).data
     assert (data["problems"] == []) is (status.severity is Severity.OK) is (seconds == 35)
     if seconds == 35:

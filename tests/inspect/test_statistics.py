@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.inspect import Inspector, ReasonCode, read_status
+from pg_scheduler.inspect import Inspector, ReasonCode
 from pg_scheduler.measure.figures import BOUNDS, Histogram, JobFigures
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
@@ -98,7 +98,7 @@ async def test_workers_that_count_nothing_are_stated(pool: asyncpg.Pool) -> None
     text = "statistics are off (statistics=False): silent on host"
     assert (await inspector.statistics()).uncounted == text
     assert (await inspector.statistics_by_time()).uncounted == text
-    status = await read_status(inspector)
+    status = await inspector.status()
     assert next(each.text for each in status.areas if each.area == "results").endswith(f"; {text}")
     await pool.execute("UPDATE scheduler_workers SET lease_until = now() - interval '1 s'")
     await add_worker(pool, "counting", settings='{"statistics": true}')

@@ -8,13 +8,13 @@ from typing import Any
 import asyncpg
 
 from pg_scheduler import Scheduler
-from pg_scheduler.inspect import Inspector, Severity, read_status
+from pg_scheduler.inspect import Inspector, Severity
 from pg_scheduler.inspect.cluster import ClusterFigures
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding
-from pg_scheduler.inspect.model import Totals
+from pg_scheduler.inspect.jobs import Totals
 from pg_scheduler.inspect.statistics import Statistics
-from pg_scheduler.inspect.status import AREAS, Status, describe_status, diagnose
+from pg_scheduler.inspect.status import AREAS, STATUS_CODES, Status, describe_status
 from pg_scheduler.inspect.store.cluster import ScheduleRow, TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.store.statistics import StatisticsRow
@@ -129,11 +129,11 @@ def test_codes_of_areas_are_distinct() -> None:
 
 async def test_status_of_a_database_is_read(pool: asyncpg.Pool) -> None:
     inspector = Inspector(pool)
-    without = await read_status(inspector)
+    without = await inspector.status()
     assert without.severity is Severity.ERROR
     assert without.sentences[0].startswith("WORKER-NONE: no live worker runs jobs; start a worker")
     await add_worker(pool, state="running")
-    status = await read_status(inspector)
+    status = await inspector.status()
     assert status.sentences == ("All is well: 1 worker, 1 of 2 slots busy, nothing late.",)
     assert [each.area for each in status.areas] == list(AREAS)
 
@@ -157,6 +157,6 @@ async def test_status_makes_its_checks_where_jobs_run_and_not_on_the_read_pool(
         await scheduler.schedule_job("status.late", datetime.now(UTC) - timedelta(hours=1), {}, job_id="late")
         inspector = Inspector(scheduler, read_pool=copied)
         assert await inspector.get_job("late") is None
-        found = {finding.code for finding in (await diagnose(inspector)).findings}
+        found = {finding.code for finding in (await inspector.doctor(only=STATUS_CODES)).findings}
         assert FindingCode.WORKER_NONE in found
-        assert (await read_status(inspector)).severity is Severity.ERROR
+        assert (await inspector.status()).severity is Severity.ERROR

@@ -16,12 +16,11 @@ from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import json_text, plain, utc
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode
-from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.remedies import command as shell_command
 from pg_scheduler.inspect.schedule_history import PastFire
 from pg_scheduler.inspect.texts import length
-from pg_scheduler.inspect.timeline import Event, timeline_of
+from pg_scheduler.inspect.timeline import Event, last_attempt, timeline_of
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.metadata import trace_id_of

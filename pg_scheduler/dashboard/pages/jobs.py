@@ -11,8 +11,8 @@ from pg_scheduler.dashboard.context import PageRequest, RejectedError, term
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect import SearchPage, parse_search
-from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.search.parser import FIELDS
+from pg_scheduler.inspect.timeline import last_attempt
 from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.model import Job
 

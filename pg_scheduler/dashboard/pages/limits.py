@@ -8,8 +8,8 @@ from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
-from pg_scheduler.inspect import LimitKeyState, LimitList, LimitState, read_limit, read_limits
-from pg_scheduler.inspect.limits import limits_of
+from pg_scheduler.inspect import LimitKeyState, LimitList, LimitState
+from pg_scheduler.inspect.limits import declared_limits as read_declared
 from pg_scheduler.inspect.texts import counted
 
 AGE_S: Final = 2.0
@@ -77,7 +77,7 @@ async def build_one(request: PageRequest) -> LimitPage:
         raise NotFoundError(f"no live worker declares the limit {name[:200]!r}, or you may not see it")
     if any(each.is_shared for each in declared):
         return LimitPage(name, declared, [], "tasks share this limit that you may not see")
-    found = await request.cache.get(("limit", name), AGE_S, lambda: read_limit(request.inspector, name))
+    found = await request.cache.get(("limit", name), AGE_S, lambda: request.inspector.limit_keys(name))
     sees = request.access.sees_arguments  # from which keys are made
     keys = [each if sees or not each.key else replace(each, key=HIDDEN) for each in found.items]
     return LimitPage(name, declared, keys, found.summary, found.is_capped or found.is_waiting_capped, sees)
@@ -86,12 +86,12 @@ async def build_one(request: PageRequest) -> LimitPage:
 async def declared_limits(task: str, request: PageRequest) -> list[str]:
     """Return the names of the limits that live workers declare for a task."""
     workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers)
-    names = {limit.name for limit, tasks in limits_of(workers).items() if task in tasks}
+    names = {limit.name for limit in read_declared(workers) if task in limit.tasks}
     return sorted(names)
 
 
 async def _find(request: PageRequest) -> LimitList:
-    return await request.cache.get("limits", AGE_S, lambda: read_limits(request.inspector))
+    return await request.cache.get("limits", AGE_S, request.inspector.limits)
 
 
 def _visible(found: LimitList, request: PageRequest) -> list[LimitRow]:

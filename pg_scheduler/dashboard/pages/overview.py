@@ -14,7 +14,7 @@ from pg_scheduler.dashboard.heatmap import Heatmap
 from pg_scheduler.dashboard.pages.doctor import ABOUT_NAMES, FindingRow, row_of
 from pg_scheduler.dashboard.pages.history import charts_of, read_releases
 from pg_scheduler.inspect import ErrorGroup, Finding, Totals
-from pg_scheduler.inspect.status import all_is_well, diagnose, problems_of
+from pg_scheduler.inspect.status import STATUS_CODES, all_is_well, problems_of
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.status import JobStatus
@@ -118,7 +118,9 @@ async def build(request: PageRequest) -> OverviewPage:
     # Quantiles of many histograms take time, so other requests continue meanwhile.
     charts, heatmap = await asyncio.to_thread(charts_of, statistics, width, oldest, history.releases)
     alive = [worker for worker in workers if worker.is_alive]
-    diagnosis = await request.cache.get("status", HISTORY_AGE_S, lambda: diagnose(request.inspector))
+    diagnosis = await request.cache.get(
+        "status", HISTORY_AGE_S, lambda: request.inspector.doctor(only=STATUS_CODES)
+    )
     problems = _problems(diagnosis.findings, request)
     busy, slots = sum(each.running_jobs for each in alive), sum(each.max_concurrent_jobs for each in alive)
     return OverviewPage(

@@ -12,7 +12,7 @@ from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import SearchError, parse_search
 from pg_scheduler.inspect.bulk_jobs import BulkJobs
 from pg_scheduler.inspect.bulk_records import BulkState, recent_runs
-from pg_scheduler.inspect.model import rounded
+from pg_scheduler.inspect.texts import rounded
 
 PAGE_LENGTH: Final = 50
 

@@ -13,7 +13,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import run
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.inspect import FindingCode, Inspector, Severity, read_status
+from pg_scheduler.inspect import FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.jobs import judge_failures
 from pg_scheduler.inspect.store.doctor import FailingRow
 from pg_scheduler.jobs.outcome import QUARANTINED
@@ -193,7 +193,7 @@ async def test_lasting_outage_remains_a_finding_of_doctor_and_status(pool: async
     assert await subjects(pool, FindingCode.FAILING) == [], "fewer than the minimum"
     assert await statistics.add("w1", 3, {"doctor.outage": figures(completed=4, failed=4)})
     assert await subjects(pool, FindingCode.FAILING) == ["doctor.outage"]
-    status = await read_status(Inspector(pool))
+    status = await Inspector(pool).status()
     assert {area.area: area.severity for area in status.areas}["results"] == Severity.WARNING
 
 

@@ -12,7 +12,7 @@ import asyncpg
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import run
 from pg_scheduler.events import JobCompleted, LoopBlocked
-from pg_scheduler.inspect import FindingCode, Inspector, Severity, read_status
+from pg_scheduler.inspect import FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.workers import judge_connections
 from pg_scheduler.triggers.zones import data_version
 from tests.inspect.doctor.conftest import Make
@@ -156,7 +156,7 @@ async def test_late_jobs_are_found_while_every_worker_of_their_name_drains(
     assert finding.evidence.startswith("1 due job of 'doctor.undrained' not started, the oldest for ")
     assert finding.evidence.endswith(f"every live worker that claims them drains ({scheduler.worker_id})")
     await pool.execute("UPDATE scheduled_jobs SET execution_time = execution_time - interval '61 s'")
-    status = await read_status(Inspector(pool))
+    status = await Inspector(pool).status()
     assert {area.area: area.severity for area in status.areas}["workers"] == Severity.ERROR
     resume = "pg-scheduler workers resume --all"
     assert (await find(pool, FindingCode.WORKER_DRAINING)).remedy == f"{resume}, or start a worker"

@@ -1,0 +1,223 @@
+"""Read, search and explain jobs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
+from typing import Final
+
+from pg_scheduler.errors import JobNotFoundError, JobResult
+from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.errors import ErrorGroups, group_errors, group_errors_by_id
+from pg_scheduler.inspect.explain import explain
+from pg_scheduler.inspect.facts import collect_facts
+from pg_scheduler.inspect.pages import SearchPage, Wanted, find_page
+from pg_scheduler.inspect.paths import BLOCKED, CLAIM, SORTS, UNSUCCESSFUL, Sort
+from pg_scheduler.inspect.reasons import Explanation
+from pg_scheduler.inspect.search.parser import names_term
+from pg_scheduler.inspect.store.searches import TABLE
+from pg_scheduler.jobs.limits import LimitBook
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id
+from pg_scheduler.status import JobStatus
+
+MAX_PAGE_LENGTH: Final = 1000
+"""Jobs of a page."""
+
+MAX_IDS: Final = 500
+"""Ids of one call of ``get_jobs()``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """About how many jobs there are, as the database estimates it; None if it was never analyzed."""
+
+    jobs: int | None
+    """All jobs."""
+    unfinished: int | None
+    """Pending and running jobs that are not blocked."""
+    blocked: int | None
+    """Pending jobs that wait for a limit or for other jobs."""
+    unsuccessful: int | None
+    """Failed, expired and cancelled jobs. None also if the index of unsuccessful jobs is missing."""
+
+
+def totals_of(estimates: Mapping[str, int | None]) -> Totals:
+    """Return the totals that follow from the sizes of the table and its indexes."""
+    return Totals(*(estimates.get(name) for name in (TABLE, CLAIM, BLOCKED, UNSUCCESSFUL)))
+
+
+class JobReads(InspectorBase):
+    """The methods of `Inspector` that read jobs."""
+
+    async def get_job(self, job_id: str) -> Job | None:
+        """Return the job, or None if it does not exist."""
+        return await self._reads.jobs.get_job(check_job_id(job_id))
+
+    async def get_jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        """Return the jobs of these ids that exist, by id.
+
+        Args:
+            job_ids: At most 500 ids.
+
+        Raises:
+            ValueError: There are more ids.
+        """
+        ids = [check_job_id(each) for each in job_ids]
+        if len(ids) > MAX_IDS:
+            raise ValueError(f"job_ids must have at most {MAX_IDS} ids, not {len(ids)}; pass them in parts")
+        return {job.job_id: job for job in await self._reads.jobs.get_jobs(ids)}
+
+    async def get_result(self, job_id: str) -> JobResult | None:
+        """Return how a job ended, and its value if it was kept; None if it has not ended.
+
+        Raises:
+            JobNotFoundError: No job has this id, and no result is kept.
+        """
+        found = await self._reads.kept_results.get([check_job_id(job_id)])
+        if job_id not in found:
+            raise JobNotFoundError(job_id)
+        return found[job_id]
+
+    async def parents(self, job_id: str) -> dict[str, JobStatus | None]:
+        """Return the jobs that an unfinished job waits for with their statuses, None for one that is missing.
+
+        At most 100 are returned.
+        """
+        return dict(await self._reads.inspections.parents(check_job_id(job_id)))
+
+    async def explain_job(self, job_id: str) -> Explanation:
+        """Return why a job runs, waits or has ended, with remedies and an estimate of its start.
+
+        The facts are read one after the other, so they can differ by milliseconds.
+
+        Raises:
+            JobNotFoundError: No job has this id.
+
+        Example::
+
+            await scheduler.schedule_job("mail.send", datetime.now(UTC), {}, job_id="mail:9")
+            for reason in (await inspector.explain_job("mail:9")).reasons:
+                print(reason.code, reason.text, reason.remedy)
+        """
+        facts = await collect_facts(self._reads, check_job_id(job_id), self._limit_book())
+        if facts is None:
+            raise JobNotFoundError(job_id)
+        return explain(facts)
+
+    async def search_jobs(
+        self,
+        where: str = "",
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        tz: tzinfo | None = None,
+        exhaustive: bool = False,
+        names: Iterable[str] | None = None,
+        sort: Sort | None = None,
+    ) -> SearchPage:
+        """Return a page of the jobs that match a search.
+
+        A page examines jobs within the `Bounds`, 20,000 and 250 ms by default, so it can be short, or empty,
+        although the search continues. ``SearchPage.summary`` states how far it got.
+
+        Args:
+            where: The search; empty for all jobs.
+            limit: Jobs of the page, 1 to 1,000.
+            after: The ``next`` of the page before; None for the first page.
+            tz: The time zone of days, and of times without one; None rejects such times.
+            exhaustive: Whether to examine jobs until the page is full or the search complete, however long
+                that takes.
+            names: Names to which the search is restricted, in which ``*`` stands for any text; None for all.
+            sort: ``due`` for unfinished jobs that are not blocked, by due time; ``finished`` for failed,
+                expired and cancelled jobs, the newest end first; ``id`` for all jobs, the greatest id first.
+                None for the order of the indexes that the search reads.
+
+        Raises:
+            SearchError: The search is invalid. A ValueError.
+            ValueError: ``limit`` or ``sort`` is out of range, or ``after`` is no position of this search.
+            ConfigurationError: ``sort`` needs the index of unsuccessful jobs, and that is missing.
+
+        Example::
+
+            where = "status:failed error:~timeout finished:>-1d"
+            page = await inspector.search_jobs(where, limit=20)
+            while page.next is not None:
+                page = await inspector.search_jobs(where, limit=20, after=page.next)
+        """
+        if sort is not None and sort not in SORTS:
+            raise ValueError(f"sort must be one of {', '.join(SORTS)}, not {sort!r}")
+        wanted = Wanted(where, tz, () if names is None else (names_term(names),), sort)
+        page = await self._search(wanted, limit, after)
+        items = list(page.items)
+        while exhaustive and page.next is not None and len(items) < limit:
+            page = await self._search(wanted, limit - len(items), page.next)
+            items += page.items
+        return replace(page, items=tuple(items))
+
+    async def search_pages(
+        self, where: str = "", *, limit: int = 500, after: str | None = None, tz: tzinfo | None = None
+    ) -> AsyncIterator[SearchPage]:
+        """Yield every page of a search, which shows its progress; the parameters are those of search_jobs().
+
+        Example::
+
+            async for page in inspector.search_pages("status:failed name:mail.*"):
+                print(page.summary)
+        """
+        while True:
+            page = await self.search_jobs(where, limit=limit, after=after, tz=tz)
+            yield page
+            after = page.next
+            if after is None:
+                return
+
+    async def running(self, *, limit: int = 500) -> SearchPage:
+        """Return the running jobs, as `search_jobs("status:running")` does."""
+        return await self.search_jobs("status:running", limit=limit)
+
+    async def totals(self) -> Totals:
+        """Return about how many jobs there are, without counting them."""
+        async with self._reads.searches.transaction() as connection:
+            estimates = (await self._reads.searches.sizes(on=connection)).estimates
+        return totals_of(estimates)
+
+    async def error_groups(self, *, since: datetime | None = None, limit: int = 100) -> ErrorGroups:
+        """Group the newest unsuccessful jobs by name and error, apart from numbers and ids.
+
+        Jobs are examined within the `Bounds`, 20,000 and 250 ms by default. While the index of unsuccessful
+        jobs is missing, these are jobs of any status in the descending order of their ids; the summary states
+        it.
+
+        Args:
+            since: Only jobs that ended at or after this time; None for any.
+            limit: The number of groups, 1 to 1,000.
+
+        Raises:
+            ValueError: ``since`` is naive, or ``limit`` is out of range.
+
+        Example::
+
+            for group in (await inspector.error_groups()).items:
+                print(group.count, group.job_name, group.text, group.last_at)
+        """
+        check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
+        if since is not None:
+            since = check_execution_time(since, name="since")
+        async with self._reads.searches.transaction() as connection:
+            sizes = await self._reads.searches.sizes(on=connection)
+            if UNSUCCESSFUL not in sizes.estimates:
+                searches, bounds = self._reads.searches, self._bounds
+                return await group_errors_by_id(searches, sizes, since, limit, connection, bounds=bounds)
+            return await group_errors(self._reads.inspections, since, limit, connection, bounds=self._bounds)
+
+    def _limit_book(self) -> LimitBook:
+        if self._scheduler is None:
+            return LimitBook(())
+        tasks = self._scheduler._tasks.limited().values()  # noqa: SLF001
+        return LimitBook({task.name: task.limits for task in tasks}.items())
+
+    async def _search(self, wanted: Wanted, limit: int, after: str | None) -> SearchPage:
+        check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
+        return (await find_page(self._reads, wanted, limit=limit, after=after, bounds=self._bounds)).page
