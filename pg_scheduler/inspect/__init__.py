@@ -3,9 +3,9 @@
 Every query reads a bounded number of rows, whatever the size of the table is, and states what it read.
 """
 
-from pg_scheduler.inspect.audit import AuditPage, AuditRecord
+from pg_scheduler.inspect.audit import AuditPage
 from pg_scheduler.inspect.bounds import Bounds
-from pg_scheduler.inspect.bulk import ChangeOutcome, JobChange, Progress
+from pg_scheduler.inspect.bulk import Progress
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
@@ -25,6 +25,8 @@ from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.status import Status, StatusArea
+from pg_scheduler.inspect.store.audit import AuditRecord
+from pg_scheduler.inspect.store.bulk import ChangeOutcome, JobChange
 from pg_scheduler.inspect.store.reading import ReadSettings
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.tasks import Backlog, ExpiringJobs, NameBacklog, TaskList, TaskState

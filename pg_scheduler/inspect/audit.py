@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.positions import PositionError
-from pg_scheduler.inspect.store.audit import AuditFilters
+from pg_scheduler.inspect.store.audit import AuditFilters, AuditRecord
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_text
 
@@ -18,26 +18,6 @@ MAX_ROWS: Final = 20_000
 """Records that a page examines at most."""
 
 MAX_ID: Final = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
-    """A change of jobs, schedules or tasks, or the first start of a release."""
-
-    id: int
-    """Its number; a later change has a greater one."""
-    at: datetime
-    """When it was made."""
-    actor: str
-    """The person or the Scheduler that made it."""
-    via: str
-    """The way: ``api``, ``code``, ``cli``, ``dashboard``, ``inspector`` or ``worker``."""
-    action: str
-    """What was done, such as ``cancel_jobs`` or ``pause_schedule``."""
-    subject: str | None
-    """The id of the job or the schedule, the name of the task, or the release; None for several jobs."""
-    details: Mapping[str, Any]
-    """What else is known, such as ``host``, ``before``, ``after``, ``where``, ``jobs`` and ``count``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +83,12 @@ class AuditReads(InspectorBase):
         )
         subject = None if subject is None else check_text("subject", subject)
         before = None if after is None else _read_position(after)
-        rows = await self._reads.audit_records.read(before, limit + 1, MAX_ROWS, filters, subject)
-        found = [row for row in rows if row.matches]
-        last = None
-        if len(found) > limit:
-            found = found[:limit]
-            last = found[-1]
-        elif rows and rows[-1].place == MAX_ROWS and (since is None or rows[-1].at >= since):
-            last = rows[-1]
-        records = [AuditRecord(*row[:7]) for row in found]
+        records, last = await self._reads.audit_records.read(before, limit + 1, MAX_ROWS, filters, subject)
+        if len(records) > limit:
+            records = records[:limit]
+            last = records[-1]
+        elif last is not None and since is not None and last.at < since:
+            last = None
         return AuditPage(records, None if last is None else str(last.id))
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from time import monotonic
 from typing import Final, TypeVar
 
 from pg_scheduler.inspect.pages import Wanted, find_page
-from pg_scheduler.inspect.store.bulk import Batch, BatchJob, BulkAction
+from pg_scheduler.inspect.store.bulk import Batch, BulkAction, ChangeOutcome, JobChange
 from pg_scheduler.inspect.store.searches import Condition, Scan
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import rounded
@@ -31,32 +30,6 @@ ALLOWED: Final = {
 """The statuses of jobs that each action changes."""
 
 T = TypeVar("T")
-
-
-class ChangeOutcome(StrEnum):
-    """What became of a job of a bulk action."""
-
-    DONE = "done"
-    """It was changed; in a dry run, its status would allow it."""
-    REFUSED = "refused"
-    """Its status does not allow it, an unfinished job has its unique key, its cancelled attempt still runs,
-    or it is to be deleted and others wait for it."""
-    SKIPPED = "skipped"
-    """It does not exist, or does not match the search any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobChange:
-    """A job of a bulk action."""
-
-    job_id: str
-    """Its id."""
-    job_name: str | None
-    """Its name; None if it does not exist."""
-    status: JobStatus | None
-    """Its status before; None if it does not exist."""
-    outcome: ChangeOutcome
-    """What became of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +93,7 @@ class BulkRun:
                 batch = replace(self._batch(progress, job_ids, conditions), after=before)
                 with acting_as(self.author):  # for the task; the consumer has its own author
                     task = asyncio.ensure_future(self.store.bulk.change(batch))
-                progress = _added(progress, _changes(job_ids, await _finished(task)))
+                progress = _added(progress, await _finished(task))
             yield progress
             if progress.cursor is None or progress.done == self.limit:
                 return
@@ -195,20 +168,6 @@ def _added(progress: Progress, changes: Sequence[JobChange]) -> Progress:
         refused=progress.refused + counts[ChangeOutcome.REFUSED],
         changes=tuple(changes),
     )
-
-
-def _changes(job_ids: Sequence[str], jobs: Iterable[BatchJob]) -> list[JobChange]:
-    found = {job.job_id: job for job in jobs}
-    return [_change(job_id, found.get(job_id)) for job_id in job_ids]
-
-
-def _change(job_id: str, job: BatchJob | None) -> JobChange:
-    if job is None:
-        return JobChange(job_id, None, None, ChangeOutcome.SKIPPED)
-    if not job.is_searched:
-        return JobChange(job_id, job.job_name, job.status, ChangeOutcome.SKIPPED)
-    outcome = ChangeOutcome.DONE if job.changed else ChangeOutcome.REFUSED
-    return JobChange(job_id, job.job_name, job.status, outcome)
 
 
 async def _finished(task: asyncio.Task[T]) -> T:

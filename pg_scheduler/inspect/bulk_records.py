@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from pg_scheduler.inspect.audit import AuditRecord
 from pg_scheduler.inspect.bulk_jobs import BulkJobs
 from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.store.audit import AuditRecord
 
 RECENT: Final = 20
 """Records that are read after each batch: fewer are written in between."""

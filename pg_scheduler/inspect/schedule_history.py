@@ -9,10 +9,10 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from pg_scheduler.inspect.audit import AuditRecord
 from pg_scheduler.inspect.fire_searches import search_each, search_one
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.jobs import MAX_IDS
+from pg_scheduler.inspect.store.audit import AuditRecord
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.schedules.row import read_trigger

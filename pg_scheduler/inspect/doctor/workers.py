@@ -58,12 +58,12 @@ async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
 async def _read_requests(facts: SharedFacts, draining: Sequence[Worker]) -> dict[str, datetime]:
     """Return when each worker was requested to drain, where the records have it."""
     filters = AuditFilters(action=f"{DRAIN}_worker")
-    rows = [
-        row
-        for worker in draining
-        for row in await facts.store.audit_records.read(None, 1, MAX_RECORDS, filters, worker.worker_id)
-    ]
-    return {row.subject: row.at for row in rows if row.matches and row.subject}
+    requested = {}
+    for worker in draining:
+        newest, _ = await facts.store.audit_records.read(None, 1, MAX_RECORDS, filters, worker.worker_id)
+        if newest:
+            requested[worker.worker_id] = newest[0].at
+    return requested
 
 
 def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:

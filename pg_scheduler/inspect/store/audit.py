@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
+
+import asyncpg
 
 from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.store.statements import Statements
@@ -20,18 +23,24 @@ class AuditFilters(NamedTuple):
     until: datetime | None = None
 
 
-class AuditRow(NamedTuple):
-    """A record that was examined, and whether it matches."""
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """A change of jobs, schedules or tasks, or the first start of a release."""
 
     id: int
+    """Its number; a later change has a greater one."""
     at: datetime
+    """When it was made."""
     actor: str
+    """The person or the Scheduler that made it."""
     via: str
+    """The way: ``api``, ``code``, ``cli``, ``dashboard``, ``inspector`` or ``worker``."""
     action: str
+    """What was done, such as ``cancel_jobs`` or ``pause_schedule``."""
     subject: str | None
+    """The id of the job or the schedule, the name of the task, or the release; None for several jobs."""
     details: Mapping[str, Any]
-    matches: bool
-    place: int
+    """What else is known, such as ``host``, ``before``, ``after``, ``where``, ``jobs`` and ``count``."""
 
 
 class AuditReadRepository:
@@ -42,8 +51,8 @@ class AuditReadRepository:
 
     async def read(
         self, before: int | None, limit: int, rows: int, filters: AuditFilters, subject: str | None = None
-    ) -> list[AuditRow]:
-        """Return matching records, the newest first, and the last one that was examined.
+    ) -> tuple[list[AuditRecord], AuditRecord | None]:
+        """Return matching records, the newest first, and the last one that was examined if others follow it.
 
         Args:
             before: The id before which the search starts; None for the newest record.
@@ -57,7 +66,9 @@ class AuditReadRepository:
             found = await self._statements.fetch("inspect_audit", *args)
         else:
             found = await self._statements.fetch("inspect_audit_of", *args, subject)
-        return [AuditRow(**{**row, "details": object_from(row["details"])}) for row in found]
+        records = [_record_from(row) for row in found if row["matches"]]
+        is_capped = bool(found) and found[-1]["place"] == rows
+        return records, _record_from(found[-1]) if is_capped else None
 
     async def trigger_changes(self, schedule_ids: Sequence[str], rows: int) -> dict[str, datetime]:
         """Return when the triggers of schedules were last changed; omit those without such a record.
@@ -68,3 +79,8 @@ class AuditReadRepository:
         """
         found = await self._statements.fetch("inspect_trigger_changes", schedule_ids, rows)
         return {row["id"]: row["at"] for row in found}
+
+
+def _record_from(row: asyncpg.Record) -> AuditRecord:
+    names = ("id", "at", "actor", "via", "action", "subject")
+    return AuditRecord(**{name: row[name] for name in names}, details=object_from(row["details"]))

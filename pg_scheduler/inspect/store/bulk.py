@@ -77,20 +77,30 @@ class Batch:
     after: str | None = None
 
 
-class BatchJob(NamedTuple):
-    """A job of a batch that exists.
+class ChangeOutcome(StrEnum):
+    """What became of a job of a bulk action."""
 
-    Attributes:
-        status: Its status before.
-        is_searched: Whether it still fulfilled the conditions.
-        changed: Whether it was changed.
-    """
+    DONE = "done"
+    """It was changed; in a dry run, its status would allow it."""
+    REFUSED = "refused"
+    """Its status does not allow it, an unfinished job has its unique key, its cancelled attempt still runs,
+    or it is to be deleted and others wait for it."""
+    SKIPPED = "skipped"
+    """It does not exist, or does not match the search any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """A job of a bulk action."""
 
     job_id: str
-    job_name: str
-    status: JobStatus
-    is_searched: bool
-    changed: bool
+    """Its id."""
+    job_name: str | None
+    """Its name; None if it does not exist."""
+    status: JobStatus | None
+    """Its status before; None if it does not exist."""
+    outcome: ChangeOutcome
+    """What became of it."""
 
 
 class _Effects(NamedTuple):
@@ -118,8 +128,8 @@ class BulkRepository:
         self._locks = locks
         self._audit = audit
 
-    async def change(self, batch: Batch) -> list[BatchJob]:
-        """Change the jobs of a batch whose states allow it, with a record; return those that exist.
+    async def change(self, batch: Batch) -> list[JobChange]:
+        """Change the jobs of a batch whose states allow it, with a record; return what became of each.
 
         The author of the caller's context is named in the record, and in the rows of cancelled jobs.
 
@@ -127,7 +137,7 @@ class BulkRepository:
             StaleRunError: The newest batch of the run ended elsewhere than the batch assumes.
         """
 
-        async def run(connection: Connection) -> tuple[list[BatchJob], Sequence[Event]]:
+        async def run(connection: Connection) -> tuple[list[JobChange], Sequence[Event]]:
             return await self._change(batch, connection)
 
         for _ in range(MAX_ROUNDS):
@@ -142,7 +152,7 @@ class BulkRepository:
             f"jobs with the unique keys of this batch were inserted {MAX_ROUNDS} times while it was retried"
         )
 
-    async def _change(self, batch: Batch, connection: Connection) -> tuple[list[BatchJob], Sequence[Event]]:
+    async def _change(self, batch: Batch, connection: Connection) -> tuple[list[JobChange], Sequence[Event]]:
         if batch.subject is not None:
             await self._check_run(batch.subject, batch, connection)
         rows = await self._statements.fetch("lock_batch", list(batch.job_ids), on=connection)
@@ -156,17 +166,16 @@ class BulkRepository:
             await self._audit.record(batch.action.value, subject, on=connection, **details)
         if effects.messages:
             await self._locks.notify(effects.messages, connection=connection)
+        found = {row["job_id"]: row for row in rows}
         changed, kept = frozenset(effects.job_ids), frozenset(searched)
-        jobs = [
-            BatchJob(
-                row["job_id"],
-                row["job_name"],
-                JobStatus(row["status"]),
-                row["job_id"] in kept,
-                row["job_id"] in changed,
-            )
-            for row in rows
-        ]
+        jobs = []
+        for job_id in batch.job_ids:
+            outcome = ChangeOutcome.REFUSED if job_id in kept else ChangeOutcome.SKIPPED
+            if job_id in changed:
+                outcome = ChangeOutcome.DONE
+            row = found.get(job_id)
+            name, status = (None, None) if row is None else (row["job_name"], JobStatus(row["status"]))
+            jobs.append(JobChange(job_id, name, status, outcome))
         return jobs, effects.events
 
     async def _check_run(self, run_id: str, batch: Batch, connection: Connection) -> None:
