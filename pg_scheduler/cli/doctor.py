@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Inspector, Severity
-from pg_scheduler.inspect.doctor.advice import ADVICE
+from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.examination import read_codes
 from pg_scheduler.inspect.store.grants import Role, grant_statements
 

@@ -10,7 +10,7 @@ from typing import Final
 from pg_scheduler.dashboard.context import PageRequest, time_of
 from pg_scheduler.dashboard.texts import RUNBOOK
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Severity
-from pg_scheduler.inspect.doctor.advice import ADVICE
+from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.jobs import SLOTS_FREE
 
 MAX_AGE_S: Final = 60.0

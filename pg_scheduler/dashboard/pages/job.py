@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.pages.jobs import share_done, tags_of
-from pg_scheduler.dashboard.pages.limits import declared_limits
+from pg_scheduler.dashboard.pages.limits import limit_names_of
 from pg_scheduler.dashboard.pages.schedule_history import results_of
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import json_text, plain, utc
@@ -118,7 +118,7 @@ async def build(request: PageRequest) -> JobPage:
     changes = await _changes(job_id, request)
     return replace(
         page,
-        limits=await declared_limits(job.job_name, request),
+        limits=await limit_names_of(job.job_name, request),
         changes=changes,
         schedule_results=await results_of(job.schedule_id, request),
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import LimitKeyState, LimitList, LimitState
-from pg_scheduler.inspect.limits import declared_limits as read_declared
+from pg_scheduler.inspect.limits import declared_limits
 from pg_scheduler.inspect.texts import counted
 
 AGE_S: Final = 2.0
@@ -19,20 +19,11 @@ WORKERS_AGE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class LimitRow:
+class LimitRow(LimitState):
     """A limit in a list. What the request may not see is None."""
 
-    name: str
-    tasks: Sequence[str]
-    by_key: bool
-    max_running: int | None
-    max_starts: int | None
-    per_s: float | None
-    running: int | None
-    starts: int | None
-    waiting: int | None
-    spread: bool
-    is_shared: bool
+    waiting: int | None  # type: ignore[assignment] # it may be hidden
+    is_shared: bool = False
     """Whether tasks share it that the request may not see, so that its numbers are hidden."""
 
 
@@ -83,10 +74,10 @@ async def build_one(request: PageRequest) -> LimitPage:
     return LimitPage(name, declared, keys, found.summary, found.is_capped or found.is_waiting_capped, sees)
 
 
-async def declared_limits(task: str, request: PageRequest) -> list[str]:
+async def limit_names_of(task: str, request: PageRequest) -> list[str]:
     """Return the names of the limits that live workers declare for a task."""
     workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers)
-    names = {limit.name for limit in read_declared(workers) if task in limit.tasks}
+    names = {limit.name for limit in declared_limits(workers) if task in limit.tasks}
     return sorted(names)
 
 
@@ -99,18 +90,7 @@ def _visible(found: LimitList, request: PageRequest) -> list[LimitRow]:
 
 
 def _row(limit: LimitState, request: PageRequest) -> LimitRow:
-    tasks = [task for task in limit.tasks if request.access.sees_name(task)]
-    row = LimitRow(
-        name=limit.name,
-        tasks=tasks,
-        by_key=limit.by_key,
-        max_running=limit.max_running,
-        max_starts=limit.max_starts,
-        per_s=limit.per_s,
-        running=limit.running,
-        starts=limit.starts,
-        waiting=limit.waiting,
-        spread=limit.spread,
-        is_shared=len(tasks) < len(limit.tasks),
-    )
-    return replace(row, running=None, starts=None, waiting=None) if row.is_shared else row
+    tasks = tuple(task for task in limit.tasks if request.access.sees_name(task))
+    is_shared = len(tasks) < len(limit.tasks)
+    row = LimitRow(**asdict(limit) | {"tasks": tasks, "is_shared": is_shared})
+    return replace(row, running=None, starts=None, waiting=None) if is_shared else row

@@ -1,8 +1,9 @@
-"""The codes of findings, and how severe a finding is."""
+"""The codes of findings, what each means, and how severe a finding is."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final, NamedTuple
 
 
 class FindingCode(StrEnum):
@@ -106,3 +107,172 @@ class Severity(StrEnum):
     def rank(self) -> int:
         """Its place in the order of severity: 0 for ``ok``, 3 for ``error``."""
         return list(Severity).index(self)
+
+
+class Advice(NamedTuple):
+    """What a code means, whatever the values of a finding are."""
+
+    meaning: str
+    remedy: str
+
+
+ADVICE: Final[dict[FindingCode, Advice]] = {
+    FindingCode.SCHEMA_BEHIND: Advice(
+        "tables or migrations of this release are missing, so its workers do not start",
+        "pg-scheduler migrate, before the release is deployed",
+    ),
+    FindingCode.SCHEMA_NEWER: Advice(
+        "a newer release has removed something from the tables that this one uses",
+        "deploy the newer release on this machine",
+    ),
+    FindingCode.SCHEMA_DRIFT: Advice(
+        "a table differs from the one that the migrations make, so statements fail or read whole tables",
+        "execute the statements of the finding as the owner of the table",
+    ),
+    FindingCode.INDEX_MISSING: Advice(
+        "migrations left an index out on a large table, or it was dropped; without some, no worker starts",
+        "pg-scheduler migrate indexes",
+    ),
+    FindingCode.INDEX_INVALID: Advice(
+        "the build of an index failed: it costs writes, and no statement uses it",
+        "pg-scheduler migrate indexes for an index of this library, REINDEX INDEX CONCURRENTLY for yours",
+    ),
+    FindingCode.HOT_LOST: Advice(
+        "an index of yours contains a column that every claim changes, so each claim writes to every index",
+        "DROP INDEX CONCURRENTLY; search by name, status or id with pg-scheduler jobs list instead",
+    ),
+    FindingCode.BLOAT: Advice(
+        "a table has more dead rows than autovacuum should leave, so claims become slower",
+        "resolve XMIN-HELD and AUTOVACUUM findings, then VACUUM the table",
+    ),
+    FindingCode.AUTOVACUUM: Advice(
+        "autovacuum is off, or the storage settings that migrations give a table were reset",
+        "execute the ALTER TABLE ... SET (...) of the finding as the owner of the table",
+    ),
+    FindingCode.WRAPAROUND: Advice(
+        "a table was not frozen for so many transactions that the server will force it, and later stop",
+        "VACUUM (FREEZE) the table, after the end of old transactions",
+    ),
+    FindingCode.WORKER_NONE: Advice(
+        "no worker with a valid lease runs jobs, so none starts",
+        "start a worker",
+    ),
+    FindingCode.WORKER_DEAD: Advice(
+        "a worker was killed, lost the database or was suspended; its row remains until it is reclaimed",
+        "wait for a live worker to reclaim its jobs, or start one; then read the log of the dead one",
+    ),
+    FindingCode.WORKER_MIXED: Advice(
+        "live workers differ in version, release or settings, as during a deployment",
+        "finish the deployment, or give the workers the same settings",
+    ),
+    FindingCode.WORKER_NO_LISTEN: Advice(
+        "a worker has no LISTEN connection, so jobs start by polling, later than by notification",
+        "a pool with max_size of 4 or more, or direct_dsn= behind a pooler",
+    ),
+    FindingCode.WORKER_NO_LOCK: Advice(
+        "a worker holds no liveness lock: if its process is killed, its jobs wait until its lease expires",
+        "a pool with max_size of 4 or more, or keeper_dsn= or direct_dsn=",
+    ),
+    FindingCode.WORKER_DRAINING: Advice(
+        "a worker was requested to drain an hour ago, or late jobs wait because every worker drains",
+        "pg-scheduler workers drain --wait, then stop its process; or pg-scheduler workers resume",
+    ),
+    FindingCode.LOOP_BLOCKED: Advice(
+        "synchronous code in a coroutine blocked the event loop, so the worker claimed and renewed nothing",
+        "declare the function as a plain one, which runs in a thread",
+    ),
+    FindingCode.LATE: Advice(
+        "due jobs wait although live workers claim their name",
+        "more workers or slots; with free slots, pg-scheduler jobs explain for one of the jobs",
+    ),
+    FindingCode.NAME_UNKNOWN: Advice(
+        "due jobs wait for a function that no live worker has registered",
+        "import its module in a worker, or declare the former name with aliases= after a rename",
+    ),
+    FindingCode.QUARANTINE: Advice(
+        "so many workers died while they ran a job that it is not started again",
+        "read the logs of those workers, correct the function, then pg-scheduler jobs retry",
+    ),
+    FindingCode.FAILING: Advice(
+        "a tenth of the attempts of a name failed in 15 minutes, twice that of up to a week, or half",
+        "pg-scheduler jobs errors --since 15m, then correct the cause",
+    ),
+    FindingCode.STUCK: Advice(
+        "a job runs ten times as long as 99 % of the attempts of its name, or its lease has expired",
+        "pg-scheduler jobs explain; give the job a timeout=",
+    ),
+    FindingCode.PAYLOAD: Advice(
+        "large arguments make claims slow, since each claim transfers them",
+        "store the data elsewhere and pass its id",
+    ),
+    FindingCode.TZDATA: Advice(
+        "the fire times of a schedule depend on which worker plans them, since their time zone data differs",
+        "install the same version of tzdata on every host",
+    ),
+    FindingCode.DB_VERSION: Advice("the server is older than PostgreSQL 14", "upgrade it"),
+    FindingCode.DB_RTT: Advice(
+        "a round trip to the server takes more than 5 ms, which limits how fast a worker claims jobs",
+        "run the workers closer to the server",
+    ),
+    FindingCode.CLOCK: Advice(
+        "the clocks of this machine and of the server differ, or the server's was set back since a heartbeat",
+        "synchronize both by NTP",
+    ),
+    FindingCode.XMIN_HELD: Advice(
+        "a transaction, prepared transaction, slot or standby keeps dead rows, so no vacuum removes them",
+        "run the statement of the finding: it ends the transaction, or drops the slot",
+    ),
+    FindingCode.RIGHTS: Advice(
+        "the role of this connection lacks privileges that a worker needs, or has further ones",
+        "execute the GRANT or REVOKE statements of the finding as the owner of the tables",
+    ),
+    FindingCode.TIMEOUTS: Advice(
+        "statement_timeout or transaction_timeout of the role is shorter than the longest statement",
+        "ALTER ROLE ... SET statement_timeout = '60s', or 0",
+    ),
+    FindingCode.ISOLATION: Advice(
+        "transactions are not READ COMMITTED by default, so concurrent claims fail and are repeated",
+        "ALTER ROLE ... SET default_transaction_isolation = 'read committed'",
+    ),
+    FindingCode.LISTEN_NO_DELIVERY: Advice(
+        "a notification to ourselves did not arrive, so workers with these connections poll",
+        "direct_dsn= to the server itself",
+    ),
+    FindingCode.POOLER: Advice(
+        "the pool leads to a pooler in transaction mode, which shares sessions",
+        "statement_cache_size=0 or PgBouncer 1.21 with prepared statements, and direct_dsn=",
+    ),
+    FindingCode.POOL_SMALL: Advice(
+        "a worker needs 4 connections, and one for each running job that holds an advisory lock",
+        "a larger max_size of its pool",
+    ),
+    FindingCode.CONNECTIONS: Advice(
+        "the pools of the workers may open more connections than the server has, or few are left",
+        "smaller pools, a pooler, or a larger max_connections",
+    ),
+    FindingCode.SCHED_OVERDUE: Advice(
+        "a schedule that is not paused should have fired: no node plans it",
+        "start a worker that has its task and the kind of its trigger, or pause the schedule",
+    ),
+    FindingCode.SCHED_UNKNOWN: Advice(
+        "no live worker has registered the task of a schedule, so nothing runs its jobs",
+        "import the module of the task in a worker, or remove the schedule",
+    ),
+    FindingCode.SCHED_BROKEN: Advice(
+        "the planner paused a schedule because its row or its trigger is invalid",
+        "update the schedule with a valid trigger and resume it, or remove it",
+    ),
+    FindingCode.SCHED_DST: Advice(
+        "a clock change in the next seven days skips or repeats a fire time of a schedule",
+        "pg-scheduler schedules preview shows when it fires; choose another time or UTC",
+    ),
+    FindingCode.SCHED_HERD: Advice(
+        "many schedules fire in the same second, so their jobs are late and the database has a peak",
+        "jitter= for these schedules",
+    ),
+    FindingCode.RETENTION: Advice(
+        "unsuccessful jobs are twice as old as the workers keep them, or a table has 10 GB now or soon",
+        "vacuum_enabled=True on a worker; read its log for errors of the vacuum; a shorter retention",
+    ),
+}
+"""What each code means."""

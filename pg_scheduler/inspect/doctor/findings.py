@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pg_scheduler.inspect.doctor.advice import ADVICE
-from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode, Severity
 from pg_scheduler.inspect.texts import counted
 
 

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Inspector, Severity, Thresholds, UnmadeCheck
-from pg_scheduler.inspect.doctor.advice import ADVICE
+from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.examination import CHECKS
 from pg_scheduler.inspect.store.grants import Role, grant_statements
 from tests.inspect.doctor.support import examine
