@@ -27,12 +27,10 @@ FILES = {
     for snippet in snippets_of(page)
     if snippet.file
 }
-TESTED = {
+TESTED = {  # the others are in test_recipes.py
     "README.md example.py",
     "docs/quickstart.md worker.py",
     "docs/quickstart.md service.py",
-    "docs/guides/shutdown.md worker.py",
-    "docs/guides/sync.md orders.py",
     "docs/guides/testing.md test_reminders.py",
     # in test_roles.py
     "docs/operations/database.md owner.sql",
@@ -48,13 +46,6 @@ TESTED = {
 README_DSN = "postgresql://localhost/app"
 PLUGIN = ("-p", "no:pg_scheduler", "-p", "pg_scheduler.testing.plugin")
 """The plugin by its module: the installed entry point may be that of another checkout."""
-
-RECIPES = "docs/how-do-i/"
-"""The folder of the files that test_recipes.py runs."""
-
-
-def test_every_file_snippet_has_a_test() -> None:
-    assert {name for name in FILES if not name.startswith(RECIPES)} == TESTED
 
 
 def test_readme_example_has_at_most_ten_lines_besides_imports() -> None:
@@ -155,18 +146,6 @@ async def test_quickstart_worker_runs_a_job_and_stops_on_sigint(dsn: str, tmp_pa
         await connection.close()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-async def test_shutdown_guide_worker_exits_with_status_0_on_signals(
-    dsn: str, tmp_path: Path, signum: signal.Signals
-) -> None:
-    snippet = FILES["docs/guides/shutdown.md worker.py"]
-    async with program(snippet, tmp_path, dsn) as process, asyncio.timeout(30):
-        assert process.stdout
-        assert await process.stdout.readline() == b"ready\n"
-        process.send_signal(signum)
-        assert await process.wait() == 0
-
-
 async def test_testing_guide_example_passes_under_pytest(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,17 +159,3 @@ async def test_testing_guide_example_passes_under_pytest(
         output, _ = await process.communicate()
         assert process.returncode == 0, output.decode()
         assert b"2 passed" in output
-
-
-async def test_sync_guide_script_schedules_a_job(empty_dsn: str, tmp_path: Path) -> None:
-    snippet = FILES["docs/guides/sync.md orders.py"]
-    async with program(snippet, tmp_path, empty_dsn) as process, asyncio.timeout(30):
-        output, _ = await process.communicate()
-        assert (process.returncode, output) == (0, b"pending\n")
-    connection = await asyncpg.connect(empty_dsn)
-    try:
-        row = await connection.fetchrow("SELECT job_name, status, max_retries FROM scheduled_jobs")
-        assert row
-        assert tuple(row) == ("orders.charge", "pending", 3)
-    finally:
-        await connection.close()

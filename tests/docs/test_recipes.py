@@ -1,4 +1,4 @@
-"""Every recipe of docs/how-do-i runs, and has the effect that its page promises."""
+"""Every recipe runs, and has the effect that its page promises."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
-from tests.docs import asgi
+from tests.docs import asgi, test_files
 from tests.docs.snippets import ROOT, Snippet, run_python, snippets_of
-from tests.docs.test_files import FILES, PLUGIN, RECIPES, program
+from tests.docs.test_files import program
 from tests.support.worker import Gate, Recorder
 
 T = TypeVar("T")
 Load = Callable[[str], Awaitable[Any]]
 Pool = asyncpg.Pool
 
+FILES = {name.removeprefix("docs/"): file for name, file in test_files.FILES.items()}
 TESTED: set[str] = set()
 
 
@@ -56,12 +57,12 @@ def recipe(*names: str) -> Callable[[T], T]:
 
 
 def code_of(name: str) -> str:
-    return FILES[RECIPES + name].code
+    return FILES[name].code
 
 
 def block(page: str, kind: str) -> str:
     """Return the only block of that kind on a page."""
-    (snippet,) = [each for each in snippets_of(ROOT / RECIPES / page) if each.kind == kind]
+    (snippet,) = [each for each in snippets_of(ROOT / "docs" / page) if each.kind == kind]
     return snippet.code
 
 
@@ -71,7 +72,7 @@ def load(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Load:
     monkeypatch.setenv("DATABASE_URL", dsn)
 
     async def load(name: str) -> ModuleType:
-        snippet = FILES[RECIPES + name]
+        snippet = FILES[name]
         assert snippet.file
         module = ModuleType(snippet.file.removesuffix(".py"))
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -100,51 +101,62 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def test_every_recipe_has_a_test() -> None:
-    assert {RECIPES + name for name in TESTED} == {name for name in FILES if name.startswith(RECIPES)}
+def test_every_file_of_a_page_has_a_test() -> None:
+    assert TESTED | {name.removeprefix("docs/") for name in test_files.TESTED} == set(FILES)
 
 
 def test_recipes_have_at_most_15_lines_of_code() -> None:
     """Count the lines of users: no imports, comments and blank lines, and not the guard of a script."""
     other = re.compile(r"\s*(from |import |#|if __name__ == |$)")
-    recipes = {name: file.code.splitlines() for name, file in FILES.items() if name.startswith(RECIPES)}
-    lengths = {name: sum(not other.match(line) for line in lines) for name, lines in recipes.items()}
+    lengths = {name: sum(not other.match(line) for line in FILES[name].code.splitlines()) for name in TESTED}
     assert {name: length for name, length in lengths.items() if length > 15} == {}
 
 
-def test_recipe_index_links_every_recipe() -> None:
-    """Compare the links of the table of questions with the headings of the pages."""
-    index = (ROOT / "docs" / "how-do-i.md").read_text(encoding="utf-8")
-    linked = set(re.findall(r"\(how-do-i/(\w+)\.md#([\w-]+)\)", index))
-    headings = {
-        (page.stem, heading.lower().replace(" ", "-"))
-        for page in (ROOT / RECIPES).glob("*.md")
-        for heading in re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+def sections_of(page: str) -> dict[str, set[str]]:
+    """Return the files below each heading of a page, by the anchor of the heading."""
+    _, *sections = re.split(
+        r"^#{2,3} ", (ROOT / "docs" / page).read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    return {
+        re.sub(r"[^\w-]", "", section.partition("\n")[0].lower().replace(" ", "-")): {
+            f"{page} {name}" for name in re.findall(r"<!-- snippet: file (\S+) -->", section)
+        }
+        for section in sections
     }
-    assert linked == headings
+
+
+def test_recipe_index_links_every_recipe() -> None:
+    """Compare the links of the index with the headings above the recipes."""
+    index = (ROOT / "docs" / "how-do-i.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\(([\w/-]+\.md)#([\w-]+)\)", index))
+    recipes = {
+        (page, anchor)
+        for page in {name.partition(" ")[0] for name in TESTED}
+        for anchor, names in sections_of(page).items()
+        if names & TESTED
+    }
+    assert recipes - linked == set()
 
 
 def test_recipe_index_has_a_recipe_that_runs_for_each_of_24_needs() -> None:
     index = (ROOT / "docs" / "how-do-i.md").read_text(encoding="utf-8")
     needs = re.findall(
-        r"^\| (\d+) \| [^|]+\? \| \[([^]]+)\]\(how-do-i/(\w+\.md)#[\w-]+\) \|$", index, re.MULTILINE
+        r"^\| (\d+) \| [^|]+\? \| \[[^]]+\]\(([\w/-]+\.md)#([\w-]+)\) \|$", index, re.MULTILINE
     )
     assert [int(number) for number, _, _ in needs] == list(range(1, 25))
-    assert len({(page, heading) for _, heading, page in needs}) == 24
-    for _, heading, page in needs:
-        text = (ROOT / RECIPES / page).read_text(encoding="utf-8")
-        recipe_text = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-        files = re.findall(r"<!-- snippet: file (\S+) -->", recipe_text)
-        assert files, heading
-        assert {f"{page} {file}" for file in files} <= TESTED, heading
+    assert len({(page, anchor) for _, page, anchor in needs}) == 24
+    assert [need for need in needs if not sections_of(need[1])[need[2]]] == []
 
 
 # -- web services --------------------------------------------------------------------------------------
 
 
-@recipe("schedules.md tenants.py", "schedules.md moved.py")
+@recipe("guides/schedules.md tenants.py", "guides/schedules.md moved.py")
 async def test_schedule_of_a_tenant_is_added_replaced_and_moved(load: Load, pool: Pool) -> None:
-    tenants, moved = await load("schedules.md tenants.py"), await load("schedules.md moved.py")
+    tenants, moved = (
+        await load("guides/schedules.md tenants.py"),
+        await load("guides/schedules.md moved.py"),
+    )
     scheduler = Scheduler(pool)
     first = await tenants.save(scheduler, 7, "0 8 * * *", "Europe/Berlin")
     assert await tenants.save(scheduler, 7, "0 8 * * *", "Europe/Berlin") == first
@@ -158,9 +170,9 @@ async def test_schedule_of_a_tenant_is_added_replaced_and_moved(load: Load, pool
     assert await moved.slow_down(scheduler, "unknown") is None
 
 
-@recipe("schedules.md office.py")
+@recipe("guides/triggers.md office.py")
 async def test_business_hours_recipe_skips_nights_weekends_and_holidays(load: Load, pool: Pool) -> None:
-    module = await load("schedules.md office.py")
+    module = await load("guides/triggers.md office.py")
     scheduler = Scheduler(pool)
     await scheduler.initialize_db()
     schedule = await module.sync_by_day(scheduler, 7, "Europe/Berlin", [date(2030, 1, 1)])
@@ -171,9 +183,9 @@ async def test_business_hours_recipe_skips_nights_weekends_and_holidays(load: Lo
     assert schedule.trigger.upcoming(1, after=friday, anchor=friday) == [datetime(2030, 1, 7, 8, tzinfo=UTC)]
 
 
-@recipe("schedules.md feeds.py")
+@recipe("guides/schedules.md feeds.py")
 async def test_schedule_pauses_when_its_job_fails(load: Load, pool: Pool) -> None:
-    feeds = await load("schedules.md feeds.py")
+    feeds = await load("guides/schedules.md feeds.py")
     async with running(pool) as (scheduler, seen):
         schedule = await feeds.subscribe(scheduler, "https://example.org/feed")
         await seen.until(SchedulePaused)
@@ -182,9 +194,9 @@ async def test_schedule_pauses_when_its_job_fails(load: Load, pool: Pool) -> Non
     assert schedule.note == "ConnectionError: no answer from https://example.org/feed"
 
 
-@recipe("schedules.md hourly.py")
+@recipe("guides/schedules.md hourly.py")
 async def test_missed_hours_are_made_up_for_one_by_one(load: Load, pool: Pool) -> None:
-    await load("schedules.md hourly.py")
+    await load("guides/schedules.md hourly.py")
     async with running(pool) as (scheduler, seen):
         await pool.execute(
             "UPDATE scheduler_schedules SET next_fire_at = date_trunc('hour', now()) - interval '2 hours'"
@@ -197,12 +209,12 @@ async def test_missed_hours_are_made_up_for_one_by_one(load: Load, pool: Pool) -
     assert (schedule.runs, schedule.missed) == (3, 0)
 
 
-@recipe("web.md fastapi_app.py")
+@recipe("guides/web.md fastapi_app.py")
 async def test_fastapi_route_schedules_a_job_that_runs(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
-    app = (await load("web.md fastapi_app.py")).app
+    app = (await load("guides/web.md fastapi_app.py")).app
     async with asgi.lifespan(app), asyncio.timeout(30):
         scheduler: Scheduler = app.state.scheduler
         seen = Recorder(scheduler)
@@ -215,11 +227,11 @@ async def test_fastapi_route_schedules_a_job_that_runs(
     assert "welcome ada@example.org" in capsys.readouterr().out
 
 
-@recipe("web.md starlette_app.py")
+@recipe("guides/web.md starlette_app.py")
 async def test_starlette_route_schedules_a_job_that_runs(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    app = (await load("web.md starlette_app.py")).app
+    app = (await load("guides/web.md starlette_app.py")).app
     async with asgi.lifespan(app) as state, asyncio.timeout(30):
         seen = Recorder(state["scheduler"])
         answer = await asgi.post(app, "/users?email=ada@example.org", state=state)
@@ -228,11 +240,11 @@ async def test_starlette_route_schedules_a_job_that_runs(
     assert not state["scheduler"].is_running
 
 
-@recipe("web.md aiohttp_app.py")
+@recipe("guides/web.md aiohttp_app.py")
 async def test_aiohttp_handler_schedules_a_job_that_runs(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("web.md aiohttp_app.py")
+    module = await load("guides/web.md aiohttp_app.py")
     async with TestClient(TestServer(module.app)) as client, asyncio.timeout(30):
         scheduler = module.app[module.SCHEDULER]
         seen = Recorder(scheduler)
@@ -243,17 +255,17 @@ async def test_aiohttp_handler_schedules_a_job_that_runs(
     assert not scheduler.is_running
 
 
-@recipe("web.md jobs.py", "web.md web.py", "deploying.md worker.py")
+@recipe("guides/web.md jobs.py", "guides/web.md web.py", "guides/shutdown.md worker.py")
 async def test_worker_process_runs_jobs_that_a_web_process_enqueues(
     load: Load, dsn: str, pool: Pool, tmp_path: Path
 ) -> None:
     pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
-    (tmp_path / "jobs.py").write_text(code_of("web.md jobs.py"), encoding="utf-8")
-    await load("web.md jobs.py")
-    app = (await load("web.md web.py")).app
+    (tmp_path / "jobs.py").write_text(code_of("guides/web.md jobs.py"), encoding="utf-8")
+    await load("guides/web.md jobs.py")
+    app = (await load("guides/web.md web.py")).app
     async with (
         asgi.lifespan(app),
-        program(FILES[RECIPES + "deploying.md worker.py"], tmp_path, dsn) as worker,
+        program(FILES["guides/shutdown.md worker.py"], tmp_path, dsn) as worker,
         asyncio.timeout(30),
     ):
         assert worker.stdout
@@ -267,10 +279,10 @@ async def test_worker_process_runs_jobs_that_a_web_process_enqueues(
     assert await pool.fetchval("SELECT count(*) FROM scheduler_workers") == 0
 
 
-@recipe("web.md sockets.py")
+@recipe("guides/web.md sockets.py")
 async def test_websocket_recipe_sends_the_events_of_one_job(load: Load, dsn: str, pool: Pool) -> None:
     pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
-    app = (await load("web.md sockets.py")).app
+    app = (await load("guides/web.md sockets.py")).app
     gate = Gate()
     async with asgi.lifespan(app), asyncio.timeout(40), Scheduler(pool) as worker:
         worker.register(gate.job, name="gate")
@@ -294,10 +306,10 @@ async def names_and_arguments(pool: Pool) -> list[tuple[str, str]]:
     return [(row["job_name"], json.loads(row["task_data"])["args"][0]) for row in rows]
 
 
-@recipe("sync.md flask_app.py")
+@recipe("guides/sync.md flask_app.py")
 async def test_flask_view_enqueues_a_job(load: Load, pool: Pool) -> None:
     pytest.importorskip("flask", reason="dev.py has not updated this environment")
-    module = await load("sync.md flask_app.py")
+    module = await load("guides/sync.md flask_app.py")
     client = module.app.test_client()
     answer = await asyncio.to_thread(client.post, "/users?email=ada@example.org")
     await asyncio.to_thread(module.scheduler.close)
@@ -305,12 +317,12 @@ async def test_flask_view_enqueues_a_job(load: Load, pool: Pool) -> None:
     assert answer.json["job_id"] == await pool.fetchval("SELECT job_id FROM scheduled_jobs")
 
 
-@recipe("sync.md views.py")
+@recipe("guides/sync.md views.py")
 async def test_django_view_enqueues_a_job_when_its_transaction_commits(
     pool: Pool, dsn: str, tmp_path: Path
 ) -> None:
     pytest.importorskip("django", reason="dev.py has not updated this environment")
-    (tmp_path / "views.py").write_text(code_of("sync.md views.py"), encoding="utf-8")
+    (tmp_path / "views.py").write_text(code_of("guides/sync.md views.py"), encoding="utf-8")
     main = """
 import os
 from django.conf import settings
@@ -344,9 +356,9 @@ except LookupError:
     assert await names_and_arguments(pool) == [("mail.welcome", "ada@example.org")]
 
 
-@recipe("sync.md enqueue.py")
+@recipe("guides/sync.md enqueue.py")
 async def test_script_enqueues_jobs_by_name(pool: Pool, dsn: str, tmp_path: Path) -> None:
-    (tmp_path / "enqueue.py").write_text(code_of("sync.md enqueue.py"), encoding="utf-8")
+    (tmp_path / "enqueue.py").write_text(code_of("guides/sync.md enqueue.py"), encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         tmp_path / "enqueue.py",
@@ -363,12 +375,12 @@ async def test_script_enqueues_jobs_by_name(pool: Pool, dsn: str, tmp_path: Path
     ]
 
 
-@recipe("sync.md cron.py")
+@recipe("guides/sync.md cron.py")
 async def test_script_without_asyncio_runs_periodic_jobs_until_it_is_interrupted(
     pool: Pool, dsn: str, tmp_path: Path
 ) -> None:
     """Real time: the job is due after a second, as on the page."""
-    async with program(FILES[RECIPES + "sync.md cron.py"], tmp_path, dsn) as process, asyncio.timeout(30):
+    async with program(FILES["guides/sync.md cron.py"], tmp_path, dsn) as process, asyncio.timeout(30):
         assert process.stdout
         assert await process.stdout.readline() == b"report\n"
         process.send_signal(signal.SIGINT)
@@ -379,9 +391,9 @@ async def test_script_without_asyncio_runs_periodic_jobs_until_it_is_interrupted
 # -- writing jobs --------------------------------------------------------------------------------------
 
 
-@recipe("jobs.md threads.py")
+@recipe("guides/executors.md threads.py")
 async def test_blocking_code_recipe_runs_in_a_thread(load: Load, pool: Pool, tmp_path: Path) -> None:
-    module = await load("jobs.md threads.py")
+    module = await load("guides/executors.md threads.py")
     file = tmp_path / "data.bin"
     file.write_bytes(b"data")
     async with running(pool) as (scheduler, seen):
@@ -391,9 +403,9 @@ async def test_blocking_code_recipe_runs_in_a_thread(load: Load, pool: Pool, tmp
     assert file.with_suffix(".sha256").read_text(encoding="utf-8") == f"{digest} by job {job_id}"
 
 
-@recipe("jobs.md processes.py")
+@recipe("guides/executors.md processes.py")
 async def test_cpu_bound_recipe_runs_in_a_process(dsn: str, pool: Pool, tmp_path: Path) -> None:
-    snippet = FILES[RECIPES + "jobs.md processes.py"]
+    snippet = FILES["guides/executors.md processes.py"]
     async with program(snippet, tmp_path, dsn) as process, asyncio.timeout(50):
         assert process.stdout
         assert await process.stdout.readline() == b"168 primes below 1000\n"
@@ -403,11 +415,11 @@ async def test_cpu_bound_recipe_runs_in_a_process(dsn: str, pool: Pool, tmp_path
     assert [tuple(row) for row in rows] == [("completed", "processes.report_primes")]
 
 
-@recipe("jobs.md exports.py")
+@recipe("guides/results.md exports.py")
 async def test_export_recipe_shows_the_progress_and_then_the_download(
     load: Load, pool: Pool, tmp_path: Path
 ) -> None:
-    module = await load("jobs.md exports.py")
+    module = await load("guides/results.md exports.py")
     client = Scheduler(pool)
     await client.initialize_db()
     job_id = await client.enqueue(module.export, args=(7, 3, str(tmp_path)))
@@ -423,9 +435,9 @@ async def test_export_recipe_shows_the_progress_and_then_the_download(
     assert (tmp_path / "7.csv").read_text() == "7,1\n7,2\n7,3\n"
 
 
-@recipe("jobs.md retries.py")
+@recipe("guides/retries.md retries.py")
 async def test_retry_recipe_retries_network_errors_only(load: Load, pool: Pool) -> None:
-    module = await load("jobs.md retries.py")
+    module = await load("guides/retries.md retries.py")
     errors = [ConnectionResetError("reset"), TimeoutError(), ValueError("no JSON")]
 
     async def get(url: str) -> str:
@@ -442,11 +454,11 @@ async def test_retry_recipe_retries_network_errors_only(load: Load, pool: Pool) 
     assert (job.status, job.retry_count, job.error_message) == (JobStatus.FAILED, 2, "ValueError: no JSON")
 
 
-@recipe("jobs.md snooze.py")
+@recipe("guides/retries.md snooze.py")
 async def test_snooze_recipe_asks_again_every_ten_minutes(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("jobs.md snooze.py")
+    module = await load("guides/retries.md snooze.py")
     states = ["pending", "pending", "paid", "cancelled"]
 
     async def state_of(payment: int) -> str:
@@ -467,11 +479,11 @@ async def test_snooze_recipe_asks_again_every_ten_minutes(
     assert capsys.readouterr().out == "captured payment 17\n"
 
 
-@recipe("jobs.md invoices.py")
+@recipe("guides/registering.md invoices.py")
 async def test_registered_methods_recipe_uses_the_pool_and_the_scheduler(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("jobs.md invoices.py")
+    module = await load("guides/registering.md invoices.py")
     await pool.execute("CREATE TABLE invoices (number int, sent bool DEFAULT false, paid bool DEFAULT false)")
     await pool.execute("INSERT INTO invoices VALUES (1), (2)")
     clock = FakeClock(now())
@@ -505,11 +517,11 @@ def unconfigured_logging() -> Iterator[None]:
         root.setLevel(level)
 
 
-@recipe("jobs.md logs.py")
+@recipe("guides/registering.md logs.py")
 async def test_logging_recipe_adds_the_job_id_to_log_records(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("jobs.md logs.py")
+    module = await load("guides/registering.md logs.py")
     with unconfigured_logging():
         module.configure_logging()
         async with running(pool) as (scheduler, seen):
@@ -522,11 +534,11 @@ async def test_logging_recipe_adds_the_job_id_to_log_records(
     assert lines[-2:] == ["INFO job=- attempt=0 outside", "INFO job=other attempt=0 given"]
 
 
-@recipe("jobs.md on_failure.py")
+@recipe("guides/retries.md on_failure.py")
 async def test_on_failure_recipe_alerts_once_after_the_last_attempt(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("jobs.md on_failure.py")
+    module = await load("guides/retries.md on_failure.py")
     async with TestScheduler(pool) as t:
         job_id = await t.scheduler.enqueue(module.charge, args=(7,))
         await t.drain()
@@ -538,11 +550,11 @@ async def test_on_failure_recipe_alerts_once_after_the_last_attempt(
     assert capsys.readouterr().out == f"billing.charge {job_id} failed after 3 attempts: {error}\n"
 
 
-@recipe("jobs.md alerts.py")
+@recipe("guides/events.md alerts.py")
 async def test_alert_recipe_reports_the_failures_of_another_node(
     load: Load, pool: Pool, dsn: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("jobs.md alerts.py")
+    module = await load("guides/events.md alerts.py")
 
     async def fail() -> None:
         raise ValueError("no")
@@ -559,30 +571,14 @@ async def test_alert_recipe_reports_the_failures_of_another_node(
     assert f"alert: {fail.__module__}.{fail.__qualname__} {job_id}: ValueError: no" in capsys.readouterr().out
 
 
-@recipe("jobs.md test_reminders.py")
-async def test_time_travel_recipe_passes_under_pytest(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", dsn)
-    (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"
-    )
-    words = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *PLUGIN, "-q"]
-    snippet = FILES[RECIPES + "jobs.md test_reminders.py"]
-    async with program(snippet, tmp_path, dsn, *words) as process, asyncio.timeout(50):
-        output, _ = await process.communicate()
-        assert process.returncode == 0, output.decode()
-        assert b"1 passed" in output
-
-
 # -- coordinating jobs ---------------------------------------------------------------------------------
 
 
-@recipe("coordinating.md own_ids.py")
+@recipe("guides/scheduling.md own_ids.py")
 async def test_unique_job_recipe_schedules_the_job_once(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("coordinating.md own_ids.py")
+    module = await load("guides/scheduling.md own_ids.py")
     async with running(pool) as (scheduler, seen):
         ids = await asyncio.gather(*[module.welcome(scheduler, 17) for _ in range(5)])
         assert set(ids) == {"welcome:17"}
@@ -594,9 +590,9 @@ async def test_unique_job_recipe_schedules_the_job_once(
     assert capsys.readouterr().out == "welcome, user 17\nwelcome, user 18\n"
 
 
-@recipe("coordinating.md rescheduled.py")
+@recipe("guides/scheduling.md rescheduled.py")
 async def test_reschedule_recipe_moves_the_job_and_calls_it_off(load: Load, pool: Pool) -> None:
-    module = await load("coordinating.md rescheduled.py")
+    module = await load("guides/scheduling.md rescheduled.py")
     scheduler = Scheduler(pool)
     await scheduler.initialize_db()
     for days in (3, 1):
@@ -609,11 +605,11 @@ async def test_reschedule_recipe_moves_the_job_and_calls_it_off(load: Load, pool
     assert (await job_of(scheduler, "remind:17")).status is JobStatus.CANCELLED
 
 
-@recipe("coordinating.md unique_by_arguments.py")
+@recipe("guides/unique.md unique_by_arguments.py")
 async def test_unique_by_arguments_recipe_schedules_no_second_job_before_the_first_has_ended(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("coordinating.md unique_by_arguments.py")
+    module = await load("guides/unique.md unique_by_arguments.py")
     front = Scheduler(pool)
     ids = await asyncio.gather(*[module.contacts_changed(front, 7, "import") for _ in range(5)])
     assert len({*ids}) == 1
@@ -626,11 +622,11 @@ async def test_unique_by_arguments_recipe_schedules_no_second_job_before_the_fir
     assert capsys.readouterr().out == "syncing 7 because of import\nsyncing 7 because of edit\n"
 
 
-@recipe("coordinating.md debounce.py")
+@recipe("guides/unique.md debounce.py")
 async def test_debounce_recipe_runs_the_job_once_with_the_last_arguments(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("coordinating.md debounce.py")
+    module = await load("guides/unique.md debounce.py")
     front = Scheduler(pool)
     times = []
     for version in (1, 2, 3):
@@ -644,11 +640,11 @@ async def test_debounce_recipe_runs_the_job_once_with_the_last_arguments(
     assert capsys.readouterr().out == "indexing document 7 version 3\n"
 
 
-@recipe("coordinating.md chain.py")
+@recipe("guides/dependencies.md chain.py")
 async def test_chain_recipe_schedules_job_b_once_when_job_a_is_repeated(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("coordinating.md chain.py")
+    module = await load("guides/dependencies.md chain.py")
     clock = FakeClock(datetime(2030, 1, 1, tzinfo=UTC))
     scheduler = Scheduler(pool, clock=clock)
     seen = Recorder(scheduler)
@@ -669,9 +665,9 @@ async def test_chain_recipe_schedules_job_b_once_when_job_a_is_repeated(
     assert capsys.readouterr().out == f"{begins}{begins}how do you like it, user 17\n"
 
 
-@recipe("coordinating.md after.py")
+@recipe("guides/dependencies.md after.py")
 async def test_after_recipe_runs_job_b_three_days_later_once_job_a_completed(load: Load, pool: Pool) -> None:
-    module = await load("coordinating.md after.py")
+    module = await load("guides/dependencies.md after.py")
     scheduler = Scheduler(pool)
     before = datetime.now(UTC)
     await module.start_trial(scheduler, 17)
@@ -684,11 +680,11 @@ async def test_after_recipe_runs_job_b_three_days_later_once_job_a_completed(loa
     assert (await job_of(scheduler, ask.job_id)).blocked_on is None
 
 
-@recipe("coordinating.md batch.py")
+@recipe("guides/dependencies.md batch.py")
 async def test_batch_recipe_runs_the_callback_after_all_jobs(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("coordinating.md batch.py")
+    module = await load("guides/dependencies.md batch.py")
     async with running(pool) as (scheduler, seen):
         await module.resize_album(scheduler, pool, 5, range(7))
         await seen.until(JobCompleted, 8)
@@ -697,9 +693,9 @@ async def test_batch_recipe_runs_the_callback_after_all_jobs(
     assert lines[-1] == "publishing album 5"
 
 
-@recipe("coordinating.md account_rows.py")
+@recipe("guides/limits.md account_rows.py")
 async def test_account_row_recipe_merges_requests_while_its_job_runs(load: Load, pool: Pool) -> None:
-    module = await load("coordinating.md account_rows.py")
+    module = await load("guides/limits.md account_rows.py")
     gate = Gate()
     module.fetch_transactions = gate.job
     async with running(pool) as (scheduler, seen):
@@ -714,9 +710,9 @@ async def test_account_row_recipe_merges_requests_while_its_job_runs(load: Load,
     assert (gate.calls, gate.most) == ([(17,), (17,)], 1)
 
 
-@recipe("coordinating.md account_limit.py")
+@recipe("guides/limits.md account_limit.py")
 async def test_account_limit_recipe_runs_one_job_per_account_at_a_time(load: Load, pool: Pool) -> None:
-    module = await load("coordinating.md account_limit.py")
+    module = await load("guides/limits.md account_limit.py")
     gate = Gate()
     module.deliver = gate.job
     async with running(pool) as (scheduler, seen):
@@ -730,9 +726,9 @@ async def test_account_limit_recipe_runs_one_job_per_account_at_a_time(load: Loa
     assert sorted(gate.calls) == [(17, "one"), (17, "two"), (18, "three")]
 
 
-@recipe("coordinating.md api_rate.py")
+@recipe("guides/limits.md api_rate.py")
 async def test_api_rate_recipe_makes_five_calls_per_second(load: Load, pool: Pool) -> None:
-    module = await load("coordinating.md api_rate.py")
+    module = await load("guides/limits.md api_rate.py")
     gate = Gate()
     gate.open.set()
     module.get = gate.job
@@ -751,9 +747,9 @@ ORDERS = "CREATE TABLE orders (number int PRIMARY KEY DEFERRABLE INITIALLY DEFER
 """A second order of the same number fails at the commit, after the job was inserted."""
 
 
-@recipe("transactions.md orders.py")
+@recipe("guides/transactions.md orders.py")
 async def test_asyncpg_outbox_commits_the_job_with_the_order(load: Load, pool: Pool) -> None:
-    module = await load("transactions.md orders.py")
+    module = await load("guides/transactions.md orders.py")
     await pool.execute(ORDERS)
     await pool.execute("INSERT INTO orders VALUES (2)")
     async with running(pool) as (scheduler, seen):
@@ -764,11 +760,11 @@ async def test_asyncpg_outbox_commits_the_job_with_the_order(load: Load, pool: P
         assert await scheduler.get_job("invoice:2") is None
 
 
-@recipe("transactions.md webhooks.py")
+@recipe("guides/transactions.md webhooks.py")
 async def test_webhook_recipe_handles_an_event_once(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("transactions.md webhooks.py")
+    module = await load("guides/transactions.md webhooks.py")
     await pool.execute("CREATE TABLE events (id text PRIMARY KEY, body text)")
     async with running(pool) as (scheduler, seen):
         bodies = ['{"id": "evt_1"}'] * 3 + ['{"id": "evt_2"}']
@@ -781,11 +777,11 @@ async def test_webhook_recipe_handles_an_event_once(
     assert sorted(capsys.readouterr().out.splitlines()) == ["handling event evt_1", "handling event evt_2"]
 
 
-@recipe("transactions.md sqlalchemy_orders.py")
+@recipe("guides/transactions.md sqlalchemy_orders.py")
 async def test_sqlalchemy_outbox_commits_the_job_with_the_order(
     load: Load, dsn: str, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("transactions.md sqlalchemy_orders.py")
+    module = await load("guides/transactions.md sqlalchemy_orders.py")
     await pool.execute(ORDERS)
     await pool.execute("INSERT INTO orders VALUES (2)")
     engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://", 1))
@@ -810,7 +806,7 @@ async def test_inserted_row_has_the_defaults_that_the_page_lists(pool: Pool) -> 
     )
     row = await pool.fetchrow("SELECT * FROM scheduled_jobs")
     assert row
-    page = (ROOT / RECIPES / "transactions.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides/transactions.md").read_text(encoding="utf-8")
     table = page.partition("| Column | Default |\n")[2].partition("\n\n")[0]
     for line in table.splitlines()[1:]:
         columns, default = line.strip("|").split("|")
@@ -822,10 +818,10 @@ async def test_inserted_row_has_the_defaults_that_the_page_lists(pool: Pool) -> 
 # -- deploying -----------------------------------------------------------------------------------------
 
 
-@recipe("deploying.md migrate.py")
+@recipe("how-do-i/deploying.md migrate.py")
 async def test_migration_recipe_creates_the_tables_and_may_run_again(empty_dsn: str, tmp_path: Path) -> None:
     for _ in range(2):
-        async with program(FILES[RECIPES + "deploying.md migrate.py"], tmp_path, empty_dsn) as process:
+        async with program(FILES["how-do-i/deploying.md migrate.py"], tmp_path, empty_dsn) as process:
             async with asyncio.timeout(30):
                 assert await process.wait() == 0
         async with asyncpg.create_pool(empty_dsn, min_size=1) as pool:
@@ -843,16 +839,19 @@ async def slow():
 """
 
 
-async def test_worker_finishes_its_running_job_after_sigterm(dsn: str, pool: Pool, tmp_path: Path) -> None:
-    """Real time: the job runs for a second after the SIGTERM."""
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+async def test_worker_finishes_its_running_job_after_a_signal(
+    dsn: str, pool: Pool, tmp_path: Path, signum: signal.Signals
+) -> None:
+    """Real time: the job runs for a second after the signal."""
     (tmp_path / "jobs.py").write_text(SLOW, encoding="utf-8")
-    snippet = FILES[RECIPES + "deploying.md worker.py"]
+    snippet = FILES["guides/shutdown.md worker.py"]
     async with program(snippet, tmp_path, dsn) as worker, asyncio.timeout(30):
         assert worker.stdout
         assert await worker.stdout.readline() == b"ready\n"
         await Scheduler(pool).schedule_job("slow", now(), {}, job_id="slow")
         assert await worker.stdout.readline() == b"started\n"
-        worker.send_signal(signal.SIGTERM)
+        worker.send_signal(signum)
         assert await worker.wait() == 0
     job = await job_of(Scheduler(pool), "slow")
     assert (job.status, job.attempt) == (JobStatus.COMPLETED, 1)
@@ -869,12 +868,12 @@ async def send(): ...
 """
 
 
-@recipe("deploying.md pools.py")
+@recipe("guides/roles.md pools.py")
 async def test_pools_recipe_runs_reports_and_mail_in_workers_of_their_own(
     dsn: str, pool: Pool, tmp_path: Path
 ) -> None:
     (tmp_path / "jobs.py").write_text(TWO_KINDS, encoding="utf-8")
-    (tmp_path / "pools.py").write_text(code_of("deploying.md pools.py"), encoding="utf-8")
+    (tmp_path / "pools.py").write_text(code_of("guides/roles.md pools.py"), encoding="utf-8")
     client = Scheduler(pool)
     await client.initialize_db()
     ids = {name: await client.enqueue(name) for name in ("reports.build", "mail.send")}
@@ -899,31 +898,35 @@ async def test_pools_recipe_runs_reports_and_mail_in_workers_of_their_own(
 
 
 def test_container_recipe_runs_the_documented_worker() -> None:
-    dockerfile = block("deploying.md", "dockerfile")
+    dockerfile = block("how-do-i/deploying.md", "dockerfile")
     command = json.loads(re.findall(r"^CMD (.+)$", dockerfile, re.MULTILINE)[0])
     assert command == ["python", "worker.py"]
     (copied,) = re.findall(r"^COPY (.+) \./$", dockerfile.replace("*.whl ./", ""), re.MULTILINE)
     assert copied.split() == ["jobs.py", "worker.py"]
-    assert f"command: {json.dumps(command)}" in block("deploying.md", "yaml")
+    assert f"command: {json.dumps(command)}" in block("how-do-i/deploying.md", "yaml")
 
 
 def test_container_recipe_stop_timeout_covers_jobs_their_clean_up_and_results() -> None:
-    worker = code_of("deploying.md worker.py")
+    worker = code_of("guides/shutdown.md worker.py")
     (timeout,) = re.findall(r"shutdown_timeout=(\d+)", worker)
-    (grace,) = re.findall(r"terminationGracePeriodSeconds: (\d+)", block("deploying.md", "yaml"))
-    (stop,) = re.findall(r"--stop-timeout (\d+)", shlex.join(shlex.split(block("deploying.md", "console"))))
+    (grace,) = re.findall(r"terminationGracePeriodSeconds: (\d+)", block("how-do-i/deploying.md", "yaml"))
+    (stop,) = re.findall(
+        r"--stop-timeout (\d+)", shlex.join(shlex.split(block("how-do-i/deploying.md", "console")))
+    )
     assert int(grace) == int(stop) == 2 * int(timeout) + 15
-    assert f"`stop_grace_period: {grace}s`" in (ROOT / RECIPES / "deploying.md").read_text(encoding="utf-8")
+    assert f"`stop_grace_period: {grace}s`" in (ROOT / "docs" / "how-do-i/deploying.md").read_text(
+        encoding="utf-8"
+    )
 
 
 # -- moving from another scheduler ---------------------------------------------------------------------
 
 
-@recipe("moving.md celery_tasks.py")
+@recipe("how-do-i/moving.md celery_tasks.py")
 async def test_celery_recipe_schedules_a_task_and_plans_a_beat_entry(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("moving.md celery_tasks.py")
+    module = await load("how-do-i/moving.md celery_tasks.py")
     before = now()
     assert await module.place_order(Scheduler(pool), 1) == "invoice-1"
     clock = FakeClock(now() + timedelta(seconds=10))
@@ -939,9 +942,9 @@ async def test_celery_recipe_schedules_a_task_and_plans_a_beat_entry(
     assert capsys.readouterr().out == "invoice 1\nweekly report\n"
 
 
-@recipe("inspecting.md tenants.py")
+@recipe("guides/inspecting.md tenants.py")
 async def test_tenants_recipe_finds_the_jobs_of_one_tenant(load: Load, pool: Pool) -> None:
-    module = await load("inspecting.md tenants.py")
+    module = await load("guides/inspecting.md tenants.py")
     scheduler = Scheduler(pool)
     await scheduler.initialize_db()
     ids = [await module.send_for(scheduler, n % 2, "ada@example.org") for n in range(4)]
@@ -950,12 +953,12 @@ async def test_tenants_recipe_finds_the_jobs_of_one_tenant(load: Load, pool: Poo
     assert found[0].metadata == {"area": "mail", "tenant": 1}
 
 
-@recipe("inspecting.md offboard.py")
+@recipe("guides/inspecting.md offboard.py")
 async def test_offboard_recipe_removes_the_schedules_and_cancels_the_jobs_of_one_tenant(
     load: Load, pool: Pool
 ) -> None:
-    offboard = (await load("inspecting.md offboard.py")).offboard
-    tenants = await load("inspecting.md tenants.py")
+    offboard = (await load("guides/inspecting.md offboard.py")).offboard
+    tenants = await load("guides/inspecting.md tenants.py")
     scheduler = Scheduler(pool)
     await scheduler.initialize_db()
     for number in range(120):  # more than a page
@@ -975,9 +978,9 @@ async def test_offboard_recipe_removes_the_schedules_and_cancels_the_jobs_of_one
     assert await offboard(scheduler, 1) == 0
 
 
-@recipe("inspecting.md incident.py")
+@recipe("guides/registering.md incident.py")
 async def test_incident_recipe_pauses_a_task_for_an_hour(load: Load, pool: Pool) -> None:
-    module = await load("inspecting.md incident.py")
+    module = await load("guides/registering.md incident.py")
     scheduler = Scheduler(pool)
     await scheduler.initialize_db()
     await module.stop_mail(scheduler, "the mail server is down")
@@ -989,9 +992,9 @@ async def test_incident_recipe_pauses_a_task_for_an_hour(load: Load, pool: Pool)
     assert await module.paused_tasks(scheduler) == []
 
 
-@recipe("inspecting.md health.py")
+@recipe("guides/inspecting.md health.py")
 async def test_health_recipe_reports_dead_workers_and_late_jobs(load: Load, pool: Pool) -> None:
-    problems = (await load("inspecting.md health.py")).problems
+    problems = (await load("guides/inspecting.md health.py")).problems
     observer = Scheduler(pool)
     await observer.initialize_db()
     assert await problems(observer) == ["no worker runs jobs"]
@@ -1004,9 +1007,9 @@ async def test_health_recipe_reports_dead_workers_and_late_jobs(load: Load, pool
         assert await problems(worker) == ["pod-1 is dead", "no worker runs jobs"]
 
 
-@recipe("inspecting.md post_mortem.py")
+@recipe("guides/inspecting.md post_mortem.py")
 async def test_post_mortem_recipe_shows_an_error_for_each_attempt(load: Load, pool: Pool) -> None:
-    module = await load("inspecting.md post_mortem.py")
+    module = await load("guides/inspecting.md post_mortem.py")
     clock = FakeClock(now())
     async with running(pool, clock=clock) as (scheduler, seen):
         job_id = await scheduler.enqueue(module.charge, args=(7,))
@@ -1022,11 +1025,11 @@ async def test_post_mortem_recipe_shows_an_error_for_each_attempt(load: Load, po
     ]
 
 
-@recipe("moving.md apscheduler_jobs.py")
+@recipe("how-do-i/moving.md apscheduler_jobs.py")
 async def test_apscheduler_recipe_replaces_a_date_and_triggers_a_schedule(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await load("moving.md apscheduler_jobs.py")
+    module = await load("how-do-i/moving.md apscheduler_jobs.py")
     async with running(pool) as (scheduler, seen):
         await module.remind_at(scheduler, 17, now() + timedelta(hours=1))
         await module.remind_at(scheduler, 17, now())

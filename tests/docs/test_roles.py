@@ -288,7 +288,7 @@ async def test_enqueuer_role_can_schedule(roles: Roles) -> None:
 
 async def test_enqueuer_role_can_insert_the_columns_of_the_sqlalchemy_recipe(roles: Roles) -> None:
     pool = await roles.connect(ENQUEUER)
-    recipe = FILES["docs/how-do-i/transactions.md sqlalchemy_orders.py"].code
+    recipe = FILES["docs/guides/transactions.md sqlalchemy_orders.py"].code
     (columns,) = re.findall(r"INSERT INTO scheduled_jobs (\(.+\))", recipe)
     statement = (
         f"{INSERT} {columns} VALUES ('own', 'app.work', now(), '{{}}') ON CONFLICT (job_id) DO NOTHING"
