@@ -818,10 +818,10 @@ async def test_inserted_row_has_the_defaults_that_the_page_lists(pool: Pool) -> 
 # -- deploying -----------------------------------------------------------------------------------------
 
 
-@recipe("how-do-i/deploying.md migrate.py")
+@recipe("guides/shutdown.md migrate.py")
 async def test_migration_recipe_creates_the_tables_and_may_run_again(empty_dsn: str, tmp_path: Path) -> None:
     for _ in range(2):
-        async with program(FILES["how-do-i/deploying.md migrate.py"], tmp_path, empty_dsn) as process:
+        async with program(FILES["guides/shutdown.md migrate.py"], tmp_path, empty_dsn) as process:
             async with asyncio.timeout(30):
                 assert await process.wait() == 0
         async with asyncpg.create_pool(empty_dsn, min_size=1) as pool:
@@ -898,23 +898,23 @@ async def test_pools_recipe_runs_reports_and_mail_in_workers_of_their_own(
 
 
 def test_container_recipe_runs_the_documented_worker() -> None:
-    dockerfile = block("how-do-i/deploying.md", "dockerfile")
+    dockerfile = block("guides/shutdown.md", "dockerfile")
     command = json.loads(re.findall(r"^CMD (.+)$", dockerfile, re.MULTILINE)[0])
     assert command == ["python", "worker.py"]
     (copied,) = re.findall(r"^COPY (.+) \./$", dockerfile.replace("*.whl ./", ""), re.MULTILINE)
     assert copied.split() == ["jobs.py", "worker.py"]
-    assert f"command: {json.dumps(command)}" in block("how-do-i/deploying.md", "yaml")
+    assert f"command: {json.dumps(command)}" in block("guides/shutdown.md", "yaml")
 
 
 def test_container_recipe_stop_timeout_covers_jobs_their_clean_up_and_results() -> None:
     worker = code_of("guides/shutdown.md worker.py")
     (timeout,) = re.findall(r"shutdown_timeout=(\d+)", worker)
-    (grace,) = re.findall(r"terminationGracePeriodSeconds: (\d+)", block("how-do-i/deploying.md", "yaml"))
+    (grace,) = re.findall(r"terminationGracePeriodSeconds: (\d+)", block("guides/shutdown.md", "yaml"))
     (stop,) = re.findall(
-        r"--stop-timeout (\d+)", shlex.join(shlex.split(block("how-do-i/deploying.md", "console")))
+        r"--stop-timeout (\d+)", shlex.join(shlex.split(block("guides/shutdown.md", "console")))
     )
     assert int(grace) == int(stop) == 2 * int(timeout) + 15
-    assert f"`stop_grace_period: {grace}s`" in (ROOT / "docs" / "how-do-i/deploying.md").read_text(
+    assert f"`stop_grace_period: {grace}s`" in (ROOT / "docs" / "guides/shutdown.md").read_text(
         encoding="utf-8"
     )
 
