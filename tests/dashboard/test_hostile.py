@@ -16,7 +16,7 @@ from tests.dashboard.test_security import check_headers, check_policy
 HOSTILE = [
     "<script>alert(1)</script>",
     "\"'><img src=x onerror=alert(1)>",
-    "{{ 7 * 7 }}{% raw %}",
+    "{{ 7 * 123457 }}{% raw %}",
     "</title></textarea></pre><svg onload=alert(1)>",
     "\u202ereversed\u202c\u2066isolated\u200b\ufeff\u061c",
     "javascript:alert(1)",
@@ -61,7 +61,7 @@ def check(html: str) -> None:
     assert all("onload" not in each for _, each in page.elements)
     assert not set(html) & set("\u202e\u2066\u200b\ufeff\u061c\x1b\x07\u2028\u2029")
     assert all(not link.startswith("javascript:") for link in page.links())
-    assert "49" not in page.text.partition("{{ 7")[0][-3:]
+    assert str(7 * 123457) not in html
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
