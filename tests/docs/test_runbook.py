@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pg_scheduler.inspect import FindingCode
-from pg_scheduler.inspect.doctor.advice import ADVICE
+from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.search.parser import parse_search
 from tests.cli.test_documentation import parse
 from tests.docs.snippets import ROOT

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from pg_scheduler.inspect.doctor.advice import ADVICE
-from pg_scheduler.inspect.doctor.codes import FindingCode
+from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode
 
 COMMENT: Final = "<!-- findings -->"
 """A page has the table of all findings in the place of this comment."""
