@@ -200,7 +200,7 @@ class Scheduler(
         self._cluster_events = EventBus(GapLog(self._get_worker_id), worker_id=self._get_worker_id)
         connections = Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn)
         self._store = Store(connections, schema=schema, clock=clock)
-        self._store.consequences.publish = self._events.publish
+        self._store.statements.publish = self._events.publish
         self._store.statements.get_author = self._get_author
         self._meter = new_meter(self._store, self._events) if statistics else None
         self._tasks = TaskRegistry(catalogue)

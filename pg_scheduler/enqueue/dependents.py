@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from pg_scheduler.errors import JobNotFoundError
-from pg_scheduler.events import Event
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, NewJob
 from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 
 OUTCOMES: Final = ("completed", "ended")
@@ -79,26 +79,22 @@ class DependentInserter:
             ValueError: A job would wait for itself. Nothing is inserted.
         """
 
-        async def write(transaction: Connection) -> tuple[set[str], list[Event]]:
+        async def write(transaction: Transaction) -> set[str]:
             written: set[str] = set()
             for start in range(0, len(jobs), batch_size):
                 batch = jobs[start : start + batch_size]
                 if replace:
-                    await self._store.jobs.replace_extended(batch, connection=transaction)
+                    await self._store.jobs.replace_extended(batch, connection=transaction.connection)
                     written |= {job.job_id for job in batch}
                 else:
-                    written |= await self._store.jobs.insert_extended(batch, connection=transaction)
+                    written |= await self._store.jobs.insert_extended(
+                        batch, connection=transaction.connection
+                    )
             waiting = [job for job in jobs if job.job_id in written]
-            if not waiting:
-                return written, []
-            return written, await self._store.dependencies.block(waiting, transaction, replaced=replace)
+            if waiting:
+                await self._store.dependencies.block(waiting, transaction, replaced=replace)
+            return written
 
         if not jobs:
             return set()
-        if connection is None:
-            written, events = await self._store.statements.run_retrying(write)
-            self._store.consequences.publish_all(events)
-            return written
-        async with self._store.jobs.all_or_nothing(connection) as transaction:
-            written, _ = await write(transaction)
-        return written
+        return await self._store.statements.run_retrying(write, within=connection)

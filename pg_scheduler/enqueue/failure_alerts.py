@@ -15,8 +15,9 @@ from pg_scheduler.jobs.rows import ExtendedJob, NewJob
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.consequences import Effects, EndedJob
+from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.due import due_message
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 
 SUFFIX: Final = ":failed"
@@ -34,11 +35,11 @@ class FailureAlerts:
         """Be called when a job with ``on_failure`` has ended."""
         self._store.consequences.handlers["on_failure"] = self.enqueue
 
-    async def enqueue(self, ended: Sequence[EndedJob], connection: Connection) -> Effects:
+    async def enqueue(self, ended: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
         """Enqueue the alerts of those jobs that failed."""
         failed = [job for job in ended if job.status is JobStatus.FAILED and _task_of(job)]
         if failed:
-            now = await self._store.jobs.clock(connection=connection)
+            now = await self._store.jobs.clock(connection=transaction.connection)
             alerts = [
                 self._preparer.prepare_alert(
                     _task_of(job),
@@ -54,8 +55,8 @@ class FailureAlerts:
                 )
                 for job in failed
             ]
-            await self._insert(sorted(alerts, key=lambda alert: alert.job_id), connection)
-        return Effects()
+            await self._insert(sorted(alerts, key=lambda alert: alert.job_id), transaction.connection)
+        return ()
 
     async def _insert(self, alerts: Sequence[NewJob], connection: Connection) -> None:
         extended = [job for job in alerts if isinstance(job, ExtendedJob)]

@@ -23,7 +23,7 @@ from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
 from pg_scheduler.schedules.timing import fire_times_between, must_retime, searched, unsearched
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.dependencies import waiting_events
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.base import is_quick
 from pg_scheduler.triggers.serialization import kinds_of
@@ -60,14 +60,13 @@ class ScheduleWriter:
             ScheduleConflictError: The id exists and the resolution is RAISE.
             ScheduleOwnedByCodeError: The id is declared in code.
         """
-        jobs: list[ExtendedJob] = []
-        async with self._store.jobs.all_or_nothing(connection) as transaction:
-            now = await self._store.jobs.clock(connection=transaction)
+        async with self._store.statements.transaction(within=connection) as transaction:
+            now = await self._store.jobs.clock(connection=transaction.connection)
             new = definition.new_row(schedule_id, now=now, max_bytes=self._max_bytes)
             new = replace(new, paused_at=now if paused else None)
             for _ in range(MAX_ATTEMPTS):
                 row, change = await self._insert_or_replace(
-                    new, definition, now, conflict_resolution, on=transaction
+                    new, definition, now, conflict_resolution, on=transaction.connection
                 )
                 if row is not None:
                     break
@@ -77,8 +76,6 @@ class ScheduleWriter:
                 builder = self._jobs.builder(row)
                 jobs, _ = await self._enqueue(builder, [builder.manual_job(now)], transaction)
                 row = replace(row, last_job_id=jobs[-1].job_id) if jobs else row
-        if connection is None:
-            self._store.consequences.publish_all(waiting_events(jobs))
         return row, change
 
     async def _insert_or_replace(
@@ -159,8 +156,8 @@ class ScheduleWriter:
             JobConflictError: The task is unique, and another job has the key.
         """
 
-        async def enqueue(transaction: Connection) -> list[ExtendedJob] | None:
-            locked = await self._store.schedules.lock([schedule_id], on=transaction)
+        async def enqueue(transaction: Transaction) -> ExtendedJob | None:
+            locked = await self._store.schedules.lock([schedule_id], on=transaction.connection)
             if schedule_id not in locked:
                 return None
             row, now = locked[schedule_id]
@@ -169,13 +166,11 @@ class ScheduleWriter:
             if conflict is not None:
                 raise conflict
             await self._store.audit.record(
-                "trigger_schedule", schedule_id, on=transaction, job_id=jobs[0].job_id
+                "trigger_schedule", schedule_id, on=transaction.connection, job_id=jobs[0].job_id
             )
-            return jobs
+            return jobs[0]
 
-        jobs = await self._store.statements.run_retrying(enqueue)
-        self._store.consequences.publish_all(waiting_events(jobs or ()))
-        return None if jobs is None else jobs[0]
+        return await self._store.statements.run_retrying(enqueue)
 
     async def backfill(
         self, schedule_id: str, start: datetime, end: datetime, limit: int
@@ -187,8 +182,8 @@ class ScheduleWriter:
             ScheduleNotFoundError: The id is unknown.
         """
 
-        async def enqueue(transaction: Connection) -> list[ExtendedJob]:
-            locked = await self._store.schedules.lock([schedule_id], on=transaction)
+        async def enqueue(transaction: Transaction) -> list[ExtendedJob]:
+            locked = await self._store.schedules.lock([schedule_id], on=transaction.connection)
             if schedule_id not in locked:
                 raise ScheduleNotFoundError(schedule_id)
             row, now = locked[schedule_id]
@@ -197,20 +192,20 @@ class ScheduleWriter:
             builder = self._jobs.builder(row)
             jobs = [builder.fire_time_job(fire, fire, now) for fire in fires]
             existing = await self._store.jobs.statuses_of(
-                [job.job_id for job in jobs], connection=transaction
+                [job.job_id for job in jobs], connection=transaction.connection
             )
             jobs = [job for job in jobs if job.job_id not in existing]
             inserted, _ = await self._enqueue(builder, jobs, transaction)
             span = {"start": start.isoformat(), "end": end.isoformat(), "jobs": len(inserted)}
-            await self._store.audit.record("backfill_schedule", schedule_id, on=transaction, **span)
+            await self._store.audit.record(
+                "backfill_schedule", schedule_id, on=transaction.connection, **span
+            )
             return inserted
 
-        jobs = await self._store.statements.run_retrying(enqueue)
-        self._store.consequences.publish_all(waiting_events(jobs))
-        return jobs
+        return await self._store.statements.run_retrying(enqueue)
 
     async def _enqueue(
-        self, builder: JobBuilder, jobs: Sequence[ExtendedJob], transaction: Connection
+        self, builder: JobBuilder, jobs: Sequence[ExtendedJob], transaction: Transaction
     ) -> tuple[list[ExtendedJob], JobConflictError | None]:
         """Insert jobs of a locked schedule without a fire time. Unless jobs may overlap, each one waits.
 
@@ -218,9 +213,10 @@ class ScheduleWriter:
             The jobs that were inserted, and why the last of the others was not: the task is unique.
         """
         row, last, conflict = builder.row, None, None
+        connection = transaction.connection
         queued = row.overlap != Overlap.ALLOW
         if queued and row.last_job_id is not None:
-            unfinished = await self._store.dependencies.lock_unfinished([row.last_job_id], transaction)
+            unfinished = await self._store.dependencies.lock_unfinished([row.last_job_id], connection)
             last = row.last_job_id if unfinished else None
         if builder.is_unique:
             jobs, conflict = await insert_unique(
@@ -228,11 +224,11 @@ class ScheduleWriter:
             )
         elif jobs:
             jobs = in_order(jobs, last) if queued else jobs
-            await self._store.jobs.insert_extended(jobs, connection=transaction)
+            await self._store.jobs.insert_extended(jobs, connection=connection)
             if blocked := [job for job in jobs if job.after]:
                 await self._store.dependencies.block(blocked, transaction)
         if jobs:
-            await self._store.schedules.note_last_job(row.schedule_id, jobs[-1].job_id, on=transaction)
+            await self._store.schedules.note_last_job(row.schedule_id, jobs[-1].job_id, on=connection)
         return list(jobs), conflict
 
 

@@ -8,14 +8,14 @@ from pg_scheduler.enqueue.job_writer import JobWriter
 from pg_scheduler.enqueue.schedule_jobs import in_order
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.jobs.rows import ExtendedJob
-from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 
 
 async def insert_unique(
     store: Store,
     jobs: Sequence[ExtendedJob],
-    connection: Connection,
+    transaction: Transaction,
     *,
     last_job_id: str | None,
     queued: bool,
@@ -25,11 +25,11 @@ async def insert_unique(
     Args:
         store: The store.
         jobs: The jobs of one schedule, in order.
-        connection: The connection of the transaction.
+        transaction: The transaction.
         last_job_id: The unfinished job that they wait for, if they are queued; None for none.
         queued: Whether each waits for the end of the one before.
     """
-    writer = JobWriter(store)
+    writer, connection = JobWriter(store), transaction.connection
     inserted: list[ExtendedJob] = []
     conflict = None
     for each in jobs:
@@ -38,7 +38,7 @@ async def insert_unique(
             conflict = await writer.conflict([job], connection) or conflict
             continue
         if job.after:
-            await store.dependencies.block([job], connection)
+            await store.dependencies.block([job], transaction)
         inserted.append(job)
         last_job_id = job.job_id
     return inserted, conflict

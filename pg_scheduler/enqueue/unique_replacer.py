@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from pg_scheduler.enqueue.unique import key_of
 from pg_scheduler.errors import JobConflictError
-from pg_scheduler.events import Event
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS, UniqueKeyTakenError
 
@@ -40,23 +40,16 @@ class UniqueReplacer:
             chosen[key] = job.with_id(chosen[key].job_id) if key in chosen else job
         each = [chosen[key] for key in sorted(chosen)]
 
-        async def write(transaction: Connection) -> tuple[dict[str, ExtendedJob], list[Event]]:
+        async def write(transaction: Transaction) -> dict[str, ExtendedJob]:
             written: list[ExtendedJob] = []
             for start in range(0, len(each), batch_size):
-                written += await self._write(each[start : start + batch_size], transaction)
+                written += await self._write(each[start : start + batch_size], transaction.connection)
             waiting = [job for job in written if job.after]
-            events: list[Event] = []
             if waiting:
-                events = await self._store.dependencies.block(waiting, transaction, replaced=True)
-            return {key_of(job) or "": job for job in written}, events
+                await self._store.dependencies.block(waiting, transaction, replaced=True)
+            return {key_of(job) or "": job for job in written}
 
-        if connection is None:
-            written, events = await self._store.statements.run_retrying(write)
-            self._store.consequences.publish_all(events)
-            return written
-        async with self._store.jobs.all_or_nothing(connection) as transaction:
-            written, _ = await write(transaction)
-        return written
+        return await self._store.statements.run_retrying(write, within=connection)
 
     async def _write(self, jobs: Sequence[ExtendedJob], transaction: Connection) -> list[ExtendedJob]:
         written: list[ExtendedJob] = []

@@ -8,14 +8,13 @@ from operator import attrgetter
 from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
-from pg_scheduler.events import Event
 from pg_scheduler.jobs.outcome import RELEASE, describe
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.sqltext import qualify
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
 from pg_scheduler.store.results import ResultRepository
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Statements, Transaction
 from pg_scheduler.store.types import (
     FROM_THE_START,
     NO_IDS,
@@ -194,14 +193,13 @@ class ClaimRepository:
             isolated_from: The crashes from which jobs were left out of that claim; None for none.
         """
         found: list[UnreadableJob] = []
-        events: list[Event] = []
-        async with self._statements.transaction() as connection:
+        async with self._statements.transaction() as transaction:
+            connection = transaction.connection
             for due in await self._statements.fetch(
                 "lock_due", names, limit, self._statements.now, isolated_from, on=connection
             ):
                 if error := await self._reading_error(due["job_id"], connection):
-                    found += await self._quarantine(due["job_id"], error, connection, events)
-        self._results.consequences.publish_all(events)
+                    found += await self._quarantine(due["job_id"], error, transaction)
         return found
 
     async def quarantine_oversized(
@@ -218,21 +216,19 @@ class ClaimRepository:
         found: list[UnreadableJob] = []
         for due in await self._statements.fetch("oversized_due", *args):
             error = PayloadError(f"{due['size']} bytes of text, more than {MAX_ROW_BYTES}")
-            events: list[Event] = []
-            async with self._statements.transaction() as connection:
-                found += await self._quarantine(due["job_id"], error, connection, events)
-            self._results.consequences.publish_all(events)
+            async with self._statements.transaction() as transaction:
+                found += await self._quarantine(due["job_id"], error, transaction)
         return found
 
     async def _quarantine(
-        self, job_id: str, error: Exception, connection: Connection, events: list[Event]
+        self, job_id: str, error: Exception, transaction: Transaction
     ) -> list[UnreadableJob]:
         reason = UNREADABLE.format(describe(error))
         rows = await self._statements.fetch(
-            "quarantine_job", job_id, reason, self._statements.now, on=connection
+            "quarantine_job", job_id, reason, self._statements.now, on=transaction.connection
         )
         if any(row["has_consequences"] for row in rows):
-            events += await self._results.consequences.run([job_id], connection)
+            await self._results.consequences.run([job_id], transaction)
         return [UnreadableJob(row["job_id"], row["job_name"], row["attempt"], reason, error) for row in rows]
 
     async def _reading_error(self, job_id: str, connection: Connection) -> Exception | None:
@@ -258,14 +254,8 @@ class ClaimRepository:
             known: The attempts of the jobs that it knows, by id.
             limit: The maximum number of jobs.
         """
-        async with self._statements.transaction() as connection:
-            rows = await self._statements.fetch(
-                "lock_unacknowledged",
-                worker_id,
-                json.dumps(known),
-                self._statements.now,
-                limit,
-                on=connection,
-            )
+        args = worker_id, json.dumps(known), self._statements.now, limit
+        async with self._statements.transaction() as transaction:
+            rows = await self._statements.fetch("lock_unacknowledged", *args, on=transaction.connection)
             changes = {(row["job_id"], row["attempt"]): RELEASE.change for row in rows}
-            return sorted(await self._results.write(changes, worker_id, connection, []))
+            return sorted(await self._results.write(changes, worker_id, transaction))

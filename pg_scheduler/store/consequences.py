@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
 
-from pg_scheduler.events import Event
 from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.status import JobStatus
-from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Statements, Transaction
 
 MAX_GENERATIONS: Final = 100
 """Jobs that end because another one ended, in a row. The scan continues with the next ones."""
@@ -48,25 +45,11 @@ class EndedJob(NamedTuple):
     options: Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class Effects:
-    """What a handler did.
+Handler: TypeAlias = Callable[[Sequence[EndedJob], Transaction], Awaitable[Collection[str]]]
+"""Applies one consequence of jobs that have ended, within their transaction.
 
-    Attributes:
-        ended: Ids of the jobs that it ended and that have consequences.
-        events: To be published after the commit.
-    """
-
-    ended: list[str] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-
-
-Handler: TypeAlias = Callable[[Sequence[EndedJob], Connection], Awaitable[Effects]]
-"""Applies one consequence of jobs that have ended, within their transaction."""
-
-
-def _discard(_event: Event) -> None:
-    """Publish nothing, where no Scheduler has set where to."""
+It returns the ids of the jobs that it ended and that have consequences themselves.
+"""
 
 
 class Consequences:
@@ -74,51 +57,41 @@ class Consequences:
 
     Attributes:
         handlers: What to call, by key of ``on_end``, in this order.
-        publish: Publishes the events of committed transactions.
     """
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
         self.handlers: Final[dict[str, Handler]] = {}
-        self.publish: Callable[[Event], None] = _discard
 
-    async def run(self, job_ids: Collection[str], connection: Connection) -> list[Event]:
-        """Apply the consequences of those jobs that have ended; return the events for after the commit."""
-        events: list[Event] = []
+    async def run(self, job_ids: Collection[str], transaction: Transaction) -> None:
+        """Apply the consequences of those jobs that have ended."""
+        connection = transaction.connection
         generations = 0
         while job_ids and generations < MAX_GENERATIONS:
             generations += 1
             rows = await self._statements.fetch("lock_ended", list(job_ids), on=connection)
             jobs = [_ended_job(row) for row in rows]
-            job_ids = []
+            ended: list[str] = []
             if jobs:
                 ids = [job.job_id for job in jobs]
                 await self._statements.fetch("clear_consequences", ids, on=connection)
             for key, handler in self.handlers.items():
                 if affected := [job for job in jobs if key in job.on_end]:
-                    effects = await handler(affected, connection)
-                    job_ids += effects.ended
-                    events += effects.events
-        return events
+                    ended += await handler(affected, transaction)
+            job_ids = ended
 
     async def apply(self, job_ids: Collection[str]) -> None:
         """Apply the consequences of jobs that have ended before, in a transaction, and publish the events."""
         if job_ids:
-            self.publish_all(
-                await self._statements.run_retrying(lambda connection: self.run(job_ids, connection))
-            )
+            await self._statements.run_retrying(lambda transaction: self.run(job_ids, transaction))
 
     async def report_ends(
-        self, attempts: Mapping[str, int], worker_id: str, connection: Connection
-    ) -> list[Event]:
-        """Apply consequences that wait for the real end of attempts, which are given by job id.
-
-        Returns:
-            The events for after the commit.
-        """
+        self, attempts: Mapping[str, int], worker_id: str, transaction: Transaction
+    ) -> None:
+        """Apply consequences that wait for the real end of attempts, which are given by job id."""
         args = list(attempts), list(attempts.values()), worker_id
-        rows = await self._statements.fetch("report_ends", *args, on=connection)
-        return await self.run([row["job_id"] for row in rows], connection)
+        rows = await self._statements.fetch("report_ends", *args, on=transaction.connection)
+        await self.run([row["job_id"] for row in rows], transaction)
 
     async def report_gone(self, worker_id: str, known: Mapping[str, int], limit: int) -> int:
         """Apply consequences that wait for attempts of workers that are gone; return the number of jobs.
@@ -129,25 +102,19 @@ class Consequences:
             limit: The maximum number of jobs.
         """
 
-        async def report(connection: Connection) -> tuple[int, list[Event]]:
+        async def report(transaction: Transaction) -> int:
             args = worker_id, json.dumps(known), self._statements.now, limit
-            rows = await self._statements.fetch("report_gone", *args, on=connection)
-            return len(rows), await self.run([row["job_id"] for row in rows], connection)
+            rows = await self._statements.fetch("report_gone", *args, on=transaction.connection)
+            await self.run([row["job_id"] for row in rows], transaction)
+            return len(rows)
 
-        count, events = await self._statements.run_retrying(report)
-        self.publish_all(events)
-        return count
+        return await self._statements.run_retrying(report)
 
     async def apply_lost(self, limit: int) -> int:
         """Apply consequences that a crash or a change by hand left behind; return the number of jobs."""
         lost = [row[0] for row in await self._statements.fetch("find_ended", limit)]
         await self.apply(lost)
         return len(lost)
-
-    def publish_all(self, events: Collection[Event]) -> None:
-        """Publish the events of a transaction that was committed."""
-        for event in events:
-            self.publish(event)
 
 
 def _ended_job(row: asyncpg.Record) -> EndedJob:

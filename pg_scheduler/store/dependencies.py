@@ -10,21 +10,21 @@ The state follows from the rows, so ``repair()`` corrects what was written by ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple
 
 import asyncpg
 
 from pg_scheduler.errors import JobNotFoundError
-from pg_scheduler.events import Event, JobBlocked, JobCancelled
+from pg_scheduler.events import JobBlocked, JobCancelled
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.sqltext import qualify
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.consequences import Consequences, Effects, EndedJob
+from pg_scheduler.store.consequences import Consequences, EndedJob
 from pg_scheduler.store.due import due_message
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Statements, Transaction
 
 AFTER: Final = "after"
 """What a job that waits for others is blocked on."""
@@ -61,24 +61,22 @@ class DependencyRepository:
         return {row["job_id"] for row in rows if not row["has_ended"]}
 
     async def block(
-        self, jobs: Sequence[ExtendedJob], connection: Connection, *, replaced: bool = False
-    ) -> list[Event]:
+        self, jobs: Sequence[ExtendedJob], transaction: Transaction, *, replaced: bool = False
+    ) -> None:
         """Let jobs that were just written wait for their parents, in the same transaction.
 
         A parent that has ended counts at once.
 
         Args:
             jobs: The jobs, each id once.
-            connection: The connection of the transaction.
+            transaction: The transaction.
             replaced: Whether the jobs may have existed before.
-
-        Returns:
-            The events for after the commit.
 
         Raises:
             JobNotFoundError: A parent does not exist. The caller rolls back.
             ValueError: A job would wait for itself. The caller rolls back.
         """
+        connection, events = transaction
         children = [job.job_id for job in jobs]
         await self._statements.fetch("delete_edges", children, on=connection)
         parents = list(dict.fromkeys(parent for job in jobs for parent in job.after))
@@ -102,9 +100,9 @@ class DependencyRepository:
             await self._check_cycles(children, edges, connection, replaced=replaced)
         waiting = {child for _, child, _ in edges}
         free = [child for child in children if child not in waiting and child not in failed]
-        effects = await self._decide(free, failed, connection)
-        effects.events += waiting_events([job for job in jobs if job.job_id in waiting])
-        return effects.events + await self._consequences.run(effects.ended, connection)
+        cancelled = await self._decide(free, failed, transaction)
+        events += [JobBlocked(job.job_id, job.job_name, 0, AFTER) for job in jobs if job.job_id in waiting]
+        await self._consequences.run(cancelled, transaction)
 
     async def _check_cycles(
         self,
@@ -130,8 +128,12 @@ class DependencyRepository:
         except CycleError as error:
             raise ValueError(CYCLE.format(error.args[1][0])) from None
 
-    async def resolve(self, children: Collection[str], connection: Connection) -> Effects:
-        """Derive from the rows whether jobs still wait, and unblock or cancel those that do not."""
+    async def resolve(self, children: Collection[str], transaction: Transaction) -> None:
+        """Derive from the rows whether jobs still wait, and unblock or cancel those that do not.
+
+        The consequences of those that are cancelled follow.
+        """
+        connection = transaction.connection
         locked = await self._statements.fetch("lock_jobs", list(children), on=connection)
         failed: dict[str, str] = {}
         for row in await self._statements.fetch("take_broken_edges", list(children), on=connection):
@@ -141,10 +143,14 @@ class DependencyRepository:
                 reason = NOT_COMPLETED.format(parent, status) if status else NOT_FOUND.format(parent)
                 failed.setdefault(row["child_id"], reason)
         free = [each for each in children if each not in failed]
-        return await self._end_awaited(locked, await self._decide(free, failed, connection), connection)
+        ended = await self._decide(free, failed, transaction)
+        await self._consequences.run(ended + await self._end_awaited(locked, connection), transaction)
 
-    async def release_children(self, parents: Sequence[EndedJob], connection: Connection) -> Effects:
+    async def release_children(
+        self, parents: Sequence[EndedJob], transaction: Transaction
+    ) -> Collection[str]:
         """Unblock or cancel the jobs that waited for these, which have ended in this transaction."""
+        connection = transaction.connection
         status = {parent.job_id: parent.status for parent in parents}
         locked = await self._statements.fetch("lock_children", list(status), on=connection)
         failed: dict[str, str] = {}
@@ -153,8 +159,8 @@ class DependencyRepository:
             children.add(child)
             if outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
                 failed.setdefault(child, NOT_COMPLETED.format(parent, status[parent].value))
-        effects = await self._decide(sorted(children - failed.keys()), failed, connection)
-        return await self._end_awaited(locked, effects, connection)
+        ended = await self._decide(sorted(children - failed.keys()), failed, transaction)
+        return ended + await self._end_awaited(locked, connection)
 
     async def repair(self, position: ScanPosition, *, blocks: int, jobs: int) -> ScanPosition:
         """Read a part of the edges and of the jobs that wait; correct what does not agree with other rows.
@@ -174,30 +180,22 @@ class DependencyRepository:
         page = await self._statements.fetch("blocked_jobs", *position.job, jobs)
         suspects = {row[0] for row in broken} | {row["job_id"] for row in page if not row["waits"]}
         if suspects:
-            events = await self._statements.run_retrying(lambda each: self._resolve_all(suspects, each))
-            self._consequences.publish_all(events)
+            await self._statements.run_retrying(lambda transaction: self.resolve(suspects, transaction))
         last = page[-1] if len(page) == jobs else None
         return ScanPosition(
             end if end < size else 0,
             ScanPosition().job if last is None else (last["priority"], last["due"], last["job_id"]),
         )
 
-    async def _resolve_all(self, children: Collection[str], connection: Connection) -> list[Event]:
-        effects = await self.resolve(children, connection)
-        return effects.events + await self._consequences.run(effects.ended, connection)
-
-    async def _end_awaited(
-        self, locked: Sequence[asyncpg.Record], effects: Effects, connection: Connection
-    ) -> Effects:
-        """Add the jobs that were cancelled while they waited, and that wait for no other job any more."""
-        if awaited := [row["job_id"] for row in locked if row["is_awaited"]]:
-            rows = await self._statements.fetch("end_awaited", awaited, on=connection)
-            effects.ended += [row["job_id"] for row in rows]
-        return effects
+    async def _end_awaited(self, locked: Sequence[asyncpg.Record], connection: Connection) -> list[str]:
+        """Return the jobs that were cancelled while they waited, and that wait for no other job any more."""
+        awaited = [row["job_id"] for row in locked if row["is_awaited"]]
+        rows = await self._statements.fetch("end_awaited", awaited, on=connection) if awaited else []
+        return [row["job_id"] for row in rows]
 
     async def _decide(
-        self, free: Sequence[str], failed: Mapping[str, str], connection: Connection
-    ) -> Effects:
+        self, free: Sequence[str], failed: Mapping[str, str], transaction: Transaction
+    ) -> list[str]:
         """Unblock jobs unless they wait for others still, and cancel those that wait in vain.
 
         The jobs must be locked by an earlier statement.
@@ -205,9 +203,13 @@ class DependencyRepository:
         Args:
             free: Jobs of which an edge was deleted, or which have none.
             failed: The reasons why jobs are cancelled, by their ids.
-            connection: The connection of the transaction.
+            transaction: The transaction.
+
+        Returns:
+            The cancelled jobs that have consequences.
         """
-        effects = Effects()
+        connection, events = transaction
+        ended: list[str] = []
         now = self._statements.now
         unblocked = await self._statements.fetch("unblock_jobs", free, now, on=connection) if free else []
         if unblocked:
@@ -220,12 +222,7 @@ class DependencyRepository:
             for row in await self._statements.fetch("cancel_blocked", ids, reasons, now, on=connection):
                 if row["ended"]:
                     about = row["job_id"], row["job_name"], row["attempt"]
-                    effects.events.append(JobCancelled(*about, reason=failed[row["job_id"]]))
+                    events.append(JobCancelled(*about, reason=failed[row["job_id"]]))
                 if row["has_consequences"]:
-                    effects.ended.append(row["job_id"])
-        return effects
-
-
-def waiting_events(jobs: Iterable[ExtendedJob]) -> list[Event]:
-    """Return the events for those jobs, which were inserted, that wait for others."""
-    return [JobBlocked(job.job_id, job.job_name, 0, AFTER) for job in jobs if job.after]
+                    ended.append(row["job_id"])
+        return ended

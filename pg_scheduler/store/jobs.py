@@ -8,7 +8,6 @@ from typing import Final
 
 import asyncpg
 
-from pg_scheduler.events import Event
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.model import Job, JobCounts
 from pg_scheduler.jobs.page import Page
@@ -17,7 +16,7 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.job_inserts import JobInserts
 from pg_scheduler.store.records import job_from
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Statements, Transaction
 from pg_scheduler.store.types import (
     CancelledJob,
     ExpiredJob,
@@ -80,12 +79,12 @@ class JobRepository(JobInserts):
         rows = await self._statements.fetch(name, job_id, *args, False)
         if rows and not rows[0]["changed"]:
 
-            async def change(connection: Connection) -> tuple[list[asyncpg.Record], list[Event]]:
-                found = await self._statements.fetch(name, job_id, *args, True, on=connection)
-                return found, await self._consequences.run([job_id], connection)
+            async def change(transaction: Transaction) -> list[asyncpg.Record]:
+                found = await self._statements.fetch(name, job_id, *args, True, on=transaction.connection)
+                await self._consequences.run([job_id], transaction)
+                return found
 
-            rows, events = await self._statements.run_retrying(change)
-            self._consequences.publish_all(events)
+            rows = await self._statements.run_retrying(change)
         if not rows:
             return StatusChange(False)
         (row,) = rows
@@ -115,16 +114,14 @@ class JobRepository(JobInserts):
         rows = await run("cancel_jobs", ids, now, reason, *filters, False)
         if refused := [row["job_id"] for row in rows if not row["changed"]]:
 
-            async def cancel(connection: Connection) -> tuple[list[asyncpg.Record], list[Event]]:
+            async def cancel(transaction: Transaction) -> list[asyncpg.Record]:
                 changed = await self._statements.fetch(
-                    "cancel_jobs", refused, now, reason, *filters, True, on=connection
+                    "cancel_jobs", refused, now, reason, *filters, True, on=transaction.connection
                 )
-                ended = [row["job_id"] for row in changed]
-                return changed, await self._consequences.run(ended, connection)
+                await self._consequences.run([row["job_id"] for row in changed], transaction)
+                return changed
 
-            others, events = await self._statements.run_retrying(cancel)
-            self._consequences.publish_all(events)
-            rows = [*rows, *others]
+            rows += await self._statements.run_retrying(cancel)
         return [_cancelled_job(row) for row in rows if row["changed"]], end
 
     async def delete(self, job_ids: Collection[str]) -> list[TouchedJob]:

@@ -10,8 +10,8 @@ from pg_scheduler.jobs.result import KeptResult, keep_seconds_of, kept_error
 from pg_scheduler.jobs.stored_json import value_from
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.consequences import Consequences, Effects, EndedJob
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.consequences import Consequences, EndedJob
+from pg_scheduler.store.statements import Statements, Transaction
 
 NOT_KEPT = "the result was not kept, or its lifetime has ended; pass keep_result="
 
@@ -39,7 +39,7 @@ class KeptResultRepository:
             on=connection,
         )
 
-    async def keep_ended(self, ended: Sequence[EndedJob], connection: Connection) -> Effects:
+    async def keep_ended(self, ended: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
         """Store the results of jobs that ended without a value: failed, cancelled or expired.
 
         The outcome of an attempt that failed has more to tell, and overwrites it in the same transaction.
@@ -50,8 +50,8 @@ class KeptResultRepository:
             if (seconds := keep_seconds_of(job.options)) is not None
         }
         if kept:
-            await self.keep(kept, connection)
-        return Effects()
+            await self.keep(kept, transaction.connection)
+        return ()
 
     async def get(self, job_ids: Sequence[str]) -> dict[str, JobResult | None]:
         """Return the results of those jobs that exist, by id; None for one that has not ended."""

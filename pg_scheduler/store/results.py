@@ -9,17 +9,16 @@ from typing import Final, TypeAlias
 
 import asyncpg
 
-from pg_scheduler.events import Event
 from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
 from pg_scheduler.jobs.outcome import Outcome, RowChange
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.status import JobStatus
-from pg_scheduler.store.connections.session import Connection, transact
+from pg_scheduler.store.connections.session import transact
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
 from pg_scheduler.store.due import due_message
 from pg_scheduler.store.kept_results import KeptResultRepository
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Statements, Transaction
 
 Changes: TypeAlias = Mapping[tuple[str, int], RowChange]
 """Row changes by the id of the job and the attempt."""
@@ -94,26 +93,22 @@ class ResultRepository:
     async def _write_all(
         self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None
     ) -> set[str]:
-        events: list[Event] = []
         count = 0
-        async with self._statements.transaction() as connection:
-            accepted = await self.write(changes, worker_id, connection, events)
+        async with self._statements.transaction() as transaction:
+            accepted = await self.write(changes, worker_id, transaction)
             completed = [
                 job_id
                 for (job_id, _), change in changes.items()
                 if job_id in accepted and change.status is JobStatus.COMPLETED
             ]
             if deleted is not None and completed:
-                rows = await self._statements.fetch("delete_completed", completed, on=connection)
+                rows = await self._statements.fetch("delete_completed", completed, on=transaction.connection)
                 count = len(rows)
-        self.consequences.publish_all(events)
         if deleted is not None:
             deleted[JobStatus.COMPLETED] += count
         return accepted
 
-    async def write(
-        self, changes: Changes, worker_id: str, connection: Connection, events: list[Event]
-    ) -> set[str]:
+    async def write(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Write changes in the caller's transaction, with the consequences of the jobs that end.
 
         A refused change may have a replacement waiting, or may have been written before, by a call whose
@@ -122,8 +117,7 @@ class ResultRepository:
         Args:
             changes: The changes.
             worker_id: The worker whose attempts ended.
-            connection: The connection of the transaction.
-            events: Gets the events to be published after the commit.
+            transaction: The transaction.
 
         Returns:
             The ids that were accepted.
@@ -131,24 +125,22 @@ class ResultRepository:
         accepted: set[str] = set()
         for step in (self._settle, self._replace):
             if refused := _others(changes, accepted):
-                accepted |= await step(refused, worker_id, connection, events)
+                accepted |= await step(refused, worker_id, transaction)
         if ended := {job_id: attempt for job_id, attempt in changes if job_id not in accepted}:
             # Consequences of a job that was cancelled meanwhile may wait for this.
-            events += await self.consequences.report_ends(ended, worker_id, connection)
+            await self.consequences.report_ends(ended, worker_id, transaction)
         if refused := _others(changes, accepted):
-            accepted |= await self._find_settled(refused, worker_id, connection)
+            accepted |= await self._find_settled(refused, worker_id, transaction)
         kept = {
             job_id: change.kept
             for (job_id, _), change in changes.items()
             if change.kept is not None and job_id in accepted
         }
         if kept:
-            await self._kept.keep(kept, connection)
+            await self._kept.keep(kept, transaction.connection)
         return accepted
 
-    async def _settle(
-        self, changes: Changes, worker_id: str, connection: Connection, events: list[Event]
-    ) -> set[str]:
+    async def _settle(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         each = changes.values()
         rows = await self._statements.fetch(
             "settle_jobs",
@@ -161,17 +153,14 @@ class ResultRepository:
             worker_id,
             self._statements.now,
             [change.entry for change in each],
-            on=connection,
+            on=transaction.connection,
         )
-        ended = [row["job_id"] for row in rows if row["has_consequences"]]
-        events += await self.consequences.run(ended, connection)
+        await self.consequences.run([row["job_id"] for row in rows if row["has_consequences"]], transaction)
         return {row["job_id"] for row in rows}
 
-    async def _replace(
-        self, changes: Changes, worker_id: str, connection: Connection, events: list[Event]
-    ) -> set[str]:
+    async def _replace(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Apply the replacements of rows. A job fails if the table cannot store its replacement."""
-        now = self._statements.now
+        connection, now = transaction.connection, self._statements.now
         try:
             async with transact(connection, self._statements.call_timeout_s):
                 rows = await self._statements.fetch(
@@ -180,7 +169,7 @@ class ResultRepository:
         except INVALID_VALUES as error:
             if len(changes) > 1:  # find the one that is invalid
                 found = [
-                    await self._replace({key: change}, worker_id, connection, events)
+                    await self._replace({key: change}, worker_id, transaction)
                     for key, change in changes.items()
                 ]
                 return set().union(*found)
@@ -196,24 +185,23 @@ class ResultRepository:
                 history_entry("error", message=reason),
                 on=connection,
             )
-            events += await self.consequences.run([row["job_id"] for row in rows], connection)
+            await self.consequences.run([row["job_id"] for row in rows], transaction)
             return set()
         if rows:  # a new definition may be due before jobs that were claimed since
             message = due_message("", min(row["due"] for row in rows))
             channel = await self._statements.channel(on=connection)
             await self._statements.fetch("notify", channel, [message], on=connection)
         if waiting := [row["job_id"] for row in rows if row["waits"]]:
-            effects = await self._dependencies.resolve(waiting, connection)
-            events += effects.events + await self.consequences.run(effects.ended, connection)
+            await self._dependencies.resolve(waiting, transaction)
         return {row["job_id"] for row in rows}
 
-    async def _find_settled(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
+    async def _find_settled(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         rows = await self._statements.fetch(
             "already_settled",
             *_arrays(changes),
             [change.status for change in changes.values()],
             worker_id,
-            on=connection,
+            on=transaction.connection,
         )
         return {row[0] for row in rows}
 

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from pg_scheduler.events import SchedulePaused
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.consequences import Consequences, Effects, EndedJob
+from pg_scheduler.store.consequences import Consequences, EndedJob
 from pg_scheduler.store.records import schedule_from
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Statements, Transaction
 from pg_scheduler.store.types import PERIODIC
 
 MAX_NOTE_LENGTH: Final = 1000
@@ -187,7 +187,7 @@ class ScheduleRepository:
     @asynccontextmanager
     async def declaring(self) -> AsyncIterator[Connection]:
         """Yield a transaction in which no other process writes the schedules of its code."""
-        async with self._statements.transaction() as connection:
+        async with self._statements.connections.transaction(reserved=True) as connection:
             await self._statements.execute("lock_declarations", on=connection)
             yield connection
 
@@ -225,9 +225,9 @@ class ScheduleRepository:
         rows = await self._statements.fetch("lock_last_jobs", list(job_ids), on=on)
         return {row["job_id"]: LastJob(row["waits"], row["is_locked"]) for row in rows}
 
-    async def note_ends(self, jobs: Sequence[EndedJob], on: Connection) -> Effects:
+    async def note_ends(self, jobs: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
         """Continue schedules with a fixed delay, and count failures, when their jobs have ended."""
-        effects = Effects()
+        on, events = transaction
         continues = False
         for job in sorted(jobs, key=lambda each: (str(each.options.get("schedule_id")), each.job_id)):
             schedule_id = job.options.get("schedule_id")
@@ -240,11 +240,11 @@ class ScheduleRepository:
             for row in rows:
                 continues = continues or row["continues"]
                 if row["paused"]:
-                    effects.events.append(SchedulePaused(schedule_id, note))
+                    events.append(SchedulePaused(schedule_id, note))
         if continues:
             channel = await self._statements.channel(on=on)
             await self._statements.fetch("notify", channel, [PERIODIC], on=on)
-        return effects
+        return ()
 
     async def pending_jobs(self, schedule_id: str, *, limit: int = 1000) -> list[str]:
         """Return the ids of pending jobs of a schedule."""

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import datetime
 from functools import cache, partial
 from hashlib import md5
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import asyncpg
 
 from pg_scheduler.clock import Clock
 from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import Event
 from pg_scheduler.migrate import home_schema
 from pg_scheduler.store.author import Author, current_author
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.faults import is_conflict, translated
 from pg_scheduler.store.queries import Query, Route, Timeout, load_query
@@ -30,10 +31,26 @@ T = TypeVar("T")
 Acquire = Callable[[], AbstractAsyncContextManager[Connection]]
 
 
+class Transaction(NamedTuple):
+    """A transaction in progress.
+
+    Attributes:
+        connection: Runs its statements.
+        events: To be published after the commit.
+    """
+
+    connection: Connection
+    events: list[Event]
+
+
 class Statements:
     """Run the named statements on the tables of one schema.
 
     The schema is looked up at first use; each statement names it from then on.
+
+    Attributes:
+        get_author: Returns who makes a change if the caller's context names no one.
+        publish: Publishes the events of committed transactions.
     """
 
     def __init__(
@@ -46,6 +63,7 @@ class Statements:
         self._schema = schema
         self.clock: Final = clock
         self.get_author: Callable[[], Author] = _user_of_this_host
+        self.publish: Callable[[Event], None] = _discard
         self._acquire: Mapping[Route, Acquire] = {
             Route.DEDICATED: connections.dedicated,
             Route.POOL: connections.acquire,
@@ -84,9 +102,23 @@ class Statements:
         """Return a statement by name."""
         return load_query(self._schema or await self.schema(on=on), name)
 
-    def transaction(self) -> AbstractAsyncContextManager[Connection]:
-        """Yield a transaction for statements that belong together."""
-        return self.connections.transaction(reserved=True)
+    @asynccontextmanager
+    async def transaction(self, *, within: Connection | None = None) -> AsyncIterator[Transaction]:
+        """Yield a transaction for statements that belong together; publish its events after the commit.
+
+        Within the transaction of a caller it is a savepoint, and its events are discarded: it is unknown
+        whether that transaction commits.
+        """
+        events: list[Event] = []
+        if within is not None:
+            with translated():
+                async with transact(within, self.call_timeout_s):
+                    yield Transaction(within, events)
+            return
+        async with self.connections.transaction(reserved=True) as connection:
+            yield Transaction(connection, events)
+        for event in events:
+            self.publish(event)
 
     async def fetch(
         self, name: str, *args: Any, on: Connection | None = None, route: Route | None = None
@@ -126,17 +158,19 @@ class Statements:
                     raise
         return await self.fetch(name, *args, on=on, route=route)
 
-    async def run_retrying(self, run: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run statements in a transaction, and run them again after a deadlock."""
-        for _ in range(MAX_ATTEMPTS - 1):
+    async def run_retrying(
+        self, run: Callable[[Transaction], Awaitable[T]], *, within: Connection | None = None
+    ) -> T:
+        """Run statements in a transaction, and again after a deadlock unless they are part of a caller's."""
+        for _ in range(MAX_ATTEMPTS - 1 if within is None else 0):
             try:
-                async with self.transaction() as connection:
-                    return await run(connection)
+                async with self.transaction() as transaction:
+                    return await run(transaction)
             except DatabaseUnavailableError as fault:
                 if not is_conflict(fault):
                     raise
-        async with self.transaction() as connection:
-            return await run(connection)
+        async with self.transaction(within=within) as transaction:
+            return await run(transaction)
 
     async def value(self, name: str, *args: Any, on: Connection | None = None) -> Any:
         """Run a statement and return the first value of its first row, or None."""
@@ -153,6 +187,10 @@ class Statements:
 @cache
 def _channel(schema: str) -> str:
     return f"pg_scheduler_{md5(schema.encode(), usedforsecurity=False).hexdigest()}"
+
+
+def _discard(_event: Event) -> None:
+    """Publish nothing, where no Scheduler has set where to."""
 
 
 def _user_of_this_host() -> Author:

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from pg_scheduler.events import Event
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.outcome import RowChange, reclaim_change
 from pg_scheduler.status import JobStatus
@@ -207,9 +206,9 @@ class WorkerRepository:
         changes: dict[str, RowChange] = {}
         by_worker: dict[str, dict[tuple[str, int], RowChange]] = defaultdict(dict)
         rescued: set[str] = set()
-        events: list[Event] = []
         now = self._statements.now
-        async with self._statements.transaction() as connection:
+        async with self._statements.transaction() as transaction:
+            connection = transaction.connection
             rows = await self._statements.fetch("delete_dead_workers", now, suspects, on=connection)
             dead = [row["worker_id"] for row in rows]
             stopped = {row["worker_id"] for row in rows if row["stopping"]}
@@ -225,8 +224,7 @@ class WorkerRepository:
                 changes[row["job_id"]] = change
                 by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
             for worker_id, own in by_worker.items():
-                rescued |= await self._results.write(own, worker_id, connection, events)
-        self._results.consequences.publish_all(events)
+                rescued |= await self._results.write(own, worker_id, transaction)
         quarantined = [
             Quarantined(row["job_id"], row["job_name"], row["attempt"], changes[row["job_id"]].error or "")
             for row in orphans

@@ -39,6 +39,7 @@ from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters
 from tests.support.store import LEASE, NAME, methods_of, new_job, new_schedule, worker
@@ -257,9 +258,9 @@ STORE_CALLS: dict[str, Call] = {
     "lock_holders": lambda it, conn: it.unique_keys.lock_holders(["key"], conn),
     "restart": lambda it, _: it.unique_keys.restart("a", it.jobs.waiting_names),
     "replace_extended": lambda it, _: it.jobs.replace_extended([EXTENDED]),
-    "block": lambda it, conn: it.dependencies.block([EXTENDED], conn),
-    "resolve": lambda it, conn: it.dependencies.resolve(["a"], conn),
-    "release_children": lambda it, conn: it.dependencies.release_children([ENDED], conn),
+    "block": lambda it, conn: it.dependencies.block([EXTENDED], Transaction(conn, [])),
+    "resolve": lambda it, conn: it.dependencies.resolve(["a"], Transaction(conn, [])),
+    "release_children": lambda it, conn: it.dependencies.release_children([ENDED], Transaction(conn, [])),
     "repair": lambda it, _: it.dependencies.repair(ScanPosition(), blocks=1, jobs=1),
     "statuses_of": lambda it, _: it.jobs.statuses_of(["a"]),
     "read_revoked": lambda it, _: it.jobs.read_revoked(["a"]),
@@ -269,9 +270,9 @@ STORE_CALLS: dict[str, Call] = {
     "exchange, with completions": lambda it, _: it.claims.exchange("w1", [NAME], 1, completed=claimed()),
     "count_crashes": lambda it, _: it.results.count_crashes([(claimed()[0], Outcome.crash("", 1))]),
     "settle": lambda it, _: it.results.settle("w1", [(claimed()[0], COMPLETE)]),
-    "write": lambda it, conn: it.results.write({("a", 1): RELEASE.change}, "w1", conn, []),
+    "write": lambda it, conn: it.results.write({("a", 1): RELEASE.change}, "w1", Transaction(conn, [])),
     "keep": lambda it, conn: it.kept_results.keep({"a": KeptResult(1.0)}, conn),
-    "keep_ended": lambda it, conn: it.kept_results.keep_ended([KEPT], conn),
+    "keep_ended": lambda it, conn: it.kept_results.keep_ended([KEPT], Transaction(conn, [])),
     "get": lambda it, _: it.kept_results.get(["a"]),
     "vacuum": lambda it, _: it.kept_results.vacuum(10),
     "write_progress": lambda it, _: it.progress.write_progress("w1", {"a": (1, JobProgress(1))}),
@@ -346,7 +347,7 @@ STORE_CALLS: dict[str, Call] = {
     "advance": lambda it, conn: it.schedules.advance([ScheduleChange("key")], on=conn),
     "lock_unfinished": lambda it, conn: it.dependencies.lock_unfinished(["a"], conn),
     "lock_last_jobs": lambda it, conn: it.schedules.lock_last_jobs(["a"], on=conn),
-    "note_ends": lambda it, conn: it.schedules.note_ends([ENDED], conn),
+    "note_ends": lambda it, conn: it.schedules.note_ends([ENDED], Transaction(conn, [])),
     "pending_jobs": lambda it, _: it.schedules.pending_jobs("key"),
     "vacuum, of schedules": lambda it, _: it.schedules.vacuum(now(), 9),
     "admit": lambda it, _: it.limits.admit(

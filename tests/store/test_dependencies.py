@@ -20,6 +20,7 @@ from pg_scheduler.jobs.rows import Claim, Extras
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.dependencies import ScanPosition
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from tests.support.dependencies import add, child, edges, state
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running
@@ -37,7 +38,7 @@ async def settle(store: Store, claim: Claim, outcome: Outcome = COMPLETE) -> Non
 @pytest.fixture
 def published(store: Store) -> list[JobEvent]:
     events: list[JobEvent] = []
-    store.consequences.publish = cast("Any", events.append)
+    store.statements.publish = cast("Any", events.append)
     return events
 
 
@@ -183,8 +184,8 @@ async def set_by_hand(store: Store, claim: Claim, _clock: FakeClock) -> None:
 
 async def quarantine(store: Store, claim: Claim, _clock: FakeClock) -> None:
     await store.results.settle("w1", [(claim, RELEASE)])
-    async with store.statements.transaction() as connection:
-        await store.claims._quarantine("a", ValueError("unreadable"), connection, [])
+    async with store.statements.transaction() as transaction:
+        await store.claims._quarantine("a", ValueError("unreadable"), transaction)
 
 
 ENDS: dict[str, End] = {
@@ -352,7 +353,7 @@ async def test_parents_that_end_at_the_same_instant_unblock_the_job_once(
     try:
         async with first.transaction():
             changes = {("a", a.attempt): COMPLETE.change}
-            assert await store.results.write(changes, "w1", first, []) == {"a"}
+            assert await store.results.write(changes, "w1", Transaction(first, [])) == {"a"}
             other = asyncio.ensure_future(_write_alone(store, b, second))
             await _wait_for_a_lock(pool)
             assert await state(pool, "c") == [BLOCKED]
@@ -365,7 +366,8 @@ async def test_parents_that_end_at_the_same_instant_unblock_the_job_once(
 
 async def _write_alone(store: Store, claim: Claim, connection: asyncpg.Connection) -> None:
     async with connection.transaction():
-        await store.results.write({(claim.job_id, claim.attempt): COMPLETE.change}, "w1", connection, [])
+        changes = {(claim.job_id, claim.attempt): COMPLETE.change}
+        await store.results.write(changes, "w1", Transaction(connection, []))
 
 
 async def _wait_for_a_lock(pool: Pool) -> None:
@@ -393,7 +395,7 @@ async def test_parent_that_ends_while_a_job_is_added_unblocks_it(store: Store, p
     async with store.jobs.all_or_nothing() as connection:
         job = child("c", "a")
         await store.jobs.insert_extended([job], connection=connection)
-        await store.dependencies.block([job], connection)
+        await store.dependencies.block([job], Transaction(connection, []))
         end = asyncio.ensure_future(settle(store, a))
         await _wait_for_a_lock(pool)
     await end

@@ -16,9 +16,8 @@ from pg_scheduler.errors import (
     SchemaMissingError,
 )
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import is_transient, translated
-from pg_scheduler.store.statements import MAX_ATTEMPTS
+from pg_scheduler.store.statements import MAX_ATTEMPTS, Transaction
 from pg_scheduler.store.store import Store
 
 TRANSIENT: list[BaseException] = [
@@ -114,10 +113,10 @@ async def test_run_retrying_runs_again_after_deadlocks_and_no_other_fault(pool: 
     statements = Store(Connections(pool)).statements
     runs = 0
 
-    async def deadlocked(connection: Connection) -> int:
+    async def deadlocked(transaction: Transaction) -> int:
         nonlocal runs
         runs += 1
-        await connection.fetchval("SELECT 1")
+        await transaction.connection.fetchval("SELECT 1")
         if runs < successful_run:
             raise DatabaseUnavailableError("deadlock") from asyncpg.DeadlockDetectedError("deadlock")
         return runs
@@ -130,7 +129,7 @@ async def test_run_retrying_runs_again_after_deadlocks_and_no_other_fault(pool: 
         await statements.run_retrying(deadlocked)
     assert runs == MAX_ATTEMPTS
 
-    async def unreachable(connection: Connection) -> None:
+    async def unreachable(_transaction: Transaction) -> None:
         nonlocal runs
         runs += 1
         raise DatabaseUnavailableError("down")

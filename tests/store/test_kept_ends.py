@@ -71,8 +71,8 @@ async def crash_of_a_child(store: Store, _clock: FakeClock) -> None:
 
 
 async def quarantine(store: Store, _clock: FakeClock) -> None:
-    async with store.statements.transaction() as connection:
-        await store.claims._quarantine("a", ValueError("unreadable"), connection, [])
+    async with store.statements.transaction() as transaction:
+        await store.claims._quarantine("a", ValueError("unreadable"), transaction)
 
 
 async def fail_by_hand(store: Store, _clock: FakeClock) -> None:

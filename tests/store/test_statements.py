@@ -41,6 +41,7 @@ from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import NO_IDS, JobFilters, StatusChange
 from pg_scheduler.store.unique_keys import Holder
@@ -233,7 +234,9 @@ async def use_schedules(store: Store) -> object:
         assert await store.schedules.lock_last_jobs(["gone"], on=connection) == {}
         assert await store.dependencies.lock_unfinished(["gone"], connection) == set()
         ended = EndedJob("job", NAME, JobStatus.FAILED, 1, "why", {}, {"schedule_id": "key"})
-        assert (await store.schedules.note_ends([ended], connection)).events == []
+        transaction = Transaction(connection, [])
+        assert await store.schedules.note_ends([ended], transaction) == ()
+        assert transaction.events == []
         await store.schedules.note_last_job("key", "job", on=connection)
         await store.schedules.advance([ScheduleChange("declared", is_finished=True, missed=2)], on=connection)
     assert await store.schedules.pause("declared", "a note")
@@ -280,7 +283,7 @@ async def use_path(store: Store) -> object:
     await store.jobs.replace_extended([extended])
     holder = Holder("n", "pending", "key")
     assert await store.unique_keys.find_conflicts(["n", "nobody"], ["key"]) == [holder]
-    async with store.statements.transaction() as connection:
+    async with store.connections.transaction() as connection:
         assert await store.unique_keys.lock_holders(["key", "other"], connection) == {"key": holder}
     await store.jobs.cancel("n")
     await store.jobs.insert_extended([ExtendedJob.of(new_job("o", job_name="nobody.knows"), extended.extras)])
@@ -293,11 +296,12 @@ async def use_path(store: Store) -> object:
     assert await store.jobs.retry("n")
     await store.jobs.replace_extended([extended])
     assert await store.dependencies.repair(ScanPosition(), blocks=9, jobs=9) == ScanPosition()
-    async with store.statements.transaction() as connection:
+    async with store.statements.transaction() as transaction:
         waiting = ExtendedJob.of(extended, extended.extras, after=("a",))
         blocked = JobBlocked("n", "nobody.knows", 0, "after")
-        assert await store.dependencies.block([waiting], connection) == [blocked]
-        assert (await store.dependencies.resolve(["n"], connection)).ended == []
+        await store.dependencies.block([waiting], transaction)
+        await store.dependencies.resolve(["n"], transaction)
+        assert transaction.events == [blocked]
     await store.jobs.replace([new_job("f", priority=1)])
     conditions = conditions_of(parse_search("status:due name:nobody.* -arg.0:1 created:<-1h", now=NOW))
     async with people.searches.transaction() as connection:
@@ -401,7 +405,7 @@ async def use_path(store: Store) -> object:
         "w1", list(zip((claims[each] for each in "abcdef"), outcomes, strict=True))
     )
     kept = {"a": KeptResult(1.5, "[1]"), "b": KeptResult(60.0, "[2]", None, '{"type": "x"}')}
-    async with store.statements.transaction() as connection:
+    async with store.connections.transaction() as connection:
         await store.kept_results.keep(kept, connection)
     results = await store.kept_results.get(["b", "nobody"])
     assert results["b"] is not None
@@ -433,8 +437,8 @@ async def use_path(store: Store) -> object:
     assert await people.audit_records.trigger_changes(["s"], 9) == {}
     assert await store.audit.vacuum(NOW - SECOND, 10) == 0
     await store.locks.notify(["due"])
-    async with store.statements.transaction() as transaction:
-        assert await store.locks.session_pid(transaction) > 0
+    async with store.connections.transaction() as connection:
+        assert await store.locks.session_pid(connection) > 0
     assert await store.locks.blockers(1) == []
     async with store.locks.advisory_lock(1) as taken:
         assert taken

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pg_scheduler.jobs.rows import ExtendedJob, Extras
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from tests.support.store import Pool, new_job
 
@@ -26,7 +27,7 @@ async def add(store: Store, *jobs: ExtendedJob, replace: bool = False) -> None:
             await store.jobs.replace_extended(jobs, connection=connection)
         else:
             await store.jobs.insert_extended(jobs, connection=connection)
-        await store.dependencies.block(jobs, connection, replaced=replace)
+        await store.dependencies.block(jobs, Transaction(connection, []), replaced=replace)
 
 
 async def state(pool: Pool, *job_ids: str) -> Sequence[tuple[str, str | None]]:

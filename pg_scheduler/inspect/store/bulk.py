@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import asyncpg
 
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.events import Event, JobCancelled
+from pg_scheduler.events import JobCancelled
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.inspect.store.searches import Condition, Scan, SearchRepository
 from pg_scheduler.jobs.model import Job
@@ -21,7 +23,7 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.due import due_message
 from pg_scheduler.store.locks import LockRepository
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Statements, Transaction
 from pg_scheduler.store.types import HEARTBEAT_REQUEST, JobFilters
 from pg_scheduler.store.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
 
@@ -104,11 +106,10 @@ class JobChange:
 
 
 class _Effects(NamedTuple):
-    """What a transaction did, and what is to be sent and published about it."""
+    """The jobs that a transaction changed, and the messages that it sends."""
 
     job_ids: Collection[str] = ()
     messages: Sequence[str] = ()
-    events: Sequence[Event] = ()
 
 
 class BulkRepository:
@@ -136,28 +137,21 @@ class BulkRepository:
         Raises:
             StaleRunError: The newest batch of the run ended elsewhere than the batch assumes.
         """
-
-        async def run(connection: Connection) -> tuple[list[JobChange], Sequence[Event]]:
-            return await self._change(batch, connection)
-
         for _ in range(MAX_ROUNDS):
-            try:
-                with detecting_taken_keys():
-                    jobs, events = await self._statements.run_retrying(run)
-            except UniqueKeyTakenError:  # since the statement looked; it will see the job that has the key
-                continue
-            self._consequences.publish_all(events)
-            return jobs
+            # A key that was taken since the statement looked: it will see the job that has it.
+            with suppress(UniqueKeyTakenError), detecting_taken_keys():
+                return await self._statements.run_retrying(partial(self._change, batch))
         raise DatabaseUnavailableError(
             f"jobs with the unique keys of this batch were inserted {MAX_ROUNDS} times while it was retried"
         )
 
-    async def _change(self, batch: Batch, connection: Connection) -> tuple[list[JobChange], Sequence[Event]]:
+    async def _change(self, batch: Batch, transaction: Transaction) -> list[JobChange]:
+        connection = transaction.connection
         if batch.subject is not None:
             await self._check_run(batch.subject, batch, connection)
         rows = await self._statements.fetch("lock_batch", list(batch.job_ids), on=connection)
         searched = await self._still_searched(batch, [row["job_id"] for row in rows], connection)
-        effects = await self._act(batch, searched, connection) if searched else _Effects()
+        effects = await self._act(batch, searched, transaction) if searched else _Effects()
         if effects.job_ids or batch.subject is not None:
             details = {**_recorded(effects.job_ids), **batch.details}
             subject = batch.subject
@@ -176,7 +170,7 @@ class BulkRepository:
             row = found.get(job_id)
             name, status = (None, None) if row is None else (row["job_name"], JobStatus(row["status"]))
             jobs.append(JobChange(job_id, name, status, outcome))
-        return jobs, effects.events
+        return jobs
 
     async def _check_run(self, run_id: str, batch: Batch, connection: Connection) -> None:
         """Hold the lock of a run, and check that the batch is the one behind its newest record."""
@@ -198,11 +192,11 @@ class BulkRepository:
         examined = await self._searches.ids(job_ids, scan, on=connection)
         return [job.job_id for job, _ in examined.jobs if batch.matches is None or batch.matches(job)]
 
-    async def _act(self, batch: Batch, job_ids: Sequence[str], connection: Connection) -> _Effects:
-        now = self._statements.now
+    async def _act(self, batch: Batch, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
+        connection, now = transaction.connection, self._statements.now
         match batch.action:
             case BulkAction.CANCEL:
-                return await self._cancel(job_ids, connection)
+                return await self._cancel(job_ids, transaction)
             case BulkAction.RETRY:
                 rows = await self._statements.fetch("retry_jobs", job_ids, now, on=connection)
                 return _due(rows)
@@ -215,22 +209,20 @@ class BulkRepository:
                 )
                 return _due([row for row in rows if row["changed"]])
 
-    async def _cancel(self, job_ids: Sequence[str], connection: Connection) -> _Effects:
+    async def _cancel(self, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
         now, reason = self._statements.now, f"cancelled by {self._statements.author.actor}"
         rows = await self._statements.fetch(
-            "cancel_jobs", job_ids, now, reason, *JobFilters(), True, on=connection
+            "cancel_jobs", job_ids, now, reason, *JobFilters(), True, on=transaction.connection
         )
         changed = [row for row in rows if row["changed"]]
-        events = await self._consequences.run([row["job_id"] for row in changed], connection)
+        await self._consequences.run([row["job_id"] for row in changed], transaction)
         # A worker that runs a job publishes the event itself.
-        events += [
+        transaction.events.extend(
             JobCancelled(row["job_id"], row["job_name"], row["attempt"], reason=BY_CALLER)
             for row in changed
             if row["worker_id"] is None
-        ]
-        return _Effects(
-            [row["job_id"] for row in changed], _checks(row["worker_id"] for row in changed), events
         )
+        return _Effects([row["job_id"] for row in changed], _checks(row["worker_id"] for row in changed))
 
 
 def _due(rows: Sequence[asyncpg.Record]) -> _Effects:

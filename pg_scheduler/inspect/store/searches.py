@@ -89,7 +89,7 @@ class SearchRepository:
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
         """Yield a transaction for the statements of a page, with planner settings."""
-        return self._statements.transaction()
+        return self._statements.connections.transaction(reserved=True)
 
     async def sizes(self, *, on: Connection) -> Sizes:
         """Return the estimated sizes of the table and its indexes, and the time."""

@@ -44,8 +44,8 @@ from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, is_trigger_built_in
 from pg_scheduler.schedules.timing import Advance, pass_time
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.dependencies import waiting_events
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.serialization import registered_kinds
 from pg_scheduler.worker.service import Service
@@ -179,10 +179,11 @@ class Planner(Service):
             rows = [row for row in due if _is_built_in(row) == built_in]
             unfinished = await self._unfinished(rows, connection)
             planned = await self._plan_rows(rows, now, unfinished)
-            await self._insert([plan for plan in planned.plans if not plan.is_unique], planned, connection)
+            transaction = Transaction(connection, planned.events)
+            await self._insert([plan for plan in planned.plans if not plan.is_unique], planned, transaction)
             for plan in planned.plans:
                 if plan.is_unique:
-                    await self._insert_unique(plan, planned, connection)
+                    await self._insert_unique(plan, planned, transaction)
             if planned.changes:
                 await schedules.advance(planned.changes, on=connection)
         for event in planned.events:
@@ -254,8 +255,9 @@ class Planner(Service):
             jobs = in_order(jobs, last_job_id)
         planned.plans.append(Plan(row, due, jobs, last_job_id, is_unique))
 
-    async def _insert(self, plans: Sequence[Plan], planned: Planned, connection: Connection) -> None:
+    async def _insert(self, plans: Sequence[Plan], planned: Planned, transaction: Transaction) -> None:
         """Insert the jobs of schedules with one statement."""
+        connection = transaction.connection
         jobs = [job for plan in plans for job in plan.jobs]
         inserted = await self._store.jobs.insert_extended(jobs, connection=connection) if jobs else set()
         blocked: list[ExtendedJob] = []
@@ -264,19 +266,18 @@ class Planner(Service):
             blocked += [job for job in new if job.after]
             _add(planned, plan, plan.due, plan.jobs, new)
         if blocked:
-            planned.events += await self._store.dependencies.block(blocked, connection)
+            await self._store.dependencies.block(blocked, transaction)
 
-    async def _insert_unique(self, plan: Plan, planned: Planned, connection: Connection) -> None:
+    async def _insert_unique(self, plan: Plan, planned: Planned, transaction: Transaction) -> None:
         """Insert the jobs that no other one excludes. The other fire times are skipped."""
         row, due = plan.row, plan.due
         jobs, conflict = await insert_unique(
             self._store,
             plan.jobs,
-            connection,
+            transaction,
             last_job_id=plan.last_job_id,
             queued=row.overlap != Overlap.ALLOW,
         )
-        planned.events += waiting_events(jobs)
         skipped = len(plan.jobs) - len(jobs)
         if skipped:
             due = replace(due, skipped=due.skipped + skipped)
