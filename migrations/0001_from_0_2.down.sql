@@ -66,4 +66,5 @@ DROP TABLE
     {schema}scheduler_tasks,
     {schema}scheduler_stats,
     {schema}scheduler_totals,
-    {schema}scheduler_audit;
+    {schema}scheduler_audit,
+    {schema}scheduler_bulk_runs;

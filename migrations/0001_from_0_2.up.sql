@@ -344,3 +344,27 @@ CREATE INDEX scheduler_audit_time ON {schema}scheduler_audit (at);
 CREATE INDEX scheduler_audit_subjects ON {schema}scheduler_audit (subject, id);
 
 CREATE UNIQUE INDEX scheduler_audit_releases ON {schema}scheduler_audit (subject) WHERE action = 'start_release';
+
+-- How far each bulk run is, written in the transaction of each batch. "begun" counts its starts and resumptions. A run
+-- without "jobs" belongs to a caller, which continues it by itself.
+CREATE TABLE {schema}scheduler_bulk_runs (
+    run_id         text PRIMARY KEY CONSTRAINT scheduler_bulk_runs_id CHECK (octet_length(run_id) <= 2000),
+    jobs           jsonb,
+    created_at     timestamptz NOT NULL,
+    created_by     text NOT NULL,
+    begun          bigint NOT NULL DEFAULT 0,
+    started_at     timestamptz NOT NULL,
+    actor          text NOT NULL,
+    phase          text NOT NULL DEFAULT 'running'
+        CONSTRAINT scheduler_bulk_runs_phase CHECK (phase = ANY ('{running,stopping,stopped,complete}'::text[])),
+    last_at        timestamptz NOT NULL,
+    answered_at    timestamptz NOT NULL,
+    batches        bigint NOT NULL DEFAULT 0,
+    cursor         text,
+    done           bigint NOT NULL DEFAULT 0,
+    searched       bigint NOT NULL DEFAULT 0,
+    total_estimate bigint,
+    error          text
+);
+
+CREATE INDEX scheduler_bulk_runs_created ON {schema}scheduler_bulk_runs (created_at);

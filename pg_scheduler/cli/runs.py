@@ -12,8 +12,8 @@ import typer
 
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.bulk_jobs import BulkAction
-from pg_scheduler.inspect.bulk_records import BulkState, Phase, recent_runs
 from pg_scheduler.inspect.bulk_runs import BulkRuns
+from pg_scheduler.inspect.bulk_state import BulkState, Phase, recent_runs
 
 from .commands import Command
 from .errors import CommandError, ExitCode
@@ -92,14 +92,12 @@ async def runs(
             state = await _found(bulk, stop)
             if state.phase in {"stopped", "complete"}:
                 raise CommandError(ExitCode.REFUSED, f"the run {stop} does not run: it is {state.phase}")
-            await bulk.stop(stop, state)
+            await bulk.stop(stop)
             command.output.say(_stopping(command, stop, state))
             return ExitCode.DONE
         if resume is not None:
             return await _resume(command, bulk, resume, Reporter(style, command.output))
-        started = await recent_runs(inspector, limit=limit)
-        found = [(each.run_id, await bulk.state(each.run_id)) for each in started]
-    rows = [_row(run_id, state) for run_id, state in found if state is not None]
+        rows = [_row(state) for state in await recent_runs(inspector, limit=limit)]
     command.output.write_list(RUN, rows)
     for each in rows:
         if each.phase == "suspect":
@@ -139,7 +137,7 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
     finally:  # an interrupted command too
         await bulk.interrupt()
         state = await _found(bulk, run_id)
-        command.output.write_one(RUN, _row(run_id, state))
+        command.output.write_one(RUN, _row(state))
         is_own = state.begun == begun
         if not is_own:
             since = command.output.when(state.started_at)
@@ -154,10 +152,10 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
     return ExitCode.DONE
 
 
-def _row(run_id: str, state: BulkState) -> Run:
+def _row(state: BulkState) -> Run:
     jobs = state.jobs
     return Run(
-        run_id=run_id,
+        run_id=state.run_id,
         action=jobs.verb,
         phase="suspect" if state.is_suspect(datetime.now(UTC)) else state.phase,
         done=state.done,

@@ -90,7 +90,15 @@ class BulkRun:
             if self.is_dry:
                 progress = _added(progress, [self._judge(each, found.get(each)) for each in job_ids])
             elif job_ids or self.batch.subject is not None:
-                batch = replace(self._batch(progress, job_ids, conditions), after=before)
+                batch = replace(
+                    self.batch,
+                    job_ids=job_ids,
+                    conditions=conditions,
+                    after=before,
+                    next=progress.cursor,
+                    searched=progress.searched,
+                    total_estimate=progress.total_estimate,
+                )
                 with acting_as(self.author):  # for the task; the consumer has its own author
                     task = asyncio.ensure_future(self.store.bulk.change(batch))
                 progress = _added(progress, await _finished(task))
@@ -99,12 +107,6 @@ class BulkRun:
                 return
             if self.rate is not None and not self.is_dry:
                 await asyncio.sleep(started + len(job_ids) / self.rate - self.clock())
-
-    def _batch(self, progress: Progress, job_ids: Sequence[str], conditions: Sequence[Condition]) -> Batch:
-        details = dict(self.batch.details)
-        if self.batch.subject is not None:  # the record alone shows where another call continues
-            details |= {"done": progress.done, "searched": progress.searched, "next": progress.cursor}
-        return replace(self.batch, job_ids=job_ids, conditions=conditions, details=details)
 
     def _size(self, done: int) -> int:
         """Return the number of jobs of the next batch: at most those of a second."""

@@ -1,4 +1,4 @@
-"""What a bulk run does to which jobs, as a record of the audit contains it."""
+"""What a bulk run does to which jobs, as its row contains it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BulkJobs:
 
     @classmethod
     def of(cls, details: Mapping[str, Any]) -> BulkJobs | None:
-        """Return what a record of the audit contains; None if it was written by hand."""
+        """Return what the row of a run contains; None if it was written by hand."""
         try:
             found = {each.name: details[each.name] for each in fields(cls)}
             for name in ("names", "group"):
@@ -58,14 +58,9 @@ class BulkJobs:
         *,
         is_dry: bool = False,
         run_id: str | None = None,
-        begun: int | None = None,
         after: str | None = None,
-        done_before: int = 0,
     ) -> AsyncGenerator[Progress, None]:
-        """Return the steps of the Inspector, whose records name the one by which the run began.
-
-        They also have the number of jobs that the run had changed before.
-        """
+        """Return the steps of the Inspector."""
         call: Any = getattr(inspector, f"{self.verb}_jobs")
         arguments: dict[str, Any] = {}
         if self.to is not None:
@@ -80,7 +75,6 @@ class BulkJobs:
             after=after,
             tz=UTC,
             run_id=run_id,
-            details={"begun": begun, "done_before": done_before},
             **arguments,
         )
         return steps

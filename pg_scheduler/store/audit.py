@@ -35,3 +35,8 @@ class AuditRepository:
         """Delete records from before an instant, and count them."""
         count: int = await self._statements.value("vacuum_audit", before, limit)
         return count
+
+    async def vacuum_runs(self, before: datetime, limit: int) -> int:
+        """Delete bulk runs that were last changed before an instant, and count them."""
+        count: int = await self._statements.value("vacuum_bulk_runs", before, limit)
+        return count

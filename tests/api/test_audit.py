@@ -208,6 +208,27 @@ async def test_vacuum_deletes_old_records_but_not_that_of_a_release_which_runs(
     assert [subject for _, subject, *_ in await records(pool)] == ["new", "v2"]
 
 
+async def test_vacuum_deletes_bulk_runs_that_were_last_changed_long_ago(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    scheduler = make(vacuum_config=VacuumConfig(audit=VacuumPolicy.after_days(30)), vacuum_enabled=False)
+    await scheduler.initialize_db()
+    await pool.execute("""
+        INSERT INTO scheduler_bulk_runs (
+            run_id, created_by, actor, created_at, started_at, last_at, answered_at
+        )
+        SELECT run_id, 'me', 'me', began, began, changed, changed
+        FROM (VALUES
+            ('old', now() - interval '40 days', now() - interval '31 days'),
+            ('long', now() - interval '40 days', now() - interval '29 days'),
+            ('new', now(), now())
+        ) AS run (run_id, began, changed)
+    """)
+    await scheduler.run_vacuum()
+    rows = await pool.fetch("SELECT run_id FROM scheduler_bulk_runs ORDER BY run_id")
+    assert [row["run_id"] for row in rows] == ["long", "new"]
+
+
 async def test_vacuum_keeps_all_records_with_the_policy_never(make: Make, pool: asyncpg.Pool) -> None:
     scheduler = make(vacuum_config=VacuumConfig(audit=VacuumPolicy.never()), vacuum_enabled=False)
     await scheduler.initialize_db()

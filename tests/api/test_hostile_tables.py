@@ -25,7 +25,7 @@ from tests.support.worker import PATIENCE, Recorder
 
 HOUR = timedelta(hours=1)
 DEEP = "[" * 1000 + "]" * 1000
-ACCEPTED = ["ended", "code", "skip", "earliest"]
+ACCEPTED = ["ended", "code", "skip", "earliest", "running"]
 """Ordinary values of columns that accept few."""
 TEXTS = ["", "'", "\x01\x1f\x7f\u202e\ufeff", "x" * 100_000, "🦉" * 600, "limit:slow:", "after", *ACCEPTED]
 JSON = [
@@ -87,6 +87,12 @@ TABLES: dict[str, dict[str, str]] = {
         "updated_at": "now",
     },
     "scheduler_audit": {"at": "now", "actor": "x", "via": "api", "action": "x"},
+    "scheduler_bulk_runs": {
+        "run_id": "run-#",
+        "created_by": "x",
+        "actor": "x",
+        **dict.fromkeys(("created_at", "started_at", "last_at", "answered_at"), "now"),
+    },
     "scheduler_tasks": {"name": "other-#", "paused_at": "now", "actor": "x"},
     "scheduler_workers": {
         "worker_id": "worker-#",

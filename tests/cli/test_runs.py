@@ -18,8 +18,8 @@ from pg_scheduler import Scheduler
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.bulk_jobs import BulkJobs
-from pg_scheduler.inspect.bulk_records import START
 from pg_scheduler.inspect.bulk_runs import BulkRuns
+from pg_scheduler.inspect.store.bulk_runs import START
 from tests.cli.conftest import Ran, Run
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
@@ -57,8 +57,8 @@ async def cancelled(pool: asyncpg.Pool) -> int:
 
 
 async def start_and_die(inspector: Inspector, jobs: BulkJobs = JOBS) -> str:
-    """Record the start of a run, of which the process ended before its first batch."""
-    await inspector.record_action(START, "bulk-of-the-dead", **asdict(jobs))
+    """Write the start of a run, of which the process ended before its first batch."""
+    await inspector._store.bulk_runs.begin("bulk-of-the-dead", asdict(jobs), START)
     return "bulk-of-the-dead"
 
 
@@ -107,9 +107,9 @@ async def test_run_without_records_is_suspect(
     command: Command, inspector: Inspector, pool: asyncpg.Pool
 ) -> None:
     run_id = await start_and_die(inspector, BulkJobs(verb="cancel", where=JOBS.where, rate=1 / 360))
-    await pool.execute("UPDATE scheduler_audit SET at = at - interval '2 min'")
+    await pool.execute("UPDATE scheduler_bulk_runs SET answered_at = answered_at - interval '2 min'")
     assert (await command()).lines[0]["phase"] == "running", "its rate leaves six minutes between batches"
-    await pool.execute("UPDATE scheduler_audit SET at = at - interval '10 min'")
+    await pool.execute("UPDATE scheduler_bulk_runs SET answered_at = answered_at - interval '10 min'")
     ran = await command()
     assert ran.checked("bulk_run")[0]["phase"] == "suspect"
     assert (
@@ -150,7 +150,7 @@ async def test_resume_exits_with_1_when_another_process_stops_or_continues_the_r
             await asyncio.sleep(0.02)  # until its first batch
         state = await runs.state(run_id)
         assert state is not None
-        await (runs.stop if is_stopped else runs.resume)(run_id, state)
+        await (runs.stop(run_id) if is_stopped else runs.resume(run_id, state))
         ran = await resumed
         await runs.interrupt()
     assert ran.code == ExitCode.NEGATIVE, ran.err

@@ -325,7 +325,7 @@ async def test_run_of_a_process_that_ended_is_resumed(create: Callable[..., App]
             await task
     assert await count(pool, "cancelled") == 6, "the batch in progress is completed"
     assert "its process has ended" in (await request(second, f"/run?id={halted.id}")).text
-    await pool.execute("UPDATE scheduler_audit SET at = at - interval '1 h'")
+    await pool.execute("UPDATE scheduler_bulk_runs SET answered_at = answered_at - interval '1 h'")
     assert (
         "Without new records, its process has probably ended"
         in (await request(second, f"/run?id={halted.id}")).text
@@ -383,7 +383,7 @@ async def test_batch_of_a_run_that_is_resumed_meanwhile_is_not_changed_twice(
         ("bob", "resume_bulk"),
         ("bob", "end_bulk"),
     ]
-    assert "Complete" in (await request(first, f"/run?id={halted.id}")).text
+    assert "Complete: 9 jobs changed" in (await request(first, f"/run?id={halted.id}")).text
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -394,7 +394,7 @@ async def test_run_that_has_ended_elsewhere_is_not_ended_again(
     first, second = create("ada"), create("bob")
     async with Halted(pool, first) as halted:
         assert (await send(second, f"/actions/bulk/resume?id={halted.id}")).status == 303
-        await runs(second)._inspector.record_action("end_bulk", halted.id, is_complete=True)
+        await pool.execute("UPDATE scheduler_bulk_runs SET phase = 'stopped'")
     await runs(first).wait()
     await runs(second).wait()
     assert ("ada", "dashboard", "end_bulk") not in await controls(pool)
@@ -417,7 +417,8 @@ async def test_actor_of_a_resumed_run_is_known_after_many_batches(
     after = await pool.fetchval("SELECT count(*) FROM scheduler_audit WHERE id > $1", resumed["id"])
     assert after > 20
     shown = (await request(third, f"/run?id={halted.id}", headers=JSON)).data
-    assert (await runs(third).state(halted.id)).started_at == resumed["at"] > started["at"]
+    state = await runs(third).state(halted.id)
+    assert (state.created_at, state.started_at) == (started["at"], resumed["at"])
     assert (shown["actor"], shown["phase"]) == ("bob", "complete")
 
 
@@ -582,12 +583,13 @@ async def test_search_of_a_run_shows_no_hidden_value(create: Callable[..., App],
         {**RUN, "group": ["a", "b", "soon", "later"]},
     ],
 )
-async def test_record_that_was_written_by_hand_is_no_run(
+async def test_row_that_was_written_by_hand_is_no_run(
     details: Any, create: Callable[..., App], pool: asyncpg.Pool
 ) -> None:
     await pool.execute(
-        "INSERT INTO scheduler_audit (at, actor, via, action, subject, details)"
-        " VALUES (now(), 'eve', 'sql', 'start_bulk', 'bulk:x', $1)",
+        "INSERT INTO scheduler_bulk_runs"
+        " (run_id, actor, created_by, jobs, created_at, started_at, last_at, answered_at)"
+        " VALUES ('bulk:x', 'eve', 'eve', $1, now(), now(), now(), now())",
         json.dumps(details),
     )
     app = create()

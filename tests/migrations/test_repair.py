@@ -40,6 +40,10 @@ INSERT_ROWS = {
     "scheduler_audit": (
         "INSERT INTO scheduler_audit (at, actor, via, action) VALUES (now(), 'me', 'api', 'pause_task')"
     ),
+    "scheduler_bulk_runs": (
+        "INSERT INTO scheduler_bulk_runs VALUES"
+        " ('kept', NULL, now(), 'me', 1, now(), 'me', 'running', now(), now())"
+    ),
     "scheduler_results": (
         "INSERT INTO scheduler_results VALUES ('kept', 'completed', '1', NULL, NULL, 1, NULL, now(), now())"
     ),

@@ -34,7 +34,8 @@ TYPES = {
     "inspect_audit": AUDIT,
     "inspect_audit_of": f"{AUDIT}, text",
     "inspect_trigger_changes": "text[], bigint",
-    "last_batch": "text, text",
+    "recent_runs": "bigint, bigint",
+    "vacuum_bulk_runs": "timestamptz, bigint",
     "vacuum_results": "integer, timestamptz",
     "get_results": "text[], timestamptz",
     "fold_statistics": "integer, integer, double precision, integer, timestamptz",
@@ -57,7 +58,8 @@ VALUES = {
     "inspect_audit": f"NULL, 50, 2000, 'none', 'me', NULL, {INSTANT}, NULL",
     "inspect_audit_of": f"49000, 50, 2000, NULL, NULL, 'cli', NULL, {INSTANT}, 'work'",
     "inspect_trigger_changes": "'{work,schedule-1,schedule-2}', 50",
-    "last_batch": "'work', 'cancel_jobs'",
+    "recent_runs": "50, 1000",
+    "vacuum_bulk_runs": f"{INSTANT}, 1000",
     "vacuum_results": f"1000, {INSTANT}",
     "get_results": f"{LAST_JOBS}, {INSTANT}",
     "fold_statistics": f"60, 600, 21600, 500, {INSTANT}",
@@ -82,7 +84,11 @@ EXPECTED = {
     "inspect_audit": {("Index Scan", "scheduler_audit_pkey")},
     "inspect_audit_of": {("Index Scan", "scheduler_audit_subjects")},
     "inspect_trigger_changes": {("Index Scan", "scheduler_audit_subjects")},
-    "last_batch": {("Index Scan", "scheduler_audit_subjects")},
+    "recent_runs": {("Index Scan", "scheduler_bulk_runs_created")},
+    "vacuum_bulk_runs": {
+        ("Index Scan", "scheduler_bulk_runs_created"),
+        ("Index Scan", "scheduler_bulk_runs_pkey"),
+    },
     "vacuum_audit": {
         ("Index Scan", "scheduler_audit_time"),
         ("Index Scan", "scheduler_audit_pkey"),
@@ -111,7 +117,8 @@ READ_AT_MOST = {
     "inspect_audit": 2000,
     "inspect_audit_of": 2000,
     "inspect_trigger_changes": 51,  # EXPLAIN rounds the rows of each loop
-    "last_batch": 1000,
+    "recent_runs": 1000,
+    "vacuum_bulk_runs": 2000,
     "vacuum_audit": 2000,
     "vacuum_results": 2000,
     "get_results": 1000,
@@ -142,6 +149,10 @@ FILL = f"""
     INSERT INTO scheduler_audit (at, actor, via, action, subject)
     SELECT timestamptz {INSTANT} + (n - 3000) * interval '1 minute', 'me', 'api', 'pause_task', 'work'
     FROM generate_series(1, {ROWS}) AS n;
+    INSERT INTO scheduler_bulk_runs (run_id, created_by, actor, created_at, started_at, last_at, answered_at)
+    SELECT 'run-' || n, 'me', 'me', at, at, at, at
+    FROM generate_series(1, {ROWS}) AS n,
+        LATERAL (SELECT timestamptz {INSTANT} + (n - 3000) * interval '1 minute' AS at) AS written;
 """
 
 
@@ -181,7 +192,8 @@ async def scans_of(connection: Connection, name: str) -> tuple[set[tuple[str, st
 async def test_statements_read_few_rows_by_index_on_large_tables(session: Connection, analyzed: bool) -> None:
     if analyzed:
         await session.execute(
-            "ANALYZE scheduler_schedules, scheduled_jobs, scheduler_results, scheduler_stats, scheduler_audit"
+            "ANALYZE scheduler_schedules, scheduled_jobs, scheduler_results, scheduler_stats,"
+            " scheduler_audit, scheduler_bulk_runs"
         )
     costs = {name: await scans_of(session, name) for name in TYPES}
     assert {name: scans for name, (scans, _) in costs.items()} == EXPECTED

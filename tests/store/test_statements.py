@@ -338,7 +338,7 @@ async def use_path(store: Store) -> object:
     assert (await people.doctor.settings(["track_counts"]))["track_counts"].value == "on"
     assert await people.cluster.totals(9) == []
     assert {row.schedule_id for row in await people.cluster.schedules(9)} <= {"declared"}
-    assert len(await people.cluster.tables()) == 10
+    assert len(await people.cluster.tables()) == 11
     assert (await people.cluster.server()).oldest_transaction_s >= 0
     assert await people.doctor.quarantined(9.0) == []
     assert await people.doctor.failing(9.0, 99.0) == []
@@ -436,6 +436,14 @@ async def use_path(store: Store) -> object:
     await store.audit.record("trigger_schedule", "s", job_id="a")
     assert await people.audit_records.trigger_changes(["s"], 9) == {}
     assert await store.audit.vacuum(NOW - SECOND, 10) == 0
+    assert await people.bulk_runs.begin("run", {"verb": "cancel"}, "start_bulk") == 1
+    await people.bulk_runs.stop("run")
+    await people.bulk_runs.end("run", 1, "why")
+    run = await people.bulk_runs.read("run")
+    assert await people.bulk_runs.recent(9) == [run]
+    assert run is not None
+    assert (run.jobs, run.phase, run.error, run.last_at) == ({"verb": "cancel"}, "stopped", "why", NOW)
+    assert await store.audit.vacuum_runs(NOW - SECOND, 10) == 0
     await store.locks.notify(["due"])
     async with store.connections.transaction() as connection:
         assert await store.locks.session_pid(connection) > 0

@@ -14,7 +14,7 @@ from pg_scheduler.dashboard.pages.errors import SPANS
 from pg_scheduler.dashboard.pages.run import visible_state
 from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.bulk_jobs import BulkAction, BulkJobs
-from pg_scheduler.inspect.bulk_records import BulkState
+from pg_scheduler.inspect.bulk_state import BulkState
 
 MAX_UNTYPED: Final = 1000
 """Jobs up to which the number found need not be typed."""
@@ -72,8 +72,8 @@ async def retry_group(request: ActionRequest) -> Done | Shown:
 
 async def stop(request: ActionRequest) -> Done:
     """Stop a run after the batch in progress."""
-    run_id, state = await _found(request)
-    await request.operations.runs.stop(run_id, state)
+    run_id, _ = await _found(request)
+    await request.operations.runs.stop(run_id)
     return Done("/run", "run_stopped", {"id": run_id})
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import AuditRecord
-from pg_scheduler.inspect.bulk_records import PREFIX
+from pg_scheduler.inspect.bulk_runs import PREFIX
 
 PAGE_LENGTH: Final = 50
 

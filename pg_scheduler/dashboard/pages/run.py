@@ -11,7 +11,7 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import SearchError, parse_search
 from pg_scheduler.inspect.bulk_jobs import BulkJobs
-from pg_scheduler.inspect.bulk_records import BulkState, recent_runs
+from pg_scheduler.inspect.bulk_state import BulkState, recent_runs
 from pg_scheduler.inspect.texts import rounded
 
 PAGE_LENGTH: Final = 50
@@ -68,7 +68,7 @@ class RunPage:
 async def build(request: PageRequest) -> RunsPage:
     """Read the runs that were started last."""
     rows = [
-        RunRow(each.run_id, each.jobs.verb, _which(each.jobs, request), each.actor, each.started_at)
+        RunRow(each.run_id, each.jobs.verb, _which(each.jobs, request), each.created_by, each.created_at)
         for each in await recent_runs(request.inspector, limit=PAGE_LENGTH)
         if _sees(each.jobs, request)
     ]

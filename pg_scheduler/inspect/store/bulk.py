@@ -30,9 +30,6 @@ from pg_scheduler.store.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, dete
 MAX_RECORDED_BYTES: Final = 20_000
 """Bytes of ids in a record of the audit; further ids are counted."""
 
-LOCK_CLASS: Final = 1_885_825_131
-"""The first key of the advisory locks of bulk runs; the second is a hash of the run."""
-
 MAX_WORKER_ID_BYTES: Final = 1000
 """A longer id was written by hand: no worker listens for it."""
 
@@ -64,8 +61,10 @@ class Batch:
         details: Why these jobs, for the audit.
         subject: The run it belongs to, the subject of its record in the audit, also if no job was changed;
             None for the only job that was changed.
-        after: Where the batch of the run before ended; None for its first one. The details have ``next``,
-            where this one ends.
+        after: Where the batch of the run before ended; None for its first one.
+        next: Where this one ends; None for the last one.
+        searched: Jobs that the run has examined.
+        total_estimate: About how many jobs it examines; None if unknown.
     """
 
     action: BulkAction
@@ -77,6 +76,9 @@ class Batch:
     details: Mapping[str, Any] = field(default_factory=dict)
     subject: str | None = None
     after: str | None = None
+    next: str | None = None
+    searched: int = 0
+    total_estimate: int | None = None
 
 
 class ChangeOutcome(StrEnum):
@@ -147,15 +149,15 @@ class BulkRepository:
 
     async def _change(self, batch: Batch, transaction: Transaction) -> list[JobChange]:
         connection = transaction.connection
-        if batch.subject is not None:
-            await self._check_run(batch.subject, batch, connection)
         rows = await self._statements.fetch("lock_batch", list(batch.job_ids), on=connection)
         searched = await self._still_searched(batch, [row["job_id"] for row in rows], connection)
         effects = await self._act(batch, searched, transaction) if searched else _Effects()
         if effects.job_ids or batch.subject is not None:
             details = {**_recorded(effects.job_ids), **batch.details}
             subject = batch.subject
-            if subject is None and len(effects.job_ids) == 1:
+            if subject is not None:
+                details |= await self._advance(subject, batch, len(effects.job_ids), connection)
+            elif len(effects.job_ids) == 1:
                 subject = next(iter(effects.job_ids))
             await self._audit.record(batch.action.value, subject, on=connection, **details)
         if effects.messages:
@@ -172,15 +174,28 @@ class BulkRepository:
             jobs.append(JobChange(job_id, name, status, outcome))
         return jobs
 
-    async def _check_run(self, run_id: str, batch: Batch, connection: Connection) -> None:
-        """Hold the lock of a run, and check that the batch is the one behind its newest record."""
-        await self._statements.fetch("lock_run", LOCK_CLASS, run_id, on=connection)
-        newest = await self._statements.fetch("last_batch", run_id, batch.action.value, on=connection)
-        if newest and (batch.after is None or newest[0]["next"] != batch.after):
+    async def _advance(
+        self, run_id: str, batch: Batch, changed: int, connection: Connection
+    ) -> Mapping[str, Any]:
+        """Write how far the run is behind this batch; return that for the record."""
+        done = await self._statements.value(
+            "advance_run",
+            run_id,
+            batch.after,
+            batch.next,
+            changed,
+            batch.searched,
+            batch.total_estimate,
+            self._statements.author.actor,
+            self._statements.now,
+            on=connection,
+        )
+        if done is None:
             raise StaleRunError(
                 f"another call has continued the bulk run {run_id!r} since this one read how far it was; "
                 "continue at the next of its newest record in the audit"
             )
+        return {"done": done - changed, "searched": batch.searched, "next": batch.next}
 
     async def _still_searched(
         self, batch: Batch, job_ids: Sequence[str], connection: Connection

@@ -13,7 +13,9 @@ from pg_scheduler.store.statements import Statements
 TABLES: Final = (
     *("scheduled_jobs", "scheduler_workers", "scheduler_schedules", "scheduler_after", "scheduler_results"),
     *("scheduler_starts", "scheduler_tasks", "scheduler_stats", "scheduler_totals", "scheduler_audit"),
+    "scheduler_bulk_runs",
 )
+"""The tables, without the two small ones of the vacuum and the migrations."""
 
 
 class ScheduleRow(NamedTuple):

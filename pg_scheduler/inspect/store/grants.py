@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from pg_scheduler.inspect.store.cluster import TABLES
 from pg_scheduler.sqltext import quote_identifier
 
 
@@ -34,16 +35,12 @@ class Grant(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
-_DATA: Final = (
-    *("scheduled_jobs", "scheduler_workers", "scheduler_schedules", "scheduler_after", "scheduler_results"),
-    *("scheduler_starts", "scheduler_tasks", "scheduler_stats", "scheduler_totals", "scheduler_audit"),
-    "vacuum_stats",
-)
+_DATA: Final = (*TABLES, "vacuum_stats")
 _MIGRATIONS: Final = "scheduler_migrations"
 
 _OPERATOR: Final = (
     Grant(("SELECT",), (*_DATA, _MIGRATIONS)),
-    Grant(("INSERT", "UPDATE"), ("scheduled_jobs", "scheduler_results")),
+    Grant(("INSERT", "UPDATE"), ("scheduled_jobs", "scheduler_results", "scheduler_bulk_runs")),
     Grant(("UPDATE",), ("scheduler_schedules", "scheduler_workers")),
     Grant(("INSERT", "DELETE"), ("scheduler_after",)),
     Grant(("INSERT", "UPDATE", "DELETE"), ("scheduler_tasks",)),

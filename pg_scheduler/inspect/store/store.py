@@ -6,6 +6,7 @@ from typing import Final
 
 from pg_scheduler.inspect.store.audit import AuditReadRepository
 from pg_scheduler.inspect.store.bulk import BulkRepository
+from pg_scheduler.inspect.store.bulk_runs import BulkRunRepository
 from pg_scheduler.inspect.store.cluster import ClusterRepository
 from pg_scheduler.inspect.store.doctor import DoctorRepository
 from pg_scheduler.inspect.store.inspections import InspectionRepository
@@ -36,6 +37,7 @@ class InspectionStore:
         self.bulk: Final = BulkRepository(
             self.statements, store.consequences, self.searches, store.locks, self.audit
         )
+        self.bulk_runs: Final = BulkRunRepository(self.statements, self.audit)
 
     async def schema(self) -> str:
         """Return the schema of the tables."""

@@ -28,3 +28,19 @@ WITH gone AS (
     RETURNING 1
 )
 SELECT count(*) FROM gone;
+
+-- name: vacuum_bulk_runs
+-- route: pool
+-- Delete at most $2 bulk runs that were last changed before an instant, and count them.
+WITH gone AS (
+    DELETE FROM {schema}scheduler_bulk_runs
+    WHERE run_id = ANY (ARRAY (
+        SELECT run_id
+        FROM {schema}scheduler_bulk_runs
+        WHERE created_at <= $1 AND last_at <= $1
+        LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING 1
+)
+SELECT count(*) FROM gone;

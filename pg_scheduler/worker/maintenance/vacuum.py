@@ -170,13 +170,14 @@ class Vacuum(Service):
             pass
 
     async def _delete_audit(self) -> None:
-        """Delete records of changes."""
+        """Delete records of changes, and bulk runs."""
         age = _age(self._config.audit)
         if age is None:
             return
         before = await self._store.schedules.now() - age
-        while await self._store.audit.vacuum(before, AUDIT_BATCH_SIZE) == AUDIT_BATCH_SIZE:
-            pass
+        for vacuum in (self._store.audit.vacuum, self._store.audit.vacuum_runs):
+            while await vacuum(before, AUDIT_BATCH_SIZE) == AUDIT_BATCH_SIZE:
+                pass
 
     async def report(self, deleted: Counter[JobStatus]) -> None:
         """Count deletions in the statistics of the day, and publish them."""

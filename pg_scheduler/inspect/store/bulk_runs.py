@@ -1,0 +1,100 @@
+"""Write and read how far bulk runs are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.jobs.stored_json import object_from
+from pg_scheduler.store.audit import AuditRepository
+from pg_scheduler.store.statements import Statements
+
+START: Final = "start_bulk"
+RESUME: Final = "resume_bulk"
+STOP: Final = "stop_bulk"
+END: Final = "end_bulk"
+"""Actions of records in the audit."""
+
+MAX_EXAMINED_RUNS: Final = 10_000
+"""Runs that a list examines, of which some may belong to callers."""
+
+
+class BulkRunRow(NamedTuple):
+    """The row of a bulk run that people started; see ``BulkState``."""
+
+    run_id: str
+    jobs: Mapping[str, Any]
+    begun: int
+    actor: str
+    created_by: str
+    created_at: datetime
+    started_at: datetime
+    last_at: datetime
+    answered_at: datetime
+    phase: str
+    cursor: str | None
+    done: int
+    searched: int
+    total_estimate: int | None
+    error: str | None
+
+
+class BulkRunRepository:
+    """The statements about bulk runs, except that of a batch. Each writes a record of the current author."""
+
+    def __init__(self, statements: Statements, audit: AuditRepository) -> None:
+        self._statements = statements
+        self._audit = audit
+
+    async def begin(self, run_id: str, jobs: Mapping[str, Any], action: str) -> int:
+        """Start or resume a run; return how often it has begun.
+
+        Args:
+            run_id: The run.
+            jobs: What it does, as JSON can represent it.
+            action: ``START`` or ``RESUME``.
+        """
+        args = run_id, self._statements.author.actor, json.dumps(jobs), self._statements.now
+        async with self._statements.transaction() as (connection, _):
+            begun: int = await self._statements.value("begin_run", *args, on=connection)
+            await self._audit.record(action, run_id, on=connection, **jobs)
+        return begun
+
+    async def stop(self, run_id: str) -> None:
+        """Request of a run to stop after the batch in progress."""
+        async with self._statements.transaction() as (connection, _):
+            await self._statements.fetch("stop_run", run_id, self._statements.now, on=connection)
+            await self._audit.record(STOP, run_id, on=connection)
+
+    async def end(self, run_id: str, begun: int, error: str | None, **details: Any) -> None:
+        """Write that a run has ended, unless it has begun again.
+
+        Args:
+            run_id: The run.
+            begun: How often it had begun.
+            error: Why it has ended; None if nothing went wrong.
+            details: Further values of the record.
+        """
+        args = run_id, begun, error, self._statements.now
+        async with self._statements.transaction() as (connection, _):
+            for phase, done, searched, total in await self._statements.fetch("end_run", *args, on=connection):
+                details |= {"done": done, "searched": searched, "total": total, "error": error}
+                details["is_complete"] = phase == "complete" and error is None
+                await self._audit.record(END, run_id, on=connection, **details)
+
+    async def read(self, run_id: str) -> BulkRunRow | None:
+        """Return a run; None if it does not exist."""
+        rows = await self._statements.fetch("read_run", run_id)
+        return _run_from(rows[0]) if rows else None
+
+    async def recent(self, limit: int) -> list[BulkRunRow]:
+        """Return the runs that were started last, the newest first."""
+        return [
+            _run_from(row) for row in await self._statements.fetch("recent_runs", limit, MAX_EXAMINED_RUNS)
+        ]
+
+
+def _run_from(row: Any) -> BulkRunRow:
+    return BulkRunRow(**{**row, "jobs": object_from(row["jobs"])})
