@@ -12,7 +12,7 @@ from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.payload import encode_object
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 from pg_scheduler.status import JobStatus
-from pg_scheduler.store.types import JobFilters
+from pg_scheduler.store.jobs import JobFilters
 
 MAX_PAGE_LENGTH: Final = 10_000
 """Jobs that one call of ``list_jobs()`` returns at most."""

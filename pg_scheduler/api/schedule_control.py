@@ -20,7 +20,7 @@ from pg_scheduler.jobs.validation import check_count, check_execution_time, chec
 from pg_scheduler.schedules.definition import check_schedule_id
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.types import PERIODIC
+from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.triggers.search import INSTANT
 
 MAX_PAGE_LENGTH: Final = 10_000

@@ -22,9 +22,10 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.listen import TASKS
-from pg_scheduler.store.due import due_message, earliest
+from pg_scheduler.store.due import DUE, due_message, earliest
+from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import DUE, HEARTBEAT_REQUEST, PERIODIC
+from pg_scheduler.store.workers import HEARTBEAT_REQUEST
 
 MAX_NOTIFICATION_BYTES: Final = 7000
 """PostgreSQL takes less than 8,000."""

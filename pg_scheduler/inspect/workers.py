@@ -12,7 +12,7 @@ from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.store.author import acting_as
-from pg_scheduler.store.types import DRAIN
+from pg_scheduler.store.workers import DRAIN
 
 MAX_WORKERS: Final = 500
 """Workers of one call."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
+from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.outcome import RELEASE, describe
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.sqltext import qualify
@@ -15,14 +18,17 @@ from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.statements import Statements, Transaction
-from pg_scheduler.store.types import (
-    FROM_THE_START,
-    NO_IDS,
-    ClaimPosition,
-    ExchangeResult,
-    Overlooked,
-    UnreadableJob,
-)
+
+PRIORITY_LEVELS: Final = {priority.db_value: level for level, priority in enumerate(JobPriority)}
+"""The position of each priority in a claim position, by its number in the database; the most urgent first."""
+
+ClaimPosition: TypeAlias = Sequence[datetime | None]
+"""For each priority, the instant before which no job is left to claim; None if that is unknown."""
+
+FROM_THE_START: Final[ClaimPosition] = (None,) * len(PRIORITY_LEVELS)
+
+NO_IDS: Final = ("",) * len(PRIORITY_LEVELS)
+"""For each priority, the job id before which no job is left to claim at that instant."""
 
 CLAIM_COLUMNS: Final = len(Claim._fields)
 UNREADABLE: Final = "the row of this job cannot be read ({}); cancel or delete it, and schedule the job again"
@@ -30,6 +36,56 @@ MAX_ROW_BYTES: Final = 2**24 + 2**17
 """The limits of the table for arguments and names. Rows of earlier releases may exceed them."""
 START_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
 """The order in which jobs start. The rows of a claim have none. Ids compare byte by byte, as in the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeResult:
+    """The result of ``exchange()``, which writes completions and claims jobs.
+
+    Attributes:
+        jobs: Claimed jobs, in the order in which they start.
+        expired: Jobs that were found past their misfire grace time.
+        due_in: Seconds until the next job of a known name is due; negative if it is due and could not be
+            claimed, None if there is none, or if as many jobs were claimed as asked for.
+        refused: Ids of completions that ``settle()`` has to decide: the job is lost, its end has
+            consequences, or its row is locked.
+        silence: Whether the liveness lock of another worker is free.
+        crashed: The id of the claimed or expired crashed job; None if there is none.
+        read: The number of entries of the claim index that were read, those of dead rows included; 0 if they
+            were not counted.
+        at: The server's time; None after a cheaper claim.
+    """
+
+    jobs: list[Claim]
+    expired: list[Claim]
+    due_in: float | None
+    refused: set[str] = field(default_factory=set)
+    silence: bool = False
+    crashed: str | None = None
+    read: int = field(default=0, compare=False)
+    at: datetime | None = field(default=None, compare=False)
+
+
+class Overlooked(NamedTuple):
+    """What a search found in front of the position from which jobs are claimed.
+
+    Attributes:
+        due: When the first claimable job there is due; None if there is none.
+        read: The number of index entries that the search read.
+    """
+
+    due: datetime | None
+    read: int
+
+
+class UnreadableJob(NamedTuple):
+    """A job that failed because its row cannot be read."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    error: str
+    exception: Exception
 
 
 class ClaimRepository:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
 
-from pg_scheduler.store.types import DUE
+DUE: Final = "due"
+"""The message that a job is due, or will be soon; see ``store/connections/listen.py``."""
 
 
 def due_message(mark: str, *times: datetime | None) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import asyncpg
 
@@ -17,14 +18,6 @@ from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.job_inserts import JobInserts
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements, Transaction
-from pg_scheduler.store.types import (
-    CancelledJob,
-    ExpiredJob,
-    JobFilters,
-    OverdueName,
-    StatusChange,
-    TouchedJob,
-)
 from pg_scheduler.store.unique_keys import UniqueKeyRepository
 
 MAX_EXAMINED_ROWS: Final = 20_000
@@ -34,6 +27,90 @@ MAX_CANCELLED_JOBS: Final = 1000
 """Jobs that one statement cancels at most."""
 
 SET_BY_CALLER: Final = "status set by a caller"
+
+
+class JobFilters(NamedTuple):
+    """The values that selected jobs have; None for any value.
+
+    Attributes:
+        statuses: One of these statuses.
+        job_name: The name.
+        worker_id: The worker that runs them, or ran them last.
+        due_from: The first due time.
+        due_before: The due time before which they are due.
+        metadata: JSON text that their metadata contain.
+    """
+
+    statuses: Sequence[str] | None = None
+    job_name: str | None = None
+    worker_id: str | None = None
+    due_from: datetime | None = None
+    due_before: datetime | None = None
+    metadata: str | None = None
+
+
+class CancelledJob(NamedTuple):
+    """A job that was cancelled with others, and the worker that ran it and must be notified."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    worker_id: str | None
+
+
+class TouchedJob(NamedTuple):
+    """A job that was to be deleted or moved.
+
+    Attributes:
+        job_id: Its id.
+        status: Its status before.
+        changed: Whether it was deleted or moved.
+        execution_time: When it is due, if it was moved.
+    """
+
+    job_id: str
+    status: str
+    changed: bool
+    execution_time: datetime | None = None
+
+
+class OverdueName(NamedTuple):
+    """A name of overdue jobs.
+
+    Attributes:
+        name: The name.
+        jobs: The number of its overdue jobs that were counted.
+        due_since: When the first of them was due.
+        busy_workers: Other workers without a free slot, which may have registered the name.
+    """
+
+    name: str
+    jobs: int
+    due_since: datetime
+    busy_workers: int
+
+
+class ExpiredJob(NamedTuple):
+    """A job that expired before a worker could claim it."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChange:
+    """Whether a job was changed, and the worker that ran it and must be notified.
+
+    Attributes:
+        due: When the job is due whose status was set; None if it is unchanged or cancelled.
+    """
+
+    changed: bool
+    worker_id: str | None = None
+    job_name: str = field(default="", compare=False)
+    attempt: int = field(default=0, compare=False)
+    due: datetime | None = field(default=None, compare=False)
 
 
 class JobRepository(JobInserts):

@@ -4,12 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import date, datetime
 
 from pg_scheduler.sqltext import qualify
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.store.types import VacuumDay, VacuumTotal
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumDay:
+    """A row of ``vacuum_stats``."""
+
+    stat_date: date
+    deleted_completed: int
+    deleted_failed: int
+    deleted_cancelled: int
+    deleted_expired: int
+    last_run: datetime | None
+    worker_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumTotal:
+    """The sum of all rows of ``vacuum_stats``."""
+
+    total_completed: int
+    total_failed: int
+    total_cancelled: int
+    total_expired: int
+    last_vacuum_run: datetime | None
 
 
 class RetentionRepository:

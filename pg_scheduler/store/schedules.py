@@ -14,7 +14,9 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
 from pg_scheduler.store.records import schedule_from
 from pg_scheduler.store.statements import Statements, Transaction
-from pg_scheduler.store.types import PERIODIC
+
+PERIODIC: Final = "periodic"
+"""The message that schedules were changed."""
 
 MAX_NOTE_LENGTH: Final = 1000
 """Characters of an error that are stored as the note of the schedule."""

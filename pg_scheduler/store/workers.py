@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.outcome import RowChange, reclaim_change
@@ -15,18 +17,106 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import worker_from
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.store.types import (
-    HEARTBEAT_REQUEST,
-    Deadlines,
-    NextInstants,
-    Quarantined,
-    RenewResult,
-    RescueResult,
-    WorkerReport,
-)
+
+DRAIN: Final = "drain"
+"""What a worker is requested to do: claim no more jobs."""
+
+HEARTBEAT_REQUEST: Final = "check"
+"""The message that a worker is to make a heartbeat; its id follows."""
 
 SERVER_START_GRACE_S: Final = 10.0
 """Seconds after a start of the server in which a free liveness lock does not mean a dead worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewResult:
+    """The result of renewing the leases of a worker and its jobs.
+
+    Attributes:
+        alive: Whether the worker still has its row.
+        lost: Ids of jobs that the worker no longer holds.
+        now: The server's time.
+        late: Whether the lease had expired. The next heartbeat is then the first that counts.
+        subscriptions: The classes of events that other workers want, as they wrote them.
+        wanted: What is requested of the worker: ``drain``, or None for nothing.
+    """
+
+    alive: bool
+    lost: list[str]
+    now: datetime
+    late: bool = False
+    subscriptions: Sequence[str | None] = ()
+    wanted: str | None = None
+
+
+class WorkerReport(NamedTuple):
+    """What a worker reports about itself.
+
+    Attributes:
+        state: ``running``, ``draining`` or ``stopping``.
+        health: Its connections, the delay of its event loop, and whether it listens and holds its lock.
+        names: The names that it claims; None if they are written already.
+    """
+
+    state: str
+    health: Mapping[str, Any]
+    names: Sequence[str] | None = None
+
+
+class NextInstants(NamedTuple):
+    """Seconds until the next instant at which something happens; None if nothing will."""
+
+    due_in: float | None
+    """Until the next pending job is due."""
+    expiry_in: float | None
+    """Until the next pending job, or the lease of another worker, expires."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds until the next expiry; negative if it is overdue, None if nothing will expire.
+
+    Attributes:
+        lapse_in: Until the first lease expires.
+        expiry_in: Until the first pending job expires.
+        has_overdue: Whether a pending job was due 30 seconds ago.
+        has_ended: Whether the consequences of a job that has ended are to be applied.
+        has_waiting: Whether jobs wait for other jobs.
+        has_blocked: Whether a limit blocks a job.
+    """
+
+    lapse_in: float | None
+    expiry_in: float | None
+    has_overdue: bool = False
+    has_ended: bool = False
+    has_waiting: bool = False
+    has_blocked: bool = False
+
+
+class Quarantined(NamedTuple):
+    """A job that failed because too many workers died while they ran it."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RescueResult:
+    """The workers and jobs that ``rescue()`` changed.
+
+    Attributes:
+        dead_workers: Workers that were declared dead.
+        job_ids: Jobs that are pending again.
+        quarantined: Jobs that failed instead.
+        due: When the first of the pending jobs was due; None if there is none.
+    """
+
+    dead_workers: list[str]
+    job_ids: list[str]
+    quarantined: list[Quarantined] = field(default_factory=list)
+    due: datetime | None = field(default=None, compare=False)
 
 
 class WorkerRepository:

@@ -13,7 +13,7 @@ from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import Event, JobStarted
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.store.types import NextInstants
+from pg_scheduler.store.workers import NextInstants
 from pg_scheduler.worker.in_flight import Attempt, Revocation
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import LeaseKeeper

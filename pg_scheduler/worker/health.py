@@ -6,7 +6,7 @@ import time
 
 from pg_scheduler.measure.health import HealthFacts, State, WorkerFacts
 from pg_scheduler.settings import SchedulerConfig
-from pg_scheduler.store.types import DRAIN
+from pg_scheduler.store.workers import DRAIN
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.runtime import Runtime
 

@@ -17,9 +17,10 @@ from typing import ClassVar, Final
 from pg_scheduler.events import EventBus, ListenerConnected, ListenerLost
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.listen import EVENTS, RESULT, SUBSCRIPTIONS, TASKS, Subscription
-from pg_scheduler.store.due import read_due
+from pg_scheduler.store.due import DUE, read_due
+from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import DUE, HEARTBEAT_REQUEST, PERIODIC
+from pg_scheduler.store.workers import HEARTBEAT_REQUEST
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 

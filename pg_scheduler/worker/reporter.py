@@ -16,7 +16,7 @@ from typing import Any, Final
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.settings import SECRETS, SchedulerConfig
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.types import DRAIN, WorkerReport
+from pg_scheduler.store.workers import DRAIN, WorkerReport
 from pg_scheduler.triggers.zones import data_version
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog

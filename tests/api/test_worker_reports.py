@@ -11,7 +11,7 @@ from pg_scheduler import Limit, Scheduler
 from pg_scheduler.events import JobCompleted, ListenerConnected
 from pg_scheduler.inspect import FindingCode, Inspector, ReasonCode
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.store.types import DRAIN
+from pg_scheduler.store.workers import DRAIN
 from pg_scheduler.worker.runtime import Runtime
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Gate, Recorder

@@ -33,15 +33,16 @@ from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, Gener
 from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.claims import FROM_THE_START, NO_IDS
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
+from pg_scheduler.store.jobs import JobFilters
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters
 from tests.support.store import LEASE, NAME, methods_of, new_job, new_schedule, worker
 from tests.support.worker import now
 

@@ -25,11 +25,13 @@ from pg_scheduler.events import JobCancelled, JobCompleted, JobFailed, JobRetrie
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.rows import Claim, NewJob
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.claims import ExchangeResult
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import translated
+from pg_scheduler.store.jobs import ExpiredJob, StatusChange
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import ExchangeResult, ExpiredJob, RenewResult, RescueResult, StatusChange
+from pg_scheduler.store.workers import RenewResult, RescueResult
 from tests.support.store import LEASE, NAME, NOW, SECOND, new_job, worker
 
 MAX_CRASHES = 2

@@ -13,8 +13,8 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store import jobs as jobs_module
+from pg_scheduler.store.jobs import CancelledJob, JobFilters
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import CancelledJob, JobFilters
 from tests.support.dependencies import add, child
 from tests.support.store import NAME, NOW, SECOND, Pool, column, new_job, row, running
 

@@ -10,9 +10,9 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.store.claims import ExchangeResult
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import ExchangeResult
 from tests.support.store import (
     LEASE,
     NAME,

@@ -15,8 +15,8 @@ from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.jobs import StatusChange
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import StatusChange
 from tests.support.store import (
     LEASE,
     NAME,

@@ -18,6 +18,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler.store.claims import FROM_THE_START, NO_IDS
 from pg_scheduler.store.connections.options import (
     DEDICATED_RESET,
     DEDICATED_SETTINGS,
@@ -28,7 +29,6 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.limits import SurplusPosition
 from pg_scheduler.store.queries import Route, load_queries
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import FROM_THE_START, NO_IDS
 from tests.support.dependencies import add, child
 from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, Pool, claim_on, new_job, running, worker
 

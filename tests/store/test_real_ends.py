@@ -13,8 +13,8 @@ from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.dependencies import ScanPosition
+from pg_scheduler.store.jobs import JobFilters
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import JobFilters
 from tests.support.dependencies import add, child, edges, state
 from tests.support.store import LEASE, NAME, NOW, Pool, column, new_job, row, running, worker
 

@@ -35,15 +35,16 @@ from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, Extras, GeneratedIdJ
 from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store import queries
+from pg_scheduler.store.claims import NO_IDS
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
+from pg_scheduler.store.jobs import JobFilters, StatusChange
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import NO_IDS, JobFilters, StatusChange
 from pg_scheduler.store.unique_keys import Holder
 from tests.support.store import (
     LEASE,

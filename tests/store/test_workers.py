@@ -11,7 +11,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import RenewResult, RescueResult
+from pg_scheduler.store.workers import RenewResult, RescueResult
 from tests.support.store import (
     LEASE,
     NAME,

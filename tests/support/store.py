@@ -16,11 +16,11 @@ from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.rows import Claim, NewJob
 from pg_scheduler.schedules.row import ScheduleRow
+from pg_scheduler.store.claims import FROM_THE_START, NO_IDS
 from pg_scheduler.store.connections import session
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import FROM_THE_START, NO_IDS
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -25,9 +25,8 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import NewJob
-from pg_scheduler.store.claims import ClaimRepository
+from pg_scheduler.store.claims import ClaimRepository, ExchangeResult
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import ExchangeResult
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline import claimer as module
 from pg_scheduler.worker.pipeline import cursor

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.types import FROM_THE_START, NO_IDS, PRIORITY_LEVELS
+from pg_scheduler.store.claims import FROM_THE_START, NO_IDS, PRIORITY_LEVELS
 from pg_scheduler.worker.pipeline import cursor as module
 from pg_scheduler.worker.pipeline.cursor import (
     MARGIN,

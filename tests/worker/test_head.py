@@ -16,8 +16,8 @@ from pg_scheduler import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.jobs.rows import NewJob
+from pg_scheduler.store.claims import FROM_THE_START
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import FROM_THE_START
 from pg_scheduler.worker.pipeline import claimer as claimer_module
 from pg_scheduler.worker.pipeline import head as module
 from pg_scheduler.worker.pipeline.claimer import COUNT_INTERVAL_S, Claimer, ClaimerOptions

@@ -16,7 +16,7 @@ from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import RescueResult
+from pg_scheduler.store.workers import RescueResult
 from pg_scheduler.worker.maintenance import rescuer as rescuer_module
 from pg_scheduler.worker.maintenance.deadline_scanner import ScannerOptions
 from pg_scheduler.worker.maintenance.expirer import ExpirerOptions

@@ -19,7 +19,7 @@ from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.texts import counted, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.author import release_of
-from pg_scheduler.store.types import DRAIN
+from pg_scheduler.store.workers import DRAIN
 
 MAX_VALUE_LENGTH: Final = 60
 MAX_DRAINING: Final = 100

@@ -22,10 +22,11 @@ from pg_scheduler.store.audit import AuditRepository
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.due import due_message
+from pg_scheduler.store.jobs import JobFilters
 from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.store.statements import Statements, Transaction
-from pg_scheduler.store.types import HEARTBEAT_REQUEST, JobFilters
 from pg_scheduler.store.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
+from pg_scheduler.store.workers import HEARTBEAT_REQUEST
 
 MAX_RECORDED_BYTES: Final = 20_000
 """Bytes of ids in a record of the audit; further ids are counted."""

@@ -22,8 +22,7 @@ from pg_scheduler.store.connections.asyncpg_private import probe_peer
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection, is_direct, is_open, is_own_session
 from pg_scheduler.store.faults import translated
-from pg_scheduler.store.types import RenewResult, WorkerReport
-from pg_scheduler.store.workers import WorkerRepository
+from pg_scheduler.store.workers import RenewResult, WorkerReport, WorkerRepository
 
 PROBES: Final = 3
 """Keepalive probes that the peer may leave unanswered."""

@@ -19,9 +19,8 @@ from pg_scheduler.jobs.outcome import RELEASE
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.settings import PollingConfig
-from pg_scheduler.store.claims import ClaimRepository
+from pg_scheduler.store.claims import FROM_THE_START, ClaimPosition, ClaimRepository, ExchangeResult
 from pg_scheduler.store.faults import ROW_ERRORS, is_timeout
-from pg_scheduler.store.types import FROM_THE_START, ClaimPosition, ExchangeResult
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.pipeline.admission import Admission

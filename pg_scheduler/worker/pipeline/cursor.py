@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.types import FROM_THE_START, NO_IDS, PRIORITY_LEVELS, ClaimPosition
+from pg_scheduler.store.claims import FROM_THE_START, NO_IDS, PRIORITY_LEVELS, ClaimPosition
 
 MAX_AGE_S: Final = 2.0
 
