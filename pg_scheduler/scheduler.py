@@ -48,7 +48,6 @@ from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.defaults import check_executors
 from pg_scheduler.worker.runtime import Runtime
-from pg_scheduler.worker.tuning import Tuning
 
 
 class Scheduler(
@@ -218,7 +217,6 @@ class Scheduler(
         self._periodic = DeclaredSchedules(self._store, periodic_catalogue)
         self._schedule_jobs = ScheduleJobs(self._tasks, misfire_grace_time=misfire_grace_time)
         self._waiters = ResultWaiters(self._store, self._config.polling.max_interval)
-        self._tuning = Tuning()
         self._life = Lifecycle(self._events, self._new_worker_id(), self._build)
         self._switch_tasks: set[asyncio.Task[None]] = set()
         self._use_middleware(middleware)
@@ -342,7 +340,6 @@ class Scheduler(
             self._retry_policy,
             self._executors,
             self.worker_id,
-            self._tuning,
             self._meter,
             self._middleware,
         )

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -31,18 +30,13 @@ MAX_NOTIFICATION_BYTES: Final = 7000
 """PostgreSQL takes less than 8,000."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxOptions:
-    """Delays between notifications."""
-
-    gap_s: float = 0.005
-    """Seconds between two notifications."""
-    carrier_wait_s: float = 0.003
-    """Seconds after that in which an insert may carry the next one; timers may be a millisecond early."""
-
-
 class Outbox:
     """Send notifications to other nodes."""
+
+    gap_s = 0.005
+    """Seconds between two notifications."""
+    carrier_wait_s = 0.003
+    """Seconds after that in which an insert may carry the next one; timers may be a millisecond early."""
 
     def __init__(
         self,
@@ -51,13 +45,11 @@ class Outbox:
         *,
         horizon_s: float,
         mark: str = "",
-        options: OutboxOptions = OutboxOptions(),
         meter: Meter | None = None,
     ) -> None:
         self._store = store
         self._events = events
         self._horizon_s = horizon_s
-        self.options = options
         self.mark = mark
         self._meter = meter
         self._messages: dict[str, float] = {}  # when each was last added
@@ -110,7 +102,7 @@ class Outbox:
 
         The notification covers all jobs that were committed before that monotonic time.
         """
-        self._next_send = time.monotonic() + self.options.gap_s
+        self._next_send = time.monotonic() + self.gap_s
         self._record_sent(1)
         if self._messages.get(DUE, since) < since:
             del self._messages[DUE]
@@ -181,7 +173,7 @@ class Outbox:
                 self._messages = messages | self._messages
                 raise
             self._record_sent(len(messages))
-            self._next_send = time.monotonic() + self.options.gap_s
+            self._next_send = time.monotonic() + self.gap_s
 
     def _record_sent(self, number: int) -> None:
         if self._meter is not None:
@@ -220,7 +212,7 @@ class Outbox:
 
     def _set_timer(self) -> None:
         if self._timer is None:
-            wait = (self.flush_in or 0.0) + self.options.carrier_wait_s
+            wait = (self.flush_in or 0.0) + self.carrier_wait_s
             self._timer = asyncio.get_running_loop().call_later(wait, self._timer_fired)
 
     def _cancel_timer(self) -> None:

@@ -18,8 +18,6 @@ from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.testing.assertions import JobAssertions
 from pg_scheduler.testing.inspector import Inspector
 from pg_scheduler.testing.worker import ManualRuntime, ManualScheduler
-from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
-from pg_scheduler.worker.pipeline.unblocker import UnblockerOptions
 
 OWN_SETTINGS: Final = {
     "clock": "pass now=",
@@ -92,9 +90,6 @@ class TestScheduler(JobAssertions):
         self._pool = await asyncpg.create_pool(given, min_size=1) if isinstance(given, str) else given
         try:
             self._scheduler = scheduler = ManualScheduler(self._pool, clock=self._clock, **self._settings)
-            scheduler.use_tuning(
-                rescuer=RescuerOptions(answer_timeout_s=0), unblocker=UnblockerOptions(gap_s=0)
-            )
             self._runs = scheduler.count_runs()
             self._inspector = Inspector(self._pool, self._settings.get("schema"), self._clock)
             await scheduler.start()

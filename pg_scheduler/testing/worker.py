@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import Event, JobStarted
@@ -51,6 +50,8 @@ class ManualRuntime(Runtime):
         """Set up every part. The lease keeper stays off: its thread works in real time."""
         self._claimed: list[Attempt] = []
         self.executor.has_jitter = False
+        self.rescuer.answer_timeout_s = 0.0
+        self.unblocker.gap_s = 0.0
         self.signals.jobs_claimed.connect(self._count_claim)
         self.signals.jobs_planned.connect(self._count_plan)
         for part in self.parts:
@@ -198,10 +199,6 @@ class ManualScheduler(Scheduler):
     _runtime_class = ManualRuntime
 
     _dead: ManualRuntime | None = None
-
-    def use_tuning(self, **options: Any) -> None:
-        """Have the next start use these options; see ``Tuning``."""
-        self._tuning = replace(self._tuning, **options)
 
     def count_runs(self) -> Counter[str]:
         """Return a counter of attempts by name, which the attempts from now on update."""

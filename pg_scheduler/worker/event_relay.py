@@ -15,7 +15,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar, Final
 
@@ -35,24 +34,18 @@ MAX_SENDER_LENGTH: Final = 32
 MAX_NUMBER_LENGTH: Final = 15
 
 
-@dataclass(frozen=True, slots=True)
-class RelayOptions:
-    """Delays and limits of the relay."""
-
-    gap_s: float = 0.01
-    """Seconds between two notifications."""
-    linger_s: float = 10.0
-    """Seconds for which a class without subscribers remains announced: the next call often wants it."""
-    max_waiting: int = 5_000
-    """Events that wait to be sent; older ones are dropped."""
-    max_batch: int = 500
-    """Events sent by one statement."""
-
-
 class EventRelay(Service):
     """Connect the events of this process with those of other nodes."""
 
     name: ClassVar[str] = "event_relay"
+    gap_s = 0.01
+    """Seconds between two notifications."""
+    linger_s = 10.0
+    """Seconds for which a class without subscribers remains announced: the next call often wants it."""
+    max_waiting = 5_000
+    """Events that wait to be sent; older ones are dropped."""
+    max_batch = 500
+    """Events sent by one statement."""
 
     def __init__(
         self,
@@ -61,15 +54,12 @@ class EventRelay(Service):
         cluster: EventBus,
         worker_id: str,
         audience: Audience,
-        *,
-        options: RelayOptions = RelayOptions(),
     ) -> None:
         super().__init__(events)
         self._store = store
         self._cluster = cluster
         self._worker_id = worker_id
         self._audience = audience
-        self._options = options
         self._is_attached = False
         self._unsubscribe: Callable[[], None] = lambda: None
         self._own_kinds: frozenset[str] = frozenset()
@@ -127,7 +117,7 @@ class EventRelay(Service):
         """Pass an event of this process on to the subscribers here and on other nodes."""
         name = type(event).__name__
         if name in self._audience.kinds:
-            if len(self._waiting) >= self._options.max_waiting:
+            if len(self._waiting) >= self.max_waiting:
                 self._waiting.popleft()
                 self._number += 1  # a gap, for the receivers
             self._waiting.append(event)
@@ -169,7 +159,7 @@ class EventRelay(Service):
         kinds = names_of(self._cluster.kinds)
         if kinds != self._own_kinds or kinds != self._announced:
             self._own_kinds = kinds
-            self._withdraw_at = time.monotonic() + self._options.linger_s
+            self._withdraw_at = time.monotonic() + self.linger_s
             self.follow()
             self.wake()
 
@@ -194,12 +184,12 @@ class EventRelay(Service):
         wait = self._next_send - time.monotonic()
         if wait > 0 and not now:
             return wait
-        size = min(len(self._waiting), self._options.max_batch)
+        size = min(len(self._waiting), self.max_batch)
         messages = list(self._messages([self._waiting.popleft() for _ in range(size)]))
         if messages:
             await self._store.locks.notify(messages)
-        self._next_send = time.monotonic() + self._options.gap_s
-        return self._options.gap_s if self._waiting else NEVER
+        self._next_send = time.monotonic() + self.gap_s
+        return self.gap_s if self._waiting else NEVER
 
     def _messages(self, events: Iterable[Event]) -> Iterable[str]:
         """Yield notifications, none of which is longer than PostgreSQL takes."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final
 
@@ -35,22 +34,16 @@ NOT_RECEIVING: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerOptions:
-    """Delays and timeouts of checking the LISTEN connection."""
-
-    check_interval_s: float = 30.0
-    """Seconds without an answer after which one is requested; heartbeats get one every 20 seconds."""
-    probe_timeout_s: float = 5.0
-    """Seconds in which a new connection must receive a notification of its own."""
-    retry_interval_s: float = 60.0
-    """Seconds until the next connection if none arrived."""
-
-
 class Listener(Service):
     """Receive notifications."""
 
     name: ClassVar[str] = "listener"
+    check_interval_s = 30.0
+    """Seconds without an answer after which one is requested; heartbeats get one every 20 seconds."""
+    probe_timeout_s = 5.0
+    """Seconds in which a new connection must receive a notification of its own."""
+    retry_interval_s = 60.0
+    """Seconds until the next connection if none arrived."""
 
     def __init__(
         self,
@@ -63,13 +56,11 @@ class Listener(Service):
         on_result: Callable[[str], None] = lambda _job_id: None,
         on_events: Callable[[str], None] = lambda _message: None,
         on_missed: Callable[[datetime], None] = lambda _since: None,
-        options: ListenerOptions = ListenerOptions(),
         meter: Meter | None = None,
     ) -> None:
         super().__init__(events)
         self._store = store
         self._probe = f"{PROBE} {worker_id}"
-        self._options = options
         self._worker_id = worker_id
         self._own_mark = own_mark
         self._on_events = on_events
@@ -92,7 +83,7 @@ class Listener(Service):
     async def run_once(self) -> float:
         """Open the LISTEN connection, or check it if it is open."""
         if self._subscription is not None and self.is_receiving:
-            return await self._subscription.check(self._options.check_interval_s)
+            return await self._subscription.check(self.check_interval_s)
         await self.drain()
         if not self._store.connections.can_spare_one:
             self._refuse(TOO_SMALL)
@@ -101,7 +92,7 @@ class Listener(Service):
         if not await self._subscription.open() or not await self._receives_probe():
             await self.drain()
             self._refuse(NOT_RECEIVING)
-            return self._options.retry_interval_s
+            return self.retry_interval_s
         since = datetime.now(UTC) - timedelta(seconds=self._store.shared.silent_for)
         self._subscription.lend()
         self.refusal = None
@@ -110,7 +101,7 @@ class Listener(Service):
         if self._has_received:
             self._on_missed(since)
         self._has_received = True
-        return self._options.check_interval_s
+        return self.check_interval_s
 
     def _refuse(self, reason: str) -> None:
         self.refusal = reason
@@ -119,7 +110,7 @@ class Listener(Service):
     async def _receives_probe(self) -> bool:
         await self._store.locks.notify([self._probe])
         try:
-            async with asyncio.timeout(self._options.probe_timeout_s):
+            async with asyncio.timeout(self.probe_timeout_s):
                 return await self._probed.wait()
         except TimeoutError:
             return False

@@ -32,7 +32,7 @@ class Notifier(Service):
         if wait > 0:
             return wait
         await self._outbox.flush()
-        return self._outbox.options.gap_s
+        return self._outbox.gap_s
 
     async def drain(self) -> None:
         """Send the remaining messages, and detach from the outbox."""

@@ -62,10 +62,8 @@ from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.middleware import MiddlewareChain
 from pg_scheduler.worker.server_clock import ServerClock
-from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 from pg_scheduler.worker.supervisor import Part, Supervisor
-from pg_scheduler.worker.tuning import Tuning
 from pg_scheduler.worker.wiring import Receivers, connect
 
 if TYPE_CHECKING:
@@ -90,7 +88,6 @@ class Runtime:
         policy: RetryPolicy,
         executors: Mapping[str, JobExecutor],
         worker_id: str,
-        tuning: Tuning,
         meter: Meter | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> None:
@@ -107,7 +104,6 @@ class Runtime:
             signals,
             keeps_completed=not _deletes_completed(config),
             deleted=deleted,
-            options=tuning.results,
             meter=meter,
         )
         self.in_flight = in_flight = InFlight(results)
@@ -150,16 +146,14 @@ class Runtime:
             max_result_bytes=config.max_result_bytes,
             meter=meter,
         )
-        self.unblocker = unblocker = Unblocker(
-            store.limits, events, results, in_flight, tasks, signals, tuning.unblocker
-        )
+        self.unblocker = unblocker = Unblocker(store.limits, events, results, in_flight, tasks, signals)
         self.admission = admission = Admission(
             store.limits, events, self.executor, results, lease, tasks, worker_id, unblocker
         )
         audience = Audience()
         clock = ServerClock(signals.clock_stepped)
         self.routing = Routing(tasks, executors, config.only, config.skip, worker_id=worker_id)
-        self.watchdog = LoopWatchdog(events, in_flight, tuning.watchdog)
+        self.watchdog = LoopWatchdog(events, in_flight)
         self.reporter = Reporter(
             store.connections,
             lease,
@@ -172,7 +166,7 @@ class Runtime:
         self.heartbeat = Heartbeat(
             store, events, in_flight, worker, lease, signals, clock, audience, self.reporter
         )
-        relay = EventRelay(store, events, cluster_events, worker_id, audience, options=tuning.relay)
+        relay = EventRelay(store, events, cluster_events, worker_id, audience)
         keeper = LeaseKeeper(
             LeaseConnection(store.workers, store.connections, worker_id, lease.seconds),
             events,
@@ -182,7 +176,6 @@ class Runtime:
             signals,
             self.reporter,
             limit_s=config.max_loop_block,
-            options=tuning.keeper,
         )
         self.notifier = Notifier(events, outbox, signals)
         self.listener = Listener(
@@ -194,7 +187,6 @@ class Runtime:
             on_events=relay.receive,
             on_missed=relay.missed,
             on_result=waiters.announce,
-            options=tuning.listener,
             meter=meter,
         )
         self.rescuer = Rescuer(
@@ -208,18 +200,16 @@ class Runtime:
             max_crashes=config.max_crashes,
             namesakes=None if config.identity is None else (config.identity, platform.node()),
             lock_scan_interval_s=None if config.runs_jobs else config.polling.max_interval,
-            options=tuning.rescuer,
         )
-        expirer = Expirer(store.jobs, events, tasks, worker_id, tuning.expirer)
+        expirer = Expirer(store.jobs, events, tasks, worker_id)
         scanner = DeadlineScanner(
             store.workers,
             events,
             signals,
-            NameReporter(store.jobs, events, tasks, worker_id, tuning.names) if config.runs_jobs else None,
+            NameReporter(store.jobs, events, tasks, worker_id) if config.runs_jobs else None,
             LooseEnds(store.consequences, store.dependencies, worker_id, in_flight.unreported),
             lease=lease.seconds,
             heartbeat_threshold=config.heartbeat_threshold,
-            options=tuning.scanner,
         )
         self.planner = Planner(store, events, periodic, tasks, schedule_jobs, outbox, signals)
         pauses = PauseWatcher(store.pauses, events, self.routing, signals)
@@ -238,7 +228,6 @@ class Runtime:
             batch=config.batch_claim_limit,
             max_crashes=config.max_crashes,
             polling=config.polling,
-            options=tuning.claimer,
             meter=meter,
         )
         head = HeadScanner(
@@ -250,12 +239,8 @@ class Runtime:
             signals,
             isolated_from=self.claimer.isolated_from,
         )
-        vacuum = Vacuum(store, events, config.vacuum, worker_id, deleted=deleted, options=tuning.vacuum)
-        statistics = (
-            []
-            if meter is None
-            else [StatisticsWriter(store.statistics, events, meter, worker_id, tuning.statistics)]
-        )
+        vacuum = Vacuum(store, events, config.vacuum, worker_id, deleted=deleted)
+        statistics = [] if meter is None else [StatisticsWriter(store.statistics, events, meter, worker_id)]
         # In the order of their start. Stopped backwards, claims end first and heartbeats last.
         self.parts: list[Part] = [
             self.heartbeat,
@@ -277,9 +262,6 @@ class Runtime:
             pauses,
             *([head, self.claimer] if config.runs_jobs else []),
         ]
-        for part in self.parts:
-            if isinstance(part, Service):
-                part.backoff = tuning.backoff
         self._supervisor = Supervisor(self.parts)
         self.receivers = Receivers(
             claimer=self.claimer,

@@ -33,11 +33,11 @@ from pg_scheduler.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from pg_scheduler.worker.event_relay import EventRelay, RelayOptions
-from pg_scheduler.worker.listener import ListenerOptions
+from pg_scheduler.worker.event_relay import EventRelay
+from pg_scheduler.worker.listener import Listener
 from tests.api.conftest import Make, Pools
 from tests.support.statements import Statements
-from tests.support.worker import PATIENCE, Recorder, listening_pid, now, tune, wire_to
+from tests.support.worker import PATIENCE, Recorder, listening_pid, now, wire_to
 
 TEXT = "x" * 5_000
 
@@ -110,8 +110,8 @@ async def sender(make: Make, dsn: str, sent: Statements) -> AsyncIterator[Schedu
 async def watcher(make: Make) -> Scheduler:
     """Return a running node that runs none of the jobs."""
     scheduler = make()
-    tune(scheduler, relay=RelayOptions(linger_s=0))
     await scheduler.start()
+    relay_of(scheduler).linger_s = 0
     return scheduler
 
 
@@ -201,7 +201,7 @@ async def test_announced_class_remains_announced_for_a_while(make: Make, pool: a
     await until_announced(scheduler, "JobFailed", "JobStarted")
     row = "SELECT subscriptions FROM scheduler_workers"
     assert await pool.fetchval(row) == ["JobFailed", "JobStarted"]
-    assert 0 < await relay_of(scheduler).run_once() <= RelayOptions().linger_s
+    assert 0 < await relay_of(scheduler).run_once() <= EventRelay.linger_s
 
 
 async def test_subscription_is_announced_again_when_the_row_of_the_worker_was_deleted(
@@ -251,13 +251,13 @@ async def test_cluster_subscription_raises_configuration_error_without_listen(
 
 
 async def test_cluster_subscription_raises_configuration_error_when_notifications_do_not_arrive(
-    make: Make, dsn: str
+    make: Make, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind PgBouncer in transaction mode. Real time: that nothing comes has to be waited for."""
     async with wire_to(dsn) as wire:
         wire.loses_notifications = True
         scheduler = make(direct_dsn=wire.dsn)
-        tune(scheduler, listener=ListenerOptions(probe_timeout_s=0.1))
+        monkeypatch.setattr(Listener, "probe_timeout_s", 0.1)
         await scheduler.start()
         with pytest.raises(ConfigurationError, match=r"notifications do not arrive.*direct_dsn"):
             await scheduler.next_event(JobFailed, cluster=True)
@@ -298,9 +298,9 @@ async def test_events_within_the_gap_share_one_statement(
 ) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5, init=sent.listen) as pool:
         sender = make(pool, max_concurrent_jobs=50)
-        tune(sender, relay=RelayOptions(gap_s=3600))
         sender.register(work)
         await sender.start()
+        relay_of(sender).gap_s = 3600
         seen = Seen()
         watcher.subscribe(seen, JobCompleted, cluster=True)
         await until_wanted(sender, "JobCompleted")
@@ -345,7 +345,7 @@ async def test_subscriber_is_told_when_the_notifications_of_a_node_have_a_gap(
     watcher.subscribe(seen, JobCompleted, cluster=True)
     await until_wanted(sender, "JobCompleted")
     relay = relay_of(sender)
-    relay._options = RelayOptions(max_waiting=2)
+    relay.max_waiting = 2
     for job_id in "abc":
         relay.relay(JobCompleted(job_id, "name", 1))
     relay.relay(JobCompleted("x" * MAX_NOTIFICATION_BYTES, "too long", 1))

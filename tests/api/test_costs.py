@@ -14,7 +14,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobSpec, Scheduler
-from pg_scheduler.enqueue.outbox import OutboxOptions
 from pg_scheduler.events import EventBus, JobCompleted
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
@@ -113,7 +112,7 @@ async def test_schedule_calls_share_a_notification_when_consecutive(
     make: Make, sent: Statements, starts: bool
 ) -> None:
     scheduler = make()
-    scheduler._outbox.options = OutboxOptions(gap_s=3600.0)  # all calls fall into one gap
+    scheduler._outbox.gap_s = 3600.0  # all calls fall into one gap
     if starts:
         await scheduler.start()
     await sent.take()

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.events import JobCompleted, JobsReclaimed
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
 from tests.support.hostile import INSTANTS, JOB_NAME, OTHER_WORKERS, write_row
-from tests.support.worker import Recorder, now, tune
+from tests.support.worker import Recorder, now
 
 TYPES = {
     "worker_id": "text",
@@ -71,6 +70,7 @@ async def check_survival(scheduler: Scheduler, seen: Recorder) -> None:
     assert runtime is not None
     parts = {part.name: part for part in runtime._supervisor._parts if hasattr(part, "run_once")}  # type: ignore[attr-defined]
     for _ in range(2):
+        runtime.rescuer.answer_timeout_s = 0.0
         runtime.rescuer.scan_locks()
         for name in ("heartbeat", "rescuer", "deadline_scanner", "notifier", "heartbeat", "claimer"):
             await parts[name].run_once()
@@ -135,12 +135,12 @@ async def test_jobs_of_nonexistent_workers_are_reclaimed_when_their_locks_are_fr
             worker_id,
         )
     scheduler = Scheduler(pool, shutdown_timeout=0.05)
-    tune(scheduler, rescuer=RescuerOptions(answer_timeout_s=0.0))
     scheduler.register(work, name=JOB_NAME)
     seen = Recorder(scheduler)
     async with scheduler:
         runtime = scheduler._runtime
         assert runtime is not None
+        runtime.rescuer.answer_timeout_s = 0.0
         runtime.rescuer.scan_locks()
         for _ in range(2):
             await runtime.rescuer.run_once()

@@ -14,10 +14,9 @@ from pg_scheduler import ConflictResolution, JobSpec, JobStatus, Limit, PollingC
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobBlocked, JobCompleted, JobExpired, JobFailed, JobStarted
 from pg_scheduler.store.limits import LOCK_CLASS
-from pg_scheduler.worker.maintenance.expirer import ExpirerOptions
-from pg_scheduler.worker.pipeline.unblocker import UnblockerOptions
+from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from tests.api.conftest import Make, Pools
-from tests.support.worker import PATIENCE, Gate, Recorder, now, tune
+from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 ONE = [Limit(max_running=1)]
 
@@ -269,9 +268,12 @@ async def test_jobs_of_a_limit_that_is_gone_from_the_code_run(make: Make, pool: 
     await record.until(JobCompleted, 5)
 
 
-async def test_scan_unblocks_jobs_that_nothing_reported(make: Make, pool: asyncpg.Pool) -> None:
+async def test_scan_unblocks_jobs_that_nothing_reported(
+    make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scheduler = make()
-    tune(scheduler, unblocker=UnblockerOptions(scan_interval_s=0.05, batch_size=2, cleanup_interval_s=0))
+    for name, value in (("scan_interval_s", 0.05), ("batch_size", 2), ("cleanup_interval_s", 0)):
+        monkeypatch.setattr(Unblocker, name, value)
     scheduler.register(noop, name="task", limits=[Limit(max_running=5, key=str)])
     record = Recorder(scheduler)
     await scheduler.start()
@@ -284,10 +286,10 @@ async def test_scan_unblocks_jobs_that_nothing_reported(make: Make, pool: asyncp
 
 
 async def test_blocked_job_expires_when_its_grace_time_elapses(
-    make: Make, gate: Gate, pool: asyncpg.Pool
+    make: Make, gate: Gate, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = make()
-    tune(scheduler, unblocker=UnblockerOptions(scan_interval_s=0.05), expirer=ExpirerOptions())
+    monkeypatch.setattr(Unblocker, "scan_interval_s", 0.05)
     scheduler.register(gate.job, limits=ONE)
     record = Recorder(scheduler)
     await scheduler.start()

@@ -7,15 +7,16 @@ from collections import Counter
 from datetime import timedelta
 
 import asyncpg
+import pytest
 
 from pg_scheduler import RetryPolicy, Scheduler
 from pg_scheduler.events import JobCancelled, JobCompleted, JobExpired, JobFailed
 from pg_scheduler.jobs.control import Snooze
 from pg_scheduler.jobs.model import JobSpec
 from pg_scheduler.measure.figures import OUTCOMES, Snapshot
-from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriterOptions
+from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from tests.api.conftest import Make
-from tests.support.worker import PATIENCE, Gate, Recorder, now, tune
+from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 SOON = timedelta(milliseconds=10)
 
@@ -98,9 +99,11 @@ async def until(pool: asyncpg.Pool, name: str, counts: Counter[str]) -> None:
             pass
 
 
-async def test_statistics_are_written_while_the_scheduler_runs(make: Make, pool: asyncpg.Pool) -> None:
+async def test_statistics_are_written_while_the_scheduler_runs(
+    make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scheduler = make()
-    tune(scheduler, statistics=StatisticsWriterOptions(interval_s=0.02))
+    monkeypatch.setattr(StatisticsWriter, "interval_s", 0.02)
 
     async def work() -> None: ...
 

@@ -6,13 +6,12 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 from pg_scheduler import Scheduler
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
-from pg_scheduler.enqueue.outbox import Outbox, OutboxOptions
+from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.events import EventBus, ServiceFaulted
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -43,13 +42,12 @@ from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.head import HeadScanner
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
-from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer, ResultBufferOptions
+from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 from pg_scheduler.worker.server_clock import ServerClock
 from pg_scheduler.worker.signals import Signals
-from pg_scheduler.worker.tuning import Tuning
 from tests.support.worker import LEASE, PATIENCE, claim, new_worker
 
 
@@ -110,31 +108,27 @@ class Parts:
             if signal is not self.signals.results_waiting:
                 signal.connect(partial(self.calls.append, name))
         self.clock = ServerClock(self.signals.clock_stepped)
-        self.tuning = Tuning()
         self.lease = Lease(LEASE)
         self.lease.renewed(time.monotonic())
         self.noted_requests = NotedRequests(store, bus, self.calls)
         self.deleted: Counter[JobStatus] = Counter()
         self.use_results()
 
-    def tune(self, **options: Any) -> None:
-        """Build parts with these options from now on."""
-        self.tuning = replace(self.tuning, **options)
-
-    def use_results(self, *, keeps_completed: bool = True, **options: int) -> None:
-        """Use a new result buffer with these options."""
+    def use_results(self, *, keeps_completed: bool = True) -> None:
+        """Use a new result buffer."""
         self.results = ResultBuffer(
             self.bus,
             self.signals,
             keeps_completed=keeps_completed,
             deleted=self.deleted,
-            options=ResultBufferOptions(**options),
         )
         self.in_flight = InFlight(self.results)
         self.progress = ProgressWriter(self.store.progress, self.bus, self.in_flight, self.worker_id)
 
-    def outbox(self, *, horizon_s: float = 4.0, options: OutboxOptions | None = None) -> Outbox:
-        return Outbox(self.store, self.bus, horizon_s=horizon_s, options=options or OutboxOptions())
+    def outbox(self, *, horizon_s: float = 4.0, gap_s: float = Outbox.gap_s) -> Outbox:
+        outbox = Outbox(self.store, self.bus, horizon_s=horizon_s)
+        outbox.gap_s = gap_s
+        return outbox
 
     def notifier(self, outbox: Outbox | None = None) -> Notifier:
         return Notifier(self.bus, outbox or self.outbox(), self.signals)
@@ -213,7 +207,6 @@ class Parts:
             batch=batch,
             polling=PollingConfig(**polling),
             max_crashes=max_crashes,
-            options=self.tuning.claimer,
         )
 
     def head_scanner(self, claimer: Claimer) -> HeadScanner:
@@ -239,7 +232,6 @@ class Parts:
             self.in_flight,
             self.tasks,
             self.signals,
-            self.tuning.unblocker,
         )
 
     def admission(self, executor: Executor, unblocker: Unblocker | None = None) -> Admission:
@@ -274,7 +266,6 @@ class Parts:
             self.signals,
             own_mark=own_mark,
             on_result=lambda job_id: None,
-            options=self.tuning.listener,
         )
 
     def relay(self, cluster: EventBus | None = None) -> EventRelay:
@@ -290,24 +281,22 @@ class Parts:
             self.signals,
             heartbeat_threshold=120.0,
             max_crashes=max_crashes,
-            options=self.tuning.rescuer,
         )
 
     def expirer(self) -> Expirer:
-        return Expirer(self.store.jobs, self.bus, self.tasks, self.worker_id, self.tuning.expirer)
+        return Expirer(self.store.jobs, self.bus, self.tasks, self.worker_id)
 
     def scanner(self, *, lease: float = LEASE) -> DeadlineScanner:
         return DeadlineScanner(
             self.store.workers,
             self.bus,
             self.signals,
-            NameReporter(self.store.jobs, self.bus, self.tasks, self.worker_id, self.tuning.names),
+            NameReporter(self.store.jobs, self.bus, self.tasks, self.worker_id),
             LooseEnds(
                 self.store.consequences, self.store.dependencies, self.worker_id, self.in_flight.unreported
             ),
             lease=lease,
             heartbeat_threshold=120.0,
-            options=self.tuning.scanner,
         )
 
     def vacuum(self, config: VacuumConfig | None = None) -> Vacuum:
@@ -317,7 +306,6 @@ class Parts:
             config or VacuumConfig(),
             self.worker_id,
             deleted=self.deleted,
-            options=self.tuning.vacuum,
         )
 
     def planner(self, *, grace: int | None = 300, store: Store | None = None) -> Planner:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -175,11 +174,6 @@ async def kill_backends(dsn: str, like: str = "%") -> int:
         return len(killed)
     finally:
         await connection.close()
-
-
-def tune(scheduler: Scheduler, **options: object) -> None:
-    """Have the next start use these options; see ``Tuning``."""
-    scheduler._tuning = replace(scheduler._tuning, **options)  # type: ignore[arg-type] # checked at the start
 
 
 def listening_pid(scheduler: Scheduler) -> int:

@@ -18,9 +18,8 @@ from pg_scheduler.telemetry import cluster
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.prometheus import serve_metrics
 from pg_scheduler.triggers import Every
-from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriterOptions
+from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from tests.support.prometheus import prometheus, query
-from tests.support.worker import tune
 from tests.telemetry import test_cluster_metrics, test_process_metrics
 from tools.dashboards.__main__ import FOLDER, texts
 
@@ -48,8 +47,8 @@ async def test_every_query_has_data(
 ) -> None:
     monkeypatch.setattr(cluster, "MAX_AGE_S", 0.5)
     monkeypatch.setattr(cluster, "MIN_UPDATES", 1)
+    monkeypatch.setattr(StatisticsWriter, "interval_s", 0.2)
     scheduler = Scheduler(pool)
-    tune(scheduler, statistics=StatisticsWriterOptions(0.2))
 
     async def tick() -> None: ...
 

@@ -24,7 +24,6 @@ from pg_scheduler import (
 )
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Cron, Every
-from pg_scheduler.worker.pipeline.result_buffer import ResultBufferOptions
 
 Pool = asyncpg.Pool
 
@@ -359,7 +358,7 @@ async def test_results_are_written_when_they_take_several_batches(pool: Pool) ->
         assert t._scheduler is not None
         assert t._scheduler._runtime is not None
         results: Any = t._scheduler._runtime.in_flight._results
-        results._options = ResultBufferOptions(batch_size=1)
+        results.batch_size = 1
         for _ in range(3):
             await t.scheduler.enqueue(meet)
         await t.drain()

@@ -17,7 +17,7 @@ from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
-from pg_scheduler.worker.pipeline.unblocker import Unblocker, UnblockerOptions
+from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from tests.support.parts import Parts
 from tests.support.worker import Gate, Recorder, claim, new_job, now, statuses
 
@@ -25,13 +25,12 @@ from tests.support.worker import Gate, Recorder, claim, new_job, now, statuses
 class Bench:
     """The parts of a worker that decide about jobs of a limited task."""
 
-    def __init__(self, parts: Parts, limit: int, **options: Any) -> None:
+    def __init__(self, parts: Parts, limit: int) -> None:
         self.parts = parts
         self.gate = Gate()
         parts.tasks.register(
             self.gate.job, name="test.job", options=TaskOptions(limits=(Limit(max_running=limit),))
         )
-        parts.tune(unblocker=UnblockerOptions(**options))
         self.completer: Completer = parts.completer()
         self.executor: Executor = parts.executor(self.completer, slots=10)
         self.unblocker: Unblocker = parts.unblocker()
@@ -158,7 +157,8 @@ async def test_unblocker_unblocks_jobs_in_place_of_the_last_attempts_when_it_sto
 async def test_unblocker_makes_another_pass_at_once_when_a_batch_was_full(
     parts: Parts, pool: asyncpg.Pool
 ) -> None:
-    bench = Bench(parts, 4, batch_size=1, gap_s=0.0)
+    bench = Bench(parts, 4)
+    bench.unblocker.batch_size, bench.unblocker.gap_s = 1, 0.0
     await bench.claim(*"abcdefgh")
     await bench.admission.run_once()
     await bench.end()

@@ -30,7 +30,6 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline import claimer as module
 from pg_scheduler.worker.pipeline import cursor
-from pg_scheduler.worker.pipeline.claimer import ClaimerOptions
 from pg_scheduler.worker.pipeline.pacing import APPROACH_S
 from pg_scheduler.worker.service import NEVER, BackoffOptions, Service
 from tests.support.parts import Parts
@@ -419,7 +418,7 @@ async def test_completer_writes_completions_that_arrive_during_the_last_claim(
         return answer
 
     monkeypatch.setattr(known.store.claims, "exchange", slow_second_claim)
-    known.tune(claimer=ClaimerOptions(cursor_max_age_s=0.0))  # the second claim has seen all: a sleep follows
+    monkeypatch.setattr(cursor, "MAX_AGE_S", 0.0)  # the second claim has seen all: a sleep follows
     await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
     line = Line(known, slots=3, batch=2)
     await line.start()
@@ -503,7 +502,7 @@ async def test_claimer_claims_nothing_for_any_caller_when_it_has_stopped(known: 
 @pytest.fixture
 async def busy(known: Parts, monkeypatch: pytest.MonkeyPatch) -> Parts:
     """Twelve due jobs, a minute apart, and a cursor that does not age by itself."""
-    known.tune(claimer=ClaimerOptions(cursor_max_age_s=50.0))
+    monkeypatch.setattr(cursor, "MAX_AGE_S", 50.0)
     start = now() - timedelta(hours=1)
     await known.store.jobs.insert(
         [new_job(f"{n:02}", execution_time=start + timedelta(minutes=n)) for n in range(12)]

@@ -82,7 +82,7 @@ async def test_completer_publishes_events_after_the_commit(parts: Parts, bus: Ev
 
 
 async def test_completer_writes_in_batches(parts: Parts, seen: Recorder) -> None:
-    parts.use_results(batch_size=10)
+    parts.results.batch_size = 10
     held = await claim(parts.store, *(new_job(f"{n:02}") for n in range(25)))
     completer = parts.completer()
     for each in held:
@@ -103,7 +103,7 @@ async def test_completer_writes_all_kinds_of_outcomes_in_one_pass(parts: Parts, 
 
 
 async def test_executor_waits_when_the_result_buffer_is_full(parts: Parts) -> None:
-    parts.use_results(batch_size=2, capacity=4)
+    parts.results.batch_size, parts.results.capacity = 2, 4
     held = await claim(parts.store, *(new_job(str(n)) for n in range(6)))
     completer = parts.completer()
 
@@ -277,7 +277,7 @@ async def test_completer_drain_unblocks_waiting_executors_when_the_flush_timeout
     touchy: Store, bus: EventBus, dsn: str
 ) -> None:
     parts = Parts(touchy, bus)
-    parts.use_results(capacity=1)
+    parts.results.capacity = 1
     completer = parts.completer(flush_timeout=0)
     (held,) = await claim(touchy, new_job("a"))
     parts.results.put(held, COMPLETE)

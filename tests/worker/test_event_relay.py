@@ -9,7 +9,7 @@ import asyncpg
 from pg_scheduler.events import EventBus, JobCompleted
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.audience import Audience
-from pg_scheduler.worker.event_relay import EventRelay, RelayOptions
+from pg_scheduler.worker.event_relay import EventRelay
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE
 
@@ -30,7 +30,8 @@ async def test_relay_omits_an_event_that_no_notification_can_hold_and_leaves_a_g
     connection, messages = await listen(dsn, store)
     audience = Audience()
     audience.update({"JobCompleted"})
-    relay = EventRelay(store, bus, EventBus(), "me", audience, options=RelayOptions(gap_s=0.0))
+    relay = EventRelay(store, bus, EventBus(), "me", audience)
+    relay.gap_s = 0.0
     await relay.prepare()
     bus.publish(JobCompleted("x" * 9000, "too long", 1))
     await relay.run_once()

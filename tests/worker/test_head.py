@@ -20,7 +20,7 @@ from pg_scheduler.store.claims import FROM_THE_START
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.pipeline import claimer as claimer_module
 from pg_scheduler.worker.pipeline import head as module
-from pg_scheduler.worker.pipeline.claimer import COUNT_INTERVAL_S, Claimer, ClaimerOptions
+from pg_scheduler.worker.pipeline.claimer import COUNT_INTERVAL_S, Claimer
 from pg_scheduler.worker.pipeline.cursor import MANY_ENTRIES, MAX_AGE_S
 from pg_scheduler.worker.pipeline.head import PAUSE_RATIO, HeadScanner
 from pg_scheduler.worker.service import NEVER
@@ -50,7 +50,6 @@ def gate() -> Iterator[Gate]:
 async def known(parts: Parts, gate: Gate) -> Parts:
     """Parts of a registered worker that knows ``test.job``, and keeps its position behind 100 entries."""
     parts.tasks.register(gate.job, name="test.job")
-    parts.tune(claimer=ClaimerOptions(many_entries=100))
     await parts.store.workers.register(new_worker(), LEASE)
     return parts
 
@@ -84,6 +83,7 @@ class Bench:
     def __init__(self, parts: Parts, *, slots: int = 100, **polling: Any) -> None:
         self.executor = parts.executor(slots=slots)
         self.claimer = parts.claimer(self.executor, batch=50, **polling)
+        self.claimer.cursor.many_entries = 100
         self.scanner = parts.head_scanner(self.claimer)
 
     async def settle(self) -> None:
@@ -428,7 +428,6 @@ async def test_claimers_of_different_names_have_positions_of_their_own(
         parts = Parts(store, bus)
         parts.worker_id = name
         parts.tasks.register(gate.job, name=name)
-        parts.tune(claimer=ClaimerOptions(many_entries=100))
         await store.workers.register(new_worker(name), LEASE)
         bench = Bench(parts, slots=3)
         await bench.settle()

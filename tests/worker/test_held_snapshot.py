@@ -17,7 +17,6 @@ from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import GeneratedIdJob
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.pipeline.claimer import ClaimerOptions
 from tests.support.parts import Parts
 from tests.support.store import Connection
 from tests.support.worker import LEASE, PATIENCE, Gate, new_job, new_worker
@@ -53,7 +52,6 @@ class Load:
         pool = await asyncpg.create_pool(self._dsn, min_size=1, max_size=5)
         connections = Connections(pool)
         parts = Parts(Store(connections, clock=self._clock), EventBus())
-        parts.tune(claimer=ClaimerOptions(many_entries=EARLY_ROUNDS * JOBS // 2))
         parts.use_results(keeps_completed=self._keep)
         gate = Gate()
         gate.open.set()
@@ -61,6 +59,7 @@ class Load:
         await parts.store.workers.register(new_worker(), LEASE)
         executor = parts.executor(slots=2 * JOBS)
         claimer, outbox = parts.claimer(executor, batch=2 * JOBS), parts.outbox()
+        claimer.cursor.many_entries = EARLY_ROUNDS * JOBS // 2
         parts.head_scanner(claimer)
         await parts.notifier(outbox).prepare()
         enqueuer = Enqueuer(

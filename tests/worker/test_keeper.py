@@ -31,24 +31,22 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
-from pg_scheduler.worker.lease.keeper import KeeperOptions, LeaseKeeper
-from pg_scheduler.worker.lease.watchdog import LoopWatchdog, WatchdogOptions
+from pg_scheduler.worker.lease.keeper import LeaseKeeper
+from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.reporter import Reporter
-from pg_scheduler.worker.service import BackoffOptions
+from pg_scheduler.worker.service import BackoffOptions, Service
 from tests.support.parts import Parts
-from tests.support.worker import PATIENCE, Recorder, tune, wire_to
+from tests.support.worker import PATIENCE, Recorder, wire_to
 from tools.chaos.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("debugged_loop")
 
 LEASE = 1.0
 MAX_LOOP_BLOCK = 60.0
-USUAL = KeeperOptions()
 TERMINATE_HOLDER = (
     "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
     " AND pid <> pg_backend_pid() AND (classid::bigint << 32 | objid::bigint) = $1"
 )
-QUICK = KeeperOptions(poll_interval_s=0.05)
 
 
 class Kept:
@@ -61,7 +59,8 @@ class Kept:
         limit_s: float = MAX_LOOP_BLOCK,
         dsn: str | None = None,
         blocked_after_s: float = 1.0,
-        options: KeeperOptions = USUAL,
+        poll_interval_s: float = LeaseKeeper.poll_interval_s,
+        reconnect_delay_s: float = LeaseKeeper.reconnect_delay_s,
     ) -> None:
         self.parts = parts
         connections = Connections(parts.store.connections._pool, keeper_dsn=dsn)
@@ -69,7 +68,11 @@ class Kept:
         self.executor = parts.executor()
         self.heartbeat: Heartbeat = parts.heartbeat(lease=LEASE, max_loop_block=MAX_LOOP_BLOCK)
         self.lease = parts.lease
-        watchdog = LoopWatchdog(parts.bus, self.executor.in_flight, WatchdogOptions(blocked_after_s))
+        watchdog = LoopWatchdog(
+            parts.bus,
+            self.executor.in_flight,
+        )
+        watchdog.blocked_after_s = blocked_after_s
         reporter = Reporter(parts.store.connections, parts.lease, parts.signals, watchdog=watchdog)
         self.heartbeat._reporter = reporter
         self.keeper = LeaseKeeper(
@@ -81,8 +84,9 @@ class Kept:
             parts.signals,
             reporter,
             limit_s=limit_s,
-            options=options,
         )
+        self.keeper.poll_interval_s = poll_interval_s
+        self.keeper.reconnect_delay_s = reconnect_delay_s
 
     async def __aenter__(self) -> Kept:
         await self.heartbeat.prepare()
@@ -143,8 +147,7 @@ async def test_keeper_reconnects_and_renews_when_threads_of_jobs_outlive_the_shu
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
     """Real time: a lease of one second."""
-    options = KeeperOptions(poll_interval_s=0.02, reconnect_delay_s=0.01)
-    async with Kept(parts, options=options) as kept:
+    async with Kept(parts, poll_interval_s=0.02, reconnect_delay_s=0.01) as kept:
         left = kept.executor.in_flight._left
         claim = SimpleNamespace(job_id="a", attempt=1)
         left["a"] = cast(Attempt, SimpleNamespace(runs_on=True, claim=claim))
@@ -167,7 +170,7 @@ async def test_keeper_renews_the_lease_of_a_blocked_loop_and_reports_the_stack(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
     """Real time: a lease of one second, and a loop that is blocked for two."""
-    async with Kept(parts, blocked_after_s=0.2, options=QUICK) as kept:
+    async with Kept(parts, blocked_after_s=0.2, poll_interval_s=0.05) as kept:
         before = kept.lease.renewed_at
         time.sleep(2)  # noqa: ASYNC251 - the subject of the test
         assert kept.lease.renewed_at > before + 1
@@ -190,7 +193,7 @@ async def test_keeper_renews_the_lease_of_a_blocked_loop_and_reports_the_stack(
 async def test_keeper_releases_the_lease_when_the_loop_is_blocked_for_too_long(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
-    async with Kept(parts, limit_s=0.3, blocked_after_s=0.1, options=QUICK) as kept:
+    async with Kept(parts, limit_s=0.3, blocked_after_s=0.1, poll_interval_s=0.05) as kept:
         key = kept.lease_connection.key
         assert key is not None
         time.sleep(1)  # noqa: ASYNC251 - the subject of the test
@@ -215,7 +218,7 @@ async def test_keeper_renews_the_lease_when_a_log_handler_blocks_the_loop(
     logger = logging.getLogger("pg_scheduler")
     logger.addHandler(handler)
     try:
-        async with Kept(parts, blocked_after_s=0.2, options=QUICK) as kept:
+        async with Kept(parts, blocked_after_s=0.2, poll_interval_s=0.05) as kept:
             before = kept.lease.renewed_at
             handler.acquire()
             time.sleep(1.5)  # noqa: ASYNC251 - the subject of the test
@@ -232,8 +235,7 @@ async def test_keeper_reports_an_unreachable_server_once_and_reconnects(
     async with wire_to(dsn) as wire:
         address = wire.dsn
         wire.cut()
-        options = KeeperOptions(poll_interval_s=0.01, reconnect_delay_s=0.01)
-        async with Kept(parts, dsn=address, options=options) as kept:
+        async with Kept(parts, dsn=address, poll_interval_s=0.01, reconnect_delay_s=0.01) as kept:
             assert await kept.heartbeat.run_once() > 0
             assert await key_of(pool) is None
             await wire.heal()
@@ -359,12 +361,12 @@ async def test_keepers_of_two_schedulers_hold_a_lock_each(dsn: str) -> None:
 
 
 async def test_services_retry_at_once_when_the_keeper_reconnects(
-    proxied: tuple[Proxy, str],
+    proxied: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy, dsn = proxied
     async with asyncpg.create_pool(dsn, min_size=0, max_size=4) as pool:
         scheduler = Scheduler(pool)
-        tune(scheduler, backoff=BackoffOptions(first_s=3600.0))
+        monkeypatch.setattr(Service, "backoff", BackoffOptions(first_s=3600.0))
         seen = Recorder(scheduler)
         async with scheduler:
             passes = len(seen.of(PassFinished, service="claimer"))

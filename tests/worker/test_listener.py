@@ -14,7 +14,7 @@ from pg_scheduler.store.connections import listen as notifications
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.listener import NOT_RECEIVING, TOO_SMALL, Listener, ListenerOptions
+from pg_scheduler.worker.listener import NOT_RECEIVING, TOO_SMALL, Listener
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, Wire, holds, kill_backends, wire_to
@@ -49,7 +49,7 @@ async def test_listener_receives_notifications_when_it_has_started(parts: Parts,
     assert parts.calls == ["notifications_up"]
     assert seen.of(ListenerConnected) == [ListenerConnected(await parts.store.locks.channel())]
     await received(parts, "due", "due other", "due other 1.5", "periodic")
-    assert 0 < await listener.run_once() <= ListenerOptions().check_interval_s
+    assert 0 < await listener.run_once() <= Listener.check_interval_s
     await listener.stop()
     assert not holds(listener.is_receiving)
 
@@ -129,30 +129,30 @@ async def test_listener_reconnects_after_an_outage(
 
 
 async def test_listener_reports_a_connection_that_receives_no_notifications(
-    wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+    wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder
 ) -> None:
     """As behind PgBouncer in transaction mode. Real time: that nothing comes has to be waited for."""
     parts = Parts(Store(Connections(pool, direct_dsn=wire.dsn)), bus)
-    parts.tune(listener=ListenerOptions(probe_timeout_s=0.2))
     listener = parts.listener()
+    listener.probe_timeout_s = 0.2
     wire.loses_notifications = True
-    assert await listener.run_once() == ListenerOptions().retry_interval_s
+    assert await listener.run_once() == Listener.retry_interval_s
     assert seen.events == [ListenerLost(NOT_RECEIVING)]
     assert not holds(listener.is_receiving)
     wire.loses_notifications = False
-    assert await listener.run_once() == ListenerOptions().check_interval_s
+    assert await listener.run_once() == Listener.check_interval_s
     assert holds(listener.is_receiving)
     await listener.drain()
 
 
 async def test_listener_replaces_a_half_open_connection(
-    wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+    wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder
 ) -> None:
     """Real time: no answer comes, which has to be waited for."""
     options = ConnectionOptions(answer_timeout_s=0.2)
     parts = Parts(Store(Connections(pool, direct_dsn=wire.dsn, options=options)), bus)
-    parts.tune(listener=ListenerOptions(check_interval_s=0.1))
     listener = parts.listener()
+    listener.check_interval_s = 0.1
     await listener.start()
     wire.freeze_old_connections()
     await seen.until(ServiceRetrying)

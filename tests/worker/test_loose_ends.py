@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from pg_scheduler.worker.maintenance.loose_ends import LooseEnds, LooseEndsOptions
+from pg_scheduler.worker.maintenance.loose_ends import LooseEnds
 from tests.support.dependencies import add, child, edges, state
 from tests.support.parts import Parts
 from tests.support.store import NOW, new_job
@@ -41,13 +41,13 @@ async def test_scan_applies_consequences_that_a_crash_left_behind(
 
 
 async def test_scanner_scans_again_at_once_when_consequences_may_be_left(
-    parts: Parts, pool: asyncpg.Pool, family: None, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, pool: asyncpg.Pool, family: None
 ) -> None:
     await parts.store.jobs.insert([new_job("x")])
     await add(parts.store, child("y", "x"))
     await end(pool, "a", "x")
     scanner = parts.scanner()
-    monkeypatch.setattr(scanner._loose_ends, "_options", LooseEndsOptions(max_ended=1))
+    scanner._loose_ends.max_ended = 1
     assert await scanner.run_once() == 0
     assert await scanner.run_once() == 0
     assert await scanner.run_once() > 0
@@ -70,9 +70,8 @@ async def test_apply_consequences_reports_whether_there_may_be_more(
     await parts.store.jobs.insert([new_job("x")])
     await add(parts.store, child("y", "x"))
     await end(pool, "a", "x")
-    loose_ends = LooseEnds(
-        parts.store.consequences, parts.store.dependencies, "me", dict, LooseEndsOptions(max_ended=1)
-    )
+    loose_ends = LooseEnds(parts.store.consequences, parts.store.dependencies, "me", dict)
+    loose_ends.max_ended = 1
     assert await loose_ends.apply_consequences()
     assert await loose_ends.apply_consequences()
     assert not await loose_ends.apply_consequences()

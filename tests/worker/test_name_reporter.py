@@ -13,7 +13,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, UnregisteredName
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.maintenance.name_reporter import NameReporterOptions
+from pg_scheduler.worker.maintenance.name_reporter import NameReporter
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, Recorder, claim, new_job, new_worker
 
@@ -65,13 +65,15 @@ async def test_scanner_reports_no_other_jobs(
     assert seen.of(UnregisteredName) == []
 
 
-async def test_names_are_reported_once_a_minute(parts: Parts, clock: FakeClock, seen: Recorder) -> None:
+async def test_names_are_reported_once_a_minute(
+    parts: Parts, clock: FakeClock, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await overdue(parts, clock, "unknown")
     scanner = parts.scanner()
     await scanner.run_once()
     await scanner.run_once()
     assert len(seen.of(UnregisteredName)) == 1
-    parts.tune(names=NameReporterOptions(interval_s=0.0))
+    monkeypatch.setattr(NameReporter, "interval_s", 0.0)
     scanner = parts.scanner()
     await scanner.run_once()
     await scanner.run_once()
@@ -88,8 +90,10 @@ async def test_report_contains_ten_names_and_the_number_of_the_others(
     assert [event.more_names for event in events] == [0] * 9 + [3]
 
 
-async def test_report_reads_a_bounded_number_of_jobs(parts: Parts, clock: FakeClock, seen: Recorder) -> None:
-    parts.tune(names=NameReporterOptions(max_jobs=2))
+async def test_report_reads_a_bounded_number_of_jobs(
+    parts: Parts, clock: FakeClock, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NameReporter, "max_jobs", 2)
     await overdue(parts, clock, "unknown", "unknown", "unknown", "beyond")
     await parts.scanner().run_once()
     assert [(event.job_name, event.jobs) for event in seen.of(UnregisteredName)] == [("unknown", 2)]

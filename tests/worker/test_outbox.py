@@ -12,7 +12,7 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler
 from pg_scheduler.enqueue.enqueuer import Enqueuer
-from pg_scheduler.enqueue.outbox import Outbox, OutboxOptions
+from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.jobs.ids import new_job_id
@@ -28,7 +28,7 @@ from tests.support.dependencies import add, child
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, holds, new_job, now
 
-NEVER_AGAIN = OutboxOptions(gap_s=1e9)
+NEVER_S = 1e9
 """The first notification is the last one."""
 
 
@@ -64,9 +64,9 @@ async def ear(dsn: str, store: Store) -> AsyncIterator[Ear]:
     await connection.close()
 
 
-async def spent(parts: Parts, ear: Ear, options: OutboxOptions = NEVER_AGAIN) -> Outbox:
+async def spent(parts: Parts, ear: Ear, gap_s: float = NEVER_S) -> Outbox:
     """An outbox that has just sent a notification, and must wait before the next."""
-    outbox = parts.outbox(options=options)
+    outbox = parts.outbox(gap_s=gap_s)
     await outbox.notify_schedules()
     assert await ear.until(1) == ["periodic"]
     ear.heard.clear()
@@ -91,7 +91,7 @@ async def test_notifier_sends_each_message_once_when_it_was_added_many_times(par
 
 
 async def test_notifier_waits_for_the_minimum_delay_between_two_notifications(parts: Parts, ear: Ear) -> None:
-    outbox = await spent(parts, ear, OutboxOptions(gap_s=60))
+    outbox = await spent(parts, ear, gap_s=60)
     notifier = parts.notifier(outbox)
     await notifier.prepare()
     outbox.add_due()
@@ -112,7 +112,7 @@ async def test_outbox_sends_notifications_only_for_jobs_within_its_horizon(parts
 
 
 async def test_notifier_sends_the_remaining_messages_when_it_stops(parts: Parts, ear: Ear) -> None:
-    outbox = parts.outbox(options=NEVER_AGAIN)
+    outbox = parts.outbox(gap_s=NEVER_S)
     notifier = parts.notifier(outbox)
     await notifier.start()
     await outbox.notify_worker("other")
@@ -244,7 +244,7 @@ async def test_outbox_keeps_its_messages_when_the_pool_was_closed(bus: EventBus,
 
 async def test_outbox_sends_one_notification_for_many_calls(parts: Parts, ear: Ear) -> None:
     """Real time: what comes in before the gap is over goes out then."""
-    outbox = await spent(parts, ear, OutboxOptions(gap_s=0.05))
+    outbox = await spent(parts, ear, gap_s=0.05)
     for _ in range(100):
         await outbox.notify_due(now())
     assert ear.heard == []
@@ -298,7 +298,7 @@ async def test_outbox_sends_no_due_time_when_one_is_unknown(parts: Parts, ear: E
 async def test_insert_statement_sends_the_due_time_of_its_jobs_and_of_the_queued_notification(
     parts: Parts, ear: Ear, queued: bool
 ) -> None:
-    outbox = parts.outbox(options=OutboxOptions(gap_s=0))
+    outbox = parts.outbox(gap_s=0)
     outbox.attach(on_due=lambda due: None, on_message=lambda: None)
     first, second = now() - timedelta(hours=2), now() - timedelta(hours=1)
     if queued:
@@ -313,7 +313,7 @@ async def test_enqueue_sends_its_time_by_the_clock_of_the_database(
     parts: Parts, ear: Ear, queued: str
 ) -> None:
     """Also in a transaction that began long before."""
-    outbox = parts.outbox(options=OutboxOptions(gap_s=0))
+    outbox = parts.outbox(gap_s=0)
     told: list[datetime | None] = []
     outbox.attach(on_due=told.append, on_message=lambda: None)
     preparer = JobPreparer(parts.tasks, misfire_grace_time=None, max_payload_bytes=None)
@@ -374,7 +374,7 @@ async def insert(parts: Parts, outbox: Outbox, *jobs: NewJob) -> None:
 async def test_insert_statement_sends_the_notification(
     parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outbox = parts.outbox(options=OutboxOptions(gap_s=0))
+    outbox = parts.outbox(gap_s=0)
     await parts.notifier(outbox).prepare()
     with monkeypatch.context() as patched:
         patched.delattr(LockRepository, "notify")  # nothing else is sent

@@ -15,10 +15,10 @@ from pg_scheduler import Scheduler
 from pg_scheduler.events import JobCompleted, KeeperConnected, KeeperLost, LeaseLost, ListenerConnected
 from pg_scheduler.migrate import migrate
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.worker.lease.keeper import KeeperOptions
-from pg_scheduler.worker.lease.watchdog import WatchdogOptions
+from pg_scheduler.worker.lease.keeper import LeaseKeeper
+from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from tests.support.store import as_user
-from tests.support.worker import Recorder, now, tune
+from tests.support.worker import Recorder, now
 
 LEASE_S = 1.0
 HAS_CONNECT = hasattr(asyncpg.Pool, "_connect")
@@ -66,6 +66,12 @@ async def roles(dsn: str) -> AsyncIterator[Roles]:
     await owner.close()
 
 
+@pytest.fixture(autouse=True)
+def fast_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LoopWatchdog, "blocked_after_s", 0.2)
+    monkeypatch.setattr(LeaseKeeper, "poll_interval_s", 0.05)
+
+
 async def work_with(pool: asyncpg.Pool, **settings: Any) -> None:
     """Start a worker and block its event loop for two leases."""
 
@@ -79,7 +85,6 @@ async def work_with(pool: asyncpg.Pool, **settings: Any) -> None:
     renewals: list[float] = []
     scheduler = Scheduler(pool, **settings)
     scheduler.LEASE_DURATION = LEASE_S  # type: ignore[misc]
-    tune(scheduler, watchdog=WatchdogOptions(0.2), keeper=KeeperOptions(poll_interval_s=0.05))
     scheduler.register(block, name="block")
     seen = Recorder(scheduler)
     async with scheduler:

@@ -142,8 +142,8 @@ async def test_rescuer_wakes_the_scan_for_attempts_of_the_workers_that_it_delete
     await bench.parts.store.workers.register(new_worker("dead"), 1.0)
     bench.clock.advance(MINUTE)
     await bench.heartbeat.run_once()
-    bench.parts.tune(rescuer=bench.parts.tuning.rescuer.__class__(answer_timeout_s=0.0))
     rescuer = bench.parts.rescuer()
+    rescuer.answer_timeout_s = 0.0
     await rescuer.run_once()
     await rescuer.run_once()
     assert "worker_gone" in bench.parts.calls

@@ -63,7 +63,7 @@ async def test_result_buffer_puts_a_batch_back_in_front_when_its_block_raises(
 
 
 async def test_result_buffer_limits_batches_and_alternates_between_attempt_numbers(parts: Parts) -> None:
-    parts.use_results(batch_size=2)
+    parts.results.batch_size = 2
     first = await claim(parts.store, *(new_job(str(n)) for n in range(5)))
     other = first[4]._replace(attempt=2)
     for each in (*first[:4], other):
@@ -149,7 +149,7 @@ async def test_result_buffer_counts_completions_whose_rows_are_not_kept(
 async def test_result_buffer_unwritten_contains_every_outcome_until_its_batch_is_settled(
     parts: Parts,
 ) -> None:
-    parts.use_results(batch_size=1)
+    parts.results.batch_size = 1
     a, b, c, d = await claim(parts.store, *(new_job(job_id) for job_id in "abcd"))
     results = parts.results
     for each in (a, b):

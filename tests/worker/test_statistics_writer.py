@@ -16,7 +16,6 @@ from pg_scheduler.measure.figures import BOUNDS, OUTCOMES, JobFigures
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
-from pg_scheduler.worker.maintenance.vacuum import VacuumOptions
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, locked, new_worker
 
@@ -263,11 +262,12 @@ async def test_merging_adds_to_rows_that_an_earlier_pass_has_merged(
 async def test_merging_in_bounded_batches_loses_nothing(
     parts: Parts, pool: asyncpg.Pool, clock: FakeClock, size: int
 ) -> None:
-    parts.tune(vacuum=VacuumOptions(statistics_batch_size=size))
     for name in ("mail", "report"):
         await write(parts, clock, *range(1, 21), name=name)
     clock.advance(timedelta(hours=7))
-    await parts.vacuum().run()
+    vacuum = parts.vacuum()
+    vacuum.statistics_batch_size = size
+    await vacuum.run()
     rows = await pool.fetch(
         "SELECT span, job_name, sum(counts[3]) FROM scheduler_stats GROUP BY 1, 2 ORDER BY 2"
     )

@@ -18,15 +18,13 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.workers import RescueResult
 from pg_scheduler.worker.maintenance import rescuer as rescuer_module
-from pg_scheduler.worker.maintenance.deadline_scanner import ScannerOptions
-from pg_scheduler.worker.maintenance.expirer import ExpirerOptions
-from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
+from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
+from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, Recorder, claim, new_job, new_worker, statuses
 
-ANSWER_S = RescuerOptions().answer_timeout_s
-EXACT = ScannerOptions(jitter=0.0, spread_s=0.0)
+ANSWER_S = Rescuer.answer_timeout_s
 
 
 @pytest.fixture
@@ -35,17 +33,23 @@ def server_start_grace_s() -> float:
 
 
 @pytest.fixture
-def parts(connections: Connections, clock: FakeClock, bus: EventBus, server_start_grace_s: float) -> Parts:
+def parts(
+    connections: Connections,
+    clock: FakeClock,
+    bus: EventBus,
+    server_start_grace_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Parts:
     parts = Parts(Store(connections, clock=clock, server_start_grace_s=server_start_grace_s), bus)
-    parts.tune(scanner=EXACT)
+    monkeypatch.setattr(DeadlineScanner, "horizon_jitter", 0.0)
+    monkeypatch.setattr(DeadlineScanner, "spread_s", 0.0)
     return parts
 
 
 async def rescue(parts: Parts, **options: int | None) -> None:
     """Make two passes: suspect workers are asked for a heartbeat first, and get no time to answer here."""
-    parts.tune(rescuer=RescuerOptions(answer_timeout_s=0.0))
     rescuer = parts.rescuer(**options)
-    parts.tune(rescuer=RescuerOptions())
+    rescuer.answer_timeout_s = 0.0
     await rescuer.run_once()
     await rescuer.run_once()
 
@@ -84,8 +88,8 @@ async def test_rescuer_reclaims_the_jobs_of_a_dead_worker(
 async def test_rescuer_makes_another_pass_at_once_after_a_full_batch(parts: Parts, clock: FakeClock) -> None:
     await claim(parts.store, *map(new_job, "abc"), worker_id="dead")
     clock.advance(timedelta(seconds=61))
-    parts.tune(rescuer=RescuerOptions(answer_timeout_s=0.0, batch_size=2))
     rescuer = parts.rescuer()
+    rescuer.answer_timeout_s, rescuer.batch_size = 0.0, 2
     await rescuer.run_once()  # the request for a heartbeat
     assert await rescuer.run_once() == 0
     assert sorted(await statuses(parts.store, *"abc")) == ["pending", "pending", "running"]
@@ -531,13 +535,11 @@ async def test_expirer_expires_only_pending_jobs_past_their_misfire_grace_time(
     assert row.finished_at == clock.now
 
 
-async def test_expirer_runs_another_pass_at_once_after_a_full_batch(
-    parts: Parts, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts.tune(expirer=ExpirerOptions(batch_size=2))
+async def test_expirer_runs_another_pass_at_once_after_a_full_batch(parts: Parts, clock: FakeClock) -> None:
     await parts.store.jobs.insert([new_job(str(n), misfire_grace_time=0) for n in range(3)])
     clock.advance(timedelta(seconds=5))
     expirer = parts.expirer()
+    expirer.batch_size = 2
     assert [await expirer.run_once(), await expirer.run_once()] == [0, NEVER]
     assert (await parts.store.jobs.count_jobs(None)).expired == 3
 
@@ -546,13 +548,13 @@ async def test_expirer_runs_another_pass_at_once_after_a_full_batch(
 
 
 async def test_scanner_scans_at_its_interval_when_no_deadline_is_near(parts: Parts, clock: FakeClock) -> None:
-    assert await parts.scanner().run_once() == EXACT.interval_s
+    assert await parts.scanner().run_once() == DeadlineScanner.interval_s
     await claim(parts.store, new_job("a", execution_time=clock.now), worker_id="alive")
     later = clock.now + timedelta(minutes=1)
     await parts.store.jobs.insert(
         [new_job("later", execution_time=later, misfire_grace_time=0), new_job("ever")]
     )
-    assert await parts.scanner().run_once() == EXACT.interval_s
+    assert await parts.scanner().run_once() == DeadlineScanner.interval_s
     assert await parts.scanner(lease=20).run_once() == 10
     assert parts.calls == []
 
@@ -564,11 +566,11 @@ async def test_scanner_signals_an_expired_lease(parts: Parts, clock: FakeClock) 
     clock.advance(timedelta(seconds=40))
     assert await scanner.run_once() == pytest.approx(20)
     clock.advance(timedelta(seconds=20.5))
-    assert await scanner.run_once() == EXACT.retry_interval_s
+    assert await scanner.run_once() == DeadlineScanner.retry_interval_s
     assert parts.calls == ["lease_expired"]
     await rescue(parts)
     assert await statuses(parts.store, "a") == ["pending"]
-    assert await scanner.run_once() == EXACT.interval_s
+    assert await scanner.run_once() == DeadlineScanner.interval_s
     assert parts.calls == ["lease_expired", "asked dead", "worker_gone", "due"]
 
 
@@ -586,7 +588,7 @@ async def test_scanner_finds_running_rows_that_no_worker_renews(
     scanner, rescuer = parts.scanner(), parts.rescuer()
     assert await scanner.run_once() == pytest.approx(10)
     clock.advance(timedelta(seconds=11))
-    assert await scanner.run_once() == EXACT.retry_interval_s
+    assert await scanner.run_once() == DeadlineScanner.retry_interval_s
     await rescuer.run_once()
     assert await scanner.run_once() == pytest.approx(9)
     clock.advance(timedelta(seconds=10))
@@ -609,11 +611,11 @@ async def test_scanner_signals_a_job_past_its_misfire_grace_time(parts: Parts, c
     scanner, expirer = parts.scanner(), parts.expirer()
     assert await scanner.run_once() == pytest.approx(15)  # it is not even due yet
     clock.advance(timedelta(seconds=15.1))
-    assert await scanner.run_once() == EXACT.retry_interval_s
+    assert await scanner.run_once() == DeadlineScanner.retry_interval_s
     assert parts.calls == ["grace_expired"]
     await expirer.run_once()
     assert await statuses(parts.store, "a") == ["expired"]
-    assert await scanner.run_once() == EXACT.interval_s
+    assert await scanner.run_once() == DeadlineScanner.interval_s
 
 
 async def test_scanner_handles_rows_without_a_lease_and_infinite_deadlines(
@@ -621,10 +623,10 @@ async def test_scanner_handles_rows_without_a_lease_and_infinite_deadlines(
 ) -> None:
     await parts.store.jobs.insert([new_job("a"), new_job("b")])
     await pool.execute("UPDATE scheduled_jobs SET expires_at = 'infinity'")
-    assert await parts.scanner().run_once() == EXACT.interval_s
+    assert await parts.scanner().run_once() == DeadlineScanner.interval_s
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'running', worker_id = 'x', attempt = 1 WHERE job_id = 'b'"
     )
-    assert await parts.scanner().run_once() == EXACT.retry_interval_s
+    assert await parts.scanner().run_once() == DeadlineScanner.retry_interval_s
     await rescue(parts)
     assert await statuses(parts.store, "b") == ["pending"]

@@ -12,11 +12,11 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, JobsVacuumed
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.maintenance.vacuum import VacuumOptions
+from pg_scheduler.worker.maintenance.vacuum import Vacuum
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, locked, new_job
 
-PAUSE_S = VacuumOptions().pause_s
+PAUSE_S = Vacuum.pause_s
 ALL = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED)
 
 
@@ -79,7 +79,7 @@ async def test_vacuum_deletes_nothing_with_the_never_policy(
 async def test_vacuum_keeps_the_newest_jobs_of_each_name_with_keep_last(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts.tune(vacuum=VacuumOptions(surplus_batch_size=2))
+    monkeypatch.setattr(Vacuum, "surplus_batch_size", 2)
     await ended(parts, JobStatus.COMPLETED, *"edcba", name="one")
     await ended(parts, JobStatus.COMPLETED, "x", "y", name="two")
     await ended(parts, JobStatus.FAILED, "z", name="one")
@@ -103,7 +103,7 @@ async def test_vacuum_deletes_no_running_job(parts: Parts, clock: FakeClock) -> 
 async def test_vacuum_deletes_one_range_of_blocks_per_pass(
     parts: Parts, clock: FakeClock, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts.tune(vacuum=VacuumOptions(step_blocks=1))
+    monkeypatch.setattr(Vacuum, "step_blocks", 1)
     for number in range(30):
         await ended(parts, JobStatus.COMPLETED, f"{number:02}" + "x" * 1000)
     blocks = await parts.store.retention.table_blocks()
@@ -181,9 +181,9 @@ async def test_vacuum_deletes_jobs_in_another_schema(pool: asyncpg.Pool, bus: Ev
 
 
 async def test_vacuum_deletes_results_past_their_lifetime_in_batches(
-    parts: Parts, pool: asyncpg.Pool
+    parts: Parts, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts.tune(vacuum=VacuumOptions(surplus_batch_size=2))
+    monkeypatch.setattr(Vacuum, "surplus_batch_size", 2)
     await pool.execute(
         "INSERT INTO scheduler_results (job_id, status, attempts, finished_at, expires_at)"
         " SELECT n::text, 'completed', 1, now(), now() + (n - 4.5) * interval '1 day'"

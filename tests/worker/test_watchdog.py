@@ -60,7 +60,8 @@ async def test_watchdog_names_the_job_that_blocks_the_loop(bus: EventBus, seen: 
     in_flight = Parts.in_flight_of_nothing()
     claim = Claim("a", "test.job", "test.job", 1, now(), "{}", 5, 0, 0, None, None)
     in_flight.attempts["a"] = Attempt(claim)
-    watchdog = LoopWatchdog(bus, in_flight, module.WatchdogOptions(blocked_after_s=0.01))
+    watchdog = LoopWatchdog(bus, in_flight)
+    watchdog.blocked_after_s = 0.01
     watchdog.start()
 
     def check() -> None:

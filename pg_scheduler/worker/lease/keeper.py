@@ -24,7 +24,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -51,20 +50,15 @@ NO_LOCK: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class KeeperOptions:
-    """Delays of the lease keeper."""
-
-    poll_interval_s: float = 0.25
-    """Seconds between two checks of the event loop."""
-    reconnect_delay_s: float = 0.5
-    """Seconds until it reconnects after a fault: less than a suspect worker gets to answer."""
-    refused_delay_s: float = 10.0
-    """Seconds until it reconnects after the server, or the pool's way to connect, refused."""
-
-
 class LeaseKeeper:
     """Renew the lease while the event loop is blocked. Create it in that loop."""
+
+    poll_interval_s = 0.25
+    """Seconds between two checks of the event loop."""
+    reconnect_delay_s = 0.5
+    """Seconds until it reconnects after a fault: less than a suspect worker gets to answer."""
+    refused_delay_s = 10.0
+    """Seconds until it reconnects after the server, or the pool's way to connect, refused."""
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
@@ -77,7 +71,6 @@ class LeaseKeeper:
         reporter: Reporter,
         *,
         limit_s: float,
-        options: KeeperOptions = KeeperOptions(),
     ) -> None:
         self._connection = connection
         self._events = events
@@ -87,7 +80,6 @@ class LeaseKeeper:
         self._reporter = reporter
         self._limit_s = limit_s
         self._signals = signals
-        self._options = options
         self._loop = watchdog.loop
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None  # in the thread
@@ -151,7 +143,7 @@ class LeaseKeeper:
                 await self._poll()
                 if not ready.is_set():
                     self._call(ready.set)
-                await asyncio.sleep(self._options.poll_interval_s)
+                await asyncio.sleep(self.poll_interval_s)
                 if self._is_lingering:
                     break
             if not self._is_stopping:
@@ -170,7 +162,7 @@ class LeaseKeeper:
                     await self._renew()
             except (DatabaseUnavailableError, *REFUSALS) as error:
                 await self._lose(error)
-            await asyncio.sleep(self._options.poll_interval_s)
+            await asyncio.sleep(self.poll_interval_s)
 
     async def _poll(self) -> None:
         self._watchdog.check()
@@ -235,7 +227,7 @@ class LeaseKeeper:
     async def _lose(self, error: Exception) -> None:
         await self._disconnect()
         is_transient = isinstance(error, DatabaseUnavailableError)
-        delay = self._options.reconnect_delay_s if is_transient else self._options.refused_delay_s
+        delay = self.reconnect_delay_s if is_transient else self.refused_delay_s
         self._connect_at = time.monotonic() + delay
         if not self._has_reported_loss:
             self._has_reported_loss = True

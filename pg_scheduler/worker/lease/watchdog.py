@@ -22,14 +22,6 @@ from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.threads import call_in_loop, log_in_thread
 
 
-@dataclass(frozen=True, slots=True)
-class WatchdogOptions:
-    """Thresholds of a blocked event loop."""
-
-    blocked_after_s: float = 1.0
-    """Seconds without an answer."""
-
-
 class _Ping:
     """One callback that the event loop is to run."""
 
@@ -73,12 +65,12 @@ class Blockage:
 class LoopWatchdog:
     """Watch the event loop in which it was created, from the thread that calls ``check()``."""
 
-    def __init__(
-        self, events: EventBus, in_flight: InFlight, options: WatchdogOptions = WatchdogOptions()
-    ) -> None:
+    blocked_after_s = 1.0
+    """Seconds without an answer after which the event loop counts as blocked."""
+
+    def __init__(self, events: EventBus, in_flight: InFlight) -> None:
         self._events = events
         self._in_flight = in_flight
-        self._options = options
         self.loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._ping = _Ping()
@@ -114,7 +106,7 @@ class LoopWatchdog:
         Callable from any thread. Without a lease keeper, each call sends the ping of the next one. The
         time begins when a check found the loop blocked, so the time of a suspended process does not count.
         """
-        ping, after_s = self._ping, self._options.blocked_after_s
+        ping, after_s = self._ping, self.blocked_after_s
         if threading.get_ident() == self._thread_id:
             return None  # it runs the caller
         if ping.is_answered:
@@ -149,7 +141,7 @@ class LoopWatchdog:
     @property
     def is_blocked(self) -> bool:
         """Whether the event loop was blocked at the last check."""
-        return self._blocked_s > self._options.blocked_after_s
+        return self._blocked_s > self.blocked_after_s
 
     def is_blocked_for(self, seconds: float) -> bool:
         """Return whether the last two checks found the event loop blocked, in the end for over ``seconds``.

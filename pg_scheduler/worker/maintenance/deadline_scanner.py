@@ -7,7 +7,6 @@ expirer act when the time comes. The scan is repeated for rows that were written
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pg_scheduler.events import EventBus
@@ -18,24 +17,18 @@ from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
 
-@dataclass(frozen=True, slots=True)
-class ScannerOptions:
-    """The interval and range of the scan."""
-
-    interval_s: float = 30.0
-    """Seconds between two scans; half a lease if that is less, so that leases renewed in time are not met."""
-    retry_interval_s: float = 5.0
-    """Seconds until the next scan after a deadline has passed: another session may have locked the row."""
-    jitter: float = 0.2
-    """The random share of the interval."""
-    spread_s: float = 0.5
-    """Seconds over which the nodes spread that wait for the same deadline."""
-
-
 class DeadlineScanner(Service):
     """Signal expired leases and misfire grace times."""
 
     name: ClassVar[str] = "deadline_scanner"
+    interval_s = 30.0
+    """Seconds between two scans; half a lease if that is less, so that leases renewed in time are not met."""
+    retry_interval_s = 5.0
+    """Seconds until the next scan after a deadline has passed: another session may have locked the row."""
+    horizon_jitter = 0.2
+    """The random share of the interval."""
+    spread_s = 0.5
+    """Seconds over which the nodes spread that wait for the same deadline."""
 
     def __init__(
         self,
@@ -47,12 +40,10 @@ class DeadlineScanner(Service):
         *,
         lease: float,
         heartbeat_threshold: float,
-        options: ScannerOptions = ScannerOptions(),
     ) -> None:
         super().__init__(events)
         self._workers = workers
-        self._interval = min(options.interval_s, lease / 2)
-        self._options = options
+        self._interval = min(self.interval_s, lease / 2)
         self._heartbeat_threshold = heartbeat_threshold
         self._signals = signals
         self._names = names
@@ -60,8 +51,7 @@ class DeadlineScanner(Service):
 
     async def run_once(self) -> float:
         """Scan once, signal leases and jobs that have expired, and report overdue jobs."""
-        options = self._options
-        moved = random.uniform(-options.jitter, options.jitter)  # noqa: S311 - jitter, no secret
+        moved = random.uniform(-self.horizon_jitter, self.horizon_jitter)  # noqa: S311 - jitter, no secret
         horizon = self._interval * (1 + moved)
         ahead = await self._workers.scan_deadlines(horizon, self._heartbeat_threshold)
         if ahead.has_overdue and self._names is not None:
@@ -80,7 +70,7 @@ class DeadlineScanner(Service):
         for ends_in, expired in deadlines:
             if ends_in is not None and ends_in <= 0:
                 expired()
-                waits.append(options.retry_interval_s)
+                waits.append(self.retry_interval_s)
             elif ends_in is not None:
-                waits.append(ends_in + random.uniform(0, options.spread_s))  # noqa: S311 - the same
+                waits.append(ends_in + random.uniform(0, self.spread_s))  # noqa: S311 - the same
         return min(horizon, *waits) if waits else horizon

@@ -5,7 +5,6 @@ The deadline scanner wakes it when the misfire grace time of a job elapses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pg_scheduler.events import EventBus, JobExpired
@@ -14,35 +13,22 @@ from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.worker.service import NEVER, Service
 
 
-@dataclass(frozen=True, slots=True)
-class ExpirerOptions:
-    """The batch size of the expirer."""
-
-    batch_size: int = 500
-
-
 class Expirer(Service):
     """Expire jobs past their misfire grace time."""
 
     name: ClassVar[str] = "expirer"
+    batch_size = 500
+    """Jobs that one statement expires."""
 
-    def __init__(
-        self,
-        jobs: JobRepository,
-        events: EventBus,
-        tasks: TaskRegistry,
-        worker_id: str,
-        options: ExpirerOptions = ExpirerOptions(),
-    ) -> None:
+    def __init__(self, jobs: JobRepository, events: EventBus, tasks: TaskRegistry, worker_id: str) -> None:
         super().__init__(events)
         self._jobs = jobs
         self._tasks = tasks
         self._worker_id = worker_id
-        self._options = options
 
     async def run_once(self) -> float:
         """Expire one batch of jobs."""
-        expired = await self._jobs.expire(self._worker_id, self._tasks.names(), self._options.batch_size)
+        expired = await self._jobs.expire(self._worker_id, self._tasks.names(), self.batch_size)
         for job_id, job_name, attempt in expired:
             self._events.publish(JobExpired(job_id, job_name, attempt))
-        return 0 if len(expired) == self._options.batch_size else NEVER
+        return 0 if len(expired) == self.batch_size else NEVER

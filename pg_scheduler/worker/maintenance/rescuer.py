@@ -10,7 +10,6 @@ crashes, as ``reclaim_change()`` in ``jobs/outcome.py`` decides.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pg_scheduler.enqueue.outbox import Outbox
@@ -21,22 +20,16 @@ from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 
 
-@dataclass(frozen=True, slots=True)
-class RescuerOptions:
-    """Timeouts and batch size of reclaiming jobs."""
-
-    answer_timeout_s: float = 1.5
-    """Seconds that a suspect worker gets to make a heartbeat."""
-    untrusted_delay_s: float = 1.0
-    """Seconds until the next pass while this worker's own lease is not trusted."""
-    batch_size: int = 1000
-    """Jobs that one statement reclaims."""
-
-
 class Rescuer(Service):
     """Reclaim the jobs of dead workers."""
 
     name: ClassVar[str] = "rescuer"
+    answer_timeout_s = 1.5
+    """Seconds that a suspect worker gets to make a heartbeat."""
+    untrusted_delay_s = 1.0
+    """Seconds until the next pass while this worker's own lease is not trusted."""
+    batch_size = 1000
+    """Jobs that one statement reclaims."""
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
@@ -51,14 +44,12 @@ class Rescuer(Service):
         max_crashes: int | None,
         namesakes: tuple[str, str] | None = None,
         lock_scan_interval_s: float | None = None,
-        options: RescuerOptions = RescuerOptions(),
     ) -> None:
         super().__init__(events)
         self._workers = workers
         self._worker_id = worker_id
         self._heartbeat_threshold = heartbeat_threshold
         self._max_crashes = max_crashes
-        self._options = options
         self._lease = lease
         self._outbox = outbox
         self._signals = signals
@@ -75,9 +66,9 @@ class Rescuer(Service):
 
     async def run_once(self) -> float:
         """Reclaim once. Skip if this worker's own lease is not trusted: it must be renewed first."""
-        batch_size = self._options.batch_size
+        batch_size = self.batch_size
         if not self._lease.is_trusted:
-            return self._options.untrusted_delay_s
+            return self.untrusted_delay_s
         await self._workers.restart_leases(batch_size)
         if self._lock_scan_interval_s is not None:
             self._scans_locks = True
@@ -101,7 +92,7 @@ class Rescuer(Service):
         if len(rescue.job_ids) + len(rescue.quarantined) == batch_size:
             return 0
         if self._suspects:
-            return self._options.answer_timeout_s
+            return self.answer_timeout_s
         return NEVER if self._lock_scan_interval_s is None else self._lock_scan_interval_s
 
     async def _find_dead(self) -> list[str]:
@@ -115,7 +106,7 @@ class Rescuer(Service):
         dead = []
         for worker_id, sign in suspects.items():
             asked_at = now if worker_id in new else before[worker_id][1]
-            if worker_id in new or now - asked_at < self._options.answer_timeout_s:
+            if worker_id in new or now - asked_at < self.answer_timeout_s:
                 self._suspects[worker_id] = (sign, asked_at)
             else:
                 dead.append(worker_id)

@@ -6,7 +6,6 @@ again and counted once. A killed process loses what it counted since the last ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pg_scheduler.errors import DatabaseUnavailableError
@@ -16,19 +15,13 @@ from pg_scheduler.store.statistics import StatisticsRepository
 from pg_scheduler.worker.service import Service
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsWriterOptions:
-    """The time between two batches."""
-
-    interval_s: float = 10.0
-    """Seconds from one batch to the next."""
-
-
 class StatisticsWriter(Service):
     """Write what the Meter counted."""
 
     name: ClassVar[str] = "statistics_writer"
     jitter: ClassVar[float] = 0.1
+    interval_s = 10.0
+    """Seconds from one batch to the next."""
 
     def __init__(
         self,
@@ -36,13 +29,11 @@ class StatisticsWriter(Service):
         events: EventBus,
         meter: Meter,
         worker_id: str,
-        options: StatisticsWriterOptions = StatisticsWriterOptions(),
     ) -> None:
         super().__init__(events)
         self._statistics = statistics
         self._meter = meter
         self._worker_id = worker_id
-        self._options = options
 
     async def run_once(self) -> float:
         """Write what was counted since the last pass."""
@@ -50,7 +41,7 @@ class StatisticsWriter(Service):
         # A worker that was declared dead has no row until its next heartbeat: the batch waits for it.
         if batch is not None and await self._statistics.add(self._worker_id, batch.number, batch.jobs):
             self._meter.settle(batch)
-        return self._options.interval_s
+        return self.interval_s
 
     async def drain(self) -> None:
         """Write the rest, unless the database is unavailable: statistics do not fail or delay a shutdown."""

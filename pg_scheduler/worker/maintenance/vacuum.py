@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Final, NamedTuple
 
@@ -24,20 +23,6 @@ AUDIT_BATCH_SIZE: Final = 1000
 
 STATISTICS_DAYS: Final = ((60, 600, 0.25), (600, 3600, 7.0), (3600, None, 90.0))
 """Spans of statistics in seconds, the longer spans that they are merged into, and the days before that."""
-
-
-@dataclass(frozen=True, slots=True)
-class VacuumOptions:
-    """The size of a step, and the pause after it."""
-
-    step_blocks: int = 2000
-    """Blocks of the table that one step walks over."""
-    pause_s: float = 0.1
-    """Seconds between two steps, several times as long as a step takes: jobs come first."""
-    surplus_batch_size: int = 10_000
-    """Rows that one statement deletes beyond ``keep_last``."""
-    statistics_batch_size: int = 500
-    """Rows of statistics that one statement merges or deletes."""
 
 
 class VacuumStep(NamedTuple):
@@ -59,6 +44,14 @@ class Vacuum(Service):
 
     name: ClassVar[str] = "vacuum"
     jitter: ClassVar[float] = 0.1
+    step_blocks = 2000
+    """Blocks of the table that one step walks over."""
+    pause_s = 0.1
+    """Seconds between two steps, several times as long as a step takes: jobs come first."""
+    surplus_batch_size = 10_000
+    """Rows that one statement deletes beyond ``keep_last``."""
+    statistics_batch_size = 500
+    """Rows of statistics that one statement merges or deletes."""
 
     def __init__(
         self,
@@ -68,13 +61,11 @@ class Vacuum(Service):
         worker_id: str,
         *,
         deleted: Counter[JobStatus] | None = None,
-        options: VacuumOptions = VacuumOptions(),
     ) -> None:
         super().__init__(events)
         self._store = store
         self._config = config
         self._worker_id = worker_id
-        self._options = options
         self._walk: AsyncIterator[VacuumStep] | None = None
         self._deleted: Counter[JobStatus] = Counter() if deleted is None else deleted
         self._policies: Mapping[JobStatus, VacuumPolicy] = {
@@ -90,7 +81,7 @@ class Vacuum(Service):
         try:
             async for step in self._walk:
                 self._deleted.update(step.jobs)
-                return self._options.pause_s
+                return self.pause_s
         except DatabaseUnavailableError:
             self._walk = None  # the generator has ended: the next pass starts a new walk
             raise
@@ -119,7 +110,7 @@ class Vacuum(Service):
         """
         cutoffs = await self._cutoffs()
         blocks = await self._store.retention.table_blocks() if cutoffs else 0
-        step = self._options.step_blocks
+        step = self.step_blocks
         for first in range(0, blocks, step):
             found = await self._store.retention.count_in_blocks(first, first + step, cutoffs)
             yield VacuumStep(min(first + step, blocks), blocks, Counter(found))
@@ -136,7 +127,7 @@ class Vacuum(Service):
         """Apply every policy, and yield after each step what it deleted."""
         cutoffs = await self._cutoffs()
         blocks = await self._store.retention.table_blocks() if cutoffs else 0
-        step = self._options.step_blocks
+        step = self.step_blocks
         for first in range(0, blocks, step):
             deleted = await self._store.retention.vacuum_blocks(first, first + step, cutoffs)
             yield VacuumStep(min(first + step, blocks), blocks, Counter(deleted))
@@ -147,11 +138,11 @@ class Vacuum(Service):
         """Delete what no walk over the table finds, and yield the number of jobs after each batch."""
         await self._delete_schedules()
         await self._delete_audit()
-        size = self._options.statistics_batch_size
+        size = self.statistics_batch_size
         for span_s, longer_s, days in STATISTICS_DAYS:
             while await self._store.statistics.fold(span_s, longer_s, days, size) == size:
                 yield Counter()
-        batch_size = self._options.surplus_batch_size
+        batch_size = self.surplus_batch_size
         while await self._store.kept_results.vacuum(batch_size) == batch_size:
             yield Counter()
         for status, policy in self._policies.items():

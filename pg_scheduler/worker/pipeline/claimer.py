@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Final, Protocol
 
@@ -24,7 +23,7 @@ from pg_scheduler.store.faults import ROW_ERRORS, is_timeout
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.pipeline.admission import Admission
-from pg_scheduler.worker.pipeline.cursor import MANY_ENTRIES, MAX_AGE_S, ClaimCursor
+from pg_scheduler.worker.pipeline.cursor import ClaimCursor
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.pacing import Pacing
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
@@ -40,19 +39,6 @@ COUNT_INTERVAL_S: Final = 1.0
 """Seconds between two claims that count the index entries that they read: a count costs a 20th of a claim."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimerOptions:
-    """The claim cursor, and the patience of the claimer."""
-
-    cursor_max_age_s: float = MAX_AGE_S
-    """Seconds for which a job without a notification may be overlooked under load."""
-    many_entries: int = MANY_ENTRIES
-    """The index entries that claims read at most for jobs that they leave."""
-    max_failed_claims: int = 5
-    """Claims in succession that may fail by an error that no row was found to cause. Another worker may have
-    locked that row to quarantine it."""
-
-
 class Names(Protocol):
     """The names of the jobs to claim."""
 
@@ -66,6 +52,9 @@ class Claimer(Service):
     name: ClassVar[str] = "claimer"
     yields_between_passes: ClassVar[bool] = False
     """The next claim is sent before the jobs of this one run: the database works while they do."""
+    max_failed_claims = 5
+    """Claims in succession that may fail by an error that no row was found to cause. Another worker may have
+    locked that row to quarantine it."""
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
@@ -84,7 +73,6 @@ class Claimer(Service):
         batch: int,
         polling: PollingConfig,
         max_crashes: int | None,
-        options: ClaimerOptions = ClaimerOptions(),
         meter: Meter | None = None,
     ) -> None:
         super().__init__(events)
@@ -105,7 +93,7 @@ class Claimer(Service):
         )
         """The crashes from which jobs run one at a time."""
         self._pacing = Pacing(polling)
-        self.cursor: Final = ClaimCursor(polling.max_interval, options.cursor_max_age_s, options.many_entries)
+        self.cursor: Final = ClaimCursor(polling.max_interval)
         """Where claims begin."""
         self._searched_names: list[str] = []
         self._left_crashed_jobs = False  # by the last claim, since one ran
@@ -113,7 +101,6 @@ class Claimer(Service):
         self._may_have_unacknowledged = False
         self._failed_claims = 0
         self._has_timed_out = False
-        self._max_failed_claims = options.max_failed_claims
         self._meter = meter
         self._claiming = asyncio.Lock()
         self._expects_job = False  # a notification came, or the next job is due
@@ -143,7 +130,7 @@ class Claimer(Service):
                 delay = await self._claim()
             except ROW_ERRORS:
                 self._failed_claims += 1
-                if self._failed_claims > self._max_failed_claims:
+                if self._failed_claims > self.max_failed_claims:
                     raise
                 await self._quarantine_unreadable()
                 return self._polling.min_interval

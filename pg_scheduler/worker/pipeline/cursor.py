@@ -25,6 +25,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.claims import FROM_THE_START, NO_IDS, PRIORITY_LEVELS, ClaimPosition
 
 MAX_AGE_S: Final = 2.0
+"""Seconds for which a job without a notification may be overlooked under load."""
 
 MANY_ENTRIES: Final = 2000
 """The index entries of jobs that were not claimed, up to which every claim may read them: 1 ms or 2."""
@@ -39,11 +40,10 @@ MARGIN_WITHOUT_NOTIFICATIONS: Final = timedelta(seconds=1)
 class ClaimCursor:
     """The execution time and the id to begin at, of each priority."""
 
-    def __init__(
-        self, poll_s: float = MAX_AGE_S, max_age_s: float = MAX_AGE_S, many_entries: int = MANY_ENTRIES
-    ) -> None:
-        self.max_age_s: Final = min(poll_s, max_age_s)
-        self._many_entries = many_entries
+    many_entries = MANY_ENTRIES
+
+    def __init__(self, poll_s: float = MAX_AGE_S) -> None:
+        self.max_age_s = min(poll_s, MAX_AGE_S)
         self.is_kept = False
         """Whether claims do not begin at the start of the index, because it has many entries."""
         self.after: Sequence[str] = NO_IDS
@@ -79,7 +79,7 @@ class ClaimCursor:
 
     def is_crowded(self, read: int) -> bool:
         """Return whether a claim or a search from the start read many entries of jobs that it left."""
-        return read > self._many_entries
+        return read > self.many_entries
 
     def advance(self, claims: Sequence[Claim]) -> None:
         """Continue after these claims, which are sorted by time within each priority."""

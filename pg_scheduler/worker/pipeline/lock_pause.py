@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
@@ -20,20 +19,15 @@ REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two log records of one outage."""
 
 
-@dataclass(frozen=True, slots=True)
-class LockPauseOptions:
-    """Pauses after failed connections; each is twice the previous one."""
-
-    first_s: float = 0.1
-    longest_s: float = 10.0
-
-
 class LockPause:
     """One backoff for all attempts of a worker."""
 
-    def __init__(self, options: LockPauseOptions = LockPauseOptions()) -> None:
-        self._options = options
-        self._next_s = options.first_s
+    first_s = 0.1
+    """Seconds of the first pause of an outage; each is twice the previous one."""
+    longest_s = 10.0
+
+    def __init__(self) -> None:
+        self._next_s = self.first_s
         self._ends_at = self._report_at = 0.0
         self._is_outage = False
 
@@ -43,13 +37,13 @@ class LockPause:
         if now >= self._ends_at:
             seconds = self._next_s * random.uniform(0.5, 1)  # noqa: S311 - jitter, no secret
             self._ends_at = now + seconds
-            self._next_s = min(self._next_s * 2, self._options.longest_s)
+            self._next_s = min(self._next_s * 2, self.longest_s)
             self._report(fault, seconds, now)
         await asyncio.sleep(self._ends_at - now)
 
     def reset(self) -> None:
         """Begin the next outage with the shortest pause: a connection was obtained."""
-        self._next_s = self._options.first_s
+        self._next_s = self.first_s
         self._is_outage = False
 
     def _report(self, fault: DatabaseUnavailableError, seconds: float, now: float) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Final, Self
 
 from pg_scheduler.events import (
@@ -24,18 +23,13 @@ from pg_scheduler.status import JobStatus
 from pg_scheduler.worker.signals import Signals
 
 
-@dataclass(frozen=True, slots=True)
-class ResultBufferOptions:
-    """Size limits, as numbers of outcomes."""
-
-    batch_size: int = 500
-    """Outcomes of one batch at most."""
-    capacity: int = 2000
-    """Outcomes that may wait before executors must wait too."""
-
-
 class ResultBuffer:
     """Outcomes that are not yet written, with completions kept apart from the others."""
+
+    batch_size = 500
+    """Outcomes of one batch at most."""
+    capacity = 2000
+    """Outcomes that may wait before executors must wait too."""
 
     def __init__(
         self,
@@ -44,14 +38,12 @@ class ResultBuffer:
         *,
         keeps_completed: bool,
         deleted: Counter[JobStatus],
-        options: ResultBufferOptions = ResultBufferOptions(),
         meter: Meter | None = None,
     ) -> None:
         self._events = events
         self.keeps_completed: Final = keeps_completed
         self.deleted: Final = deleted
         self._signals = signals
-        self._options = options
         self._meter = meter
         self.claims_follow = False
         """Whether completions may wait for the next claim, which takes them along; set by the claimer."""
@@ -108,7 +100,7 @@ class ResultBuffer:
     @property
     def is_full(self) -> bool:
         """Whether the buffer has reached its limit."""
-        return self._waiting >= self._options.capacity
+        return self._waiting >= self.capacity
 
     async def room(self) -> None:
         """Wait until the buffer is no longer full."""
@@ -152,9 +144,9 @@ class ResultBuffer:
         attempt, claims = next(iter(self._completed.items()))
         self._in_batches[batch] = claims
         del self._completed[attempt]
-        if len(claims) > self._options.batch_size:
-            self._completed[attempt] = claims[self._options.batch_size :]  # behind those of other numbers
-            del claims[self._options.batch_size :]
+        if len(claims) > self.batch_size:
+            self._completed[attempt] = claims[self.batch_size :]  # behind those of other numbers
+            del claims[self.batch_size :]
         self._waiting -= len(claims)
         if self._completed:
             self._signals.results_waiting()
@@ -195,7 +187,7 @@ class ResultBuffer:
         taken: dict[str, tuple[Claim, Outcome]] = {}
         for claim, outcome in self._others:
             # Another attempt of the same job has its turn after this one's.
-            if claim.job_id in taken or len(taken) == self._options.batch_size:
+            if claim.job_id in taken or len(taken) == self.batch_size:
                 break
             taken[claim.job_id] = (claim, outcome)
         self._in_batches[batch] = [claim for claim, _ in taken.values()]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final
 
@@ -30,24 +29,6 @@ FIRST: Final = "after"
 """Precedes every limit among the reasons to be blocked; the job waits for another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnblockerOptions:
-    """Delays and batch sizes of unblocking."""
-
-    gap_s: float = 0.005
-    """Seconds between two passes after ends of attempts."""
-    scan_interval_s: float = 2.0
-    """Seconds between two scans, while tasks with limits are registered."""
-    jitter: float = 0.2
-    """The random share of that interval."""
-    batch_size: int = 500
-    """Jobs of one limit, and limits, of one statement."""
-    late_batch_size: int = 5000
-    """Blocked jobs whose misfire grace time one scan reads."""
-    cleanup_interval_s: float = 600.0
-    """Seconds between two deletions of starts that nothing counts any more."""
-
-
 class Unblocker(Service):
     """Unblock jobs that wait for a limit.
 
@@ -57,6 +38,16 @@ class Unblocker(Service):
     """
 
     name: ClassVar[str] = "unblocker"
+    gap_s = 0.005
+    """Seconds between two passes after ends of attempts."""
+    scan_interval_s = 2.0
+    """Seconds between two scans, while tasks with limits are registered."""
+    batch_size = 500
+    """Jobs of one limit, and limits, of one statement."""
+    late_batch_size = 5000
+    """Blocked jobs whose misfire grace time one scan reads."""
+    cleanup_interval_s = 600.0
+    """Seconds between two deletions of starts that nothing counts any more."""
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
@@ -66,7 +57,6 @@ class Unblocker(Service):
         in_flight: InFlight,
         tasks: TaskRegistry,
         signals: Signals,
-        options: UnblockerOptions = UnblockerOptions(),
     ) -> None:
         super().__init__(events)
         self._limits = limits
@@ -74,7 +64,6 @@ class Unblocker(Service):
         self._in_flight = in_flight
         self._tasks = tasks
         self._signals = signals
-        self._options = options
         self._book: tuple[int, LimitBook] = (-1, LimitBook(()))
         self._admitted: dict[
             str, tuple[int, Sequence[tuple[str, LimitRow]]]
@@ -164,13 +153,13 @@ class Unblocker(Service):
         except BaseException:  # whatever it was, the limits are checked later
             self._freed.update(dict.fromkeys(limits))
             raise
-        self._next_pass = time.monotonic() + self._options.gap_s
+        self._next_pass = time.monotonic() + self.gap_s
         return is_behind
 
     async def _unblock(self, limits: Mapping[str, Sequence[Sequence[LimitRow]]]) -> bool:
         if not limits:
             return False
-        size, is_behind = self._options.batch_size, False
+        size, is_behind = self.batch_size, False
         checked = await self._limits.unblock(limits, size)
         for each in checked:
             if each.late or each.jobs == size:  # late jobs expire, which leaves room for others
@@ -178,7 +167,7 @@ class Unblocker(Service):
                 is_behind = True
             if each.free_in is not None:
                 self._free_at[each.key] = time.monotonic() + each.free_in
-            room_in = self._options.scan_interval_s if each.free_in is None else each.free_in
+            room_in = self.scan_interval_s if each.free_in is None else each.free_in
             self.next_room_in = room_in if self.next_room_in is None else min(self.next_room_in, room_in)
         due = min((each.due for each in checked if each.due is not None), default=None)
         self._report(sum(each.jobs for each in checked), sum(each.late for each in checked), due)
@@ -188,7 +177,7 @@ class Unblocker(Service):
         """Check a page of the limits that block jobs; return whether there may be more."""
         if self._scanned == FIRST:
             self.next_room_in = None
-        page = await self._limits.blocked_keys(self._scanned, self._options.batch_size)
+        page = await self._limits.blocked_keys(self._scanned, self.batch_size)
         keys = [key for key in page if key.startswith(BLOCKED_BY_LIMIT)]
         if keys:
             book = self.book()
@@ -197,7 +186,7 @@ class Unblocker(Service):
             if forgotten := [key for key in keys if key not in known]:
                 await self._unblock_forgotten(forgotten)
             await self._unblock_late(keys)
-        if len(page) == self._options.batch_size:
+        if len(page) == self.batch_size:
             self._scanned = page[-1]
             return True
         self._scanned = FIRST
@@ -207,23 +196,23 @@ class Unblocker(Service):
     async def _finish_scan(self) -> None:
         self._is_scan_requested = False
         now = time.monotonic()
-        self._next_scan = now + self._options.scan_interval_s
+        self._next_scan = now + self.scan_interval_s
         held = self._in_flight.held() | self._in_flight.unwritten()
         for job_id in [each for each, (attempt, _) in self._admitted.items() if held.get(each) != attempt]:
             del self._admitted[job_id]  # it was cancelled or lost
         if now >= self._next_cleanup:
-            self._next_cleanup = now + self._options.cleanup_interval_s
-            await self._limits.delete_past_starts(self._options.late_batch_size)
+            self._next_cleanup = now + self.cleanup_interval_s
+            await self._limits.delete_past_starts(self.late_batch_size)
 
     async def _unblock_forgotten(self, keys: list[str]) -> None:
-        size = self._options.batch_size
+        size = self.batch_size
         unblocked = await self._limits.unblock_forgotten(keys, self._tasks.names(), size)
         self._report(unblocked, 0)
 
     async def _unblock_late(self, keys: list[str]) -> None:
         since = self._late if self._late is not None and self._late.key in keys else None
         keys = keys[keys.index(since.key) :] if since is not None else keys
-        late, self._late = await self._limits.unblock_late(keys, since, self._options.late_batch_size)
+        late, self._late = await self._limits.unblock_late(keys, since, self.late_batch_size)
         self._report(late, late)
 
     def _report(self, unblocked: int, late: int, due: datetime | None = None) -> None:
