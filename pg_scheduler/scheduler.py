@@ -45,9 +45,12 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.event_meter import new_meter
 from pg_scheduler.worker.lifecycle import Lifecycle
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.defaults import check_executors
+from pg_scheduler.worker.runners.jobs_view import SchedulerOfJobs
 from pg_scheduler.worker.runtime import Runtime
+from pg_scheduler.worker.wiring import connect
 
 
 class Scheduler(
@@ -326,20 +329,23 @@ class Scheduler(
         )
         self._periodic.check_locks()
         await self._store.migrate()
-        return self._runtime_class(
-            self,
-            self._store,
-            self._events,
-            self._cluster_events,
-            self._tasks,
-            self._periodic,
-            self._schedule_jobs,
-            self._outbox,
-            self._waiters,
-            self._config,
-            self._retry_policy,
-            self._executors,
-            self.worker_id,
-            self._meter,
-            self._middleware,
+        node = Node(
+            worker_id=self.worker_id,
+            config=self._config,
+            store=self._store,
+            events=self._events,
+            cluster_events=self._cluster_events,
+            tasks=self._tasks,
+            declared=self._periodic,
+            schedule_jobs=self._schedule_jobs,
+            outbox=self._outbox,
+            waiters=self._waiters,
+            retry_policy=self._retry_policy,
+            executors=self._executors,
+            middleware=self._middleware,
+            meter=self._meter,
+            get_scheduler=SchedulerOfJobs(self),
         )
+        runtime = self._runtime_class(node)
+        connect(runtime)
+        return runtime

@@ -284,6 +284,11 @@ class SchedulerConfig:
         return self.role in {"both", "worker"}
 
     @property
+    def deletes_completed(self) -> bool:
+        """Whether the transaction that completes a job deletes its row."""
+        return self.vacuum_enabled and self.vacuum.completed.trigger is VacuumTrigger.IMMEDIATE
+
+    @property
     def plans(self) -> bool:
         """Whether the role enqueues the jobs of schedules."""
         return self.role in {"both", "scheduler"}

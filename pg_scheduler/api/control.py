@@ -145,6 +145,6 @@ class ControlMethods(SchedulerParts):
         if worker_id is None:
             return
         if worker_id == self._life.worker_id and self._runtime is not None:
-            self._runtime.signals.heartbeat_requested()
+            self._runtime.node.signals.heartbeat_requested()
         else:
             await self._outbox.notify_worker(worker_id)

@@ -78,7 +78,7 @@ class LegacyMethods(SchedulerParts):
 
     async def _claim_of(self, job_row: Mapping[str, Any]) -> Claim:
         job_id = check_job_id(job_row["job_id"])
-        if job_id in self._running().in_flight.held():
+        if job_id in self._running().node.in_flight.held():
             raise ValueError(f"job {job_id!r} is already running on this worker; wait until it has finished")
         claim = await self._store.claims.held_claim(job_id, self._life.worker_id)
         if claim is None:

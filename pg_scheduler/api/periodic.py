@@ -85,8 +85,8 @@ class PeriodicMethods(SchedulerParts):
         if not self._periodic.enable(dedup_key, enabled):
             return False
         runtime = self._runtime
-        if self._life.is_running and runtime is not None and runtime.config.plans:
-            runtime.signals.schedules_changed()
+        if self._life.is_running and runtime is not None and runtime.node.config.plans:
+            runtime.node.signals.schedules_changed()
             return True
         try:
             loop = asyncio.get_running_loop()

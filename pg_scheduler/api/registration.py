@@ -38,7 +38,7 @@ class RegistrationMethods(SchedulerParts):
     async def _tasks_changed(self) -> None:
         """Make this node and the others read which tasks are paused."""
         if self._runtime is not None:
-            self._runtime.signals.tasks_changed()
+            self._runtime.node.signals.tasks_changed()
         await self._outbox.notify_tasks()
 
     @overload
@@ -153,7 +153,7 @@ class RegistrationMethods(SchedulerParts):
         def add(function: F) -> F:
             self._tasks.register(function, name=name, aliases=former_names, options=options)
             if self._runtime:
-                self._runtime.signals.due()
+                self._runtime.node.signals.due()
             return function
 
         return add if func is None else add(func)

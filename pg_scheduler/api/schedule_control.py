@@ -219,5 +219,5 @@ class ScheduleControl:
         if due is not None:
             await parts._outbox.notify_due(due)  # noqa: SLF001
         if parts._runtime is not None:  # noqa: SLF001
-            parts._runtime.signals.schedules_changed()  # noqa: SLF001
+            parts._runtime.node.signals.schedules_changed()  # noqa: SLF001
         await parts._outbox.notify_schedules()  # noqa: SLF001

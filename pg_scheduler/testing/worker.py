@@ -52,8 +52,8 @@ class ManualRuntime(Runtime):
         self.executor.has_jitter = False
         self.rescuer.answer_timeout_s = 0.0
         self.unblocker.gap_s = 0.0
-        self.signals.jobs_claimed.connect(self._count_claim)
-        self.signals.jobs_planned.connect(self._count_plan)
+        self.node.signals.jobs_claimed.connect(self._count_claim)
+        self.node.signals.jobs_planned.connect(self._count_plan)
         for part in self.parts:
             if isinstance(part, Service):
                 await part.prepare()
@@ -69,7 +69,7 @@ class ManualRuntime(Runtime):
                 elif not isinstance(part, LeaseKeeper):
                     await part.stop()
         finally:
-            await self._store.connections.release_held()
+            await self.node.store.connections.release_held()
 
     async def pass_of(self, service: Service) -> float:
         """Make one pass; make it again if the database was unavailable."""
@@ -102,12 +102,12 @@ class ManualRuntime(Runtime):
     @property
     def renewal_interval_s(self) -> float:
         """Seconds between two renewals of the lease."""
-        return self.config.lease_seconds / RENEWALS_PER_LEASE
+        return self.node.config.lease_seconds / RENEWALS_PER_LEASE
 
     async def plan(self) -> bool:
         """Enqueue the jobs of all due fire times; return whether there were any."""
         before = self._plans
-        if self.config.plans:
+        if self.node.config.plans:
             await self._pass_while_behind(self.planner)
         return self._plans > before
 
@@ -129,10 +129,10 @@ class ManualRuntime(Runtime):
     async def _claim(self, most: int | None) -> None:
         """Claim jobs for the free slots, one by one."""
         started = self.jobs_started
-        while self.config.runs_jobs and self.executor.free and not self.is_dead:
+        while self.node.config.runs_jobs and self.executor.free and not self.is_dead:
             if most is not None and self.jobs_started - started >= most:
                 return
-            if not self.lease.is_trusted:  # it ends in real time
+            if not self.node.lease.is_trusted:  # it ends in real time
                 await self.pass_of(self.heartbeat)
             self._claimed.clear()
             delay = await self.pass_of(self.claimer)
@@ -154,7 +154,7 @@ class ManualRuntime(Runtime):
 
     async def _wait_for_an_end(self) -> bool:
         """Wait until an attempt has ended, or for the poll interval; return whether attempts ran."""
-        tasks = [each.task for each in self.in_flight.attempts.values() if each.task]
+        tasks = [each.task for each in self.node.in_flight.attempts.values() if each.task]
         if not tasks:
             return False
         done, _ = await asyncio.wait(tasks, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
@@ -166,7 +166,7 @@ class ManualRuntime(Runtime):
 
     async def _write_results(self) -> bool:
         """Write all results; return whether there were any."""
-        if self.is_dead or not self.in_flight.unwritten():
+        if self.is_dead or not self.node.in_flight.unwritten():
             return False
         await self._pass_while_behind(self.completer)
         return True
@@ -178,19 +178,19 @@ class ManualRuntime(Runtime):
     def die(self) -> None:
         """End every attempt without a result."""
         self.is_dead = True
-        self.in_flight.revoke_all(Revocation.SHUTDOWN)
+        self.node.in_flight.revoke_all(Revocation.SHUTDOWN)
 
     async def bury(self) -> None:
         """Close what a dead worker leaves open, without writing anything."""
         await self.executor.stop()
-        await self.receivers.relay.drain()
+        await self.relay.drain()
         await self.listener.drain()
 
     def _count_plan(self, _due: datetime | None) -> None:
         self._plans += 1
 
     def _count_claim(self) -> None:
-        self._claimed.append(next(reversed(self.in_flight.attempts.values())))
+        self._claimed.append(next(reversed(self.node.in_flight.attempts.values())))
 
 
 class ManualScheduler(Scheduler):
@@ -207,7 +207,7 @@ class ManualScheduler(Scheduler):
         def count(event: Event) -> None:
             if isinstance(event, JobStarted):
                 runtime = self._runtime
-                attempt = None if runtime is None else runtime.in_flight.attempts.get(event.job_id)
+                attempt = None if runtime is None else runtime.node.in_flight.attempts.get(event.job_id)
                 names = {event.job_name} if attempt is None else {event.job_name, attempt.claim.function}
                 runs.update(names)
 

@@ -20,11 +20,10 @@ from typing import ClassVar, Final
 
 from pg_scheduler.enqueue.outbox import MAX_NOTIFICATION_BYTES
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.events import Event, EventBus, EventsMissed, WorkerStopped
+from pg_scheduler.events import Event, EventsMissed, WorkerStopped
 from pg_scheduler.events.wire import carried_kinds, decode, encode, names_of, without_details
 from pg_scheduler.store.connections.listen import EVENTS, SUBSCRIPTIONS
-from pg_scheduler.store.store import Store
-from pg_scheduler.worker.audience import Audience
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
 
 MAX_SENDERS: Final = 1000
@@ -47,19 +46,12 @@ class EventRelay(Service):
     max_batch = 500
     """Events sent by one statement."""
 
-    def __init__(
-        self,
-        store: Store,
-        events: EventBus,
-        cluster: EventBus,
-        worker_id: str,
-        audience: Audience,
-    ) -> None:
-        super().__init__(events)
-        self._store = store
-        self._cluster = cluster
-        self._worker_id = worker_id
-        self._audience = audience
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._store = node.store
+        self._cluster = node.cluster_events
+        self._worker_id = node.worker_id
+        self._audience = node.audience
         self._is_attached = False
         self._unsubscribe: Callable[[], None] = lambda: None
         self._own_kinds: frozenset[str] = frozenset()

@@ -45,13 +45,14 @@ def gauges_of(life: Lifecycle, connections: Connections) -> Gauges:
     runtime = life.runtime
     if runtime is None:
         return Gauges(0, 0, 0, 0, 0, False, False, *pool)
-    slots = runtime.config.max_concurrent_jobs if runtime.config.runs_jobs else 0
+    node = runtime.node
+    slots = node.config.max_concurrent_jobs if node.config.runs_jobs else 0
     is_accepting = life.is_running and runtime.claimer.is_running and runtime.reporter.state == "running"
     return Gauges(
         slots,
         slots - min(runtime.executor.free, slots),
-        len(runtime.in_flight.unwritten()),
-        max(runtime.lease.trusted_until - time.monotonic(), 0.0),
+        len(node.in_flight.unwritten()),
+        max(node.lease.trusted_until - time.monotonic(), 0.0),
         runtime.reporter.lag_s,
         runtime.listener.is_receiving,
         is_accepting,

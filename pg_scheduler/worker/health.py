@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from pg_scheduler.measure.health import HealthFacts, State, WorkerFacts
-from pg_scheduler.settings import SchedulerConfig
 from pg_scheduler.store.workers import DRAIN
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.runtime import Runtime
@@ -14,7 +13,7 @@ from pg_scheduler.worker.runtime import Runtime
 def facts_about(life: Lifecycle) -> HealthFacts:
     """Return the facts about a Scheduler at this instant."""
     runtime, fault = life.runtime, life.fault
-    worker = None if runtime is None else _of_parts(runtime, runtime.config)
+    worker = None if runtime is None else _of_parts(runtime)
     return HealthFacts(
         time.monotonic(), _state(life, runtime), None if fault is None else type(fault).__name__, worker
     )
@@ -28,13 +27,9 @@ def _state(life: Lifecycle, runtime: Runtime | None) -> State:
     return "stopped" if runtime is None else "starting"
 
 
-def _of_parts(runtime: Runtime, config: SchedulerConfig) -> WorkerFacts:
-    lease, heartbeat, claimer, listener = (
-        runtime.lease,
-        runtime.heartbeat,
-        runtime.claimer,
-        runtime.listener,
-    )
+def _of_parts(runtime: Runtime) -> WorkerFacts:
+    config, lease = runtime.node.config, runtime.node.lease
+    heartbeat, claimer, listener = runtime.heartbeat, runtime.claimer, runtime.listener
     blockage = runtime.watchdog.find_blockage()
     claim = blockage.claim if blockage else None
     slots = config.max_concurrent_jobs if config.runs_jobs else 0

@@ -35,7 +35,7 @@ class Lifecycle:
     @property
     def has_left_jobs(self) -> bool:
         """Whether jobs run on after the last shutdown."""
-        return self._last is not None and self._last.in_flight.has_left
+        return self._last is not None and self._last.node.in_flight.has_left
 
     @property
     def is_shutting_down(self) -> bool:
@@ -94,7 +94,7 @@ class Lifecycle:
 
     def _announce(self, runtime: Runtime) -> None:
         self.is_running = True
-        self._events.publish(WorkerStarted(self.worker_id, identity=runtime.config.identity))
+        self._events.publish(WorkerStarted(self.worker_id, identity=runtime.node.config.identity))
 
     def _retract(self) -> None:
         if self.is_running:  # the start failed after it was announced

@@ -9,19 +9,17 @@ share it, whose answers show that it works; without answers for a while, the lis
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final
 
-from pg_scheduler.events import EventBus, ListenerConnected, ListenerLost
-from pg_scheduler.measure.meter import Meter
+from pg_scheduler.events import ListenerConnected, ListenerLost
 from pg_scheduler.store.connections.listen import EVENTS, RESULT, SUBSCRIPTIONS, TASKS, Subscription
 from pg_scheduler.store.due import DUE, read_due
 from pg_scheduler.store.schedules import PERIODIC
-from pg_scheduler.store.store import Store
 from pg_scheduler.store.workers import HEARTBEAT_REQUEST
+from pg_scheduler.worker.event_relay import EventRelay
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
-from pg_scheduler.worker.signals import Signals
 
 PROBE: Final = "hello"
 
@@ -45,32 +43,19 @@ class Listener(Service):
     retry_interval_s = 60.0
     """Seconds until the next connection if none arrived."""
 
-    def __init__(
-        self,
-        store: Store,
-        events: EventBus,
-        worker_id: str,
-        signals: Signals,
-        *,
-        own_mark: str,
-        on_result: Callable[[str], None] = lambda _job_id: None,
-        on_events: Callable[[str], None] = lambda _message: None,
-        on_missed: Callable[[datetime], None] = lambda _since: None,
-        meter: Meter | None = None,
-    ) -> None:
-        super().__init__(events)
-        self._store = store
-        self._probe = f"{PROBE} {worker_id}"
-        self._worker_id = worker_id
-        self._own_mark = own_mark
-        self._on_events = on_events
-        self._on_missed = on_missed
+    def __init__(self, node: Node, relay: EventRelay) -> None:
+        super().__init__(node.events)
+        self._store = node.store
+        self._probe = f"{PROBE} {node.worker_id}"
+        self._worker_id = node.worker_id
+        self._own_mark = node.outbox.mark
+        self._relay = relay
         self._has_received = False
         self.refusal: str | None = None
         """Why this worker does not listen; None while it does, or reconnects."""
-        self._on_result = on_result
-        self._meter = meter
-        self._signals = signals
+        self._waiters = node.waiters
+        self._meter = node.meter
+        self._signals = node.signals
         self._probed = asyncio.Event()
         self._subscription: Subscription | None = None
 
@@ -99,7 +84,7 @@ class Listener(Service):
         self._events.publish(ListenerConnected(self._subscription.channel))
         self._signals.notifications_up()
         if self._has_received:
-            self._on_missed(since)
+            self._relay.missed(since)
         self._has_received = True
         return self.check_interval_s
 
@@ -141,11 +126,11 @@ class Listener(Service):
         elif kind == TASKS:
             self._signals.tasks_changed()
         elif kind == EVENTS:
-            self._on_events(about)
+            self._relay.receive(about)
         elif kind == SUBSCRIPTIONS and about != self._worker_id:
             self._signals.heartbeat_requested()  # it reads them
         elif kind == RESULT:
-            self._on_result(about)
+            self._waiters.announce(about)
 
     def _broken(self) -> None:
         self._signals.notifications_up.clear()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pg_scheduler.enqueue.outbox import Outbox
-from pg_scheduler.events import EventBus
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
-from pg_scheduler.worker.signals import Signals
 
 
 class Notifier(Service):
@@ -15,10 +13,10 @@ class Notifier(Service):
 
     name: ClassVar[str] = "notifier"
 
-    def __init__(self, events: EventBus, outbox: Outbox, signals: Signals) -> None:
-        super().__init__(events)
-        self._outbox = outbox
-        self._signals = signals
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._outbox = node.outbox
+        self._signals = node.signals
 
     async def prepare(self) -> None:
         """Attach to the outbox, which otherwise sends its messages itself."""

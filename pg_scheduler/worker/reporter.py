@@ -7,21 +7,23 @@ change are written at registration only.
 from __future__ import annotations
 
 import asyncio
+import os
+import platform
 import time
 from dataclasses import asdict
+from datetime import UTC, datetime
 from enum import Enum
 from itertools import islice
 from typing import Any, Final
 
+from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.settings import SECRETS, SchedulerConfig
-from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.workers import DRAIN, WorkerReport
 from pg_scheduler.triggers.zones import data_version
-from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.version import __version__
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
-from pg_scheduler.worker.routing import Routing
-from pg_scheduler.worker.signals import Signals
+from pg_scheduler.worker.node import Node
 
 MAX_NAMES_BYTES: Final = 100_000
 """Names of a worker with more bytes are not reported: every reader of the workers would load them."""
@@ -40,6 +42,28 @@ MAX_MISSING: Final = 100
 
 COLUMNS: Final = frozenset({"max_concurrent_jobs", "role", "identity", "metadata"})
 """Settings that have columns of their own."""
+
+
+def worker_of(node: Node) -> Worker:
+    """Return the row of a worker that starts now."""
+    config = node.config
+    now = datetime.now(UTC)  # the table's instants are the database's; these are never read
+    return Worker(
+        node.worker_id,
+        platform.node(),
+        os.getpid(),
+        __version__,
+        config.max_concurrent_jobs,
+        0,
+        now,
+        now,
+        now,
+        True,
+        role=config.role,
+        identity=config.identity,
+        metadata=config.metadata or {},
+        settings=settings_of(config, node.tasks),
+    )
 
 
 def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
@@ -72,22 +96,15 @@ def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
 class Reporter:
     """Describe this worker, and obey what is requested of it."""
 
-    def __init__(
-        self,
-        connections: Connections,
-        lease: Lease,
-        signals: Signals,
-        routing: Routing | None = None,
-        *,
-        watchdog: LoopWatchdog | None = None,
-        runs_jobs: bool = True,
-    ) -> None:
-        self._connections = connections
-        self._lease = lease
-        self._signals = signals
-        self._routing = routing
+    def __init__(self, node: Node, watchdog: LoopWatchdog) -> None:
+        self._connections = node.store.connections
+        self._lease = node.lease
+        self._signals = node.signals
+        self._routing = node.routing
         self._watchdog = watchdog
-        self._runs_jobs = runs_jobs
+        self._runs_jobs = node.config.runs_jobs
+        self.worker = worker_of(node)
+        """The row of this worker."""
         self._last: WorkerReport | None = None
         self._reported: list[str] | None = None
         self._written: list[str] | None = None
@@ -111,7 +128,7 @@ class Reporter:
 
     def report(self, *, whole: bool = False) -> WorkerReport:
         """Return what a heartbeat writes; the names only where ``whole``, or if others were written last."""
-        names = self._routing.claimable() if self._routing is not None and self._runs_jobs else []
+        names = self._routing.claimable() if self._runs_jobs else []
         changed = None if names is self._written and not whole else names
         self._reported = names
         if changed is not None and sum(len(name.encode()) for name in changed) > MAX_NAMES_BYTES:
@@ -125,7 +142,7 @@ class Reporter:
 
         Callable from any thread.
         """
-        blockage = self._watchdog.find_blockage() if self._watchdog is not None else None
+        blockage = self._watchdog.find_blockage()
         if blockage is None or self._last is None:
             return None
         job = blockage.claim
@@ -145,7 +162,7 @@ class Reporter:
         if wanted == self.wanted:
             return False
         self.wanted = wanted
-        if self._routing is not None and self._routing.drain(is_draining=wanted == DRAIN):
+        if self._routing.drain(is_draining=wanted == DRAIN):
             self._signals.due()
         return True
 
@@ -161,13 +178,13 @@ class Reporter:
         }
 
     def _missing_executors(self) -> dict[str, Any]:
-        if self._routing is None or not self._runs_jobs:
+        if not self._runs_jobs:
             return {}
         missing = self._routing.missing_executors()
         return {"missing_executors": dict(islice(missing.items(), MAX_MISSING))} if missing else {}
 
     def _last_blocked(self) -> dict[str, Any]:
-        if self._watchdog is None or self._watchdog.last_blocked is None:
+        if self._watchdog.last_blocked is None:
             return {}
         at, event = self._watchdog.last_blocked
         if time.monotonic() - at > RECENT_S:

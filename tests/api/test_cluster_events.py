@@ -50,7 +50,7 @@ async def fail(text: str = "no") -> None:
 
 
 def relay_of(scheduler: Scheduler) -> EventRelay:
-    return scheduler._running().receivers.relay
+    return scheduler._running().relay
 
 
 async def until_wanted(sender: Scheduler, *names: str) -> None:

@@ -185,7 +185,7 @@ class Harness:
         await scheduler.recover_orphaned_jobs()
         runtime = scheduler._runtime
         assert runtime is not None
-        for part in runtime._supervisor._parts:
+        for part in runtime.supervisor._parts:
             # The vacuum, which may be in its first pass, is called below.
             name = getattr(part, "name", "")
             if hasattr(part, "run_once") and name not in {"completer", "listener", "vacuum"}:

@@ -68,7 +68,7 @@ async def check_survival(scheduler: Scheduler, seen: Recorder) -> None:
     """Verify that every service that reads the table makes a pass and that jobs run."""
     runtime = scheduler._runtime
     assert runtime is not None
-    parts = {part.name: part for part in runtime._supervisor._parts if hasattr(part, "run_once")}  # type: ignore[attr-defined]
+    parts = {part.name: part for part in runtime.supervisor._parts if hasattr(part, "run_once")}  # type: ignore[attr-defined]
     for _ in range(2):
         runtime.rescuer.answer_timeout_s = 0.0
         runtime.rescuer.scan_locks()

@@ -166,7 +166,7 @@ async def test_worker_claims_the_names_that_its_patterns_select(
 ) -> None:
     async with started(pool, **settings) as (scheduler, _):
         assert scheduler._runtime is not None
-        names = set(scheduler._runtime.routing.names())
+        names = set(scheduler._runtime.node.routing.names())
     assert names & {"reports.work", "mail.other"} == claimed
 
 

@@ -17,7 +17,7 @@ from pg_scheduler.errors import JobCancelledError, NotRunningError
 from pg_scheduler.events import Event, JobCompleted, JobReleased
 from pg_scheduler.sync import current_scheduler
 from pg_scheduler.triggers import Every
-from pg_scheduler.worker.runners.scheduler import SchedulerOfJobs
+from pg_scheduler.worker.runners.jobs_view import SchedulerOfJobs
 from tests.api.conftest import Make
 from tests.support.facets import Face
 from tests.support.worker import PATIENCE, Recorder, now

@@ -38,7 +38,7 @@ async def until_claimed(scheduler: Scheduler, seen: Recorder, name: str, claimed
         while True:
             passes = len(seen.of(PassFinished, service="pause_watcher"))
             assert scheduler._runtime
-            if (name in scheduler._runtime.routing.names()) is claimed:
+            if (name in scheduler._runtime.node.routing.names()) is claimed:
                 return
             await seen.until(PassFinished, passes + 1, service="pause_watcher")
 
@@ -158,7 +158,7 @@ async def test_jobs_of_a_paused_task_expire_with_the_reason(
     job_id = await scheduler.enqueue("gate")
     clock.advance(timedelta(seconds=11))
     assert scheduler._runtime
-    scheduler._runtime.signals.grace_expired()
+    scheduler._runtime.node.signals.grace_expired()
     await seen.until(JobExpired, job_id=job_id)
     found = await scheduler.get_job(job_id)
     assert found

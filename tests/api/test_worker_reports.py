@@ -131,7 +131,7 @@ async def test_worker_whose_row_was_deleted_goes_on_draining(make: Make, pool: a
     await pool.execute("DELETE FROM scheduler_workers")
     await runtime.heartbeat.run_once()
     await runtime.heartbeat.run_once()
-    assert runtime.routing.names() == []
+    assert runtime.node.routing.names() == []
     worker = await only_worker(scheduler)
     assert (worker.state, worker.wanted) == ("draining", DRAIN)
     assert not scheduler.health().ready

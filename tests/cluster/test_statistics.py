@@ -21,6 +21,7 @@ from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.cluster.test_lost_answer import TERMINATE_WAITING
+from tests.support.parts import Parts
 from tests.support.worker import LEASE, new_worker
 from tests.telemetry.test_cluster_metrics import scrape
 
@@ -107,7 +108,7 @@ async def test_batch_whose_response_was_lost_counts_once(
         await Scheduler(pool).initialize_db()
         store, meter = Store(Connections(pool)), Meter()
         await store.workers.register(new_worker(), LEASE)
-        writer = StatisticsWriter(store.statistics, EventBus(), meter, "me")
+        writer = StatisticsWriter(Parts(store, EventBus()), meter)
         meter.record_end("mail", "failed")
         await other.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
         try:

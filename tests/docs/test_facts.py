@@ -37,7 +37,7 @@ def code(cell: str) -> list[str]:
 
 async def test_architecture_lists_services_in_the_order_of_their_start(scheduler: Scheduler) -> None:
     assert scheduler._runtime
-    services = [[type(service).__name__] for service in scheduler._runtime._supervisor._parts]
+    services = [[type(service).__name__] for service in scheduler._runtime.supervisor._parts]
     rows = table("development/architecture.md", "| Part | Pass | Rhythm |")
     assert [code(row[0]) for row in rows] == services
 

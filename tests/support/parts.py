@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from pg_scheduler import Scheduler
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.outbox import Outbox
+from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.events import EventBus, ServiceFaulted
+from pg_scheduler.jobs.context import GetScheduler
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.schedules.catalogue import periodic_catalogue
-from pg_scheduler.settings import PollingConfig, VacuumConfig
-from pg_scheduler.status import JobStatus
+from pg_scheduler.settings import PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.audience import Audience
 from pg_scheduler.worker.event_relay import EventRelay
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.listener import Listener
 from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
 from pg_scheduler.worker.maintenance.expirer import Expirer
-from pg_scheduler.worker.maintenance.loose_ends import LooseEnds
-from pg_scheduler.worker.maintenance.name_reporter import NameReporter
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.notifier import Notifier
 from pg_scheduler.worker.pipeline.admission import Admission
-from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
@@ -44,11 +42,30 @@ from pg_scheduler.worker.pipeline.head import HeadScanner
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
+from pg_scheduler.worker.reporter import Reporter
+from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
-from pg_scheduler.worker.server_clock import ServerClock
-from pg_scheduler.worker.signals import Signals
-from tests.support.worker import LEASE, PATIENCE, claim, new_worker
+from tests.support.worker import LEASE, PATIENCE, claim
+
+CONFIG: Final = SchedulerConfig(
+    max_concurrent_jobs=5,
+    batch_claim_limit=10,
+    misfire_grace_time=300,
+    vacuum_enabled=True,
+    vacuum=VacuumConfig(),
+    polling=PollingConfig(),
+    schema=None,
+    direct_dsn=None,
+    keeper_dsn=None,
+    max_payload_bytes=None,
+    max_result_bytes=None,
+    shutdown_timeout=5.0,
+    lease_seconds=LEASE,
+    heartbeat_threshold=120.0,
+    max_crashes=3,
+    max_loop_block=600.0,
+)
 
 
 class Calls(list[str]):
@@ -88,62 +105,64 @@ class NoResults:
         return {}
 
 
-class Parts:
-    """One worker's parts. ``calls`` has the names of the signals that they send.
+class Parts(Node):
+    """A worker whose parts a test builds. ``calls`` has the names of the signals that they send.
 
     Only ``results_waiting`` reaches a part, the completer; it is not in ``calls``.
     """
 
-    def __init__(self, store: Store, bus: EventBus) -> None:
-        self.store = store
-        self.bus = bus
-        self.tasks = TaskRegistry()
+    def __init__(self, store: Store, bus: EventBus, worker_id: str = "me") -> None:
+        tasks = TaskRegistry()
         self.calls = Calls()
+        super().__init__(
+            worker_id=worker_id,
+            config=CONFIG,
+            store=store,
+            events=bus,
+            cluster_events=EventBus(),
+            tasks=tasks,
+            declared=DeclaredSchedules(store, periodic_catalogue),
+            schedule_jobs=ScheduleJobs(tasks, misfire_grace_time=300),
+            outbox=NotedRequests(store, bus, self.calls),
+            waiters=ResultWaiters(store, 2.0),
+            retry_policy=RetryPolicy(),
+            executors={"thread": ThreadExecutor()},
+            middleware=(),
+            meter=None,
+            get_scheduler=cast("GetScheduler", None),
+        )
         self.faults: list[object] = []
         bus.subscribe(self.faults.append, ServiceFaulted)
-        self.worker_id = "me"
-        self.signals = Signals()
         self.signals.notifications_up()
         for name, signal in self.signals:
             if signal is not self.signals.results_waiting:
                 signal.connect(partial(self.calls.append, name))
-        self.clock = ServerClock(self.signals.clock_stepped)
         self.lease = Lease(LEASE)
         self.lease.renewed(time.monotonic())
-        self.noted_requests = NotedRequests(store, bus, self.calls)
-        self.deleted: Counter[JobStatus] = Counter()
         self.use_results()
+
+    def configure(self, **settings: Any) -> None:
+        """Build parts with these settings from now on."""
+        self.config = replace(self.config, **settings)
 
     def use_results(self, *, keeps_completed: bool = True) -> None:
         """Use a new result buffer."""
-        self.results = ResultBuffer(
-            self.bus,
-            self.signals,
-            keeps_completed=keeps_completed,
-            deleted=self.deleted,
-        )
+        self.results = ResultBuffer(self.events, self.signals, keeps_completed=keeps_completed)
         self.in_flight = InFlight(self.results)
-        self.progress = ProgressWriter(self.store.progress, self.bus, self.in_flight, self.worker_id)
+        self.progress = ProgressWriter(self)
 
-    def outbox(self, *, horizon_s: float = 4.0, gap_s: float = Outbox.gap_s) -> Outbox:
-        outbox = Outbox(self.store, self.bus, horizon_s=horizon_s)
-        outbox.gap_s = gap_s
-        return outbox
+    def use_outbox(self, *, horizon_s: float = 4.0, gap_s: float = Outbox.gap_s, mark: str = "") -> Outbox:
+        """Use a new outbox, and return it."""
+        self.outbox = Outbox(self.store, self.events, horizon_s=horizon_s, mark=mark)
+        self.outbox.gap_s = gap_s
+        return self.outbox
 
-    def notifier(self, outbox: Outbox | None = None) -> Notifier:
-        return Notifier(self.bus, outbox or self.outbox(), self.signals)
+    def notifier(self) -> Notifier:
+        return Notifier(self)
 
     def completer(self, *, flush_timeout: float = 5.0) -> Completer:
-        completer = Completer(
-            self.store,
-            self.bus,
-            self.worker_id,
-            self.results,
-            self.progress,
-            self.signals,
-            EventBus(),
-            flush_timeout=flush_timeout,
-        )
+        self.configure(shutdown_timeout=flush_timeout)
+        completer = Completer(self, self.progress)
         self.signals.results_waiting.connect(completer.wake)
         return completer
 
@@ -157,30 +176,17 @@ class Parts:
         max_crashes: int | None = None,
         executors: Mapping[str, JobExecutor] | None = None,
     ) -> Executor:
-        runner = AttemptRunner(
-            self.store.locks,
-            self.bus,
-            self.tasks,
-            self.progress,
-            scheduler=cast("Scheduler", None),
-            stop_grace=stop_grace,
-            max_crashes=max_crashes,
-            executors={"thread": ThreadExecutor()} if executors is None else executors,
-        )
-        return Executor(
-            runner,
-            self.bus,
-            self.tasks,
-            self.results,
-            completer or self.completer(),
-            self.progress,
-            self.in_flight,
-            RetryPolicy(),
-            self.signals,
-            slots=slots,
+        completer = completer or self.completer()
+        self.configure(
+            max_concurrent_jobs=slots,
             shutdown_timeout=shutdown_timeout,
             stop_grace=stop_grace,
+            max_crashes=max_crashes,
         )
+        if executors is not None:
+            self.executors = executors
+            self.routing = Routing(self.tasks, executors, worker_id=self.worker_id)
+        return Executor(self, completer, self.progress)
 
     def claimer(
         self,
@@ -192,31 +198,17 @@ class Parts:
         **polling: Any,
     ) -> Claimer:
         executor = executor or self.executor()
-        return Claimer(
-            self.store.claims,
-            self.bus,
-            executor,
-            admission or self.admission(executor),
-            self.results,
-            self.in_flight,
-            self.lease,
-            self.tasks,
-            self.worker_id,
-            self.signals,
-            self.clock,
-            batch=batch,
-            polling=PollingConfig(**polling),
-            max_crashes=max_crashes,
-        )
+        self.configure(batch_claim_limit=batch, max_crashes=max_crashes, polling=PollingConfig(**polling))
+        return Claimer(self, executor, admission or self.admission(executor))
 
     def head_scanner(self, claimer: Claimer) -> HeadScanner:
         """The search in front of the position of a claimer; both receive signals as in a worker."""
         scanner = HeadScanner(
             self.store.claims,
-            self.bus,
+            self.events,
             claimer.cursor,
             self.in_flight,
-            self.tasks.names,
+            self.routing.names,
             self.signals,
             isolated_from=claimer.isolated_from,
         )
@@ -225,94 +217,42 @@ class Parts:
         return scanner
 
     def unblocker(self) -> Unblocker:
-        return Unblocker(
-            self.store.limits,
-            self.bus,
-            self.results,
-            self.in_flight,
-            self.tasks,
-            self.signals,
-        )
+        return Unblocker(self)
 
     def admission(self, executor: Executor, unblocker: Unblocker | None = None) -> Admission:
-        return Admission(
-            self.store.limits,
-            self.bus,
-            executor,
-            self.results,
-            self.lease,
-            self.tasks,
-            self.worker_id,
-            unblocker or self.unblocker(),
-        )
+        return Admission(self, executor, unblocker or self.unblocker())
+
+    def reporter(self) -> Reporter:
+        return Reporter(self, LoopWatchdog(self.events, self.in_flight))
 
     def heartbeat(self, *, lease: float = LEASE, max_loop_block: float = 0) -> Heartbeat:
         self.lease = Lease(lease, max_loop_block)
-        return Heartbeat(
-            self.store,
-            self.bus,
-            self.in_flight,
-            new_worker(self.worker_id),
-            self.lease,
-            self.signals,
-            self.clock,
-        )
+        return Heartbeat(self, self.reporter())
 
-    def listener(self, *, own_mark: str = "mine") -> Listener:
-        return Listener(
-            self.store,
-            self.bus,
-            self.worker_id,
-            self.signals,
-            own_mark=own_mark,
-            on_result=lambda job_id: None,
-        )
+    def relay(self) -> EventRelay:
+        return EventRelay(self)
 
-    def relay(self, cluster: EventBus | None = None) -> EventRelay:
-        return EventRelay(self.store, self.bus, cluster or EventBus(), self.worker_id, Audience())
+    def listener(self) -> Listener:
+        return Listener(self, self.relay())
 
     def rescuer(self, *, max_crashes: int | None = 3) -> Rescuer:
-        return Rescuer(
-            self.store.workers,
-            self.bus,
-            self.worker_id,
-            self.lease,
-            self.noted_requests,
-            self.signals,
-            heartbeat_threshold=120.0,
-            max_crashes=max_crashes,
-        )
+        self.configure(max_crashes=max_crashes)
+        return Rescuer(self)
 
     def expirer(self) -> Expirer:
-        return Expirer(self.store.jobs, self.bus, self.tasks, self.worker_id)
+        return Expirer(self)
 
     def scanner(self, *, lease: float = LEASE) -> DeadlineScanner:
-        return DeadlineScanner(
-            self.store.workers,
-            self.bus,
-            self.signals,
-            NameReporter(self.store.jobs, self.bus, self.tasks, self.worker_id),
-            LooseEnds(
-                self.store.consequences, self.store.dependencies, self.worker_id, self.in_flight.unreported
-            ),
-            lease=lease,
-            heartbeat_threshold=120.0,
-        )
+        self.configure(lease_seconds=lease)
+        return DeadlineScanner(self)
 
     def vacuum(self, config: VacuumConfig | None = None) -> Vacuum:
-        return Vacuum(
-            self.store,
-            self.bus,
-            config or VacuumConfig(),
-            self.worker_id,
-            deleted=self.deleted,
-        )
+        deleted = self.results.deleted
+        return Vacuum(self.store, self.events, config or VacuumConfig(), self.worker_id, deleted=deleted)
 
-    def planner(self, *, grace: int | None = 300, store: Store | None = None) -> Planner:
-        store = store or self.store
-        declared = DeclaredSchedules(store, periodic_catalogue)
-        jobs = ScheduleJobs(self.tasks, misfire_grace_time=grace)
-        return Planner(store, self.bus, declared, self.tasks, jobs, self.outbox(), self.signals)
+    def planner(self, *, grace: int | None = 300) -> Planner:
+        self.schedule_jobs = ScheduleJobs(self.tasks, misfire_grace_time=grace)
+        return Planner(self)
 
     @staticmethod
     def in_flight_of_nothing() -> InFlight:

@@ -199,7 +199,7 @@ async def test_completion_whose_row_was_locked_is_deleted_when_completed_jobs_ar
     assert await other.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
     await other.close()
     assert {event.job_id for event in seen.of(JobCompleted)} == {"a", "b"}
-    assert parts.deleted == {JobStatus.COMPLETED: 2}
+    assert parts.results.deleted == {JobStatus.COMPLETED: 2}
 
 
 @pytest.mark.parametrize(

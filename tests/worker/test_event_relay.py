@@ -8,8 +8,6 @@ import asyncpg
 
 from pg_scheduler.events import EventBus, JobCompleted
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.audience import Audience
-from pg_scheduler.worker.event_relay import EventRelay
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE
 
@@ -25,12 +23,11 @@ async def listen(dsn: str, store: Store) -> tuple[asyncpg.Connection, asyncio.Qu
 
 
 async def test_relay_omits_an_event_that_no_notification_can_hold_and_leaves_a_gap(
-    store: Store, bus: EventBus, dsn: str
+    parts: Parts, bus: EventBus, dsn: str
 ) -> None:
-    connection, messages = await listen(dsn, store)
-    audience = Audience()
-    audience.update({"JobCompleted"})
-    relay = EventRelay(store, bus, EventBus(), "me", audience)
+    connection, messages = await listen(dsn, parts.store)
+    parts.audience.update({"JobCompleted"})
+    relay = parts.relay()
     relay.gap_s = 0.0
     await relay.prepare()
     bus.publish(JobCompleted("x" * 9000, "too long", 1))
@@ -47,10 +44,9 @@ async def test_relay_omits_an_event_that_no_notification_can_hold_and_leaves_a_g
 
 async def test_relay_that_was_not_started_ends_iterations_and_sends_nothing(parts: Parts, dsn: str) -> None:
     connection, messages = await listen(dsn, parts.store)
-    cluster = EventBus()
-    stream = cluster.stream()
-    cluster.publish(JobCompleted("a", "b", 1))
-    await parts.relay(cluster).drain()
+    stream = parts.cluster_events.stream()
+    parts.cluster_events.publish(JobCompleted("a", "b", 1))
+    await parts.relay().drain()
     async with asyncio.timeout(PATIENCE):
         assert [event async for event in stream] == [JobCompleted("a", "b", 1)]
     await connection.execute("SELECT 1")  # a notification would have arrived before the answer

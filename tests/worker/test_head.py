@@ -425,8 +425,7 @@ async def test_claimers_of_different_names_have_positions_of_their_own(
     await store.jobs.insert([new_job("r", "red")])
     held, is_kept = {}, {}
     for name in ("red", "blue"):
-        parts = Parts(store, bus)
-        parts.worker_id = name
+        parts = Parts(store, bus, name)
         parts.tasks.register(gate.job, name=name)
         await store.workers.register(new_worker(name), LEASE)
         bench = Bench(parts, slots=3)

@@ -50,7 +50,7 @@ async def test_heartbeat_registers_at_start_and_deregisters_at_stop(parts: Parts
     assert not holds(parts.lease.is_trusted)
     await heartbeat.start()
     (worker,) = await parts.store.workers.list_workers()
-    assert (worker.worker_id, worker.is_alive, worker.max_concurrent_jobs) == ("me", True, 10)
+    assert (worker.worker_id, worker.is_alive, worker.max_concurrent_jobs) == ("me", True, 5)
     assert worker.lease_until - worker.last_beat == timedelta(seconds=30)
     assert holds(parts.lease.is_trusted)
     await heartbeat.stop()

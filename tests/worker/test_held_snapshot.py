@@ -58,13 +58,13 @@ class Load:
         parts.tasks.register(gate.job, name="test.job")
         await parts.store.workers.register(new_worker(), LEASE)
         executor = parts.executor(slots=2 * JOBS)
-        claimer, outbox = parts.claimer(executor, batch=2 * JOBS), parts.outbox()
+        claimer, outbox = parts.claimer(executor, batch=2 * JOBS), parts.use_outbox()
         claimer.cursor.many_entries = EARLY_ROUNDS * JOBS // 2
         parts.head_scanner(claimer)
-        await parts.notifier(outbox).prepare()
+        await parts.notifier().prepare()
         enqueuer = Enqueuer(
             parts.store,
-            parts.bus,
+            parts.events,
             outbox,
             JobPreparer(parts.tasks, misfire_grace_time=None, max_payload_bytes=None),
         )

@@ -100,7 +100,7 @@ async def test_idle_services_use_at_most_one_transaction_per_pass(parts: Parts, 
     await claimer.run_once()
     assert await log.take() == (bare if size >= 4 else in_a_transaction)("exchange_jobs")
     meter = Meter()
-    statistics = StatisticsWriter(parts.store.statistics, parts.bus, meter, parts.worker_id)
+    statistics = StatisticsWriter(parts, meter)
     await statistics.run_once()
     assert await log.take() == [], "nothing was counted"
     meter.record_end("job", "completed")

@@ -68,23 +68,12 @@ class Kept:
         self.executor = parts.executor()
         self.heartbeat: Heartbeat = parts.heartbeat(lease=LEASE, max_loop_block=MAX_LOOP_BLOCK)
         self.lease = parts.lease
-        watchdog = LoopWatchdog(
-            parts.bus,
-            self.executor.in_flight,
-        )
+        parts.configure(max_loop_block=limit_s)
+        watchdog = LoopWatchdog(parts.events, parts.in_flight)
         watchdog.blocked_after_s = blocked_after_s
-        reporter = Reporter(parts.store.connections, parts.lease, parts.signals, watchdog=watchdog)
+        reporter = Reporter(parts, watchdog)
         self.heartbeat._reporter = reporter
-        self.keeper = LeaseKeeper(
-            self.lease_connection,
-            parts.bus,
-            self.executor.in_flight,
-            self.lease,
-            watchdog,
-            parts.signals,
-            reporter,
-            limit_s=limit_s,
-        )
+        self.keeper = LeaseKeeper(parts, self.lease_connection, watchdog, reporter)
         self.keeper.poll_interval_s = poll_interval_s
         self.keeper.reconnect_delay_s = reconnect_delay_s
 

@@ -15,40 +15,16 @@ from pg_scheduler.events import PassFinished, ServiceFaulted, ServiceRetrying
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.worker.maintenance.pauses import PauseWatcher
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
-from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
-from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.service import Service
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, holds
 
-
-def unblocker(parts: Parts) -> Unblocker:
-    return Unblocker(
-        parts.store.limits, parts.bus, parts.results, parts.in_flight, parts.tasks, parts.signals
-    )
-
-
-def admission(parts: Parts) -> Admission:
-    return Admission(
-        parts.store.limits,
-        parts.bus,
-        parts.executor(),
-        parts.results,
-        parts.lease,
-        parts.tasks,
-        parts.worker_id,
-        unblocker(parts),
-    )
-
-
 BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "notifier": Parts.notifier,
-    "admission": admission,
-    "unblocker": unblocker,
-    "pause_watcher": lambda parts: PauseWatcher(
-        parts.store.pauses, parts.bus, Routing(parts.tasks, (), worker_id="me"), parts.signals
-    ),
+    "admission": lambda parts: parts.admission(parts.executor()),
+    "unblocker": Unblocker,
+    "pause_watcher": PauseWatcher,
     "claimer": Parts.claimer,
     "completer": Parts.completer,
     "event_relay": Parts.relay,
@@ -60,9 +36,7 @@ BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "planner": Parts.planner,
     "progress_writer": lambda parts: parts.progress,
     "rescuer": Parts.rescuer,
-    "statistics_writer": lambda parts: StatisticsWriter(
-        parts.store.statistics, parts.bus, Meter(), parts.worker_id
-    ),
+    "statistics_writer": lambda parts: StatisticsWriter(parts, Meter()),
     "vacuum": Parts.vacuum,
 }
 

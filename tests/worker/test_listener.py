@@ -56,7 +56,8 @@ async def test_listener_receives_notifications_when_it_has_started(parts: Parts,
 
 @pytest.mark.parametrize("message", ["hello other", "check other", "due mine", "due mine 1.5", "unknown"])
 async def test_listener_ignores_notifications_for_others(parts: Parts, message: str) -> None:
-    listener = parts.listener(own_mark="mine")
+    parts.outbox.mark = "mine"
+    listener = parts.listener()
     await listener.start()
     parts.calls.clear()
     await parts.store.locks.notify([message, "due"])

@@ -70,7 +70,7 @@ async def test_apply_consequences_reports_whether_there_may_be_more(
     await parts.store.jobs.insert([new_job("x")])
     await add(parts.store, child("y", "x"))
     await end(pool, "a", "x")
-    loose_ends = LooseEnds(parts.store.consequences, parts.store.dependencies, "me", dict)
+    loose_ends = LooseEnds(parts)
     loose_ends.max_ended = 1
     assert await loose_ends.apply_consequences()
     assert await loose_ends.apply_consequences()

@@ -66,7 +66,7 @@ async def ear(dsn: str, store: Store) -> AsyncIterator[Ear]:
 
 async def spent(parts: Parts, ear: Ear, gap_s: float = NEVER_S) -> Outbox:
     """An outbox that has just sent a notification, and must wait before the next."""
-    outbox = parts.outbox(gap_s=gap_s)
+    outbox = parts.use_outbox(gap_s=gap_s)
     await outbox.notify_schedules()
     assert await ear.until(1) == ["periodic"]
     ear.heard.clear()
@@ -77,8 +77,8 @@ async def spent(parts: Parts, ear: Ear, gap_s: float = NEVER_S) -> Outbox:
 
 
 async def test_notifier_sends_each_message_once_when_it_was_added_many_times(parts: Parts, ear: Ear) -> None:
-    outbox = parts.outbox()
-    notifier = parts.notifier(outbox)
+    outbox = parts.use_outbox()
+    notifier = parts.notifier()
     await notifier.prepare()
     for _ in range(50):
         outbox.add_due()
@@ -92,7 +92,7 @@ async def test_notifier_sends_each_message_once_when_it_was_added_many_times(par
 
 async def test_notifier_waits_for_the_minimum_delay_between_two_notifications(parts: Parts, ear: Ear) -> None:
     outbox = await spent(parts, ear, gap_s=60)
-    notifier = parts.notifier(outbox)
+    notifier = parts.notifier()
     await notifier.prepare()
     outbox.add_due()
     assert 59 < await notifier.run_once() <= 60
@@ -100,8 +100,8 @@ async def test_notifier_waits_for_the_minimum_delay_between_two_notifications(pa
 
 
 async def test_outbox_sends_notifications_only_for_jobs_within_its_horizon(parts: Parts) -> None:
-    outbox = parts.outbox(horizon_s=4)
-    notifier = parts.notifier(outbox)
+    outbox = parts.use_outbox(horizon_s=4)
+    notifier = parts.notifier()
     await notifier.start()
     await outbox.notify_due(now() + timedelta(seconds=10))
     assert parts.calls == []
@@ -112,8 +112,8 @@ async def test_outbox_sends_notifications_only_for_jobs_within_its_horizon(parts
 
 
 async def test_notifier_sends_the_remaining_messages_when_it_stops(parts: Parts, ear: Ear) -> None:
-    outbox = parts.outbox(gap_s=NEVER_S)
-    notifier = parts.notifier(outbox)
+    outbox = parts.use_outbox(gap_s=NEVER_S)
+    notifier = parts.notifier()
     await notifier.start()
     await outbox.notify_worker("other")
     assert await ear.until(1) == ["check other"]
@@ -124,7 +124,7 @@ async def test_notifier_sends_the_remaining_messages_when_it_stops(parts: Parts,
 
 async def test_outbox_requests_heartbeats_at_once(parts: Parts, ear: Ear) -> None:
     outbox = await spent(parts, ear)
-    notifier = parts.notifier(outbox)
+    notifier = parts.notifier()
     await notifier.start()
     await outbox.request_heartbeats(["one", "x" * 8000, "two"])
     assert await ear.until(2) == ["check one", "check two"]
@@ -135,8 +135,8 @@ async def test_outbox_requests_heartbeats_at_once(parts: Parts, ear: Ear) -> Non
 async def test_notifier_keeps_a_message_that_it_could_not_send(
     parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outbox = parts.outbox()
-    notifier = parts.notifier(outbox)
+    outbox = parts.use_outbox()
+    notifier = parts.notifier()
     await notifier.prepare()
     outbox.add_due()
     with monkeypatch.context() as patched:
@@ -162,8 +162,8 @@ async def test_notifier_sends_a_message_again_when_it_is_added_during_its_send(
 
     sent, answer = asyncio.Event(), asyncio.Event()
     monkeypatch.setattr(parts.store.locks, "notify", slow_answer)
-    outbox = parts.outbox()
-    notifier = parts.notifier(outbox)
+    outbox = parts.use_outbox()
+    notifier = parts.notifier()
     await notifier.start()
     await outbox.notify_worker("other")
     await sent.wait()
@@ -181,7 +181,7 @@ async def unavailable(_messages: Sequence[str]) -> None:
 
 
 async def test_outbox_sends_at_once_when_no_notifier_runs(parts: Parts, ear: Ear) -> None:
-    outbox = parts.outbox()
+    outbox = parts.use_outbox()
     await outbox.notify_due(now())
     await outbox.notify_worker("other")
     await outbox.notify_schedules()
@@ -191,7 +191,7 @@ async def test_outbox_sends_at_once_when_no_notifier_runs(parts: Parts, ear: Ear
 
 async def test_outbox_sends_added_messages_when_no_notifier_runs(parts: Parts, ear: Ear) -> None:
     """It used to wait for the pass of a service that was never started."""
-    outbox = parts.outbox()
+    outbox = parts.use_outbox()
     outbox.add_due()
     outbox.add_schedules()
     assert await ear.until(2) == ["due", "periodic"]
@@ -199,8 +199,8 @@ async def test_outbox_sends_added_messages_when_no_notifier_runs(parts: Parts, e
 
 
 async def test_outbox_sends_added_messages_after_its_notifier_stopped(parts: Parts, ear: Ear) -> None:
-    outbox = parts.outbox()
-    notifier = parts.notifier(outbox)
+    outbox = parts.use_outbox()
+    notifier = parts.notifier()
     await notifier.start()
     await notifier.stop()
     outbox.add_due()
@@ -223,7 +223,7 @@ async def test_outbox_raises_no_error_to_the_caller_when_only_the_notification_f
     parts: Parts, seen: Recorder, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that got an error for a committed job would schedule it again."""
-    outbox = parts.outbox()
+    outbox = parts.use_outbox()
     with monkeypatch.context() as patched:
         patched.setattr(parts.store.locks, "notify", unavailable)
         await outbox.notify_due(now())
@@ -234,7 +234,7 @@ async def test_outbox_raises_no_error_to_the_caller_when_only_the_notification_f
 
 async def test_outbox_keeps_its_messages_when_the_pool_was_closed(bus: EventBus, dsn: str) -> None:
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=1)
-    outbox = Parts(Store(Connections(pool), schema="public"), bus).outbox()
+    outbox = Parts(Store(Connections(pool), schema="public"), bus).use_outbox()
     outbox.add_due()
     await pool.close()
     with pytest.raises(DatabaseUnavailableError):
@@ -259,7 +259,7 @@ async def test_outbox_merges_notifications_into_one_with_the_earliest_due_time(
     parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[datetime | None] = []
-    outbox = parts.outbox()
+    outbox = parts.use_outbox()
     outbox.attach(on_due=told.append, on_message=lambda: None)
     first = now() - timedelta(hours=1)
     times = [now(), first, now()]
@@ -282,7 +282,7 @@ async def test_outbox_merges_notifications_into_one_with_the_earliest_due_time(
 
 
 async def test_outbox_sends_no_due_time_when_one_is_unknown(parts: Parts, ear: Ear) -> None:
-    outbox = parts.outbox()
+    outbox = parts.use_outbox()
     outbox.attach(on_due=lambda due: None, on_message=lambda: None)
     outbox.add_due(now())
     outbox.add_due()
@@ -298,7 +298,7 @@ async def test_outbox_sends_no_due_time_when_one_is_unknown(parts: Parts, ear: E
 async def test_insert_statement_sends_the_due_time_of_its_jobs_and_of_the_queued_notification(
     parts: Parts, ear: Ear, queued: bool
 ) -> None:
-    outbox = parts.outbox(gap_s=0)
+    outbox = parts.use_outbox(gap_s=0)
     outbox.attach(on_due=lambda due: None, on_message=lambda: None)
     first, second = now() - timedelta(hours=2), now() - timedelta(hours=1)
     if queued:
@@ -313,11 +313,11 @@ async def test_enqueue_sends_its_time_by_the_clock_of_the_database(
     parts: Parts, ear: Ear, queued: str
 ) -> None:
     """Also in a transaction that began long before."""
-    outbox = parts.outbox(gap_s=0)
+    outbox = parts.use_outbox(gap_s=0)
     told: list[datetime | None] = []
     outbox.attach(on_due=told.append, on_message=lambda: None)
     preparer = JobPreparer(parts.tasks, misfire_grace_time=None, max_payload_bytes=None)
-    enqueuer = Enqueuer(parts.store, parts.bus, outbox, preparer)
+    enqueuer = Enqueuer(parts.store, parts.events, outbox, preparer)
     first = now() - timedelta(hours=2)
     if queued != "nothing":
         outbox.add_due(first if queued == "a time" else None)
@@ -335,7 +335,7 @@ async def test_enqueue_sends_its_time_by_the_clock_of_the_database(
 
 async def test_insert_in_a_transaction_sends_the_due_time_with_the_commit(parts: Parts, ear: Ear) -> None:
     preparer = JobPreparer(parts.tasks, misfire_grace_time=None, max_payload_bytes=None)
-    enqueuer = Enqueuer(parts.store, parts.bus, parts.outbox(), preparer)
+    enqueuer = Enqueuer(parts.store, parts.events, parts.outbox, preparer)
     due = now() - timedelta(hours=1)
     async with parts.store.connections.transaction() as connection:
         await enqueuer.insert(new_job("a", execution_time=due), ConflictResolution.RAISE, connection)
@@ -367,15 +367,15 @@ def generated(**values: Any) -> GeneratedIdJob:
 async def insert(parts: Parts, outbox: Outbox, *jobs: NewJob) -> None:
     """Insert jobs as single calls do."""
     preparer = JobPreparer(parts.tasks, misfire_grace_time=None, max_payload_bytes=None)
-    enqueuer = Enqueuer(parts.store, parts.bus, outbox, preparer)
+    enqueuer = Enqueuer(parts.store, parts.events, outbox, preparer)
     await asyncio.gather(*(enqueuer.insert(job, ConflictResolution.IGNORE, None) for job in jobs))
 
 
 async def test_insert_statement_sends_the_notification(
     parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outbox = parts.outbox(gap_s=0)
-    await parts.notifier(outbox).prepare()
+    outbox = parts.use_outbox(gap_s=0)
+    await parts.notifier().prepare()
     with monkeypatch.context() as patched:
         patched.delattr(LockRepository, "notify")  # nothing else is sent
         await insert(parts, outbox, generated())
@@ -388,8 +388,8 @@ async def test_insert_statement_sends_the_notification(
 async def test_insert_statement_sends_no_notification_when_it_inserts_no_job_that_is_due_soon(
     parts: Parts, ear: Ear
 ) -> None:
-    outbox = parts.outbox()
-    await parts.notifier(outbox).prepare()
+    outbox = parts.use_outbox()
+    await parts.notifier().prepare()
     await parts.store.jobs.insert([new_job("a")])
     await insert(parts, outbox, new_job("a"))
     await insert(parts, outbox, generated(execution_time=now() + timedelta(days=1)))
@@ -417,7 +417,7 @@ async def test_outbox_sends_a_notification_for_jobs_committed_after_the_one_of_a
     parts: Parts, ear: Ear
 ) -> None:
     """Other nodes may have acted on the insert's notification before that."""
-    outbox = parts.outbox()
+    outbox = parts.use_outbox()
     outbox.notify_due_later(now())
     outbox.carried(since=0, due=now())
     assert outbox.flush_in is not None
@@ -425,8 +425,8 @@ async def test_outbox_sends_a_notification_for_jobs_committed_after_the_one_of_a
 
 
 async def test_outbox_sends_a_pending_notification_when_no_insert_follows(parts: Parts, ear: Ear) -> None:
-    outbox = parts.outbox()
-    notifier = parts.notifier(outbox)
+    outbox = parts.use_outbox()
+    notifier = parts.notifier()
     await insert(parts, outbox, generated())
     await insert(parts, outbox, generated())
     assert await ear.until(2) == ["due", "due"]

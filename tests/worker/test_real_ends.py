@@ -128,8 +128,7 @@ async def test_job_that_replaces_another_one_starts_when_the_process_of_its_thre
     assert await bench.start_due() == 1
     await bench.plan()
     assert await bench.start_due() == 0
-    other = Parts(bench.parts.store, bus)
-    other.worker_id = "other"
+    other = Parts(bench.parts.store, bus, "other")
     await other.scanner().run_once()
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE blocked_on = 'after'") == 1
     await bench.parts.store.workers.deregister("me")  # as the rescuer does when the liveness lock is free

@@ -8,26 +8,21 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.executors import ASYNC
-from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker import reporter as reporter_module
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.reporter import Reporter
-from pg_scheduler.worker.routing import Routing
 from tests.support.parts import Parts
-from tests.support.worker import PATIENCE, locked, new_worker
+from tests.support.worker import PATIENCE, locked
 
 
 async def work() -> None: ...
 
 
 def reporter_of(parts: Parts, *names: str) -> Reporter:
-    tasks = TaskRegistry()
     for name in names:
-        tasks.register(work, name=name)
-    routing = Routing(tasks, [ASYNC], worker_id=parts.worker_id)
-    return Reporter(parts.store.connections, parts.lease, parts.signals, routing)
+        parts.tasks.register(work, name=name)
+    return parts.reporter()
 
 
 async def test_names_are_written_again_only_when_they_change(parts: Parts) -> None:
@@ -37,11 +32,9 @@ async def test_names_are_written_again_only_when_they_change(parts: Parts) -> No
     assert first is not None
     assert "a" in first
     assert reporter.report().names is None
-    routing = reporter._routing
-    assert routing is not None
-    routing.pause({"a"})
+    parts.routing.pause({"a"})
     assert reporter.report().names is None
-    routing._tasks.register(work, name="b")
+    parts.tasks.register(work, name="b")
     assert reporter.report().names == sorted([*first, "b"])
     reporter.confirm()
     assert reporter.report().names is None
@@ -53,13 +46,9 @@ async def test_names_are_written_by_the_heartbeat_after_one_that_failed(
 ) -> None:
     parts = Parts(touchy, bus)
     reporter = reporter_of(parts, "a")
-    worker = new_worker(parts.worker_id)
-    heartbeat = Heartbeat(
-        touchy, bus, parts.in_flight, worker, parts.lease, parts.signals, parts.clock, reporter=reporter
-    )
+    heartbeat = Heartbeat(parts, reporter)
     await heartbeat.prepare()
-    assert reporter._routing is not None
-    reporter._routing._tasks.register(work, name="b")
+    parts.tasks.register(work, name="b")
     async with locked(dsn, "scheduler_workers"):
         with pytest.raises(DatabaseUnavailableError):
             await heartbeat.run_once()

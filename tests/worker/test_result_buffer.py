@@ -143,7 +143,7 @@ async def test_result_buffer_counts_completions_whose_rows_are_not_kept(
         parts.results.put(each, COMPLETE)
     with parts.results.completions() as batch:
         batch.refused = {"b"}
-    assert parts.deleted[JobStatus.COMPLETED] == (0 if keeps_completed else 2)
+    assert parts.results.deleted[JobStatus.COMPLETED] == (0 if keeps_completed else 2)
 
 
 async def test_result_buffer_unwritten_contains_every_outcome_until_its_batch_is_settled(

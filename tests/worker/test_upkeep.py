@@ -351,7 +351,7 @@ async def test_rescuer_counts_the_response_time_from_the_end_of_the_request(
     await parts.store.workers.register(new_worker("slow"), LEASE)
     clock.advance(timedelta(seconds=LEASE + 1))
     rescuer = parts.rescuer()
-    ask = parts.noted_requests.request_heartbeats
+    ask = parts.outbox.request_heartbeats
 
     async def fail(_worker_ids: Collection[str]) -> None:
         raise DatabaseUnavailableError
@@ -360,12 +360,12 @@ async def test_rescuer_counts_the_response_time_from_the_end_of_the_request(
         await ask(worker_ids)
         time.now += 10 * ANSWER_S
 
-    monkeypatch.setattr(parts.noted_requests, "request_heartbeats", fail)
+    monkeypatch.setattr(parts.outbox, "request_heartbeats", fail)
     for _ in range(2):
         with pytest.raises(DatabaseUnavailableError):
             await rescuer.run_once()
         time.now += ANSWER_S
-    monkeypatch.setattr(parts.noted_requests, "request_heartbeats", ask_for_long)
+    monkeypatch.setattr(parts.outbox, "request_heartbeats", ask_for_long)
     assert await rescuer.run_once() == ANSWER_S
     time.now += 0.9 * ANSWER_S
     assert await rescuer.run_once() == ANSWER_S

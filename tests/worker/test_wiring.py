@@ -38,9 +38,9 @@ async def test_wiring_has_every_signal_once(pool: asyncpg.Pool) -> None:
     async with Scheduler(pool) as scheduler:
         runtime = scheduler._runtime
         assert runtime is not None
-        wired = [signal for signal, _ in wiring(runtime.signals, runtime.receivers)]
-        assert wired == [signal for _, signal in runtime.signals]
-        for signal, receivers in wiring(runtime.signals, runtime.receivers):
+        wired = [signal for signal, _ in wiring(runtime)]
+        assert wired == [signal for _, signal in runtime.node.signals]
+        for signal, receivers in wiring(runtime):
             assert receivers
             assert signal._receivers == receivers, "connected as the table says"
 
@@ -49,7 +49,7 @@ async def test_architecture_page_prints_the_wiring(pool: asyncpg.Pool) -> None:
     async with Scheduler(pool) as scheduler:
         runtime = scheduler._runtime
         assert runtime is not None
-        assert markdown(runtime.signals, runtime.receivers) in PAGE.read_text(encoding="utf-8")
+        assert markdown(runtime) in PAGE.read_text(encoding="utf-8")
 
 
 def test_signals_of_two_workers_are_independent() -> None:

@@ -59,21 +59,21 @@ def registered_names(scheduler: Scheduler) -> list[str]:
 def claimed_names(scheduler: Scheduler) -> frozenset[str]:
     """Return the names that it claims now, which are not those of paused tasks; none unless it runs jobs."""
     runtime = scheduler._runtime  # noqa: SLF001
-    if runtime is None or not runtime.config.runs_jobs:
+    if runtime is None or not runtime.node.config.runs_jobs:
         return frozenset()
-    return frozenset(runtime.routing.names())
+    return frozenset(runtime.node.routing.names())
 
 
 def claims_nothing(scheduler: Scheduler) -> bool:
     """Return whether it has started to run jobs, and no function is registered."""
     runtime = scheduler._runtime  # noqa: SLF001
-    return runtime is not None and runtime.config.runs_jobs and not scheduler._tasks.names()  # noqa: SLF001
+    return runtime is not None and runtime.node.config.runs_jobs and not scheduler._tasks.names()  # noqa: SLF001
 
 
 def running_attempts(scheduler: Scheduler) -> Sequence[Attempt]:
     """Return the attempts that run; callable from any thread."""
     runtime = scheduler._runtime  # noqa: SLF001
-    return () if runtime is None else list(runtime.in_flight.attempts.values())
+    return () if runtime is None else list(runtime.node.in_flight.attempts.values())
 
 
 def hurry(scheduler: Scheduler) -> None:

@@ -7,19 +7,12 @@ import time
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
-from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.jobs.model import Worker
 from pg_scheduler.measure.health import STEADY_INTERVALS
-from pg_scheduler.store.store import Store
-from pg_scheduler.worker.audience import Audience
-from pg_scheduler.worker.in_flight import InFlight
-from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.lease.revoker import Revoker
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.reporter import Reporter
-from pg_scheduler.worker.server_clock import ServerClock
 from pg_scheduler.worker.service import Service
-from pg_scheduler.worker.signals import Signals
 
 POLL_INTERVAL_S: Final = 0.5
 """Seconds between heartbeats while jobs run and no notifications arrive: a job that another node cancels
@@ -35,28 +28,17 @@ class Heartbeat(Service):
 
     name: ClassVar[str] = "heartbeat"
 
-    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
-        self,
-        store: Store,
-        events: EventBus,
-        in_flight: InFlight,
-        worker: Worker,
-        lease: Lease,
-        signals: Signals,
-        clock: ServerClock,
-        audience: Audience | None = None,
-        reporter: Reporter | None = None,
-    ) -> None:
-        super().__init__(events)
-        self._store = store
-        self._in_flight = in_flight
-        self._worker = worker
-        self._lease = lease
-        self._signals = signals
-        self._clock = clock
-        self._audience = audience or Audience()
-        self._reporter = reporter or Reporter(store.connections, lease, signals)
-        self._revoker = Revoker(store.jobs, events, in_flight, lease, worker.worker_id)
+    def __init__(self, node: Node, reporter: Reporter) -> None:
+        super().__init__(node.events)
+        self._workers = node.store.workers
+        self._in_flight = node.in_flight
+        self._worker_id = node.worker_id
+        self._lease = node.lease
+        self._signals = node.signals
+        self._clock = node.clock
+        self._audience = node.audience
+        self._reporter = reporter
+        self._revoker = Revoker(node)
         self._expiry: asyncio.TimerHandle | None = None
         self._is_confirming = False
         self.renewed_at = float("-inf")
@@ -87,8 +69,8 @@ class Heartbeat(Service):
         held = self._in_flight.held()
         requested_at = time.monotonic()
         try:
-            answer = await self._store.workers.renew(
-                self._worker.worker_id,
+            answer = await self._workers.renew(
+                self._worker_id,
                 held,
                 self._lease.seconds,
                 ended=self._in_flight.unwritten(),
@@ -123,27 +105,26 @@ class Heartbeat(Service):
         """Delete the worker's row, or mark it if jobs run on, so that they are not yet released."""
         if self._expiry:
             self._expiry.cancel()
-        workers = self._store.workers
         try:
             if self._in_flight.has_left:
-                await workers.mark_stopping(self._worker.worker_id)
+                await self._workers.mark_stopping(self._worker_id)
             else:
-                await workers.deregister(self._worker.worker_id)
+                await self._workers.deregister(self._worker_id)
         except PoolClosedError:
             raise
         except DatabaseUnavailableError as fault:  # nothing is lost: the lease ends without it
             logger.warning(
                 "row of worker %s not deleted: %s; another worker deletes it when the lease has expired",
-                self._worker.worker_id,
+                self._worker_id,
                 fault,
-                extra=record_fields(worker_id=self._worker.worker_id),
+                extra=record_fields(worker_id=self._worker_id),
             )
 
     async def _register(self) -> None:
         requested_at = time.monotonic()
         lease = self._lease
-        await self._store.workers.register(
-            self._worker,
+        await self._workers.register(
+            self._reporter.worker,
             lease.seconds,
             lease.liveness_key,
             lease.extension_s,

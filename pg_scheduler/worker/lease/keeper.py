@@ -28,15 +28,13 @@ from functools import partial
 from typing import Final
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
-from pg_scheduler.events import EventBus, KeeperConnected, KeeperLost, ServiceFaulted
+from pg_scheduler.events import KeeperConnected, KeeperLost, ServiceFaulted
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.faults import REFUSALS
-from pg_scheduler.worker.in_flight import InFlight
-from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.reporter import Reporter
-from pg_scheduler.worker.signals import Signals
 from pg_scheduler.worker.threads import call_in_loop, log_in_thread
 
 TOO_SMALL: Final = (
@@ -60,26 +58,17 @@ class LeaseKeeper:
     refused_delay_s = 10.0
     """Seconds until it reconnects after the server, or the pool's way to connect, refused."""
 
-    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
-        self,
-        connection: LeaseConnection,
-        events: EventBus,
-        in_flight: InFlight,
-        lease: Lease,
-        watchdog: LoopWatchdog,
-        signals: Signals,
-        reporter: Reporter,
-        *,
-        limit_s: float,
+    def __init__(
+        self, node: Node, connection: LeaseConnection, watchdog: LoopWatchdog, reporter: Reporter
     ) -> None:
         self._connection = connection
-        self._events = events
-        self._in_flight = in_flight
-        self._lease = lease
+        self._events = node.events
+        self._in_flight = node.in_flight
+        self._lease = node.lease
         self._watchdog = watchdog
         self._reporter = reporter
-        self._limit_s = limit_s
-        self._signals = signals
+        self._limit_s = node.config.max_loop_block
+        self._signals = node.signals
         self._loop = watchdog.loop
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None  # in the thread

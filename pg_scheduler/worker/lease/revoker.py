@@ -7,24 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pg_scheduler.events import EventBus, LeaseLost
+from pg_scheduler.events import LeaseLost
 from pg_scheduler.status import JobStatus
-from pg_scheduler.store.jobs import JobRepository
-from pg_scheduler.worker.in_flight import InFlight, Revocation
-from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.worker.in_flight import Revocation
+from pg_scheduler.worker.node import Node
 
 
 class Revoker:
     """Cancel the tasks of attempts whose rows this worker no longer holds."""
 
-    def __init__(
-        self, jobs: JobRepository, events: EventBus, in_flight: InFlight, lease: Lease, worker_id: str
-    ) -> None:
-        self._jobs = jobs
-        self._events = events
-        self._in_flight = in_flight
-        self._lease = lease
-        self._worker_id = worker_id
+    def __init__(self, node: Node) -> None:
+        self._jobs = node.store.jobs
+        self._events = node.events
+        self._in_flight = node.in_flight
+        self._lease = node.lease
+        self._worker_id = node.worker_id
         self._reported_at_renewal: int | None = None
 
     async def revoke(self, lost: Mapping[str, int]) -> None:

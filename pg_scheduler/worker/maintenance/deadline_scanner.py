@@ -9,12 +9,10 @@ from __future__ import annotations
 import random
 from typing import ClassVar
 
-from pg_scheduler.events import EventBus
-from pg_scheduler.store.workers import WorkerRepository
 from pg_scheduler.worker.maintenance.loose_ends import LooseEnds
 from pg_scheduler.worker.maintenance.name_reporter import NameReporter
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
-from pg_scheduler.worker.signals import Signals
 
 
 class DeadlineScanner(Service):
@@ -30,24 +28,14 @@ class DeadlineScanner(Service):
     spread_s = 0.5
     """Seconds over which the nodes spread that wait for the same deadline."""
 
-    def __init__(
-        self,
-        workers: WorkerRepository,
-        events: EventBus,
-        signals: Signals,
-        names: NameReporter | None,
-        loose_ends: LooseEnds,
-        *,
-        lease: float,
-        heartbeat_threshold: float,
-    ) -> None:
-        super().__init__(events)
-        self._workers = workers
-        self._interval = min(self.interval_s, lease / 2)
-        self._heartbeat_threshold = heartbeat_threshold
-        self._signals = signals
-        self._names = names
-        self._loose_ends = loose_ends
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._workers = node.store.workers
+        self._interval = min(self.interval_s, node.config.lease_seconds / 2)
+        self._heartbeat_threshold = node.config.heartbeat_threshold
+        self._signals = node.signals
+        self._names = NameReporter(node) if node.config.runs_jobs else None
+        self._loose_ends = LooseEnds(node)
 
     async def run_once(self) -> float:
         """Scan once, signal leases and jobs that have expired, and report overdue jobs."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pg_scheduler.events import EventBus, JobExpired
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.store.jobs import JobRepository
+from pg_scheduler.events import JobExpired
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
 
 
@@ -20,11 +19,11 @@ class Expirer(Service):
     batch_size = 500
     """Jobs that one statement expires."""
 
-    def __init__(self, jobs: JobRepository, events: EventBus, tasks: TaskRegistry, worker_id: str) -> None:
-        super().__init__(events)
-        self._jobs = jobs
-        self._tasks = tasks
-        self._worker_id = worker_id
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._jobs = node.store.jobs
+        self._tasks = node.tasks
+        self._worker_id = node.worker_id
 
     async def run_once(self) -> float:
         """Expire one batch of jobs."""

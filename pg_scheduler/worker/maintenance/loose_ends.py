@@ -5,10 +5,8 @@ The deadline scanner calls it when its scan finds such jobs; a worker without th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from pg_scheduler.store.consequences import Consequences
-from pg_scheduler.store.dependencies import DependencyRepository, ScanPosition
+from pg_scheduler.store.dependencies import ScanPosition
+from pg_scheduler.worker.node import Node
 
 
 class LooseEnds:
@@ -21,23 +19,17 @@ class LooseEnds:
     max_jobs = 1000
     """Waiting jobs that one call reads."""
 
-    def __init__(
-        self,
-        consequences: Consequences,
-        dependencies: DependencyRepository,
-        worker_id: str,
-        known: Callable[[], Mapping[str, int]],
-    ) -> None:
-        self._consequences = consequences
-        self._dependencies = dependencies
-        self._worker_id = worker_id
-        self._known = known
+    def __init__(self, node: Node) -> None:
+        self._consequences = node.store.consequences
+        self._dependencies = node.store.dependencies
+        self._worker_id = node.worker_id
+        self._in_flight = node.in_flight
         self._position = ScanPosition()
 
     async def apply_consequences(self) -> bool:
         """Apply consequences that are left; return whether there may be more."""
         limit = self.max_ended
-        gone = await self._consequences.report_gone(self._worker_id, self._known(), limit)
+        gone = await self._consequences.report_gone(self._worker_id, self._in_flight.unreported(), limit)
         return limit in {gone, await self._consequences.apply_lost(limit)}
 
     async def repair_waiting(self) -> None:

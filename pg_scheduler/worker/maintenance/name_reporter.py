@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from pg_scheduler.events import EventBus, UnregisteredName
+from pg_scheduler.events import UnregisteredName
 from pg_scheduler.jobs.naming import most_similar
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.store.jobs import JobRepository
+from pg_scheduler.worker.node import Node
 
 
 class NameReporter:
@@ -25,17 +24,11 @@ class NameReporter:
     max_jobs = 2000
     """Jobs of each priority that one report reads."""
 
-    def __init__(
-        self,
-        jobs: JobRepository,
-        events: EventBus,
-        tasks: TaskRegistry,
-        worker_id: str,
-    ) -> None:
-        self._jobs = jobs
-        self._events = events
-        self._tasks = tasks
-        self._worker_id = worker_id
+    def __init__(self, node: Node) -> None:
+        self._jobs = node.store.jobs
+        self._events = node.events
+        self._tasks = node.tasks
+        self._worker_id = node.worker_id
         self._reported_at: float | None = None
 
     async def report(self) -> None:

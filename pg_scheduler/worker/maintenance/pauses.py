@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from pg_scheduler.events import EventBus, TaskResumed
-from pg_scheduler.store.pauses import PauseRepository
-from pg_scheduler.worker.routing import Routing
+from pg_scheduler.events import TaskResumed
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
-from pg_scheduler.worker.signals import Signals
 
 POLL_INTERVAL_S: Final = 120.0
 """Seconds between two reads while notifications arrive: rows written by hand send none."""
@@ -26,11 +24,11 @@ class PauseWatcher(Service):
 
     name: ClassVar[str] = "pause_watcher"
 
-    def __init__(self, pauses: PauseRepository, events: EventBus, routing: Routing, signals: Signals) -> None:
-        super().__init__(events)
-        self._pauses = pauses
-        self._routing = routing
-        self._signals = signals
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._pauses = node.store.pauses
+        self._routing = node.routing
+        self._signals = node.signals
 
     async def run_once(self) -> float:
         """Read the pauses once; return the seconds until the next read, at the latest when a pause ends."""

@@ -20,14 +20,11 @@ from datetime import datetime
 from functools import partial
 from typing import ClassVar, Final
 
-from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
-from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.own_thread import search_in_own_thread
-from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs, in_order
+from pg_scheduler.enqueue.schedule_jobs import in_order
 from pg_scheduler.enqueue.unique_fire_times import insert_unique
 from pg_scheduler.events import (
     Event,
-    EventBus,
     JobCancelled,
     PeriodicJobBroken,
     PeriodicJobPlanned,
@@ -38,7 +35,6 @@ from pg_scheduler.events import (
     ScheduleSkipped,
 )
 from pg_scheduler.jobs.outcome import describe
-from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, is_trigger_built_in
@@ -46,10 +42,9 @@ from pg_scheduler.schedules.timing import Advance, pass_time
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
 from pg_scheduler.store.statements import Transaction
-from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.serialization import registered_kinds
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
-from pg_scheduler.worker.signals import Signals
 
 POLL_INTERVAL_S: Final = 120.0
 """Seconds between two reads of the schedules while notifications arrive: rows written by hand send none."""
@@ -104,23 +99,14 @@ class Planner(Service):
 
     name: ClassVar[str] = "planner"
 
-    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
-        self,
-        store: Store,
-        events: EventBus,
-        declared: DeclaredSchedules,
-        tasks: TaskRegistry,
-        jobs: ScheduleJobs,
-        outbox: Outbox,
-        signals: Signals,
-    ) -> None:
-        super().__init__(events)
-        self._store = store
-        self.declared = declared
-        self._tasks = tasks
-        self._jobs = jobs
-        self._outbox = outbox
-        self._signals = signals
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._store = node.store
+        self.declared = node.declared
+        self._tasks = node.tasks
+        self._jobs = node.schedule_jobs
+        self._outbox = node.outbox
+        self._signals = node.signals
         self.next_fire_in: float | None = None
         """Seconds from the last pass to the next fire time, for the test kit; None for none."""
 

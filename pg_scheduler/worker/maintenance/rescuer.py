@@ -9,15 +9,13 @@ crashes, as ``reclaim_change()`` in ``jobs/outcome.py`` decides.
 
 from __future__ import annotations
 
+import platform
 import time
 from typing import ClassVar
 
-from pg_scheduler.enqueue.outbox import Outbox
-from pg_scheduler.events import EventBus, JobFailed, JobsReclaimed
-from pg_scheduler.store.workers import WorkerRepository
-from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.events import JobFailed, JobsReclaimed
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
-from pg_scheduler.worker.signals import Signals
 
 
 class Rescuer(Service):
@@ -31,30 +29,18 @@ class Rescuer(Service):
     batch_size = 1000
     """Jobs that one statement reclaims."""
 
-    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
-        self,
-        workers: WorkerRepository,
-        events: EventBus,
-        worker_id: str,
-        lease: Lease,
-        outbox: Outbox,
-        signals: Signals,
-        *,
-        heartbeat_threshold: float,
-        max_crashes: int | None,
-        namesakes: tuple[str, str] | None = None,
-        lock_scan_interval_s: float | None = None,
-    ) -> None:
-        super().__init__(events)
-        self._workers = workers
-        self._worker_id = worker_id
-        self._heartbeat_threshold = heartbeat_threshold
-        self._max_crashes = max_crashes
-        self._lease = lease
-        self._outbox = outbox
-        self._signals = signals
-        self._namesakes = namesakes
-        self._lock_scan_interval_s = lock_scan_interval_s
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        config = node.config
+        self._workers = node.store.workers
+        self._worker_id = node.worker_id
+        self._heartbeat_threshold = config.heartbeat_threshold
+        self._max_crashes = config.max_crashes
+        self._lease = node.lease
+        self._outbox = node.outbox
+        self._signals = node.signals
+        self._namesakes = None if config.identity is None else (config.identity, platform.node())
+        self._lock_scan_interval_s = None if config.runs_jobs else config.polling.max_interval
         self._scans_locks = False
         self._suspects: dict[str, tuple[object, float]] = {}  # last heartbeat and lock, time of the request
 

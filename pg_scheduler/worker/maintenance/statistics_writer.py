@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.events import EventBus
 from pg_scheduler.measure.meter import Meter
-from pg_scheduler.store.statistics import StatisticsRepository
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
 
 
@@ -23,17 +22,11 @@ class StatisticsWriter(Service):
     interval_s = 10.0
     """Seconds from one batch to the next."""
 
-    def __init__(
-        self,
-        statistics: StatisticsRepository,
-        events: EventBus,
-        meter: Meter,
-        worker_id: str,
-    ) -> None:
-        super().__init__(events)
-        self._statistics = statistics
+    def __init__(self, node: Node, meter: Meter) -> None:
+        super().__init__(node.events)
+        self._statistics = node.store.statistics
         self._meter = meter
-        self._worker_id = worker_id
+        self._worker_id = node.worker_id
 
     async def run_once(self) -> float:
         """Write what was counted since the last pass."""

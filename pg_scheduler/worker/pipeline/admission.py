@@ -12,19 +12,17 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
-from pg_scheduler.events import EventBus, JobBlocked
+from pg_scheduler.events import JobBlocked
 from pg_scheduler.jobs.limits import LimitKeyError, LimitRow, is_shared_by_all, limit_keys
 from pg_scheduler.jobs.outcome import RELEASE
 from pg_scheduler.jobs.payload import decode
-from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.store.faults import is_lock_timeout
-from pg_scheduler.store.limits import AdmissionRequest, LimitRepository, SurplusPosition
+from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.worker.in_flight import Attempt
-from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.executor import Executor
-from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.service import NEVER, Service
 
@@ -47,24 +45,14 @@ class Admission(Service):
 
     name: ClassVar[str] = "admission"
 
-    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
-        self,
-        limits: LimitRepository,
-        events: EventBus,
-        executor: Executor,
-        results: ResultBuffer,
-        lease: Lease,
-        tasks: TaskRegistry,
-        worker_id: str,
-        unblocker: Unblocker,
-    ) -> None:
-        super().__init__(events)
-        self._limits = limits
+    def __init__(self, node: Node, executor: Executor, unblocker: Unblocker) -> None:
+        super().__init__(node.events)
+        self._limits = node.store.limits
         self._executor = executor
-        self._results = results
-        self._lease = lease
-        self._tasks = tasks
-        self._worker_id = worker_id
+        self._results = node.results
+        self._lease = node.lease
+        self._tasks = node.tasks
+        self._worker_id = node.worker_id
         self._unblocker = unblocker
         self._waiting: deque[Attempt] = deque()
         self._refused: Counter[str] = Counter()  # attempts in a row, by limit

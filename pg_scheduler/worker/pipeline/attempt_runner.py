@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, PayloadError
-from pg_scheduler.events import EventBus, JobStarted
+from pg_scheduler.events import JobStarted
 from pg_scheduler.events.types import LOCK_TAKEN
 from pg_scheduler.jobs.context import current
 from pg_scheduler.jobs.executors import ASYNC
@@ -20,20 +19,13 @@ from pg_scheduler.jobs.outcome import (
     UnrunnableResult,
 )
 from pg_scheduler.jobs.payload import decode
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.measure.meter import Meter
-from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.calls import CallRunner, error_result
 from pg_scheduler.worker.pipeline.lock_pause import LockPause
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
-from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.middleware import MiddlewareChain
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
-
-if TYPE_CHECKING:
-    from pg_scheduler.scheduler import Scheduler
-
 
 RETURNED: Final = ReturnResult()
 """The result of a job that keeps none."""
@@ -42,39 +34,17 @@ RETURNED: Final = ReturnResult()
 class AttemptRunner:
     """Runs attempts in the event loop, and hands those of other executors on."""
 
-    def __init__(
-        self,
-        locks: LockRepository,
-        events: EventBus,
-        tasks: TaskRegistry,
-        progress: ProgressWriter,
-        *,
-        scheduler: Scheduler,
-        stop_grace: float = 10.0,
-        max_crashes: int | None = None,
-        executors: Mapping[str, JobExecutor] | None = None,
-        meter: Meter | None = None,
-        middleware: MiddlewareChain | None = None,
-    ) -> None:
-        self._locks = locks
-        self._events = events
-        self._tasks = tasks
-        self._progress = progress
-        self._meter = meter
-        self._middleware = middleware
+    def __init__(self, node: Node, progress: ProgressWriter) -> None:
+        self._locks = node.store.locks
+        self._events = node.events
+        self._tasks = node.tasks
+        self._meter = node.meter
+        self._get_scheduler = node.get_scheduler
+        self._report_progress = progress.report
+        self._middleware = MiddlewareChain(node.middleware) if node.middleware else None
         self._lock_pause = LockPause()
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
-        self._calls = CallRunner(
-            events,
-            executors or {},
-            self._timeouts,
-            scheduler=scheduler,
-            report=progress.report,
-            stop_grace=stop_grace,
-            max_crashes=max_crashes,
-            meter=meter,
-            middleware=middleware,
-        )
+        self._calls = CallRunner(node, self._timeouts, self._middleware, progress.report)
 
     async def run(self, attempt: Attempt) -> Result:
         """Run an attempt, and return its result.
@@ -98,7 +68,7 @@ class AttemptRunner:
             return error_result(attempt, error)
         if task.executor != ASYNC:
             return await self._calls.run(attempt, task, args, kwargs)
-        current.set((claim, time.time(), self._calls.get_scheduler, self._progress.report))
+        current.set((claim, time.time(), self._get_scheduler, self._report_progress))
         if self._events.wants(JobStarted):
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)

@@ -9,11 +9,10 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.events import EventBus, JobStarted, ThreadAbandoned
+from pg_scheduler.events import JobStarted, ThreadAbandoned
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import current_task, ends_task, message_of
 from pg_scheduler.jobs.context import Report, cancellation, current
@@ -27,16 +26,11 @@ from pg_scheduler.jobs.outcome import (
 )
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import Task
-from pg_scheduler.measure.meter import Meter
 from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.worker.runners.middleware import MiddlewareChain
-from pg_scheduler.worker.runners.scheduler import SchedulerOfJobs
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
-
-if TYPE_CHECKING:
-    from pg_scheduler.scheduler import Scheduler
-
 
 _RETURNED: Final = ReturnResult()
 
@@ -46,31 +40,20 @@ class CallRunner:
 
     def __init__(
         self,
-        events: EventBus,
-        executors: Mapping[str, JobExecutor],
+        node: Node,
         timeouts: TimeoutQueue[Attempt],
-        *,
-        scheduler: Scheduler,
-        report: Report,
-        stop_grace: float,
-        max_crashes: int | None,
-        meter: Meter | None = None,
-        middleware: MiddlewareChain | None = None,
+        middleware: MiddlewareChain | None,
+        report_progress: Report,
     ) -> None:
-        self._events = events
-        self._places = {name: _Place(executor) for name, executor in executors.items()}
+        self._events = node.events
+        self._places = {name: _Place(executor) for name, executor in node.executors.items()}
         self._timeouts = timeouts
-        self._scheduler = scheduler
-        self._report_progress = report
-        self._stop_grace = stop_grace
-        self._max_crashes = max_crashes
-        self._meter = meter
+        self._get_scheduler = node.get_scheduler
+        self._report_progress = report_progress
+        self._stop_grace = node.config.stop_grace
+        self._max_crashes = node.config.max_crashes
+        self._meter = node.meter
         self._middleware = middleware
-
-    @cached_property
-    def get_scheduler(self) -> SchedulerOfJobs:
-        """Returns the Scheduler to jobs; made by the first of them, in the event loop."""
-        return SchedulerOfJobs(self._scheduler)
 
     async def run(
         self, attempt: Attempt, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -113,7 +96,7 @@ class CallRunner:
         executor: JobExecutor,
     ) -> Result:
         claim = attempt.claim
-        current.set((claim, time.time(), self.get_scheduler, self._report_progress))
+        current.set((claim, time.time(), self._get_scheduler, self._report_progress))
         call = JobCall(
             claim,
             task.func,

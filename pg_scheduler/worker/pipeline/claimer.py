@@ -10,26 +10,20 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.events import EventBus, JobExpired, JobFailed, JobsReclaimed
+from pg_scheduler.events import JobExpired, JobFailed, JobsReclaimed
 from pg_scheduler.jobs.outcome import RELEASE
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.measure.meter import Meter
-from pg_scheduler.settings import PollingConfig
-from pg_scheduler.store.claims import FROM_THE_START, ClaimPosition, ClaimRepository, ExchangeResult
+from pg_scheduler.store.claims import FROM_THE_START, ClaimPosition, ExchangeResult
 from pg_scheduler.store.faults import ROW_ERRORS, is_timeout
-from pg_scheduler.worker.in_flight import InFlight
-from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.cursor import ClaimCursor
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.pacing import Pacing
-from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
-from pg_scheduler.worker.server_clock import ServerClock
 from pg_scheduler.worker.service import NEVER, Service
-from pg_scheduler.worker.signals import Signals
 
 ISOLATED_FROM: Final = 2
 """The crashes from which a job counts as crashed, unless ``max_crashes`` requires 1. After one death of their
@@ -37,13 +31,6 @@ worker, jobs run again together: it may have been the machine."""
 
 COUNT_INTERVAL_S: Final = 1.0
 """Seconds between two claims that count the index entries that they read: a count costs a 20th of a claim."""
-
-
-class Names(Protocol):
-    """The names of the jobs to claim."""
-
-    def names(self) -> list[str]:
-        """Return the same list while nothing has changed."""
 
 
 class Claimer(Service):
@@ -56,37 +43,20 @@ class Claimer(Service):
     """Claims in succession that may fail by an error that no row was found to cause. Another worker may have
     locked that row to quarantine it."""
 
-    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
-        self,
-        claims: ClaimRepository,
-        events: EventBus,
-        executor: Executor,
-        admission: Admission,
-        results: ResultBuffer,
-        in_flight: InFlight,
-        lease: Lease,
-        names: Names,
-        worker_id: str,
-        signals: Signals,
-        clock: ServerClock,
-        *,
-        batch: int,
-        polling: PollingConfig,
-        max_crashes: int | None,
-        meter: Meter | None = None,
-    ) -> None:
-        super().__init__(events)
-        self._claims = claims
+    def __init__(self, node: Node, executor: Executor, admission: Admission) -> None:
+        super().__init__(node.events)
+        max_crashes, polling = node.config.max_crashes, node.config.polling
+        self._claims = node.store.claims
         self._executor = executor
         self._admission = admission
-        self._results = results
-        self._in_flight = in_flight
-        self._lease = lease
-        self._names = names.names
-        self._worker_id = worker_id
-        self._signals = signals
-        self._clock = clock
-        self._batch = batch
+        self._results = node.results
+        self._in_flight = node.in_flight
+        self._lease = node.lease
+        self._names = node.routing.names
+        self._worker_id = node.worker_id
+        self._signals = node.signals
+        self._clock = node.clock
+        self._batch = node.config.batch_claim_limit
         self._polling = polling
         self.isolated_from: Final = (
             ISOLATED_FROM if max_crashes is None else min(max(max_crashes - 1, 1), ISOLATED_FROM)
@@ -101,7 +71,7 @@ class Claimer(Service):
         self._may_have_unacknowledged = False
         self._failed_claims = 0
         self._has_timed_out = False
-        self._meter = meter
+        self._meter = node.meter
         self._claiming = asyncio.Lock()
         self._expects_job = False  # a notification came, or the next job is due
         self._claimed_cheaply = False

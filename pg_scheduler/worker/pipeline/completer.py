@@ -13,15 +13,13 @@ from datetime import UTC, datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
-from pg_scheduler.events import EventBus, JobFailed
+from pg_scheduler.events import JobFailed
 from pg_scheduler.jobs.outcome import RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.status import JobStatus
-from pg_scheduler.store.store import Store
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
-from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.service import NEVER, Service, Wakeup
-from pg_scheduler.worker.signals import Signals
 
 RETRY_DELAY_S: Final = 0.2
 """Seconds between two attempts to write the last outcomes at shutdown."""
@@ -32,26 +30,15 @@ class Completer(Service):
 
     name: ClassVar[str] = "completer"
 
-    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
-        self,
-        store: Store,
-        events: EventBus,
-        worker_id: str,
-        results: ResultBuffer,
-        progress: ProgressWriter,
-        signals: Signals,
-        failures: EventBus,
-        *,
-        flush_timeout: float,
-    ) -> None:
-        super().__init__(events)
-        self._store = store
-        self._worker_id = worker_id
-        self._results = results
+    def __init__(self, node: Node, progress: ProgressWriter) -> None:
+        super().__init__(node.events)
+        self._store = node.store
+        self._worker_id = node.worker_id
+        self._results = node.results
         self._progress = progress
-        self._flush_timeout = flush_timeout
-        self._signals = signals
-        self._failures = failures
+        self._flush_timeout = node.config.shutdown_timeout
+        self._signals = node.signals
+        self._failures = node.waiters.failures
 
     async def run_once(self) -> float:
         """Write one batch of completions, and one of all other outcomes."""

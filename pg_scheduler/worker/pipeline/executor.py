@@ -14,7 +14,6 @@ from typing import Final
 
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import (
-    EventBus,
     JobCancelled,
     JobLost,
     ServiceFaulted,
@@ -31,18 +30,14 @@ from pg_scheduler.jobs.outcome import (
     UnrunnableResult,
     decide,
 )
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.measure.meter import Meter
-from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, InFlight, Revocation
+from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, Revocation
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.attempt_runner import RETURNED, AttemptRunner
 from pg_scheduler.worker.pipeline.calls import timeout_result
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
-from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.runners.asyncio import start_task
-from pg_scheduler.worker.signals import Signals
 
 KILL_MARGIN_S: Final = 0.5
 """Seconds after ``stop_grace`` in which the attempts of killed processes end."""
@@ -55,40 +50,24 @@ class Executor:
         has_jitter: Whether the jitter of retry policies applies. The test kit turns it off.
     """
 
-    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
-        self,
-        runner: AttemptRunner,
-        events: EventBus,
-        tasks: TaskRegistry,
-        results: ResultBuffer,
-        completer: Completer,
-        progress: ProgressWriter,
-        in_flight: InFlight,
-        policy: RetryPolicy,
-        signals: Signals,
-        *,
-        slots: int,
-        shutdown_timeout: float,
-        max_result_bytes: int | None = None,
-        stop_grace: float = 10.0,
-        meter: Meter | None = None,
-    ) -> None:
-        self._runner = runner
-        self._events = events
-        self._tasks = tasks
-        self._results = results
+    def __init__(self, node: Node, completer: Completer, progress: ProgressWriter) -> None:
+        config = node.config
+        self._runner = AttemptRunner(node, progress)
+        self._events = node.events
+        self._tasks = node.tasks
+        self._results = node.results
         self._completer = completer
         self._progress = progress
-        self.in_flight = in_flight
-        self._policy = policy
-        self._slots = slots
-        self._shutdown_timeout = shutdown_timeout
+        self.in_flight = node.in_flight
+        self._policy = node.retry_policy
+        self._slots = config.max_concurrent_jobs
+        self._shutdown_timeout = config.shutdown_timeout
         self._patience: asyncio.Timeout | None = None
-        self._max_result_bytes = max_result_bytes
-        self._stop_grace = stop_grace
-        self._signals = signals
-        self._meter = meter
-        self._attempts = in_flight.attempts
+        self._max_result_bytes = config.max_result_bytes
+        self._stop_grace = config.stop_grace
+        self._signals = node.signals
+        self._meter = node.meter
+        self._attempts = node.in_flight.attempts
         self._submitted: list[Attempt] = []
         self._slot_freed = asyncio.Event()
         self._is_closed = False

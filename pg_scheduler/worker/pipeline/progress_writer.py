@@ -13,11 +13,10 @@ from contextlib import suppress
 from threading import Lock
 from typing import ClassVar, Final
 
-from pg_scheduler.events import EventBus, JobProgressed
+from pg_scheduler.events import JobProgressed
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.progress import ProgressRepository
-from pg_scheduler.worker.in_flight import InFlight
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
 
 GAP_S: Final = 1.0
@@ -29,13 +28,11 @@ class ProgressWriter(Service):
 
     name: ClassVar[str] = "progress_writer"
 
-    def __init__(
-        self, progress: ProgressRepository, events: EventBus, in_flight: InFlight, worker_id: str
-    ) -> None:
-        super().__init__(events)
-        self._progress = progress
-        self._in_flight = in_flight
-        self._worker_id = worker_id
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._progress = node.store.progress
+        self._in_flight = node.in_flight
+        self._worker_id = node.worker_id
         self.reports: Final[dict[str, tuple[Claim, JobProgress]]] = {}
         """The last report of each job that is not yet written, with its attempt."""
         self._changing = Lock()

@@ -37,12 +37,12 @@ class ResultBuffer:
         signals: Signals,
         *,
         keeps_completed: bool,
-        deleted: Counter[JobStatus],
         meter: Meter | None = None,
     ) -> None:
         self._events = events
         self.keeps_completed: Final = keeps_completed
-        self.deleted: Final = deleted
+        self.deleted: Final[Counter[JobStatus]] = Counter()
+        """Completed jobs whose rows were deleted at once, until the vacuum reports them."""
         self._signals = signals
         self._meter = meter
         self.claims_follow = False

@@ -15,15 +15,11 @@ from datetime import datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook, LimitRow
-from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.limits import LatePosition, LimitRepository
-from pg_scheduler.worker.in_flight import InFlight
-from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
+from pg_scheduler.store.limits import LatePosition
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
-from pg_scheduler.worker.signals import Signals
 
 FIRST: Final = "after"
 """Precedes every limit among the reasons to be blocked; the job waits for another one."""
@@ -49,21 +45,13 @@ class Unblocker(Service):
     cleanup_interval_s = 600.0
     """Seconds between two deletions of starts that nothing counts any more."""
 
-    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
-        self,
-        limits: LimitRepository,
-        events: EventBus,
-        results: ResultBuffer,
-        in_flight: InFlight,
-        tasks: TaskRegistry,
-        signals: Signals,
-    ) -> None:
-        super().__init__(events)
-        self._limits = limits
-        self._results = results
-        self._in_flight = in_flight
-        self._tasks = tasks
-        self._signals = signals
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._limits = node.store.limits
+        self._results = node.results
+        self._in_flight = node.in_flight
+        self._tasks = node.tasks
+        self._signals = node.signals
         self._book: tuple[int, LimitBook] = (-1, LimitBook(()))
         self._admitted: dict[
             str, tuple[int, Sequence[tuple[str, LimitRow]]]

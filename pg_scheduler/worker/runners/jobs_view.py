@@ -10,15 +10,11 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from pg_scheduler.blocking import Blocking, Caller, Crossing, check_may_block, derive
 from pg_scheduler.errors import JobCancelledError, NotRunningError
 from pg_scheduler.jobs.context import cancellation
-
-if TYPE_CHECKING:
-    from pg_scheduler.scheduler import Scheduler
-
 
 CHECK_INTERVAL_S: Final = 0.2
 """Seconds between two checks of a thread that waits."""
@@ -29,10 +25,21 @@ ENDED: Final = (
 )
 
 
-class SchedulerOfJobs:
+class HasWorkerId(Protocol):
+    """A Scheduler."""
+
+    @property
+    def worker_id(self) -> str:
+        """The id of its worker."""
+
+
+S = TypeVar("S", bound=HasWorkerId)
+
+
+class SchedulerOfJobs(Generic[S]):
     """Returns the Scheduler to the jobs of a worker. Create it in the event loop of the worker."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: S) -> None:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._blocking: object = None
@@ -42,7 +49,7 @@ class SchedulerOfJobs:
         """The id of the worker; any thread may read it."""
         return self._scheduler.worker_id
 
-    def __call__(self) -> Scheduler:
+    def __call__(self) -> S:
         """Return the Scheduler in the event loop of the worker; one with blocking methods elsewhere."""
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -53,13 +60,13 @@ class SchedulerOfJobs:
         if self._blocking is None:
             cls: Any = type(self._scheduler)  # mypy: "not hashable"
             self._blocking = _blocking_class(cls)(_Calls(self._loop, self._scheduler))
-        return cast("Scheduler", self._blocking)
+        return cast("S", self._blocking)
 
 
 class _Calls:
     """Calls functions in the event loop of the worker, from the threads of its jobs."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, scheduler: Scheduler) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, scheduler: object) -> None:
         self._loop = loop
         self.resource = scheduler
 
