@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Literal, Self
 
 import asyncpg
 
+from pg_scheduler.api.base import Parts
 from pg_scheduler.api.control import ControlMethods
 from pg_scheduler.api.events import SUBSCRIBER_TIMEOUT_S, EventMethods
 from pg_scheduler.api.health import HealthMethods
 from pg_scheduler.api.inspection import InspectionMethods
 from pg_scheduler.api.jobs import JobMethods
 from pg_scheduler.api.legacy import LegacyMethods
-from pg_scheduler.api.middleware import MiddlewareMethods
 from pg_scheduler.api.periodic import PeriodicMethods
 from pg_scheduler.api.registration import RegistrationMethods
 from pg_scheduler.api.results import ResultMethods
@@ -64,7 +64,6 @@ class Scheduler(
     PeriodicMethods,
     RetentionMethods,
     LegacyMethods,
-    MiddlewareMethods,
 ):
     """Runs coroutine functions at their due time, on any number of nodes that share a PostgreSQL database.
 
@@ -170,7 +169,7 @@ class Scheduler(
         check_kind("retry_policy", retry_policy, RetryPolicy)
         if lease is not None:
             self.LEASE_DURATION = check_kind("lease", lease, timedelta).total_seconds()  # type: ignore[misc]
-        self._config = SchedulerConfig(
+        config = SchedulerConfig(
             max_concurrent_jobs=max_concurrent_jobs,
             batch_claim_limit=batch_claim_limit,
             misfire_grace_time=misfire_grace_time,
@@ -196,48 +195,56 @@ class Scheduler(
             heartbeat_threshold=self.HEARTBEAT_THRESHOLD,
         )
         self.db_pool = db_pool
-        self._retry_policy = retry_policy
-        self._executors = check_executors(executors)
-        self._events = EventBus(EventLog(self._get_worker_id), worker_id=self._get_worker_id)
-        self._cluster_events = EventBus(GapLog(self._get_worker_id), worker_id=self._get_worker_id)
-        connections = Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn)
-        self._store = Store(connections, schema=schema, clock=clock)
-        self._store.statements.publish = self._events.publish
-        self._store.statements.get_author = self._get_author
-        self._meter = new_meter(self._store, self._events) if statistics else None
-        self._tasks = TaskRegistry(catalogue)
-        self._outbox = Outbox(
-            self._store,
-            self._events,
-            horizon_s=2 * self._config.polling.max_interval,
+        events = EventBus(EventLog(self._get_worker_id), worker_id=self._get_worker_id)
+        store = Store(Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn), schema=schema, clock=clock)
+        meter = new_meter(store, events) if statistics else None
+        tasks = TaskRegistry(catalogue)
+        outbox = Outbox(
+            store,
+            events,
+            horizon_s=2 * config.polling.max_interval,
             mark=secrets.token_hex(4),
-            meter=self._meter,
+            meter=meter,
         )
-        self._preparer = JobPreparer(
-            self._tasks, misfire_grace_time=misfire_grace_time, max_payload_bytes=max_payload_bytes
+        preparer = JobPreparer(
+            tasks, misfire_grace_time=misfire_grace_time, max_payload_bytes=max_payload_bytes
         )
-        self._enqueuer = Enqueuer(self._store, self._events, self._outbox, self._preparer, self._meter)
-        self._periodic = DeclaredSchedules(self._store, periodic_catalogue)
-        self._schedule_jobs = ScheduleJobs(self._tasks, misfire_grace_time=misfire_grace_time)
-        self._waiters = ResultWaiters(self._store, self._config.polling.max_interval)
-        self._life = Lifecycle(self._events, self._new_worker_id(), self._build)
+        self._parts = Parts(
+            config=config,
+            store=store,
+            events=events,
+            cluster_events=EventBus(GapLog(self._get_worker_id), worker_id=self._get_worker_id),
+            tasks=tasks,
+            outbox=outbox,
+            preparer=preparer,
+            enqueuer=Enqueuer(store, events, outbox, preparer, meter),
+            declared=DeclaredSchedules(store, periodic_catalogue),
+            schedule_jobs=ScheduleJobs(tasks, misfire_grace_time=misfire_grace_time),
+            waiters=ResultWaiters(store, config.polling.max_interval),
+            retry_policy=retry_policy,
+            executors=check_executors(executors),
+            meter=meter,
+            life=Lifecycle(events, self._new_worker_id(), self._build),
+        )
+        store.statements.publish = events.publish
+        store.statements.get_author = self._parts.get_author
+        self._parts.use_middleware(middleware)
         self._switch_tasks: set[asyncio.Task[None]] = set()
-        self._use_middleware(middleware)
 
     @property
     def worker_id(self) -> str:
         """The id of this Scheduler in the tables, from construction on."""
-        return self._life.worker_id
+        return self._parts.life.worker_id
 
     @property
     def is_running(self) -> bool:
         """Whether this Scheduler has started."""
-        return self._life.is_running
+        return self._parts.life.is_running
 
     @property
     def is_shutting_down(self) -> bool:
         """Whether ``shutdown()`` is in progress."""
-        return self._life.is_shutting_down
+        return self._parts.life.is_shutting_down
 
     async def start(self) -> None:
         """Migrate or verify the schema, start every service, and return once jobs are being claimed.
@@ -251,14 +258,14 @@ class Scheduler(
             ConnectionRejectedError: The server, or a callable of the pool, rejects connections.
             DatabaseUnavailableError: The database is unavailable, or the pool was closed.
         """
-        self._store.connections.check_loop()
+        self._parts.store.connections.check_loop()
         if not self.is_running and (
             len(self.worker_id) != self.WORKER_ID_LENGTH  # changed on the instance
-            or self._life.has_left_jobs  # which stay with the former worker
+            or self._parts.life.has_left_jobs  # which stay with the former worker
         ):
-            self._life.worker_id = self._new_worker_id()
-        self._store.connections.close_in_children()
-        await self._life.start()
+            self._parts.life.worker_id = self._new_worker_id()
+        self._parts.store.connections.close_in_children()
+        await self._parts.life.start()
 
     async def shutdown(self) -> None:
         """Stop claiming, let running jobs finish, release the unfinished ones, and write every result.
@@ -274,14 +281,14 @@ class Scheduler(
                 seconds, or when the lease expires.
         """
         if self.is_running or self.is_shutting_down or self._switch_tasks:
-            self._store.connections.check_loop()
+            self._parts.store.connections.check_loop()
         try:
-            await self._life.shutdown()
+            await self._parts.life.shutdown()
         finally:
             if self._switch_tasks:
                 await asyncio.wait(self._switch_tasks)
             if not self.is_shutting_down:  # else the caller is a job
-                for bus in (self._events, self._cluster_events):
+                for bus in (self._parts.events, self._parts.cluster_events):
                     await bus.drain(SUBSCRIBER_TIMEOUT_S)
 
     async def wait(self) -> None:
@@ -291,8 +298,8 @@ class Scheduler(
             NotRunningError: The Scheduler was not started.
             BaseException: The error that stopped it, unless ``shutdown()`` did.
         """
-        self._store.connections.check_loop()
-        await self._life.wait()
+        self._parts.store.connections.check_loop()
+        await self._parts.life.wait()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -302,8 +309,8 @@ class Scheduler(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.shutdown()
-        if error is None and self._life.fault is not None:
-            raise self._life.fault
+        if error is None and self._parts.life.fault is not None:
+            raise self._parts.life.fault
 
     async def initialize_db(self) -> None:
         """Create or upgrade the schema without starting.
@@ -313,10 +320,10 @@ class Scheduler(
         Raises:
             SchemaError: A newer version of the library has migrated the database.
         """
-        await self._store.migrate()
+        await self._parts.store.migrate()
 
     def _get_worker_id(self) -> str:
-        return self._life.worker_id
+        return self._parts.life.worker_id
 
     def _new_worker_id(self) -> str:
         length = check_count("WORKER_ID_LENGTH", self.WORKER_ID_LENGTH, least=1)
@@ -324,26 +331,27 @@ class Scheduler(
 
     async def _build(self) -> Runtime:
         # The class attributes may have changed since construction.
-        self._config = replace(
-            self._config, lease_seconds=self.LEASE_DURATION, heartbeat_threshold=self.HEARTBEAT_THRESHOLD
+        parts = self._parts
+        parts.config = replace(
+            parts.config, lease_seconds=self.LEASE_DURATION, heartbeat_threshold=self.HEARTBEAT_THRESHOLD
         )
-        self._periodic.check_locks()
-        await self._store.migrate()
+        parts.declared.check_locks()
+        await parts.store.migrate()
         node = Node(
             worker_id=self.worker_id,
-            config=self._config,
-            store=self._store,
-            events=self._events,
-            cluster_events=self._cluster_events,
-            tasks=self._tasks,
-            declared=self._periodic,
-            schedule_jobs=self._schedule_jobs,
-            outbox=self._outbox,
-            waiters=self._waiters,
-            retry_policy=self._retry_policy,
-            executors=self._executors,
-            middleware=self._middleware,
-            meter=self._meter,
+            config=parts.config,
+            store=parts.store,
+            events=parts.events,
+            cluster_events=parts.cluster_events,
+            tasks=parts.tasks,
+            declared=parts.declared,
+            schedule_jobs=parts.schedule_jobs,
+            outbox=parts.outbox,
+            waiters=parts.waiters,
+            retry_policy=parts.retry_policy,
+            executors=parts.executors,
+            middleware=parts.middleware,
+            meter=parts.meter,
             get_scheduler=SchedulerOfJobs(self),
         )
         runtime = self._runtime_class(node)

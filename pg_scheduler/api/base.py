@@ -2,56 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
-from pg_scheduler.enqueue.sending import SendingEnqueuer
+from pg_scheduler.enqueue.sending import Sender, SendingEnqueuer
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.middleware import Middleware
+from pg_scheduler.jobs.middleware import Middleware, check_middleware
 from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.settings import SchedulerConfig
 from pg_scheduler.store.author import Author, release_of
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.lifecycle import Lifecycle
+from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runtime import Runtime
 
 
-class SchedulerParts:
-    """Declares the attributes that the constructor of `Scheduler` sets."""
+@dataclass(eq=False, kw_only=True, slots=True)
+class Parts:
+    """What a Scheduler consists of, from construction on; its worker has more while it runs."""
 
-    _config: SchedulerConfig
-    _store: Store
-    _events: EventBus
-    _cluster_events: EventBus
-    _tasks: TaskRegistry
-    _outbox: Outbox
-    _preparer: JobPreparer
-    _enqueuer: Enqueuer | SendingEnqueuer
-    _middleware: tuple[Middleware, ...]
-    _periodic: DeclaredSchedules
-    _schedule_jobs: ScheduleJobs
-    _life: Lifecycle
-    _waiters: ResultWaiters
+    config: SchedulerConfig
+    store: Store
+    events: EventBus
+    cluster_events: EventBus
+    tasks: TaskRegistry
+    outbox: Outbox
+    preparer: JobPreparer
+    enqueuer: Enqueuer | SendingEnqueuer
+    declared: DeclaredSchedules
+    schedule_jobs: ScheduleJobs
+    waiters: ResultWaiters
+    retry_policy: RetryPolicy
+    executors: Mapping[str, JobExecutor]
+    meter: Meter | None
+    life: Lifecycle
+    middleware: tuple[Middleware, ...] = ()
 
     @property
-    def _runtime(self) -> Runtime | None:
-        return self._life.runtime
+    def runtime(self) -> Runtime | None:
+        """The parts of the worker; None while it is stopped."""
+        return self.life.runtime
 
     @property
-    def _actor(self) -> str:
+    def actor(self) -> str:
         """Who makes the change that is called for, for people."""
-        return self._store.statements.author.actor
+        return self.store.statements.author.actor
 
-    def _get_author(self) -> Author:
-        actor = self._config.identity or self._life.worker_id
-        return Author(actor, release=release_of(self._config.metadata))
+    def get_author(self) -> Author:
+        """Return the author of changes for which the caller names none."""
+        actor = self.config.identity or self.life.worker_id
+        return Author(actor, release=release_of(self.config.metadata))
 
-    def _running(self) -> Runtime:
-        self._store.connections.check_loop()
-        if self._runtime is None:
+    def running(self) -> Runtime:
+        """Return the parts of the worker.
+
+        Raises:
+            NotRunningError: It is stopped.
+        """
+        self.store.connections.check_loop()
+        if self.runtime is None:
             raise NotRunningError("the Scheduler is not running: call await scheduler.start() first")
-        return self._runtime
+        return self.runtime
+
+    def use_middleware(self, middleware: Sequence[Middleware]) -> None:
+        """Use this middleware, the outermost first. Attempts have it from the next start on."""
+        self.middleware = check_middleware(middleware)
+        sender = Sender(self.middleware)
+        if sender.is_used:
+            inner = self.enqueuer
+            if isinstance(inner, SendingEnqueuer):
+                inner = inner.enqueuer
+            self.enqueuer = SendingEnqueuer(inner, sender)
+            self.schedule_jobs.sender = sender
+
+    async def announce_tasks(self) -> None:
+        """Make this node and the others read which tasks are paused."""
+        if self.runtime is not None:
+            self.runtime.node.signals.tasks_changed()
+        await self.outbox.notify_tasks()
+
+    async def announce_schedules(self) -> None:
+        """Make this node and the others read the schedules."""
+        if self.runtime is not None:
+            self.runtime.node.signals.schedules_changed()
+        await self.outbox.notify_schedules()
+
+
+class SchedulerMethods:
+    """A group of methods of `Scheduler`, whose constructor sets the parts."""
+
+    _parts: Parts

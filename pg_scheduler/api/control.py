@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.api.base import Parts, SchedulerMethods
 from pg_scheduler.api.inspection import check_filters
 from pg_scheduler.events import JobCancelled
 from pg_scheduler.events.types import BY_CALLER
@@ -14,7 +14,7 @@ from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.status import JobStatus
 
 
-class ControlMethods(SchedulerParts):
+class ControlMethods(SchedulerMethods):
     """The methods of `Scheduler` that change jobs."""
 
     async def cancel_job(self, job_id: str) -> bool:
@@ -25,12 +25,7 @@ class ControlMethods(SchedulerParts):
         Returns:
             True if the job was pending or running, False if it has finished or does not exist.
         """
-        change = await self._store.jobs.cancel(check_job_id(job_id), self._reason("cancelled"))
-        await self._notify_owner(change.worker_id)
-        # A worker that runs the job publishes the event itself.
-        if change.changed and change.worker_id is None:
-            self._events.publish(JobCancelled(job_id, change.job_name, change.attempt, reason=BY_CALLER))
-        return change.changed
+        return await cancel_job(self._parts, check_job_id(job_id))
 
     async def cancel_jobs(
         self,
@@ -80,13 +75,15 @@ class ControlMethods(SchedulerParts):
             )
         cancelled, after = 0, None
         while True:
-            jobs, after = await self._store.jobs.cancel_next(after, filters, self._reason("cancelled"))
+            jobs, after = await self._parts.store.jobs.cancel_next(
+                after, filters, _reason(self._parts, "cancelled")
+            )
             cancelled += len(jobs)
             for worker in {job.worker_id for job in jobs}:
-                await self._notify_owner(worker)
+                await _notify_owner(self._parts, worker)
             for job in jobs:
                 if job.worker_id is None:
-                    self._events.publish(
+                    self._parts.events.publish(
                         JobCancelled(job.job_id, job.job_name, job.attempt, reason=BY_CALLER)
                     )
             if after is None:
@@ -105,9 +102,9 @@ class ControlMethods(SchedulerParts):
             JobConflictError: Another unfinished job has its unique key; a ValueError.
         """
         due = datetime.now(UTC)  # or later: the statement may wait for the row
-        was_finished = await self._store.jobs.retry(check_job_id(job_id))
+        was_finished = await self._parts.store.jobs.retry(check_job_id(job_id))
         if was_finished:
-            await self._outbox.notify_due(due)
+            await self._parts.outbox.notify_due(due)
         return was_finished
 
     async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
@@ -130,21 +127,36 @@ class ControlMethods(SchedulerParts):
                 ValueError.
         """
         new = JobStatus.parse(status)
-        change = await self._store.jobs.set_status(
-            check_job_id(job_id), new, self._config.lease_seconds, self._reason(f"set to {new.value}")
+        change = await self._parts.store.jobs.set_status(
+            check_job_id(job_id),
+            new,
+            self._parts.config.lease_seconds,
+            _reason(self._parts, f"set to {new.value}"),
         )
-        await self._notify_owner(change.worker_id)
+        await _notify_owner(self._parts, change.worker_id)
         if new is JobStatus.PENDING and change.due is not None:
-            await self._outbox.notify_due(change.due)
+            await self._parts.outbox.notify_due(change.due)
         return change.changed
 
-    def _reason(self, change: str) -> str:
-        return f"{change} by {self._actor}"
 
-    async def _notify_owner(self, worker_id: str | None) -> None:
-        if worker_id is None:
-            return
-        if worker_id == self._life.worker_id and self._runtime is not None:
-            self._runtime.node.signals.heartbeat_requested()
-        else:
-            await self._outbox.notify_worker(worker_id)
+async def cancel_job(parts: Parts, job_id: str) -> bool:
+    """Cancel a pending or running job; return whether it was one."""
+    change = await parts.store.jobs.cancel(job_id, _reason(parts, "cancelled"))
+    await _notify_owner(parts, change.worker_id)
+    # A worker that runs the job publishes the event itself.
+    if change.changed and change.worker_id is None:
+        parts.events.publish(JobCancelled(job_id, change.job_name, change.attempt, reason=BY_CALLER))
+    return change.changed
+
+
+def _reason(parts: Parts, change: str) -> str:
+    return f"{change} by {parts.actor}"
+
+
+async def _notify_owner(parts: Parts, worker_id: str | None) -> None:
+    if worker_id is None:
+        return
+    if worker_id == parts.life.worker_id and parts.runtime is not None:
+        parts.runtime.node.signals.heartbeat_requested()
+    else:
+        await parts.outbox.notify_worker(worker_id)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.api.base import SchedulerMethods
 from pg_scheduler.errors import ConfigurationError, NotRunningError
 from pg_scheduler.events import Event, EventBus, EventsMissed, EventStream, Subscriber
 from pg_scheduler.events.bus import check_kinds
@@ -18,7 +18,7 @@ SUBSCRIBER_TIMEOUT_S: Final = 5.0
 """Seconds that async subscribers get at shutdown to handle their queued events."""
 
 
-class EventMethods(SchedulerParts):
+class EventMethods(SchedulerMethods):
     """Subscribe to events, wait for one, and iterate over them."""
 
     def subscribe(
@@ -93,7 +93,7 @@ class EventMethods(SchedulerParts):
             except TimeoutError:
                 print("no job has failed meanwhile")
         """
-        self._store.connections.check_loop()
+        self._parts.store.connections.check_loop()
         limit_s = check_timeout(timeout)
         bus, kinds = self._source(kinds, cluster=cluster)
         stream = bus.stream(*kinds, name="next_event()")
@@ -141,8 +141,8 @@ class EventMethods(SchedulerParts):
         """Return the bus to subscribe to, and the classes."""
         check_kinds(kinds)
         if not cluster:
-            return self._events, kinds
-        refusal = self._running().listener.refusal
+            return self._parts.events, kinds
+        refusal = self._parts.running().listener.refusal
         if refusal is not None:
             raise ConfigurationError(f"cluster=True requires notifications: {refusal}")
         if local := [kind.__name__ for kind in kinds if not names_of([kind])]:
@@ -150,4 +150,4 @@ class EventMethods(SchedulerParts):
                 f"{', '.join(local)} concerns one process only and is not sent to other nodes; subscribe "
                 "to it without cluster=True"
             )
-        return self._cluster_events, (*kinds, EventsMissed) if kinds else ()
+        return self._parts.cluster_events, (*kinds, EventsMissed) if kinds else ()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.api.base import SchedulerMethods
 from pg_scheduler.jobs.model import Job, JobCounts, Worker
 from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.payload import encode_object
@@ -18,12 +18,12 @@ MAX_PAGE_LENGTH: Final = 10_000
 """Jobs that one call of ``list_jobs()`` returns at most."""
 
 
-class InspectionMethods(SchedulerParts):
+class InspectionMethods(SchedulerMethods):
     """The methods of `Scheduler` that read jobs and workers."""
 
     async def get_job(self, job_id: str) -> Job | None:
         """Return the job, or None if it does not exist."""
-        return await self._store.jobs.get_job(check_job_id(job_id))
+        return await self._parts.store.jobs.get_job(check_job_id(job_id))
 
     async def list_jobs(
         self,
@@ -72,7 +72,7 @@ class InspectionMethods(SchedulerParts):
             due_before=due_before,
             metadata=metadata,
         )
-        return await self._store.jobs.list_jobs(
+        return await self._parts.store.jobs.list_jobs(
             after=None if after is None else check_job_id(after), limit=limit, **filters._asdict()
         )
 
@@ -80,11 +80,11 @@ class InspectionMethods(SchedulerParts):
         """Return the number of jobs in each status, of one name or of all."""
         if job_name is not None:
             check_text("job_name", job_name)
-        return await self._store.jobs.count_jobs(job_name)
+        return await self._parts.store.jobs.count_jobs(job_name)
 
     async def workers(self) -> list[Worker]:
         """Return every worker that has a row, oldest first, and whether its lease is valid."""
-        return await self._store.workers.list_workers()
+        return await self._parts.store.workers.list_workers()
 
 
 def check_filters(

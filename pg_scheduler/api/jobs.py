@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.api.base import SchedulerMethods
 from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.model import (
     AfterOutcome,
@@ -26,7 +26,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Stands for the due time of a job that is due by the clock of the database."""
 
 
-class JobMethods(SchedulerParts):
+class JobMethods(SchedulerMethods):
     """The methods of `Scheduler` that insert jobs."""
 
     async def schedule(
@@ -120,8 +120,8 @@ class JobMethods(SchedulerParts):
             after_outcome=after_outcome,
             unique=unique,
         )
-        (job,) = self._preparer.prepare((spec,))
-        return await self._enqueuer.insert(job, conflict_resolution, connection)
+        (job,) = self._parts.preparer.prepare((spec,))
+        return await self._parts.enqueuer.insert(job, conflict_resolution, connection)
 
     async def enqueue(
         self,
@@ -183,7 +183,7 @@ class JobMethods(SchedulerParts):
         """
         delay_s = check_delay("delay", delay)
         if isinstance(func, str):
-            job = self._preparer.prepare_named(
+            job = self._parts.preparer.prepare_named(
                 check_name(func),
                 EPOCH,
                 args,
@@ -216,8 +216,8 @@ class JobMethods(SchedulerParts):
                 after_outcome=after_outcome,
                 unique=unique,
             )
-            (job,) = self._preparer.prepare((spec,))
-        return await self._enqueuer.enqueue(job, delay_s, conflict_resolution, connection)
+            (job,) = self._parts.preparer.prepare((spec,))
+        return await self._parts.enqueuer.enqueue(job, delay_s, conflict_resolution, connection)
 
     async def schedule_bulk(
         self,
@@ -252,7 +252,7 @@ class JobMethods(SchedulerParts):
             DatabaseUnavailableError: The database is unavailable, or its response was lost; see
                 ``schedule()``.
         """
-        return await self._enqueuer.insert_all(jobs, conflict_resolution, batch_size, connection)
+        return await self._parts.enqueuer.insert_all(jobs, conflict_resolution, batch_size, connection)
 
     async def schedule_job(  # noqa: PLR0917 - the signature is the contract with users of 0.2.x
         self,
@@ -295,7 +295,7 @@ class JobMethods(SchedulerParts):
             The id of the job. ``schedule()`` lists the errors.
         """
         args, kwargs = split_task_data(task_data)
-        job = self._preparer.prepare_named(
+        job = self._parts.preparer.prepare_named(
             check_name(job_name),
             execution_time,
             args,
@@ -312,4 +312,4 @@ class JobMethods(SchedulerParts):
             unique=unique,
             allows_trace=True,
         )
-        return await self._enqueuer.insert(job, conflict_resolution, None)
+        return await self._parts.enqueuer.insert(job, conflict_resolution, None)

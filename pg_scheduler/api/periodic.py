@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
 
-from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.api.base import SchedulerMethods
 from pg_scheduler.api.schedules import Schedules
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.events.log import logger, record_fields
@@ -19,7 +19,7 @@ from pg_scheduler.worker.lifecycle import log_failure
 NO_TABLES: Final = "enabled and disabled schedules not stored, start() stores them: %s"
 
 
-class PeriodicMethods(SchedulerParts):
+class PeriodicMethods(SchedulerMethods):
     """The methods of `Scheduler` for periodic jobs."""
 
     _switch_tasks: set[asyncio.Task[None]]
@@ -27,11 +27,11 @@ class PeriodicMethods(SchedulerParts):
     @cached_property
     def schedules(self) -> Schedules:
         """Schedules that are added, changed and read at run time; see `Schedules`."""
-        return Schedules(self)
+        return Schedules(self._parts)
 
     def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:
         """Return the periodic functions of this process by dedup key."""
-        return self._periodic.configs()
+        return self._parts.declared.configs()
 
     def enable_periodic_job(self, dedup_key: str) -> bool:
         """Enable a schedule: at once on this node, within a second on the others. Restarts keep the change.
@@ -59,17 +59,17 @@ class PeriodicMethods(SchedulerParts):
         Returns:
             The id of the job, or None if the key is unknown in this process.
         """
-        config = self._periodic.configs().get(dedup_key)
+        config = self._parts.declared.configs().get(dedup_key)
         if config is None:
             return None
         with suppress(SchemaForbiddenError):  # a role that may only insert jobs
             job_id = await self.schedules.trigger(dedup_key)
             if job_id is not None:
                 return job_id
-        row = new_row(config, await self._store.schedules.now())
+        row = new_row(config, await self._parts.store.schedules.now())
         # No node has stored the schedule yet, or this role may not read it: the job is a plain one.
-        job = self._schedule_jobs.builder(row).manual_job(row.created_at)
-        return await self._enqueuer.insert(NewJob(*job), ConflictResolution.RAISE, None)
+        job = self._parts.schedule_jobs.builder(row).manual_job(row.created_at)
+        return await self._parts.enqueuer.insert(NewJob(*job), ConflictResolution.RAISE, None)
 
     def get_periodic_job_status(self, dedup_key: str) -> dict[str, Any] | None:
         """Return a description of one schedule, or None if the key is unknown in this process.
@@ -78,14 +78,14 @@ class PeriodicMethods(SchedulerParts):
         function_module``; ``interval`` (seconds) or ``cron`` and ``timezone``; ``next_fire_at`` and
         ``last_fire_at`` as the running Scheduler last read them from the database.
         """
-        return self._periodic.status(dedup_key)
+        return self._parts.declared.status(dedup_key)
 
     def _switch(self, dedup_key: str, enabled: bool) -> bool:
-        self._store.connections.check_thread()
-        if not self._periodic.enable(dedup_key, enabled):
+        self._parts.store.connections.check_thread()
+        if not self._parts.declared.enable(dedup_key, enabled):
             return False
-        runtime = self._runtime
-        if self._life.is_running and runtime is not None and runtime.node.config.plans:
+        runtime = self._parts.runtime
+        if self._parts.life.is_running and runtime is not None and runtime.node.config.plans:
             runtime.node.signals.schedules_changed()
             return True
         try:
@@ -100,13 +100,13 @@ class PeriodicMethods(SchedulerParts):
 
     async def _write_switches(self) -> None:
         try:
-            written = await self._periodic.write_switches()
-            if self._periodic.has_unwritten_switches:  # no node has stored the schedule yet
-                await self._periodic.sync()
-                written = await self._periodic.write_switches() or written
-            await self._periodic.refresh()
+            written = await self._parts.declared.write_switches()
+            if self._parts.declared.has_unwritten_switches:  # no node has stored the schedule yet
+                await self._parts.declared.sync()
+                written = await self._parts.declared.write_switches() or written
+            await self._parts.declared.refresh()
         except SchemaMissingError as error:
             logger.warning(NO_TABLES, error, extra=record_fields())
             return
         if written:
-            await self._outbox.notify_schedules()
+            await self._parts.outbox.notify_schedules()

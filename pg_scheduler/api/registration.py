@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeVar, overload
 
-from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.api.base import SchedulerMethods
 from pg_scheduler.api.tasks import Tasks
 from pg_scheduler.jobs.limits import Limit, check_limits
 from pg_scheduler.jobs.model import JobFunction, JobPriority
@@ -20,26 +20,13 @@ from pg_scheduler.jobs.unset import UNSET, Unset
 F = TypeVar("F", bound=JobFunction)
 
 
-class RegistrationMethods(SchedulerParts):
+class RegistrationMethods(SchedulerMethods):
     """The members of `Scheduler` for functions."""
 
     @cached_property
     def tasks(self) -> Tasks:
         """The registered functions and the paused names; see `Tasks`."""
-        return Tasks(
-            self._tasks,
-            self._store,
-            self._events,
-            self._config.misfire_grace_time,
-            lambda: self._actor,
-            self._tasks_changed,
-        )
-
-    async def _tasks_changed(self) -> None:
-        """Make this node and the others read which tasks are paused."""
-        if self._runtime is not None:
-            self._runtime.node.signals.tasks_changed()
-        await self._outbox.notify_tasks()
+        return Tasks(self._parts)
 
     @overload
     def register(
@@ -151,9 +138,9 @@ class RegistrationMethods(SchedulerParts):
         )
 
         def add(function: F) -> F:
-            self._tasks.register(function, name=name, aliases=former_names, options=options)
-            if self._runtime:
-                self._runtime.node.signals.due()
+            self._parts.tasks.register(function, name=name, aliases=former_names, options=options)
+            if self._parts.runtime:
+                self._parts.runtime.node.signals.due()
             return function
 
         return add if func is None else add(func)

@@ -53,11 +53,11 @@ class ResultMethods(JobMethods, ControlMethods):
             'https://example.org/report.pdf'
         """
         check_job_id(job_id)
-        self._store.connections.check_loop()
+        self._parts.store.connections.check_loop()
         if wait:
             async with asyncio.timeout(None if timeout is None else check_delay("timeout", timeout)):
-                return await self._waiters.wait(job_id)
-        found = await self._store.kept_results.get([job_id])
+                return await self._parts.waiters.wait(job_id)
+        found = await self._parts.store.kept_results.get([job_id])
         if job_id not in found:
             raise JobNotFoundError(job_id)
         return found[job_id]
@@ -137,7 +137,7 @@ class ResultMethods(JobMethods, ControlMethods):
             expected.append(job_id)
             try:
                 async with asyncio.timeout(seconds):
-                    result = await self._waiters.wait(job_id)
+                    result = await self._parts.waiters.wait(job_id)
             except TimeoutError:
                 if cancel_on_timeout:
                     await self.cancel_job(job_id)
@@ -155,4 +155,4 @@ class ResultMethods(JobMethods, ControlMethods):
             if isinstance(event, JobFailed) and (not expected or event.job_id in expected):
                 failures[event.job_id, event.attempt] = event.exception
 
-        return self._waiters.failures.subscribe(record, JobFailed)
+        return self._parts.waiters.failures.subscribe(record, JobFailed)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.api.base import Parts
+from pg_scheduler.api.control import cancel_job
 from pg_scheduler.enqueue.schedule_writer import ScheduleWriter
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import Event, SchedulePaused, ScheduleRemoved, ScheduleResumed
@@ -30,13 +31,11 @@ MAX_BACKFILL: Final = 100_000
 class ScheduleControl:
     """The methods of ``scheduler.schedules`` that do not change a definition."""
 
-    def __init__(self, parts: SchedulerParts) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._store = parts._store  # noqa: SLF001 - a facet of this object
+        self._store = parts.store
         self._writer = ScheduleWriter(
-            self._store,
-            parts._schedule_jobs,  # noqa: SLF001
-            max_payload_bytes=parts._config.max_payload_bytes,  # noqa: SLF001
+            parts.store, parts.schedule_jobs, max_payload_bytes=parts.config.max_payload_bytes
         )
 
     async def get(self, schedule_id: str) -> Schedule | None:
@@ -148,7 +147,7 @@ class ScheduleControl:
             await self._store.schedules.pause(schedule_id, "is being removed")
             while job_ids := await self._store.schedules.pending_jobs(schedule_id):
                 for job_id in job_ids:
-                    await self._parts.cancel_job(job_id)  # type: ignore[attr-defined] # a method of Scheduler
+                    await cancel_job(self._parts, job_id)
         removed = await self._store.schedules.remove(schedule_id)
         if removed:
             await self._announce(ScheduleRemoved(schedule_id))
@@ -166,7 +165,7 @@ class ScheduleControl:
         job = await self._writer.trigger(check_schedule_id(schedule_id))
         if job is None:
             return None
-        await self._parts._outbox.notify_due(job.execution_time)  # noqa: SLF001
+        await self._parts.outbox.notify_due(job.execution_time)
         return job.job_id
 
     async def backfill(
@@ -194,17 +193,17 @@ class ScheduleControl:
             check_count("limit", limit, least=1, most=MAX_BACKFILL),
         )
         if jobs:
-            await self._parts._outbox.notify_due(min(job.execution_time for job in jobs))  # noqa: SLF001
+            await self._parts.outbox.notify_due(min(job.execution_time for job in jobs))
         return [job.job_id for job in jobs]
 
     def _task_name(self, func: JobFunction | str) -> str:
         if isinstance(func, str):
             return check_name(func)
-        return self._parts._tasks.adopt(func).name  # noqa: SLF001
+        return self._parts.tasks.adopt(func).name
 
     def _json_arguments(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return the arguments as JSON carries them; a task that is registered here validates them."""
-        task = self._parts._tasks.resolve(name)  # noqa: SLF001
+        task = self._parts.tasks.resolve(name)
         return (args, kwargs) if task is None else decode(task.encode(args, kwargs))
 
     async def _announce(
@@ -214,10 +213,7 @@ class ScheduleControl:
         if connection is not None:  # sent by the caller's commit, or never
             await self._store.locks.notify([PERIODIC], connection=connection)
             return
-        parts = self._parts
-        parts._events.publish(event)  # noqa: SLF001
+        self._parts.events.publish(event)
         if due is not None:
-            await parts._outbox.notify_due(due)  # noqa: SLF001
-        if parts._runtime is not None:  # noqa: SLF001
-            parts._runtime.node.signals.schedules_changed()  # noqa: SLF001
-        await parts._outbox.notify_schedules()  # noqa: SLF001
+            await self._parts.outbox.notify_due(due)
+        await self._parts.announce_schedules()

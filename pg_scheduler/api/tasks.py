@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pg_scheduler.events import EventBus, TaskPaused, TaskResumed
+from pg_scheduler.api.base import Parts
+from pg_scheduler.events import TaskPaused, TaskResumed
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.pause import Pause, TaskInfo
-from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.unset import Unset
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_execution_time, check_text
-from pg_scheduler.store.store import Store
 
 OF_PAUSE: Final = ("paused_at", "paused_until", "note", "actor")
 """The fields of a pause that a ``TaskInfo`` has too."""
@@ -29,21 +27,8 @@ class Tasks:
     The jobs of a paused task wait, and expire by their misfire grace time. Running ones continue.
     """
 
-    def __init__(  # noqa: PLR0917 - each is another collaborator
-        self,
-        registry: TaskRegistry,
-        store: Store,
-        events: EventBus,
-        misfire_grace_time: int | None,
-        get_actor: Callable[[], str],
-        announce: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._registry = registry
-        self._store = store
-        self._events = events
-        self._misfire_grace_time = misfire_grace_time
-        self._get_actor = get_actor
-        self._announce = announce
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
 
     async def pause(self, name: str, *, until: datetime | None = None, note: str | None = None) -> bool:
         """Stop starting the jobs of a task, under all of its names, on all nodes within a second.
@@ -65,20 +50,20 @@ class Tasks:
 
             await scheduler.tasks.pause("mail.send", note="the mail server is down")
         """
-        task = self._registry.resolve(_check_name(name))
+        task = self._parts.tasks.resolve(_check_name(name))
         name = name if task is None else task.name
         if note is not None:
             check_text("note", note)
         if until is not None:
             until = check_execution_time(until, name="until")
-            now = await self._store.jobs.clock()
+            now = await self._parts.store.jobs.clock()
             if until <= now:
                 raise ValueError(f"until {until.isoformat()} has passed; it must be after {now.isoformat()}")
-        actor = self._get_actor()
-        changed = await self._store.pauses.pause(name, until, note, actor)
+        actor = self._parts.actor
+        changed = await self._parts.store.pauses.pause(name, until, note, actor)
         if changed:
-            await self._announce()
-            self._events.publish(TaskPaused(name, paused_until=until, note=note, actor=actor))
+            await self._parts.announce_tasks()
+            self._parts.events.publish(TaskPaused(name, paused_until=until, note=note, actor=actor))
         return changed
 
     async def resume(self, name: str) -> bool:
@@ -94,22 +79,24 @@ class Tasks:
             TypeError: ``name`` is not a str.
             ValueError: ``name`` is empty or has more than 2,000 bytes.
         """
-        task = self._registry.resolve(_check_name(name))
-        names = {name} if task is None else {name, *self._registry.names_of(task)}
-        changed = await self._store.pauses.resume(names)
+        task = self._parts.tasks.resolve(_check_name(name))
+        names = {name} if task is None else {name, *self._parts.tasks.names_of(task)}
+        changed = await self._parts.store.pauses.resume(names)
         if changed:
-            await self._announce()
-            self._events.publish(TaskResumed(name if task is None else task.name, actor=self._get_actor()))
+            await self._parts.announce_tasks()
+            self._parts.events.publish(
+                TaskResumed(name if task is None else task.name, actor=self._parts.actor)
+            )
         return changed
 
     async def list(self) -> builtins.list[TaskInfo]:
         """Return the registered tasks and the paused names, in the order of the names."""
-        pauses = [pause for pause in await self._store.pauses.paused() if not pause.is_over]
-        tasks = {task.identity: task for task in self._registry.tasks()}
-        paused = {task.identity: each for each in pauses if (task := self._registry.resolve(each.name))}
+        pauses = [pause for pause in await self._parts.store.pauses.paused() if not pause.is_over]
+        tasks = {task.identity: task for task in self._parts.tasks.tasks()}
+        paused = {task.identity: each for each in pauses if (task := self._parts.tasks.resolve(each.name))}
         found = [self._info(task.name, task, paused.get(identity)) for identity, task in tasks.items()]
         found += [
-            self._info(each.name, None, each) for each in pauses if not self._registry.resolve(each.name)
+            self._info(each.name, None, each) for each in pauses if not self._parts.tasks.resolve(each.name)
         ]
         return sorted(found, key=lambda info: info.name)
 
@@ -117,15 +104,22 @@ class Tasks:
         about: dict[str, Any] = {} if pause is None else {each: getattr(pause, each) for each in OF_PAUSE}
         if task is None:
             return TaskInfo(
-                name, (), False, DEFAULT_TIMEOUT, self._misfire_grace_time, 0, JobPriority.NORMAL, **about
+                name,
+                (),
+                False,
+                DEFAULT_TIMEOUT,
+                self._parts.config.misfire_grace_time,
+                0,
+                JobPriority.NORMAL,
+                **about,
             )
         grace, keep = task.misfire_grace_time, task.keep_result
         return TaskInfo(
             name,
-            tuple(sorted(self._registry.names_of(task) - {name})),
+            tuple(sorted(self._parts.tasks.names_of(task) - {name})),
             True,
             None if task.timeout is None else timedelta(seconds=task.timeout),
-            self._misfire_grace_time if isinstance(grace, Unset) else grace,
+            self._parts.config.misfire_grace_time if isinstance(grace, Unset) else grace,
             task.max_retries,
             task.priority,
             task.limits,

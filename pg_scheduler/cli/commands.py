@@ -47,7 +47,7 @@ class CommandScheduler(Scheduler):
 
     async def flush(self) -> None:
         """Send the notifications that are still to be sent."""
-        await self._outbox.flush()
+        await self._parts.outbox.flush()
 
 
 @dataclass(frozen=True, slots=True)

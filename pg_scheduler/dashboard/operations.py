@@ -29,6 +29,6 @@ class Operations:
     @contextmanager
     def acting(self, access: Access) -> Iterator[None]:
         """Name the actor of a request in the audit of what it changes."""
-        release = self.scheduler._store.statements.author.release  # noqa: SLF001 - as an Inspector does
+        release = self.scheduler._parts.store.statements.author.release  # noqa: SLF001 - as an Inspector does
         with acting_as(Author(access.actor, "dashboard", release)):
             yield

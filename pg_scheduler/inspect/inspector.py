@@ -84,8 +84,8 @@ class Inspector(
         self._bounds = check_kind("bounds", bounds, Bounds)
         self._scheduler = source if isinstance(source, Scheduler) else None
         if isinstance(source, Scheduler):
-            store = source._store  # noqa: SLF001 - an Inspector reads the tables of its Scheduler
-            schema = source._config.schema  # noqa: SLF001
+            store = source._parts.store  # noqa: SLF001 - an Inspector reads the tables of its Scheduler
+            schema = source._parts.config.schema  # noqa: SLF001
         elif isinstance(source, asyncpg.Pool):
             store = Store(Connections(source), schema=schema)
         else:

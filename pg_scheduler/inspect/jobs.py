@@ -215,7 +215,7 @@ class JobReads(InspectorBase):
     def _limit_book(self) -> LimitBook:
         if self._scheduler is None:
             return LimitBook(())
-        tasks = self._scheduler._tasks.limited().values()  # noqa: SLF001
+        tasks = self._scheduler._parts.tasks.limited().values()  # noqa: SLF001
         return LimitBook({task.name: task.limits for task in tasks}.items())
 
     async def _search(self, wanted: Wanted, limit: int, after: str | None) -> SearchPage:

@@ -210,7 +210,7 @@ class TaskReads(InspectorBase):
             print((await inspector.count_expiring("mail.send", None)).summary)
         """
         names, scheduler = {check_name(name)}, self._scheduler
-        tasks = None if scheduler is None else scheduler._tasks  # noqa: SLF001
+        tasks = None if scheduler is None else scheduler._parts.tasks  # noqa: SLF001
         if tasks is not None and (task := tasks.resolve(name)) is not None:
             names |= tasks.names_of(task)
         return ExpiringJobs(*await self._reads.inspections.expiring(names, until))

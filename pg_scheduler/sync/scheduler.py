@@ -39,12 +39,12 @@ class PortalScheduler(Scheduler):
 
     def close_in_children(self) -> None:
         """Close the sockets of the pool in children forked from now on."""
-        self._store.connections.close_in_children()
+        self._parts.store.connections.close_in_children()
 
     async def flush_notifications(self) -> None:
         """Send the notifications of enqueued jobs that have not been sent yet."""
         with suppress(DatabaseUnavailableError):  # the jobs are committed; workers find them by polling
-            await self._outbox.flush()
+            await self._parts.outbox.flush()
 
 
 class ForkSafeState:

@@ -87,8 +87,8 @@ def observe(meter: Meter, source: Callable[[], Scheduler]) -> None:
 
 def _readings_of(scheduler: Scheduler) -> Readings:
     readings = Readings()
-    add_gauges(readings, gauges_of(scheduler._life, scheduler._store.connections))  # noqa: SLF001 - a front end
-    meter = scheduler._meter  # noqa: SLF001
+    add_gauges(readings, gauges_of(scheduler._parts.life, scheduler._parts.store.connections))  # noqa: SLF001 - a front end
+    meter = scheduler._parts.meter  # noqa: SLF001
     if meter is not None:
         add_counters(readings, meter.snapshot(), is_running=scheduler.is_running)
     return readings

@@ -78,7 +78,7 @@ def instrument(
     def attach(target: Scheduler) -> None:
         _check(target)
         tracing = Tracing(target, tracer, propagation, metrics, recorded)
-        target._use_middleware([tracing, *target._middleware])  # noqa: SLF001 - a front end of the Scheduler
+        target._parts.use_middleware([tracing, *target._parts.middleware])  # noqa: SLF001 - a front end of the Scheduler
 
     if isinstance(scheduler, Scheduler):
         attach(scheduler)
@@ -94,5 +94,5 @@ def instrument(
 def _check(scheduler: Scheduler) -> None:
     if scheduler.is_running or scheduler.is_shutting_down:
         raise ConfigurationError("the Scheduler has started: call instrument() before start()")
-    if any(isinstance(each, Tracing) for each in scheduler._middleware):  # noqa: SLF001
+    if any(isinstance(each, Tracing) for each in scheduler._parts.middleware):  # noqa: SLF001
         raise ConfigurationError("the Scheduler was instrumented before: call instrument() once")

@@ -64,11 +64,11 @@ class SchedulerCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the families of this instant."""
         scheduler = self._scheduler
-        families = Families(PREFIX, scheduler._config.schema)  # noqa: SLF001 - a front end of the Scheduler
+        families = Families(PREFIX, scheduler._parts.config.schema)  # noqa: SLF001 - a front end of the Scheduler
         version = (__version__, str(self._schema_version), platform.python_version())
         text = "The release of pg_scheduler, of its tables and of Python."
         families.gauge("build_info", text, {version: 1}, "version", "schema_version", "python")
-        add_gauges(families, gauges_of(scheduler._life, scheduler._store.connections))  # noqa: SLF001
+        add_gauges(families, gauges_of(scheduler._parts.life, scheduler._parts.store.connections))  # noqa: SLF001
         add_counters(families, self._meter.snapshot(), is_running=scheduler.is_running)
         return families.all
 
@@ -154,7 +154,7 @@ def _registry_of(source: Scheduler | Collector) -> CollectorRegistry:
 
 
 def _meter_of(scheduler: Scheduler) -> Meter:
-    meter = scheduler._meter  # noqa: SLF001 - a front end of the Scheduler
+    meter = scheduler._parts.meter  # noqa: SLF001 - a front end of the Scheduler
     if meter is None:
         raise ConfigurationError("this Scheduler counts nothing: it has statistics=False; leave it at True")
     return meter

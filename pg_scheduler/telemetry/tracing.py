@@ -209,14 +209,14 @@ class Tracing(SendingMiddleware):
             return {"shutdown": "released"}.get(call.cancelled_by or "", call.cancelled_by or "")
         if call.cancelled_by == "timeout":
             error = TimeoutError()
-        task = self._scheduler._tasks.resolve(call.claim.function)  # noqa: SLF001 - a front end of the Scheduler
-        policy = self._scheduler._retry_policy if task is None or task.retry is None else task.retry  # noqa: SLF001
+        task = self._scheduler._parts.tasks.resolve(call.claim.function)  # noqa: SLF001 - a front end of the Scheduler
+        policy = self._scheduler._parts.retry_policy if task is None or task.retry is None else task.retry  # noqa: SLF001
         return "retried" if may_retry(call.claim, error, policy) else "failed"
 
     # -- both ------------------------------------------------------------------------------------------
 
     def _now(self) -> datetime:
-        return self._scheduler._store.statements.now or datetime.now(UTC)  # noqa: SLF001 - the clock of tests
+        return self._scheduler._parts.store.statements.now or datetime.now(UTC)  # noqa: SLF001 - the clock of tests
 
     @contextmanager
     def _span(
@@ -241,7 +241,7 @@ class Tracing(SendingMiddleware):
         }
         if job_name is not None:
             found["messaging.destination.name"] = job_name
-        self._server = self._server or self._scheduler._store.connections.server_host()  # noqa: SLF001
+        self._server = self._server or self._scheduler._parts.store.connections.server_host()  # noqa: SLF001
         if self._server is not None:
             found["server.address"] = self._server
         return found

@@ -206,7 +206,7 @@ class ManualScheduler(Scheduler):
 
         def count(event: Event) -> None:
             if isinstance(event, JobStarted):
-                runtime = self._runtime
+                runtime = self._parts.runtime
                 attempt = None if runtime is None else runtime.node.in_flight.attempts.get(event.job_id)
                 names = {event.job_name} if attempt is None else {event.job_name, attempt.claim.function}
                 runs.update(names)
@@ -219,7 +219,7 @@ class ManualScheduler(Scheduler):
         await self._bury()
         if not self.is_running:
             await self.start()
-        runtime = self._runtime
+        runtime = self._parts.runtime
         assert isinstance(runtime, ManualRuntime)  # noqa: S101 - _runtime_class
         return runtime
 
@@ -229,7 +229,7 @@ class ManualScheduler(Scheduler):
             await self._bury()
             await super().shutdown()
         finally:
-            await self._store.connections.release_held()
+            await self._parts.store.connections.release_held()
 
     async def _bury(self) -> None:
         dead, self._dead = self._dead, None
@@ -239,7 +239,7 @@ class ManualScheduler(Scheduler):
     @property
     def is_called_by_job(self) -> bool:
         """Whether the caller is a job that this worker runs."""
-        return self._runtime is not None and self._runtime.runs_the_caller()
+        return self._parts.runtime is not None and self._parts.runtime.runs_the_caller()
 
     def crash(self) -> None:
         """Let the worker die; the next one has another id.
@@ -247,41 +247,43 @@ class ManualScheduler(Scheduler):
         Raises:
             CancelledError: The caller is a job of this worker.
         """
-        runtime, is_own = self._runtime, self.is_called_by_job
+        runtime, is_own = self._parts.runtime, self.is_called_by_job
         if not isinstance(runtime, ManualRuntime):
             return
-        self._life.runtime, self._life.is_running = None, False
-        self._life.worker_id = self._new_worker_id()
+        self._parts.life.runtime, self._parts.life.is_running = None, False
+        self._parts.life.worker_id = self._new_worker_id()
         runtime.die()
         self._dead = runtime
-        self._outbox.detach()
+        self._parts.outbox.detach()
         if is_own:
             raise asyncio.CancelledError("the worker has crashed")
 
     async def reclaim_blocked(self) -> None:
         """Reclaim the jobs of this worker as another one does when its lease has expired."""
-        await self._store.workers.rescue(
-            self._config.heartbeat_threshold, suspects=[self.worker_id], max_crashes=self._config.max_crashes
+        await self._parts.store.workers.rescue(
+            self._parts.config.heartbeat_threshold,
+            suspects=[self.worker_id],
+            max_crashes=self._parts.config.max_crashes,
         )
 
     @property
     def max_loop_block(self) -> float:
         """Seconds for which the lease keeper renews the lease while the event loop is blocked."""
-        return max(self._config.max_loop_block, self._config.lease_seconds)
+        return max(self._parts.config.max_loop_block, self._parts.config.lease_seconds)
 
     @property
     def vacuum_interval(self) -> timedelta | None:
         """The time between two passes of the vacuum; None if it is disabled."""
-        config = self._config
+        config = self._parts.config
         return timedelta(minutes=config.vacuum.interval_minutes) if config.vacuum_enabled else None
 
     async def next_instants(self) -> NextInstants:
         """Return the seconds until jobs are due, and until leases and jobs expire."""
-        return await self._store.workers.next_instants(self.worker_id)
+        return await self._parts.store.workers.next_instants(self.worker_id)
 
     def close_connections(self) -> int:
         """Close every connection of the pool from this side; return their number."""
-        connections = self._store.connections.open_connections()
+        connections = self._parts.store.connections.open_connections()
         for connection in connections:
             connection.terminate()
         return len(connections)
@@ -290,7 +292,7 @@ class ManualScheduler(Scheduler):
         """Return the name of the jobs of a function."""
         if isinstance(func, str):
             return func
-        return self._tasks.adopt(func).name
+        return self._parts.tasks.adopt(func).name
 
     def job_names_of(self, func: JobFunction | str) -> set[str]:
         """Return the names that jobs of a function may have: those of its schedules have the schedule's."""

@@ -153,7 +153,7 @@ async def test_first_start_of_a_release_is_recorded_once(make: Make, pool: async
     async with scheduler:
         assert await records(pool) == []
     rows = [replace(new_worker(f"w{n}"), identity=f"pod-{n}", metadata={"release": "v1"}) for n in range(4)]
-    await asyncio.gather(*(scheduler._store.workers.register(row, 60) for row in rows))
+    await asyncio.gather(*(scheduler._parts.store.workers.register(row, 60) for row in rows))
     ((action, subject, actor, via),) = await records(pool)
     assert (action, subject, via) == ("start_release", "v1", "worker")
     assert actor.startswith("pod-")

@@ -50,7 +50,7 @@ async def fail(text: str = "no") -> None:
 
 
 def relay_of(scheduler: Scheduler) -> EventRelay:
-    return scheduler._running().relay
+    return scheduler._parts.running().relay
 
 
 async def until_wanted(sender: Scheduler, *names: str) -> None:
@@ -187,7 +187,7 @@ async def test_node_sends_a_class_only_while_another_worker_subscribes(
     unsubscribe()
     second()
     await until_wanted(sender)
-    assert not sender._events.wants(JobStarted)
+    assert not sender._parts.events.wants(JobStarted)
 
 
 async def test_announced_class_remains_announced_for_a_while(make: Make, pool: asyncpg.Pool) -> None:
@@ -210,9 +210,9 @@ async def test_subscription_is_announced_again_when_the_row_of_the_worker_was_de
     watcher.subscribe(Seen(), JobFailed, cluster=True)
     await until_wanted(sender, "JobFailed")
     await pool.execute("DELETE FROM scheduler_workers WHERE worker_id = $1", watcher.worker_id)
-    await sender._running().heartbeat.run_once()
+    await sender._parts.running().heartbeat.run_once()
     assert relay_of(sender)._audience.kinds == set()
-    await watcher._running().heartbeat.run_once()
+    await watcher._parts.running().heartbeat.run_once()
     await until_wanted(sender, "JobFailed")
 
 
@@ -375,7 +375,7 @@ async def test_node_drops_events_and_continues_when_the_database_is_unavailable(
         raise DatabaseUnavailableError("gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(sender._store.locks, "notify", refuse)
+        patch.setattr(sender._parts.store.locks, "notify", refuse)
         relay._waiting.append(JobCompleted("a", "name", 1))
         with pytest.raises(DatabaseUnavailableError):
             await relay._send(now=True)
@@ -383,7 +383,7 @@ async def test_node_drops_events_and_continues_when_the_database_is_unavailable(
         assert relay._number == 1, "so receivers detect the gap"
         relay._waiting.append(JobCompleted("b", "name", 1))
         await relay.stop()  # the results of the worker are not concerned
-    assert not sender._events.wants(JobCompleted)
+    assert not sender._parts.events.wants(JobCompleted)
 
 
 # -- messages written by hand --------------------------------------------------------------------------
@@ -416,7 +416,7 @@ async def test_messages_written_by_hand_change_nothing(
 ) -> None:
     seen = Seen()
     watcher.subscribe(seen, JobCompleted, LeaseLost, cluster=True)
-    channel = await watcher._store.locks.channel()
+    channel = await watcher._parts.store.locks.channel()
     for message in [*HOSTILE, f"events a 7 [{EVENT}]"]:
         await pool.execute("SELECT pg_notify($1, $2)", channel, message)
     assert await seen.until(1) == [JobCompleted("a", "b", 1)]
@@ -448,7 +448,7 @@ async def test_subscriptions_written_by_hand_change_nothing(
 ) -> None:
     seen = Recorder(sender)
     await pool.execute("UPDATE scheduler_workers SET subscriptions = $1::text::text[]", names)
-    await sender._running().heartbeat.run_once()
+    await sender._parts.running().heartbeat.run_once()
     await sender.schedule(fail, execution_time=now())
     await seen.until(JobFailed)
     assert sender.is_running

@@ -112,7 +112,7 @@ async def test_jobs_that_are_made_pending_are_announced_with_their_due_time(
     async def note(due: datetime) -> None:
         announced.append(due)
 
-    monkeypatch.setattr(scheduler._outbox, "notify_due", note)
+    monkeypatch.setattr(scheduler._parts.outbox, "notify_due", note)
     await scheduler.update_job_status(job_id, "failed")
     await scheduler.update_job_status(job_id, "pending")
     await scheduler.update_job_status("unknown", "pending")

@@ -112,7 +112,7 @@ async def test_schedule_calls_share_a_notification_when_consecutive(
     make: Make, sent: Statements, starts: bool
 ) -> None:
     scheduler = make()
-    scheduler._outbox.gap_s = 3600.0  # all calls fall into one gap
+    scheduler._parts.outbox.gap_s = 3600.0  # all calls fall into one gap
     if starts:
         await scheduler.start()
     await sent.take()

@@ -42,5 +42,5 @@ async def test_twenty_thousand_distinct_timeouts_delay_no_other_job(make: Make, 
         await asyncio.sleep(0.2)  # the jobs run meanwhile
     await seen.until(JobCompleted, COUNT + probes)
     assert probes > 1
-    executor = scheduler._runtime.executor  # type: ignore[union-attr]
+    executor = scheduler._parts.runtime.executor  # type: ignore[union-attr]
     assert len(executor._runner._timeouts._timers) <= 150

@@ -140,7 +140,7 @@ async def test_running_scheduler_stops_when_a_table_is_dropped_and_starts_again(
     seen = Recorder(scheduler)
     await scheduler.start()
     await pool.execute("DROP TABLE scheduled_jobs CASCADE")
-    scheduler._runtime.node.signals.due()  # type: ignore[union-attr]
+    scheduler._parts.runtime.node.signals.due()  # type: ignore[union-attr]
     with pytest.raises(SchemaMissingError, match=r"initialize_db\(\) or start\(\)"):
         await asyncio.wait_for(scheduler.wait(), PATIENCE)
     assert not holds(scheduler.is_running)

@@ -52,7 +52,7 @@ async def test_next_event_raises_timeout_error_when_there_is_none(make: Make) ->
     scheduler = make()
     with pytest.raises(TimeoutError):
         await scheduler.next_event(timeout=timedelta(milliseconds=1))
-    assert not scheduler._events.wants(JobStarted), "the subscription has ended"
+    assert not scheduler._parts.events.wants(JobStarted), "the subscription has ended"
 
 
 async def test_next_event_raises_value_error_when_the_timeout_is_not_positive(make: Make) -> None:
@@ -169,7 +169,7 @@ async def test_slow_and_raising_subscribers_delay_no_job(make: Make, open_gate: 
     assert handled == []
     assert await anext(unread) == EventsDropped(jobs - 1000, "events()")
     release.set()
-    await scheduler._events.drain(PATIENCE)
+    await scheduler._parts.events.drain(PATIENCE)
     assert handled[1] == EventsDropped(jobs - 1001, handled[1].subscriber)  # type: ignore[attr-defined]
     assert len(handled) == 1002
 

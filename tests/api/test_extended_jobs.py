@@ -36,8 +36,8 @@ async def options(pool: asyncpg.Pool) -> dict[str, Any]:
 async def enqueuer(make: Make) -> Enqueuer:
     scheduler = make()
     await scheduler.initialize_db()
-    assert isinstance(scheduler._enqueuer, Enqueuer)  # as without middleware
-    return scheduler._enqueuer
+    assert isinstance(scheduler._parts.enqueuer, Enqueuer)  # as without middleware
+    return scheduler._parts.enqueuer
 
 
 async def insert_all(

@@ -40,8 +40,8 @@ async def test_errors_show_why_a_job_failed_three_times(scheduler: Scheduler, se
         seen.events.clear()
         await scheduler.db_pool.execute("UPDATE scheduled_jobs SET execution_time = now()")
         await scheduler.retry_job("wake")
-        assert scheduler._runtime is not None
-        scheduler._runtime.node.signals.due()
+        assert scheduler._parts.runtime is not None
+        scheduler._parts.runtime.node.signals.due()
     await seen.until(JobFailed, job_id=job_id)
     job = await scheduler.get_job(job_id)
     assert job is not None

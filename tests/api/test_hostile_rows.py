@@ -183,7 +183,7 @@ class Harness:
         await scheduler.start()
         await self.seen.until(JobCompleted, job_id=last)
         await scheduler.recover_orphaned_jobs()
-        runtime = scheduler._runtime
+        runtime = scheduler._parts.runtime
         assert runtime is not None
         for part in runtime.supervisor._parts:
             # The vacuum, which may be in its first pass, is called below.
@@ -202,7 +202,7 @@ class Harness:
         await scheduler.run_vacuum()
         assert scheduler.is_running
         await scheduler.shutdown()
-        assert scheduler._life.fault is None
+        assert scheduler._parts.life.fault is None
 
     async def row(self, job_id: str) -> asyncpg.Record:
         found = await self.pool.fetchrow(

@@ -188,7 +188,7 @@ class Harness:
 
     async def plan(self) -> None:
         """Run one pass and verify that it enqueues a job of the valid schedule, which is due."""
-        runtime = self.scheduler._runtime
+        runtime = self.scheduler._parts.runtime
         assert runtime is not None
         before = len(self.seen.of(PeriodicJobPlanned, dedup_key=VALID))
         await self.pool.execute(
@@ -216,7 +216,7 @@ async def running_harness(pool: asyncpg.Pool) -> AsyncIterator[Harness]:
                 assert switch(key)
                 await harness.plan()
         assert scheduler.is_running
-    assert scheduler._life.fault is None
+    assert scheduler._parts.life.fault is None
 
 
 @settings(
@@ -293,7 +293,7 @@ async def test_valid_schedule_fires_when_six_hundred_broken_ones_precede_it(pool
     periodic(every=HOUR, dedup_key=VALID)(valid_work)
     scheduler.register(work, name="hostile")
     async with scheduler:
-        runtime = scheduler._runtime
+        runtime = scheduler._parts.runtime
         assert runtime is not None
         values = PLAIN | {"owner": "api", "task": "hostile", "next_fire_at": "-infinity", "trigger": "7"}
         assert await write_schedule(pool, values | {"schedule_id": "0"})
@@ -307,4 +307,4 @@ async def test_valid_schedule_fires_when_six_hundred_broken_ones_precede_it(pool
             while len(harness.seen.of(ScheduleBroken)) < 600:
                 await runtime.planner.run_once()
         await harness.plan()
-    assert scheduler._life.fault is None
+    assert scheduler._parts.life.fault is None

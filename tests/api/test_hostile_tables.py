@@ -165,7 +165,7 @@ class Harness:
 
     async def pass_all(self) -> None:
         """Make passes of every service by hand."""
-        runtime = self.scheduler._runtime
+        runtime = self.scheduler._parts.runtime
         assert runtime is not None
         runtime.rescuer.scan_locks()
         for _ in range(2):
@@ -239,7 +239,7 @@ async def test_jobs_and_schedules_run_when_a_table_has_nonsense_in_every_column(
     await write(pool, table)
     await harness.check()
     await scheduler.shutdown()
-    assert scheduler._life.fault is None
+    assert scheduler._parts.life.fault is None
 
 
 def hostile_notifications(worker_id: str) -> list[str]:
@@ -305,7 +305,7 @@ async def test_jobs_and_events_arrive_when_notifications_are_nonsense(make: Make
     received: list[Event] = []
     scheduler.subscribe(received.append, JobCompleted, JobFailed, cluster=True)
     seen = Recorder(scheduler)
-    channel = await scheduler._store.locks.channel()
+    channel = await scheduler._parts.store.locks.channel()
     for text in hostile_notifications(scheduler.worker_id):
         await pool.execute("SELECT pg_notify($1, $2)", channel, text)
     job_id = await sender.enqueue("victim")  # its notification follows the others
@@ -313,4 +313,4 @@ async def test_jobs_and_events_arrive_when_notifications_are_nonsense(make: Make
     assert [event.job_id for event in received if isinstance(event, JobCompleted)] == [job_id]
     assert not seen.of(ServiceFaulted)
     await scheduler.shutdown()
-    assert scheduler._life.fault is None
+    assert scheduler._parts.life.fault is None

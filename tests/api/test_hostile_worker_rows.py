@@ -66,7 +66,7 @@ async def write_worker(pool: asyncpg.Pool, row: Mapping[str, str | None]) -> Non
 
 async def check_survival(scheduler: Scheduler, seen: Recorder) -> None:
     """Verify that every service that reads the table makes a pass and that jobs run."""
-    runtime = scheduler._runtime
+    runtime = scheduler._parts.runtime
     assert runtime is not None
     parts = {part.name: part for part in runtime.supervisor._parts if hasattr(part, "run_once")}  # type: ignore[attr-defined]
     for _ in range(2):
@@ -97,7 +97,7 @@ async def test_scheduler_survives_any_rows_of_workers(
         for row in added_later:
             await write_worker(pool, row)
         await check_survival(scheduler, seen)
-    assert scheduler._life.fault is None
+    assert scheduler._parts.life.fault is None
 
 
 async def test_heartbeat_repairs_its_worker_row_after_a_manual_change(pool: asyncpg.Pool) -> None:
@@ -138,7 +138,7 @@ async def test_jobs_of_nonexistent_workers_are_reclaimed_when_their_locks_are_fr
     scheduler.register(work, name=JOB_NAME)
     seen = Recorder(scheduler)
     async with scheduler:
-        runtime = scheduler._runtime
+        runtime = scheduler._parts.runtime
         assert runtime is not None
         runtime.rescuer.answer_timeout_s = 0.0
         runtime.rescuer.scan_locks()
@@ -147,7 +147,7 @@ async def test_jobs_of_nonexistent_workers_are_reclaimed_when_their_locks_are_fr
         await seen.until(JobCompleted, len(IDS))
     dead = [worker for event in seen.of(JobsReclaimed) for worker in event.dead_workers]
     assert sorted(dead) == sorted(IDS)
-    assert scheduler._life.fault is None
+    assert scheduler._parts.life.fault is None
 
 
 async def test_cancel_job_cancels_a_job_whose_worker_id_exceeds_a_notification(pool: asyncpg.Pool) -> None:

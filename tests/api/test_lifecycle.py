@@ -209,7 +209,7 @@ async def test_due_job_runs_after_the_listener_reconnects_when_its_notification_
     seen = Recorder(scheduler)
     scheduler.register(open_gate.job, name="app.work")
     await scheduler.start()
-    await scheduler._store.jobs.insert([new_job("unannounced", "app.work")])  # without a notification
+    await scheduler._parts.store.jobs.insert([new_job("unannounced", "app.work")])  # without a notification
     assert await pool.fetchval("SELECT pg_terminate_backend($1)", listening_pid(scheduler))
     await seen.until(JobCompleted, job_id="unannounced")
 
@@ -399,7 +399,7 @@ async def test_start_fails_on_a_closed_pool_and_succeeds_later_on_an_open_one(ds
     with pytest.raises(PoolClosedError, match=r"shutdown\(\) before pool\.close\(\)"):
         await scheduler.start()
     assert not holds(scheduler.is_running)
-    connections = scheduler._store.connections
+    connections = scheduler._parts.store.connections
     connections._pool = connections.dedicated_connection._pool = await asyncpg.create_pool(
         dsn, min_size=1, max_size=3
     )

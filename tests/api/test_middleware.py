@@ -663,7 +663,7 @@ async def test_scheduler_without_headers_stores_jobs_as_without_middleware(make:
 
     for middleware in ([], [only_around]):
         scheduler = make(middleware=middleware)
-        assert type(scheduler._enqueuer) is Enqueuer
+        assert type(scheduler._parts.enqueuer) is Enqueuer
         job_id = await scheduler.enqueue(nothing)
         found = await scheduler.get_job(job_id)
         assert found is not None

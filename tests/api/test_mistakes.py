@@ -215,7 +215,7 @@ async def test_switch_is_stored_when_a_job_calls_it_during_shutdown(make: Make, 
 
     async def switch_late() -> None:
         began.set()
-        runtime = scheduler._runtime
+        runtime = scheduler._parts.runtime
         assert runtime is not None
         while runtime.planner.is_running:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0)

@@ -47,7 +47,7 @@ class Bench:
     def __init__(self, make: Make, **options: Any) -> None:
         self.clock = FakeClock(START)
         self.scheduler = make(clock=self.clock)
-        self.store = self.scheduler._store
+        self.store = self.scheduler._parts.store
         self.scheduler.register(page, name="alerts.page", **options)
         self.scheduler.register(work, name="app.work", on_failure="alerts.page")
 

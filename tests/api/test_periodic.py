@@ -170,7 +170,7 @@ async def test_periodic_job_status_has_the_next_fire_time_only_while_enabled(
     scheduler: Scheduler, seen: Recorder
 ) -> None:
     periodic(every=HOUR, dedup_key=KEY)(work)
-    scheduler._runtime.planner.wake()  # type: ignore[union-attr] # the schedule was declared after the start
+    scheduler._parts.runtime.planner.wake()  # type: ignore[union-attr] # the schedule was declared after the start
     await until(seen, lambda: next_fire(scheduler) is not None)
     shown = next_fire(scheduler)
     assert shown is not None

@@ -88,7 +88,7 @@ async def test_executor_pauses_while_connections_for_advisory_locks_are_rejected
             await door.shut()
             await insert(door.pool, count)
             await statements.take()
-            scheduler._runtime.node.signals.due()  # type: ignore[union-attr]
+            scheduler._parts.runtime.node.signals.due()  # type: ignore[union-attr]
             await asyncio.sleep(PERIOD_S)  # the subject is the rate
             sent = await statements.take()
             assert 0 < len(seen.of(JobReleased)) <= MAX_RELEASES * count
@@ -117,7 +117,7 @@ async def test_pause_for_an_advisory_lock_ends_at_shutdown(
     await scheduler.start()
     await door.shut()
     await insert(pool, 1)
-    scheduler._runtime.node.signals.due()  # type: ignore[union-attr]
+    scheduler._parts.runtime.node.signals.due()  # type: ignore[union-attr]
     await seen.until(JobReleased, 4)
     await asyncio.wait_for(scheduler.shutdown(), PATIENCE)
     assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "pending"

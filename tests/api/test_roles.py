@@ -85,7 +85,7 @@ async def test_observer_reclaims_the_jobs_of_a_worker_whose_process_has_ended(po
     await add_dead_worker(pool, "dead", "pod", "elsewhere")  # its lease is valid, its liveness lock is free
     polling = PollingConfig(max_interval=0.1)
     scheduler = Scheduler(pool, role="observer", polling_config=polling)
-    scheduler._store.workers._server_start_grace_s = 0.0
+    scheduler._parts.store.workers._server_start_grace_s = 0.0
     seen = Recorder(scheduler)
     async with scheduler:
         (reclaimed,) = await seen.until(JobsReclaimed)
@@ -122,7 +122,7 @@ async def test_start_releases_the_jobs_of_an_ended_worker_with_the_same_identity
     ]:
         await add_dead_worker(pool, worker_id, identity, hostname)
     scheduler = Scheduler(pool, identity="pod", metadata={"zone": ["a", 1]})
-    scheduler._store.workers._server_start_grace_s = 0.0
+    scheduler._parts.store.workers._server_start_grace_s = 0.0
     seen = Recorder(scheduler)
     async with scheduler:
         reclaimed = seen.of(JobsReclaimed)[0]
@@ -165,8 +165,8 @@ async def test_worker_claims_the_names_that_its_patterns_select(
     pool: asyncpg.Pool, settings: dict[str, Any], claimed: set[str]
 ) -> None:
     async with started(pool, **settings) as (scheduler, _):
-        assert scheduler._runtime is not None
-        names = set(scheduler._runtime.node.routing.names())
+        assert scheduler._parts.runtime is not None
+        names = set(scheduler._parts.runtime.node.routing.names())
     assert names & {"reports.work", "mail.other"} == claimed
 
 

@@ -467,7 +467,7 @@ async def test_job_fails_when_its_retries_are_exhausted(scheduler: Scheduler, se
         attempts.append(current_job().attempt)
         raise ValueError(f"attempt {len(attempts)}")
 
-    scheduler._runtime.executor._policy = RetryPolicy(  # type: ignore[union-attr]
+    scheduler._parts.runtime.executor._policy = RetryPolicy(  # type: ignore[union-attr]
         base=timedelta(milliseconds=1), maximum=timedelta(milliseconds=1)
     )
     job_id = await scheduler.schedule(mine, execution_time=now(), max_retries=2)

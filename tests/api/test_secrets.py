@@ -104,7 +104,7 @@ async def test_error_omits_the_password_when_a_dsn_is_passed_for_another_paramet
     with pytest.raises(TypeError) as raised:
         await scheduler.schedule(work, execution_time=now(), connection=DSN)  # type: ignore[arg-type]
     assert SECRET not in logged_text(raised.value)
-    shown = [scheduler, scheduler._config, scheduler._store, scheduler._store.connections]
+    shown = [scheduler, scheduler._parts.config, scheduler._parts.store, scheduler._parts.store.connections]
     assert SECRET not in repr(shown)
 
 
@@ -136,7 +136,7 @@ async def test_logs_and_events_contain_no_job_arguments(make: Make, caplog: pyte
     with pytest.raises(TypeError) as refused:
         await scheduler.schedule(without_parameters, execution_time=now(), **arguments)
     assert SECRET not in str(refused.value)
-    name = scheduler._tasks.adopt(without_parameters).name
+    name = scheduler._parts.tasks.adopt(without_parameters).name
     await make().schedule_job(name, now(), arguments)  # from a process in which the name is unknown
     await scheduler.schedule(work, execution_time=now() - timedelta(days=1), **arguments)
     await scheduler.schedule_bulk([JobSpec(work, now(), **arguments)] * 150)

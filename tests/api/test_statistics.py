@@ -87,7 +87,7 @@ async def test_totals_equal_the_jobs_after_failures_retries_cancellations_and_ex
 
 
 def snapshot(scheduler: Scheduler) -> Snapshot:
-    meter = scheduler._meter  # the metrics of a process will read it
+    meter = scheduler._parts.meter  # the metrics of a process will read it
     assert meter is not None
     return meter.snapshot()
 
@@ -181,5 +181,5 @@ async def test_scheduler_without_statistics_counts_and_writes_nothing(make: Make
     await scheduler.enqueue("work")
     await seen.until(JobCompleted)
     await scheduler.shutdown()
-    assert scheduler._meter is None
+    assert scheduler._parts.meter is None
     assert await totals(pool) == await totals(pool, "scheduler_stats") == {}

@@ -37,8 +37,8 @@ async def until_claimed(scheduler: Scheduler, seen: Recorder, name: str, claimed
     async with asyncio.timeout(PATIENCE):
         while True:
             passes = len(seen.of(PassFinished, service="pause_watcher"))
-            assert scheduler._runtime
-            if (name in scheduler._runtime.node.routing.names()) is claimed:
+            assert scheduler._parts.runtime
+            if (name in scheduler._parts.runtime.node.routing.names()) is claimed:
                 return
             await seen.until(PassFinished, passes + 1, service="pause_watcher")
 
@@ -157,8 +157,8 @@ async def test_jobs_of_a_paused_task_expire_with_the_reason(
     await scheduler.start()
     job_id = await scheduler.enqueue("gate")
     clock.advance(timedelta(seconds=11))
-    assert scheduler._runtime
-    scheduler._runtime.node.signals.grace_expired()
+    assert scheduler._parts.runtime
+    scheduler._parts.runtime.node.signals.grace_expired()
     await seen.until(JobExpired, job_id=job_id)
     found = await scheduler.get_job(job_id)
     assert found

@@ -161,7 +161,7 @@ async def test_row_that_takes_too_long_to_read_fails_alone(
 async def test_claimer_retries_and_fails_no_job_when_claims_time_out_for_another_reason(
     scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
 ) -> None:
-    scheduler._store.statements._hot_timeout_s = 0.1
+    scheduler._parts.store.statements._hot_timeout_s = 0.1
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute("LOCK TABLE scheduler_workers IN ACCESS EXCLUSIVE MODE")
         job_id = await scheduler.schedule(note, execution_time=now())
@@ -268,7 +268,7 @@ async def test_claim_without_crashed_jobs_is_searched_for_oversized_rows_behind_
 ) -> None:
     await insert_as_earlier_release(pool, BOMB.format(140))
     await insert_crashed(pool, NAME, 3)
-    claims = scheduler._store.claims
+    claims = scheduler._parts.store.claims
     assert await claims.quarantine_oversized([NAME], 3) == []
     (failed,) = await claims.quarantine_oversized([NAME], 3, isolated_from=2)
     assert failed.job_id == "bomb"

@@ -29,7 +29,7 @@ async def only_worker(scheduler: Scheduler) -> Worker:
 
 
 def runtime_of(scheduler: Scheduler) -> Runtime:
-    runtime = scheduler._runtime
+    runtime = scheduler._parts.runtime
     assert runtime is not None
     return runtime
 
@@ -100,7 +100,7 @@ async def test_draining_worker_claims_no_job_until_it_resumes(make: Make) -> Non
     await seen.until(ListenerConnected)
     running = await scheduler.enqueue("gate")
     await gate.wait_begun()
-    workers = scheduler._store.workers
+    workers = scheduler._parts.store.workers
     async with asyncio.timeout(PATIENCE):
         assert await workers.request_state([scheduler.worker_id, "unknown"], DRAIN) == [scheduler.worker_id]
         while (await only_worker(scheduler)).state != "draining":  # noqa: ASYNC110
@@ -126,7 +126,7 @@ async def test_worker_whose_row_was_deleted_goes_on_draining(make: Make, pool: a
     scheduler = make()
     await scheduler.start()
     runtime = runtime_of(scheduler)
-    await scheduler._store.workers.request_state([scheduler.worker_id], DRAIN)
+    await scheduler._parts.store.workers.request_state([scheduler.worker_id], DRAIN)
     await runtime.heartbeat.run_once()
     await pool.execute("DELETE FROM scheduler_workers")
     await runtime.heartbeat.run_once()

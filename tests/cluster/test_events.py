@@ -19,7 +19,7 @@ async def test_subscriber_receives_events_of_other_processes_and_what_it_missed(
     async with Scheduler(pool) as watcher, asyncio.timeout(3 * TIMEOUT_S):
         events = watcher.events(WorkerStarted, JobCompleted, cluster=True)
         passes = watcher.events(PassFinished)
-        while not watcher._running().relay._announced:
+        while not watcher._parts.running().relay._announced:
             await anext(passes)
         nodes = [await fleet.start() for _ in range(2)]
         started: set[str] = set()

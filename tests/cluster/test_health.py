@@ -95,7 +95,7 @@ async def test_hanging_claimer_fails_liveness_while_the_database_is_available(
 ) -> None:
     monkeypatch.setattr(module, "ALLOWANCE_S", 0.5)
     scheduler = await start(dsn, lease=timedelta(seconds=1.5))
-    claimer = scheduler._running().claimer
+    claimer = scheduler._parts.running().claimer
     async with claimer._claiming:  # its next pass waits for that, without end
         found = await until(scheduler, lambda health: not health.live)
     assert failed(found[-1]) == {"claims"}

@@ -69,7 +69,7 @@ async def enqueue(
         NewJob(f"{prefix}-{n}", task_data, due, "observed", JobPriority.NORMAL.db_value, 0, None, None)
         for n in range(count)
     ]
-    await client._store.jobs.insert(jobs)
+    await client._parts.store.jobs.insert(jobs)
 
 
 class Observer:

@@ -149,7 +149,7 @@ async def test_scheduler_recovers_when_the_claim_connection_is_half_open(
     proxy, dsn = proxied_dsn
     async with start_workload(dsn, lease=2) as workload:
         await workload.schedule_jobs()
-        drop_connection(proxy, workload.scheduler._store.connections.dedicated_connection.connection)
+        drop_connection(proxy, workload.scheduler._parts.store.connections.dedicated_connection.connection)
         workload.finish_held_jobs()
         await workload.wait_for_retries("claimer")
         await workload.assert_recovered()
@@ -162,7 +162,7 @@ async def test_listener_reconnects_when_its_connection_is_half_open(
     proxy, dsn = proxied_dsn
     async with start_workload(dsn) as workload:
         await workload.schedule_jobs()
-        drop_connection(proxy, workload.scheduler._store.shared.connection)
+        drop_connection(proxy, workload.scheduler._parts.store.shared.connection)
         await workload.scheduler.send_heartbeat(workload.held[0])  # as every twenty seconds
         await workload.recorder.until(ListenerLost)
         await workload.recorder.until(ListenerConnected)

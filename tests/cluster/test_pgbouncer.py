@@ -179,7 +179,7 @@ async def test_scheduler_works_through_pgbouncer_without_a_direct_dsn(
         assert await pool.fetchval("SELECT liveness_key FROM scheduler_workers") is None
         assert await session_state(pool, pgbouncer_dsn) == CLEAN
         await run_every_kind_of_job(scheduler, make_scheduler(pooled))
-        assert scheduler._store.connections.dedicated_connection.connection is None
+        assert scheduler._parts.store.connections.dedicated_connection.connection is None
     assert await session_state(pool, pgbouncer_dsn) == CLEAN
 
 

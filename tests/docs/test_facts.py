@@ -36,8 +36,8 @@ def code(cell: str) -> list[str]:
 
 
 async def test_architecture_lists_services_in_the_order_of_their_start(scheduler: Scheduler) -> None:
-    assert scheduler._runtime
-    services = [[type(service).__name__] for service in scheduler._runtime.supervisor._parts]
+    assert scheduler._parts.runtime
+    services = [[type(service).__name__] for service in scheduler._parts.runtime.supervisor._parts]
     rows = table("development/architecture.md", "| Part | Pass | Rhythm |")
     assert [code(row[0]) for row in rows] == services
 

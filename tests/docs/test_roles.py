@@ -237,7 +237,7 @@ async def test_scheduler_stops_with_schema_forbidden_when_a_grant_is_revoked(rol
     scheduler = Scheduler(pool, schema="jobs", shutdown_timeout=0.1)
     await scheduler.start()
     await owner.execute(f"REVOKE UPDATE ON jobs.scheduled_jobs FROM {roles.name(WORKER)}")
-    scheduler._runtime.node.signals.due()  # type: ignore[union-attr]
+    scheduler._parts.runtime.node.signals.due()  # type: ignore[union-attr]
     async with asyncio.timeout(20):
         with pytest.raises(SchemaForbiddenError, match=r"denied for table scheduled_jobs.* under Roles"):
             await scheduler.wait()
@@ -250,7 +250,7 @@ async def test_enqueuer_role_can_schedule(roles: Roles) -> None:
     workers = await roles.connect(WORKER)
     listener = await workers.acquire()
     received: asyncio.Queue[object] = asyncio.Queue()
-    channel = await scheduler._store.locks.channel()
+    channel = await scheduler._parts.store.locks.channel()
 
     def receive(*message: object) -> None:
         received.put_nowait(message)

@@ -90,7 +90,7 @@ class NotedRequests(Outbox):
     """An outbox that notes which workers are asked for a heartbeat."""
 
     def __init__(self, store: Store, events: EventBus, calls: Calls) -> None:
-        super().__init__(store, events, horizon_s=4.0)
+        super().__init__(store, events, horizon_s=4.0, mark="mine")
         self._calls = calls
 
     async def request_heartbeats(self, worker_ids: Collection[str]) -> None:
@@ -151,9 +151,9 @@ class Parts(Node):
         self.in_flight = InFlight(self.results)
         self.progress = ProgressWriter(self)
 
-    def use_outbox(self, *, horizon_s: float = 4.0, gap_s: float = Outbox.gap_s, mark: str = "") -> Outbox:
+    def use_outbox(self, *, horizon_s: float = 4.0, gap_s: float = Outbox.gap_s) -> Outbox:
         """Use a new outbox, and return it."""
-        self.outbox = Outbox(self.store, self.events, horizon_s=horizon_s, mark=mark)
+        self.outbox = Outbox(self.store, self.events, horizon_s=horizon_s)
         self.outbox.gap_s = gap_s
         return self.outbox
 

@@ -178,7 +178,7 @@ async def kill_backends(dsn: str, like: str = "%") -> int:
 
 def listening_pid(scheduler: Scheduler) -> int:
     """The process id of the session that listens."""
-    connection = scheduler._store.shared._connection
+    connection = scheduler._parts.store.shared._connection
     assert connection is not None
     pid: int = connection.get_server_pid()
     return pid

@@ -281,8 +281,8 @@ async def test_multiprocess_mode_is_refused_with_the_other_ways(
 
 async def test_names_beyond_the_limit_are_counted_as_other(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool)
-    assert scheduler._meter is not None
+    assert scheduler._parts.meter is not None
     for number in range(210):
-        scheduler._meter.record_scheduled(f"metered.{number}")
+        scheduler._parts.meter.record_scheduled(f"metered.{number}")
     found = scrape(scheduler).by(P + "jobs_scheduled_total", "job_name")
     assert (len(found), found["(other)"]) == (201, 10)

@@ -56,7 +56,6 @@ async def test_listener_receives_notifications_when_it_has_started(parts: Parts,
 
 @pytest.mark.parametrize("message", ["hello other", "check other", "due mine", "due mine 1.5", "unknown"])
 async def test_listener_ignores_notifications_for_others(parts: Parts, message: str) -> None:
-    parts.outbox.mark = "mine"
     listener = parts.listener()
     await listener.start()
     parts.calls.clear()

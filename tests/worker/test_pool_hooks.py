@@ -88,7 +88,7 @@ async def work_with(pool: asyncpg.Pool, **settings: Any) -> None:
     scheduler.register(block, name="block")
     seen = Recorder(scheduler)
     async with scheduler:
-        runtime: Any = scheduler._life.runtime
+        runtime: Any = scheduler._parts.life.runtime
         await seen.until(KeeperConnected, has_lock=True)
         await seen.until(ListenerConnected)
         async with pool.acquire() as connection:

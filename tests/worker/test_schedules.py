@@ -437,7 +437,7 @@ async def test_add_raises_when_another_node_adds_and_removes_the_id_meanwhile(
         calls.append(ids)
         return {}
 
-    monkeypatch.setattr(bench.scheduler._store.schedules, "lock", lock)
+    monkeypatch.setattr(bench.scheduler._parts.store.schedules, "lock", lock)
     with pytest.raises(ScheduleConflictError, match="already exists"):
         await bench.add(Every(HOUR), conflict_resolution=REPLACE)
     assert 1 < len(calls) < 10

@@ -98,9 +98,9 @@ async def test_scheduler_wait_raises_the_error_that_ended_a_part(
     async def broken() -> float:
         raise mistake
 
-    assert scheduler._runtime is not None
-    monkeypatch.setattr(scheduler._runtime.planner, "run_once", broken)
-    scheduler._runtime.planner.wake()
+    assert scheduler._parts.runtime is not None
+    monkeypatch.setattr(scheduler._parts.runtime.planner, "run_once", broken)
+    scheduler._parts.runtime.planner.wake()
     with pytest.raises(KeyError) as raised:
         await asyncio.wait_for(scheduler.wait(), PATIENCE)
     assert raised.value is mistake
@@ -123,9 +123,9 @@ async def test_scheduler_async_with_raises_the_error_that_ended_a_part(
 
     async def live() -> None:
         async with Scheduler(pool) as scheduler:
-            assert scheduler._runtime is not None
-            monkeypatch.setattr(scheduler._runtime.rescuer, "run_once", broken)
-            scheduler._runtime.rescuer.wake()
+            assert scheduler._parts.runtime is not None
+            monkeypatch.setattr(scheduler._parts.runtime.rescuer, "run_once", broken)
+            scheduler._parts.runtime.rescuer.wake()
             await asyncio.wait([asyncio.ensure_future(scheduler.wait())])
 
     with pytest.raises(KeyError):

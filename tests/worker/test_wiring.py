@@ -36,7 +36,7 @@ def test_condition_is_set_before_its_receivers_are_called_and_until_it_is_cleare
 
 async def test_wiring_has_every_signal_once(pool: asyncpg.Pool) -> None:
     async with Scheduler(pool) as scheduler:
-        runtime = scheduler._runtime
+        runtime = scheduler._parts.runtime
         assert runtime is not None
         wired = [signal for signal, _ in wiring(runtime)]
         assert wired == [signal for _, signal in runtime.node.signals]
@@ -47,7 +47,7 @@ async def test_wiring_has_every_signal_once(pool: asyncpg.Pool) -> None:
 
 async def test_architecture_page_prints_the_wiring(pool: asyncpg.Pool) -> None:
     async with Scheduler(pool) as scheduler:
-        runtime = scheduler._runtime
+        runtime = scheduler._parts.runtime
         assert runtime is not None
         assert markdown(runtime) in PAGE.read_text(encoding="utf-8")
 

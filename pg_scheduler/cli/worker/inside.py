@@ -21,12 +21,12 @@ def configure(scheduler: Scheduler, **settings: Any) -> None:
     Raises:
         ConfigurationError: A value is out of range.
     """
-    scheduler._config = replace(scheduler._config, **settings)  # noqa: SLF001
+    scheduler._parts.config = replace(scheduler._parts.config, **settings)  # noqa: SLF001
 
 
 def add_middleware(scheduler: Scheduler, middleware: Middleware) -> None:
     """Put middleware directly around the jobs of a Scheduler that has not started."""
-    scheduler._middleware = check_middleware((*scheduler._middleware, middleware))  # noqa: SLF001
+    scheduler._parts.middleware = check_middleware((*scheduler._parts.middleware, middleware))  # noqa: SLF001
 
 
 async def execute_one(scheduler: Scheduler, job_id: str) -> int | None:
@@ -35,8 +35,8 @@ async def execute_one(scheduler: Scheduler, job_id: str) -> int | None:
     Returns:
         The number of the attempt; None if another worker has claimed the job.
     """
-    claim = await scheduler._store.claims.claim_one(scheduler.worker_id, job_id)  # noqa: SLF001
-    runtime = scheduler._runtime  # noqa: SLF001
+    claim = await scheduler._parts.store.claims.claim_one(scheduler.worker_id, job_id)  # noqa: SLF001
+    runtime = scheduler._parts.runtime  # noqa: SLF001
     if claim is None or runtime is None:
         return None
     for each in runtime.admission.keep_limited([claim]):
@@ -47,18 +47,18 @@ async def execute_one(scheduler: Scheduler, job_id: str) -> int | None:
 
 async def task_of(scheduler: Scheduler, job_id: str) -> str | None:
     """Return the name under which the function of a job must be registered; None if there is no such job."""
-    found = await InspectionStore(scheduler._store).inspections.job(job_id)  # noqa: SLF001
+    found = await InspectionStore(scheduler._parts.store).inspections.job(job_id)  # noqa: SLF001
     return None if found is None else found.task
 
 
 def registered_names(scheduler: Scheduler) -> list[str]:
     """Return the names of the registered functions, with their aliases."""
-    return scheduler._tasks.names()  # noqa: SLF001
+    return scheduler._parts.tasks.names()  # noqa: SLF001
 
 
 def claimed_names(scheduler: Scheduler) -> frozenset[str]:
     """Return the names that it claims now, which are not those of paused tasks; none unless it runs jobs."""
-    runtime = scheduler._runtime  # noqa: SLF001
+    runtime = scheduler._parts.runtime  # noqa: SLF001
     if runtime is None or not runtime.node.config.runs_jobs:
         return frozenset()
     return frozenset(runtime.node.routing.names())
@@ -66,28 +66,28 @@ def claimed_names(scheduler: Scheduler) -> frozenset[str]:
 
 def claims_nothing(scheduler: Scheduler) -> bool:
     """Return whether it has started to run jobs, and no function is registered."""
-    runtime = scheduler._runtime  # noqa: SLF001
-    return runtime is not None and runtime.node.config.runs_jobs and not scheduler._tasks.names()  # noqa: SLF001
+    runtime = scheduler._parts.runtime  # noqa: SLF001
+    return runtime is not None and runtime.node.config.runs_jobs and not scheduler._parts.tasks.names()  # noqa: SLF001
 
 
 def running_attempts(scheduler: Scheduler) -> Sequence[Attempt]:
     """Return the attempts that run; callable from any thread."""
-    runtime = scheduler._runtime  # noqa: SLF001
+    runtime = scheduler._parts.runtime  # noqa: SLF001
     return () if runtime is None else list(runtime.node.in_flight.attempts.values())
 
 
 def hurry(scheduler: Scheduler) -> None:
     """Make a shutdown in progress cancel the running jobs now."""
-    scheduler._life.hurry()  # noqa: SLF001
+    scheduler._parts.life.hurry()  # noqa: SLF001
 
 
 async def verify_tables(scheduler: Scheduler) -> None:
     """Raise a SchemaError unless the tables are those of this release."""
-    async with scheduler._store.connections.acquire() as connection:  # noqa: SLF001
-        await verify(connection, schema=scheduler._config.schema)  # noqa: SLF001
+    async with scheduler._parts.store.connections.acquire() as connection:  # noqa: SLF001
+        await verify(connection, schema=scheduler._parts.config.schema)  # noqa: SLF001
 
 
 def vacuum_of(scheduler: Scheduler) -> Vacuum:
     """Return what applies the retention of a Scheduler."""
-    store, events, config = scheduler._store, scheduler._events, scheduler._config  # noqa: SLF001
+    store, events, config = scheduler._parts.store, scheduler._parts.events, scheduler._parts.config  # noqa: SLF001
     return Vacuum(store, events, config.vacuum, scheduler.worker_id)

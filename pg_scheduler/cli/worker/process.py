@@ -133,7 +133,7 @@ async def _run(
             task.cancel()
         if stop.is_hurried:
             hurry(scheduler)
-        config, began = scheduler._config, time.monotonic()  # noqa: SLF001 - a front end of the Scheduler
+        config, began = scheduler._parts.config, time.monotonic()  # noqa: SLF001 - a front end of the Scheduler
         try:
             await scheduler.shutdown()
         finally:

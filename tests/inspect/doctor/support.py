@@ -16,8 +16,8 @@ POLL_S = 0.05
 
 async def beat(scheduler: Scheduler) -> None:
     """Make a heartbeat now, which reports the names and the health of the worker."""
-    assert scheduler._runtime is not None
-    await scheduler._runtime.heartbeat.run_once()
+    assert scheduler._parts.runtime is not None
+    await scheduler._parts.runtime.heartbeat.run_once()
 
 
 async def examine(
