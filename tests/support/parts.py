@@ -27,8 +27,7 @@ from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.listener import Listener
-from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
-from pg_scheduler.worker.maintenance.expirer import Expirer
+from pg_scheduler.worker.maintenance.overdue import DeadlineScanner, Expirer
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.maintenance.vacuum import Vacuum

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from pg_scheduler.worker.maintenance.loose_ends import LooseEnds
 from tests.support.dependencies import add, child, edges, state
 from tests.support.parts import Parts
 from tests.support.store import NOW, new_job
@@ -47,11 +46,12 @@ async def test_scanner_scans_again_at_once_when_consequences_may_be_left(
     await add(parts.store, child("y", "x"))
     await end(pool, "a", "x")
     scanner = parts.scanner()
-    scanner._loose_ends.max_ended = 1
+    scanner.max_ended = 1
     assert await scanner.run_once() == 0
     assert await scanner.run_once() == 0
     assert await scanner.run_once() > 0
     assert await state(pool, "b", "c", "y") == [FREE] * 3
+    assert await edges(pool) == set()
 
 
 async def test_scan_corrects_jobs_that_wait_for_a_deleted_job(
@@ -62,17 +62,3 @@ async def test_scan_corrects_jobs_that_wait_for_a_deleted_job(
     assert await state(pool, "b") == [("cancelled", None)]
     reason = await pool.fetchval("SELECT errors -> -1 ->> 'message' FROM scheduled_jobs WHERE job_id = 'b'")
     assert reason == "job 'a', after which this job was to run, does not exist"
-
-
-async def test_apply_consequences_reports_whether_there_may_be_more(
-    parts: Parts, pool: asyncpg.Pool, family: None
-) -> None:
-    await parts.store.jobs.insert([new_job("x")])
-    await add(parts.store, child("y", "x"))
-    await end(pool, "a", "x")
-    loose_ends = LooseEnds(parts)
-    loose_ends.max_ended = 1
-    assert await loose_ends.apply_consequences()
-    assert await loose_ends.apply_consequences()
-    assert not await loose_ends.apply_consequences()
-    assert await state(pool, "b", "c", "y") == [FREE] * 3

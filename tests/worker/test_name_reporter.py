@@ -13,7 +13,6 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, UnregisteredName
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.maintenance.name_reporter import NameReporter
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, Recorder, claim, new_job, new_worker
 
@@ -65,16 +64,13 @@ async def test_scanner_reports_no_other_jobs(
     assert seen.of(UnregisteredName) == []
 
 
-async def test_names_are_reported_once_a_minute(
-    parts: Parts, clock: FakeClock, seen: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_names_are_reported_once_a_minute(parts: Parts, clock: FakeClock, seen: Recorder) -> None:
     await overdue(parts, clock, "unknown")
     scanner = parts.scanner()
     await scanner.run_once()
     await scanner.run_once()
     assert len(seen.of(UnregisteredName)) == 1
-    monkeypatch.setattr(NameReporter, "interval_s", 0.0)
-    scanner = parts.scanner()
+    scanner.report_interval_s = 0.0
     await scanner.run_once()
     await scanner.run_once()
     assert len(seen.of(UnregisteredName)) == 3
@@ -90,12 +86,11 @@ async def test_report_contains_ten_names_and_the_number_of_the_others(
     assert [event.more_names for event in events] == [0] * 9 + [3]
 
 
-async def test_report_reads_a_bounded_number_of_jobs(
-    parts: Parts, clock: FakeClock, seen: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(NameReporter, "max_jobs", 2)
+async def test_report_reads_a_bounded_number_of_jobs(parts: Parts, clock: FakeClock, seen: Recorder) -> None:
     await overdue(parts, clock, "unknown", "unknown", "unknown", "beyond")
-    await parts.scanner().run_once()
+    scanner = parts.scanner()
+    scanner.max_overdue = 2
+    await scanner.run_once()
     assert [(event.job_name, event.jobs) for event in seen.of(UnregisteredName)] == [("unknown", 2)]
 
 

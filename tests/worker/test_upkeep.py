@@ -18,7 +18,7 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.workers import RescueResult
 from pg_scheduler.worker.maintenance import rescuer as rescuer_module
-from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
+from pg_scheduler.worker.maintenance.overdue import DeadlineScanner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
