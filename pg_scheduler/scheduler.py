@@ -18,14 +18,12 @@ import asyncpg
 from pg_scheduler.api.base import Parts
 from pg_scheduler.api.control import ControlMethods
 from pg_scheduler.api.events import SUBSCRIBER_TIMEOUT_S, EventMethods
-from pg_scheduler.api.health import HealthMethods
 from pg_scheduler.api.inspection import InspectionMethods
 from pg_scheduler.api.jobs import JobMethods
 from pg_scheduler.api.legacy import LegacyMethods
 from pg_scheduler.api.periodic import PeriodicMethods
-from pg_scheduler.api.registration import RegistrationMethods
 from pg_scheduler.api.results import ResultMethods
-from pg_scheduler.api.retention import RetentionMethods
+from pg_scheduler.api.tasks import TaskMethods
 from pg_scheduler.clock import Clock
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.enqueuer import Enqueuer
@@ -54,15 +52,13 @@ from pg_scheduler.worker.wiring import connect
 
 
 class Scheduler(
-    RegistrationMethods,
+    TaskMethods,
     ResultMethods,
     JobMethods,
     ControlMethods,
     InspectionMethods,
-    HealthMethods,
     EventMethods,
     PeriodicMethods,
-    RetentionMethods,
     LegacyMethods,
 ):
     """Runs coroutine functions at their due time, on any number of nodes that share a PostgreSQL database.

@@ -1,4 +1,4 @@
-"""Cancel jobs, run them again, and set their status."""
+"""Cancel jobs, run them again, set their status, and delete finished ones."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pg_scheduler.events import JobCancelled
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.status import JobStatus
+from pg_scheduler.worker.maintenance.vacuum import Vacuum
 
 
 class ControlMethods(SchedulerMethods):
@@ -137,6 +138,13 @@ class ControlMethods(SchedulerMethods):
         if new is JobStatus.PENDING and change.due is not None:
             await self._parts.outbox.notify_due(change.due)
         return change.changed
+
+    async def run_vacuum(self) -> dict[str, int]:
+        """Apply the vacuum policies now and return the number of deleted jobs by status."""
+        vacuum = Vacuum(
+            self._parts.store, self._parts.events, self._parts.config.vacuum, self._parts.life.worker_id
+        )
+        return {status.value: count for status, count in (await vacuum.run()).items()}
 
 
 async def cancel_job(parts: Parts, job_id: str) -> bool:

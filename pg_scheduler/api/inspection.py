@@ -1,8 +1,9 @@
-"""Read jobs and workers."""
+"""Read jobs, workers and statistics, and report the health of a Scheduler."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
@@ -11,15 +12,17 @@ from pg_scheduler.jobs.model import Job, JobCounts, Worker
 from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.payload import encode_object
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
+from pg_scheduler.measure.health import Health, judge
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.jobs import JobFilters
+from pg_scheduler.worker.health import facts_about
 
 MAX_PAGE_LENGTH: Final = 10_000
 """Jobs that one call of ``list_jobs()`` returns at most."""
 
 
 class InspectionMethods(SchedulerMethods):
-    """The methods of `Scheduler` that read jobs and workers."""
+    """The methods of `Scheduler` that read."""
 
     async def get_job(self, job_id: str) -> Job | None:
         """Return the job, or None if it does not exist."""
@@ -85,6 +88,33 @@ class InspectionMethods(SchedulerMethods):
     async def workers(self) -> list[Worker]:
         """Return every worker that has a row, oldest first, and whether its lease is valid."""
         return await self._parts.store.workers.list_workers()
+
+    async def get_vacuum_stats(self, days: int = 7) -> list[dict[str, Any]]:
+        """Return the deletions of each of the last days, newest first; empty without ``track_metrics``.
+
+        Keys: ``stat_date, deleted_completed, deleted_failed, deleted_cancelled, last_run, worker_id``.
+        """
+        check_count("days", days, least=1)
+        if not self._parts.config.vacuum.track_metrics:
+            return []
+        return [asdict(day) for day in await self._parts.store.retention.vacuum_stats(days)]
+
+    async def get_total_vacuum_stats(self) -> dict[str, Any]:
+        """Return the deletions since the first vacuum; empty without ``track_metrics``.
+
+        Keys: ``total_completed, total_failed, total_cancelled, last_vacuum_run``.
+        """
+        if not self._parts.config.vacuum.track_metrics:
+            return {}
+        return asdict(await self._parts.store.retention.total_vacuum_stats())
+
+    def health(self) -> Health:
+        """Return whether this Scheduler is live, ready and started, with the checks that decide it.
+
+        From memory, without a query. Any thread may call it, also while the event loop is blocked: the answer
+        names the job that blocks it. A call in the event loop finds that loop responding.
+        """
+        return judge(facts_about(self._parts.life))
 
 
 def check_filters(

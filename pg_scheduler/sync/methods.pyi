@@ -462,6 +462,11 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.update_job_status()``.
         """
+    def run_vacuum(self) -> dict[str, int]:
+        """Apply the vacuum policies now and return the number of deleted jobs by status.
+
+        Parameters, values and errors are those of ``Scheduler.run_vacuum()``.
+        """
     def get_job(self, job_id: str) -> Job | None:
         """Return the job, or None if it does not exist.
 
@@ -492,6 +497,20 @@ class BlockingMethods(Blocking):
         """Return every worker that has a row, oldest first, and whether its lease is valid.
 
         Parameters, values and errors are those of ``Scheduler.workers()``.
+        """
+    def get_vacuum_stats(self, days: int = 7) -> list[dict[str, Any]]:
+        """Return the deletions of each of the last days, newest first; empty without ``track_metrics``.
+
+        Keys: ``stat_date, deleted_completed, deleted_failed, deleted_cancelled, last_run, worker_id``.
+
+        Parameters, values and errors are those of ``Scheduler.get_vacuum_stats()``.
+        """
+    def get_total_vacuum_stats(self) -> dict[str, Any]:
+        """Return the deletions since the first vacuum; empty without ``track_metrics``.
+
+        Keys: ``total_completed, total_failed, total_cancelled, last_vacuum_run``.
+
+        Parameters, values and errors are those of ``Scheduler.get_total_vacuum_stats()``.
         """
     def health(self) -> Health:
         """Return whether this Scheduler is live, ready and started, with the checks that decide it.
@@ -574,25 +593,6 @@ class BlockingMethods(Blocking):
         ``last_fire_at`` as the running Scheduler last read them from the database.
 
         Parameters, values and errors are those of ``Scheduler.get_periodic_job_status()``.
-        """
-    def run_vacuum(self) -> dict[str, int]:
-        """Apply the vacuum policies now and return the number of deleted jobs by status.
-
-        Parameters, values and errors are those of ``Scheduler.run_vacuum()``.
-        """
-    def get_vacuum_stats(self, days: int = 7) -> list[dict[str, Any]]:
-        """Return the deletions of each of the last days, newest first; empty without ``track_metrics``.
-
-        Keys: ``stat_date, deleted_completed, deleted_failed, deleted_cancelled, last_run, worker_id``.
-
-        Parameters, values and errors are those of ``Scheduler.get_vacuum_stats()``.
-        """
-    def get_total_vacuum_stats(self) -> dict[str, Any]:
-        """Return the deletions since the first vacuum; empty without ``track_metrics``.
-
-        Keys: ``total_completed, total_failed, total_cancelled, last_vacuum_run``.
-
-        Parameters, values and errors are those of ``Scheduler.get_total_vacuum_stats()``.
         """
     def recover_orphaned_jobs(self) -> None:
         """Reclaim the jobs of dead workers now.
