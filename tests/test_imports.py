@@ -10,10 +10,6 @@ import pytest
 
 EXCEPTIONS = [
     ("jobs.context", "scheduler"),  # CurrentJob has the Scheduler of the job
-    ("worker.pipeline.attempt_runner", "scheduler"),  # these parts of a worker give it to jobs
-    ("worker.pipeline.calls", "scheduler"),
-    ("worker.runners.scheduler", "scheduler"),
-    ("worker.runtime", "scheduler"),
 ]
 """Modules that import one of a layer above, and so close circles."""
 
