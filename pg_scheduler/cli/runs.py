@@ -13,7 +13,8 @@ import typer
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.bulk_jobs import BulkAction
 from pg_scheduler.inspect.bulk_runs import BulkRuns
-from pg_scheduler.inspect.bulk_state import BulkState, Phase, recent_runs
+from pg_scheduler.inspect.bulk_state import BulkState, recent_runs
+from pg_scheduler.inspect.store.bulk_runs import Phase
 
 from .commands import Command
 from .errors import CommandError, ExitCode

@@ -28,15 +28,12 @@ class AuditRepository:
         """
         author = self._statements.author.values(**details)
         now = self._statements.now
-        record_id: int = await self._statements.value("insert_audit", now, action, subject, *author, on=on)
-        return record_id
+        return await self._statements.number("insert_audit", now, action, subject, *author, on=on)
 
     async def vacuum(self, before: datetime, limit: int) -> int:
         """Delete records from before an instant, and count them."""
-        count: int = await self._statements.value("vacuum_audit", before, limit)
-        return count
+        return await self._statements.number("vacuum_audit", before, limit)
 
     async def vacuum_runs(self, before: datetime, limit: int) -> int:
         """Delete bulk runs that were last changed before an instant, and count them."""
-        count: int = await self._statements.value("vacuum_bulk_runs", before, limit)
-        return count
+        return await self._statements.number("vacuum_bulk_runs", before, limit)

@@ -62,8 +62,7 @@ class KeptResultRepository:
 
     async def vacuum(self, limit: int) -> int:
         """Delete at most so many results past their lifetime; return their number."""
-        count: int = await self._statements.value("vacuum_results", limit, self._statements.now)
-        return count
+        return await self._statements.number("vacuum_results", limit, self._statements.now)
 
 
 def _kept_end(job: EndedJob, seconds: float) -> KeptResult:

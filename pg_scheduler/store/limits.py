@@ -203,9 +203,7 @@ class LimitRepository:
 
     async def unblock_forgotten(self, keys: Sequence[str], names: Sequence[str], limit: int) -> int:
         """Unblock jobs of these names that wait for limits which their code does not have any more."""
-        rows = await self._statements.fetch("unblock_forgotten", keys, names, limit)
-        count: int = rows[0][0]
-        return count
+        return await self._statements.number("unblock_forgotten", keys, names, limit)
 
     async def delete_past_starts(self, limit: int) -> None:
         """Delete starts that no limit counts any more."""

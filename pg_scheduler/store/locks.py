@@ -49,8 +49,7 @@ class LockRepository:
 
     async def session_pid(self, connection: Connection) -> int:
         """Return the id of the server process that runs the caller's transaction."""
-        pid: int = await self._statements.value("session_pid", on=connection)
-        return pid
+        return await self._statements.number("session_pid", on=connection)
 
     async def blockers(self, pid: int) -> list[Blocker]:
         """Return the sessions that a session waits for; none if it does not wait."""

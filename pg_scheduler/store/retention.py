@@ -45,8 +45,7 @@ class RetentionRepository:
     async def table_blocks(self) -> int:
         """Return the size of the jobs table in blocks."""
         table = qualify("{schema}scheduled_jobs", await self._statements.schema())
-        blocks: int = await self._statements.value("table_blocks", table)
-        return blocks
+        return await self._statements.number("table_blocks", table)
 
     async def vacuum_blocks(
         self, first: int, end: int, cutoffs: Mapping[JobStatus, datetime]
@@ -64,8 +63,7 @@ class RetentionRepository:
 
     async def vacuum_surplus(self, status: JobStatus, keep: int, limit: int) -> int:
         """Delete jobs of a status beyond the newest ``keep`` of each name, and count them."""
-        count: int = await self._statements.value("vacuum_surplus", status.value, keep, limit)
-        return count
+        return await self._statements.number("vacuum_surplus", status.value, keep, limit)
 
     async def record_vacuum(self, deleted: Mapping[JobStatus, int], worker_id: str) -> None:
         """Add deletions to the counts of the current day."""

@@ -255,5 +255,4 @@ class ScheduleRepository:
 
     async def vacuum(self, finished_before: datetime, limit: int) -> int:
         """Delete schedules of callers that finished before an instant, and count them."""
-        count: int = await self._statements.value("vacuum_schedules", finished_before, limit)
-        return count
+        return await self._statements.number("vacuum_schedules", finished_before, limit)

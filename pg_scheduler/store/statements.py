@@ -177,6 +177,11 @@ class Statements:
         rows = await self.fetch(name, *args, on=on)
         return rows[0][0] if rows else None
 
+    async def number(self, name: str, *args: Any, on: Connection | None = None) -> int:
+        """Run a statement and return the number in the first column of its only row."""
+        (row,) = await self.fetch(name, *args, on=on)
+        return int(row[0])
+
     async def execute(self, name: str, *, on: Connection) -> None:
         """Run a statement that takes no arguments and returns no rows."""
         query = await self.query(name, on=on)

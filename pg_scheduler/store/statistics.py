@@ -42,10 +42,8 @@ class StatisticsRepository:
         """
         now = self._statements.now
         if longer_s is None:
-            return int(await self._statements.value("delete_statistics", span_s, days * 86_400, limit, now))
-        return int(
-            await self._statements.value("fold_statistics", span_s, longer_s, days * 86_400, limit, now)
-        )
+            return await self._statements.number("delete_statistics", span_s, days * 86_400, limit, now)
+        return await self._statements.number("fold_statistics", span_s, longer_s, days * 86_400, limit, now)
 
 
 def _row(name: str, figures: JobFigures) -> dict[str, object]:

@@ -29,8 +29,10 @@ from pg_scheduler.cli.main import run
 from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.events import JobCompleted, ListenerConnected
 from pg_scheduler.inspect import Inspector, Severity
-from pg_scheduler.inspect.store.grants import Role, grant_statements
-from pg_scheduler.migrate import migrate
+from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges_of
+from pg_scheduler.migrate import migrate, shipped_migrations
+from pg_scheduler.migrate.plan import table_names
+from pg_scheduler.migrate.records import RECORDS
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import request, send
@@ -445,6 +447,11 @@ async def test_operator_role_can_make_the_changes_of_its_actions(roles: Roles) -
     ):
         with pytest.raises(DENIED):
             await pool.execute(statement)
+
+
+def test_worker_and_viewer_have_privileges_on_every_table_of_the_migrations() -> None:
+    for role in (Role.WORKER, Role.VIEWER):
+        assert set(privileges_of(role)) == {*table_names(shipped_migrations()), RECORDS}
 
 
 @pytest.mark.parametrize("role", [each for each in Role if each is not Role.ADMIN])

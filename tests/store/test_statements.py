@@ -85,7 +85,7 @@ def test_every_statement_is_used_by_the_store() -> None:
 
 
 def test_store_uses_only_statements_that_exist() -> None:
-    asked = re.findall(r'\.(?:fetch|fetch_retrying|value|query|execute|_examine)\(\s*"(\w+)"', SOURCES)
+    asked = re.findall(r'\.(?:fetch|fetch_retrying|value|number|query|execute|_examine)\(\s*"(\w+)"', SOURCES)
     assert set(asked) <= set(QUERIES)
     assert len(set(asked)) >= len(QUERIES) - 8, "all but those whose names are computed"
 
@@ -443,7 +443,7 @@ async def use_path(store: Store) -> object:
     run = await people.bulk_runs.read("run")
     assert await people.bulk_runs.recent(9) == [run]
     assert run is not None
-    assert (run.jobs, run.phase, run.error, run.last_at) == ({"verb": "cancel"}, "stopped", "why", NOW)
+    assert (run.details, run.phase, run.error, run.last_at) == ({"verb": "cancel"}, "stopped", "why", NOW)
     assert await store.audit.vacuum_runs(NOW - SECOND, 10) == 0
     await store.locks.notify(["due"])
     async with store.connections.transaction() as connection:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, TypeAlias
 
 from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.store.audit import AuditRepository
@@ -17,23 +18,45 @@ STOP: Final = "stop_bulk"
 END: Final = "end_bulk"
 """Actions of records in the audit."""
 
+Phase: TypeAlias = Literal["running", "stopping", "stopped", "complete"]
+"""A CHECK of the table admits no others."""
+
 MAX_EXAMINED_RUNS: Final = 10_000
 """Runs that a list examines, of which some may belong to callers."""
 
 
-class BulkRunRow(NamedTuple):
-    """The row of a bulk run that people started; see ``BulkState``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkRunRow:
+    """How far a bulk run is that people started.
+
+    Attributes:
+        run_id: Its id.
+        details: What it does.
+        begun: How often it was started and resumed.
+        created_by: Who started it.
+        created_at: When it was started.
+        actor: Who started or resumed it last.
+        started_at: When.
+        last_at: When it was last changed.
+        answered_at: When its process last changed it.
+        phase: Whether it runs. A run whose process was killed stays ``running``.
+        cursor: Where it continues; None for the start, and for the end of a complete run.
+        done: Jobs that were changed, before it was resumed too.
+        searched: Jobs that were examined.
+        total_estimate: About how many jobs it examines; None if unknown.
+        error: Why it has stopped; None if nothing went wrong.
+    """
 
     run_id: str
-    jobs: Mapping[str, Any]
+    details: Mapping[str, Any]
     begun: int
-    actor: str
     created_by: str
     created_at: datetime
+    actor: str
     started_at: datetime
     last_at: datetime
     answered_at: datetime
-    phase: str
+    phase: Phase
     cursor: str | None
     done: int
     searched: int
@@ -58,7 +81,7 @@ class BulkRunRepository:
         """
         args = run_id, self._statements.author.actor, json.dumps(jobs), self._statements.now
         async with self._statements.transaction() as (connection, _):
-            begun: int = await self._statements.value("begin_run", *args, on=connection)
+            begun = await self._statements.number("begin_run", *args, on=connection)
             await self._audit.record(action, run_id, on=connection, **jobs)
         return begun
 
@@ -97,4 +120,4 @@ class BulkRunRepository:
 
 
 def _run_from(row: Any) -> BulkRunRow:
-    return BulkRunRow(**{**row, "jobs": object_from(row["jobs"])})
+    return BulkRunRow(**{**row, "details": object_from(row["details"])})

@@ -58,8 +58,7 @@ class ClusterRepository:
 
     async def quarantined(self, rows: int, *, on: Connection) -> int:
         """Count the quarantined jobs among the newest unsuccessful ones."""
-        found: int = (await self._statements.fetch("inspect_quarantined", rows, on=on))[0]["jobs"]
-        return found
+        return await self._statements.number("inspect_quarantined", rows, on=on)
 
     async def totals(self, names: int) -> list[tuple[str, JobFigures]]:
         """Return the totals of the statistics, for at most so many names."""

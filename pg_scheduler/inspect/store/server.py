@@ -124,8 +124,7 @@ class ServerRepository:
 
     async def locking_schedules(self) -> int:
         """Count the schedules whose jobs hold an advisory lock, up to 500."""
-        count: int = await self._statements.value("server_locking_schedules", MAX_LOCKING)
-        return count
+        return await self._statements.number("server_locking_schedules", MAX_LOCKING)
 
     async def changes_session(self) -> bool | None:
         """Return whether the pool leads to a pooler in transaction mode; None if it has a single connection.

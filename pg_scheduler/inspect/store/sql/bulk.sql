@@ -124,7 +124,7 @@ ORDER BY created_at DESC, run_id
 LIMIT $1;
 
 -- fragment: bulk_run_columns
-run_id, jobs::text AS jobs, begun, actor, created_by,
+run_id, jobs::text AS details, begun, actor, created_by,
     least(greatest(created_at, {first_instant}), {last_instant}) AS created_at,
     least(greatest(started_at, {first_instant}), {last_instant}) AS started_at,
     least(greatest(last_at, {first_instant}), {last_instant}) AS last_at,
