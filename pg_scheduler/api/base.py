@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.enqueuer import Enqueuer
+from pg_scheduler.enqueue.headers import SendingEnqueuer
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
-from pg_scheduler.enqueue.sending import SendingEnqueuer
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.middleware import Middleware

@@ -182,41 +182,23 @@ class JobMethods(SchedulerParts):
             await scheduler.enqueue("reports.build", kwargs={"year": 2030}, delay=timedelta(minutes=5))
         """
         delay_s = check_delay("delay", delay)
-        if isinstance(func, str):
-            job = self._preparer.prepare_named(
-                check_name(func),
-                EPOCH,
-                args,
-                kwargs,
-                priority=priority,
-                max_retries=max_retries,
-                job_id=job_id,
-                misfire_grace_time=misfire_grace_time,
-                timeout=timeout,
-                keep_result=keep_result,
-                metadata=metadata,
-                after=after,
-                after_outcome=after_outcome,
-                unique=unique,
-            )
-        else:
-            spec = JobSpec(
-                func,
-                EPOCH,
-                args,  # type: ignore[arg-type] # a list is as good as a tuple
-                kwargs,  # type: ignore[arg-type] # None is as good as {}
-                priority,
-                max_retries,
-                job_id,
-                misfire_grace_time,
-                timeout=timeout,
-                keep_result=keep_result,
-                metadata=metadata,
-                after=after,
-                after_outcome=after_outcome,
-                unique=unique,
-            )
-            (job,) = self._preparer.prepare((spec,))
+        spec = JobSpec(
+            func,  # type: ignore[arg-type] # it may be a name
+            EPOCH,
+            args,  # type: ignore[arg-type] # a list is as good as a tuple
+            kwargs,  # type: ignore[arg-type] # None is as good as {}
+            priority,
+            max_retries,
+            job_id,
+            misfire_grace_time,
+            timeout=timeout,
+            keep_result=keep_result,
+            metadata=metadata,
+            after=after,
+            after_outcome=after_outcome,
+            unique=unique,
+        )
+        (job,) = self._preparer.prepare((spec,), allows_names=True)
         return await self._enqueuer.enqueue(job, delay_s, conflict_resolution, connection)
 
     async def schedule_bulk(
@@ -295,21 +277,21 @@ class JobMethods(SchedulerParts):
             The id of the job. ``schedule()`` lists the errors.
         """
         args, kwargs = split_task_data(task_data)
-        job = self._preparer.prepare_named(
-            check_name(job_name),
+        spec = JobSpec(
+            check_name(job_name),  # type: ignore[arg-type] # instead of a function
             execution_time,
             args,
             kwargs,
-            priority=priority,
-            max_retries=max_retries,
-            job_id=job_id,
-            misfire_grace_time=misfire_grace_time,
+            priority,
+            max_retries,
+            job_id,
+            misfire_grace_time,
             timeout=timeout,
             keep_result=keep_result,
             metadata=metadata,
             after=after,
             after_outcome=after_outcome,
             unique=unique,
-            allows_trace=True,
         )
+        (job,) = self._preparer.prepare((spec,), allows_names=True, allows_trace=True)
         return await self._enqueuer.insert(job, conflict_resolution, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pg_scheduler.api.base import SchedulerParts
-from pg_scheduler.enqueue.sending import Sender, SendingEnqueuer
+from pg_scheduler.enqueue.headers import Sender, SendingEnqueuer
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
 
 

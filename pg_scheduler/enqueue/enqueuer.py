@@ -10,19 +10,23 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from pg_scheduler.enqueue.bulk import PREPARE_BATCH, BulkInserter
-from pg_scheduler.enqueue.dependents import DependentInserter
 from pg_scheduler.enqueue.failure_alerts import FailureAlerts
 from pg_scheduler.enqueue.insert_batcher import InsertBatcher
-from pg_scheduler.enqueue.job_writer import JobWriter
 from pg_scheduler.enqueue.locked_inserts import LockedInserts, LockWait
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
-from pg_scheduler.enqueue.unique import key_of
-from pg_scheduler.enqueue.unique_replacer import UniqueReplacer
+from pg_scheduler.enqueue.writer import JobWriter
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import EventBus, JobScheduled
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
-from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, GeneratedIdDelayedJob, GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import (
+    AnyJob,
+    DelayedJob,
+    ExtendedJob,
+    GeneratedIdDelayedJob,
+    GeneratedIdJob,
+    NewJob,
+)
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.store.connections.session import Connection, check_connection
 from pg_scheduler.store.due import due_message
@@ -34,11 +38,6 @@ R = TypeVar("R")
 
 METER_BATCH: Final = 10_000
 """Jobs that are counted before other tasks run: some two milliseconds."""
-
-
-def needs_due_time(job: NewJob, conflict_resolution: ConflictResolution) -> bool:
-    """Return whether a delayed job needs its due time before the statement that inserts it."""
-    return conflict_resolution is ConflictResolution.REPLACE or isinstance(job, ExtendedJob)
 
 
 class Enqueuer:
@@ -60,14 +59,12 @@ class Enqueuer:
         self._batcher = InsertBatcher(self._insert_batch, locked)
         self._delayed = InsertBatcher(self._insert_delayed, locked)
         self._extended = InsertBatcher(self._insert_extended, locked)
-        self._dependents = DependentInserter(store)
-        self._replacer = UniqueReplacer(store)
         self._writer = JobWriter(store)
-        self._bulk = BulkInserter(store, preparer, self._writer, self._dependents, self._replacer)
-        FailureAlerts(store, preparer).connect()
+        self._bulk = BulkInserter(store, preparer, self._writer)
+        FailureAlerts(store, preparer, self._writer).connect()
 
     async def insert(
-        self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None
+        self, job: AnyJob, conflict_resolution: ConflictResolution, connection: Connection | None
     ) -> str:
         """Insert one validated job.
 
@@ -79,12 +76,8 @@ class Enqueuer:
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
         if conflict_resolution is ConflictResolution.REPLACE:
-            if isinstance(job, ExtendedJob) and (key := key_of(job)) is not None:
-                job = (await self._replacer.replace([job], connection))[key]
-            elif isinstance(job, ExtendedJob) and job.after:
-                await self._dependents.insert([job], connection, replace=True)
-            else:
-                await self._writer.replace([job], connection)
+            unique = await self._writer.replace([job], connection)
+            job = unique.get(job.unique_key, job)
             await self._announce(job.execution_time, connection)
         elif not await self._inserted(job, connection):
             existing = await self._find_or_insert(job, conflict_resolution, connection)
@@ -98,7 +91,7 @@ class Enqueuer:
 
     async def enqueue(
         self,
-        job: NewJob,
+        job: AnyJob,
         delay_s: float,
         conflict_resolution: ConflictResolution,
         connection: Connection | None,
@@ -111,7 +104,7 @@ class Enqueuer:
         self._store.connections.check_loop()
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
-        if needs_due_time(job, conflict_resolution):
+        if isinstance(job, ExtendedJob) or conflict_resolution is ConflictResolution.REPLACE:
             due = await self.at_due_time(job, delay_s, connection)
             return await self.insert(due, conflict_resolution, connection)
         publishes = connection is None and self._events.wants(JobScheduled)
@@ -125,7 +118,7 @@ class Enqueuer:
             ids, _ = await self._store.jobs.enqueue([delayed], message=message, connection=connection)
             inserted = bool(ids)
         if not inserted and conflict_resolution is ConflictResolution.RAISE:
-            raise await self._writer.id_conflict(job.job_id, connection)
+            raise await self._writer.conflict([job], connection) or JobConflictError(job.job_id, ENDED)
         if inserted and called_at is not None:
             due_at = called_at + timedelta(seconds=delay_s)
             self._events.publish(JobScheduled(job.job_id, job.job_name, 0, due_at))
@@ -133,18 +126,18 @@ class Enqueuer:
             self._meter.record_scheduled(job.job_name)
         return job.job_id
 
-    async def at_due_time(self, job: NewJob, delay_s: float, connection: Connection | None) -> NewJob:
+    async def at_due_time(self, job: AnyJob, delay_s: float, connection: Connection | None) -> AnyJob:
         """Return a job with its due time, a delay from now by the clock of the database, and its final id."""
         self._store.connections.check_loop()
         now = await self._store.jobs.clock(connection=check_connection(connection))
         return job.due_at(now + timedelta(seconds=delay_s))
 
     async def _find_or_insert(
-        self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None
+        self, job: AnyJob, conflict_resolution: ConflictResolution, connection: Connection | None
     ) -> str | None:
         """Return the id of the job that exists instead; None if that one ended and this one was inserted."""
         for _ in range(MAX_ROUNDS):
-            if conflict_resolution is ConflictResolution.IGNORE and key_of(job) is None:
+            if conflict_resolution is ConflictResolution.IGNORE and job.unique_key is None:
                 return job.job_id
             conflict = await self._writer.conflict([job], connection)
             if conflict is not None and conflict_resolution is ConflictResolution.RAISE:
@@ -153,22 +146,22 @@ class Enqueuer:
                 return conflict.job_id
             if await self._inserted(job, connection):
                 return None
-        raise JobConflictError(job.job_id, ENDED, key_of(job))
+        raise JobConflictError(job.job_id, ENDED, job.unique_key)
 
-    def _inserted(self, job: NewJob, connection: Connection | None) -> Awaitable[bool]:
+    def _inserted(self, job: AnyJob, connection: Connection | None) -> Awaitable[bool]:
         """Insert a job, and return whether its id and unique key were free."""
         if connection is not None or isinstance(job, ExtendedJob):
             return self._inserted_alone_or_extended(job, connection)
         return self._batcher.insert(job)  # not awaited here: a further coroutine would cost plain jobs 2 %
 
-    async def _inserted_alone_or_extended(self, job: NewJob, connection: Connection | None) -> bool:
+    async def _inserted_alone_or_extended(self, job: AnyJob, connection: Connection | None) -> bool:
         if isinstance(job, ExtendedJob) and job.after:
-            return bool(await self._dependents.insert([job], connection))
+            return bool(await self._writer.insert([job], connection))
         if isinstance(job, ExtendedJob) and connection is None:
             return await self._extended.insert(job)
         due = job.execution_time
         message = due_message("", due) if self._outbox.is_near(due) else None
-        return bool(await self._writer.insert([job], connection, message))
+        return bool(await self._writer.insert([job], connection, message=message))
 
     async def _insert_batch(self, jobs: Sequence[NewJob], wait: LockWait) -> set[str]:
         """Insert a batch of jobs and return the ids that were new."""
@@ -217,7 +210,7 @@ class Enqueuer:
         batch_size: int,
         connection: Connection | None,
         *,
-        change: Callable[[Sequence[NewJob]], Awaitable[list[NewJob]]] | None = None,
+        change: Callable[[Sequence[AnyJob]], Awaitable[list[AnyJob]]] | None = None,
     ) -> list[str | None]:
         """Validate and insert many jobs; return their ids in order, None where one was not inserted.
 
@@ -250,7 +243,7 @@ class Enqueuer:
         return ids
 
     @staticmethod
-    async def _record_all(meter: Meter, jobs: Sequence[NewJob], ids: Sequence[str | None]) -> None:
+    async def _record_all(meter: Meter, jobs: Sequence[AnyJob], ids: Sequence[str | None]) -> None:
         """Count the jobs that were inserted, and yield to the event loop at intervals."""
         for start in range(0, len(jobs), METER_BATCH):
             if start:
@@ -260,7 +253,7 @@ class Enqueuer:
             for name, number in Counter(names).items():
                 meter.record_scheduled(name, number)
 
-    async def _publish_all(self, jobs: Sequence[NewJob], ids: Sequence[str | None]) -> None:
+    async def _publish_all(self, jobs: Sequence[AnyJob], ids: Sequence[str | None]) -> None:
         """Publish the jobs that were inserted, each id once, and yield to the event loop at intervals."""
         # Of several jobs with one id under REPLACE, the last one was stored.
         stored = {job_id: job for job, job_id in zip(jobs, ids, strict=True) if job_id is not None}

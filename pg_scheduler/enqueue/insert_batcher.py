@@ -22,7 +22,7 @@ from pg_scheduler.enqueue.locked_inserts import (
     LockWait,
 )
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.rows import DelayedJob, GeneratedIdDelayedJob, GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import AnyJob, DelayedJob, GeneratedIdDelayedJob, GeneratedIdJob
 from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
 
 MAX_JOBS: Final = 1000
@@ -31,7 +31,7 @@ MAX_JOBS: Final = 1000
 GENERATED: Final = (GeneratedIdJob, GeneratedIdDelayedJob)
 """Jobs without a unique key and with an id that no other transaction can have inserted."""
 
-J = TypeVar("J", bound=NewJob | DelayedJob)
+J = TypeVar("J", bound=AnyJob | DelayedJob)
 
 Batch: TypeAlias = "dict[str, tuple[J, asyncio.Future[bool]]]"
 
@@ -117,7 +117,7 @@ class InsertBatcher(Generic[J]):
                     answer.set_result(job_id in inserted)
 
 
-def _wait_of(jobs: Sequence[NewJob | DelayedJob], wait: LockWait) -> LockWait:
+def _wait_of(jobs: Sequence[AnyJob | DelayedJob], wait: LockWait) -> LockWait:
     """Return how long a statement waits for locks. Generated ids are in no other transaction."""
     for job in jobs:
         if not isinstance(job, GENERATED):
@@ -125,7 +125,7 @@ def _wait_of(jobs: Sequence[NewJob | DelayedJob], wait: LockWait) -> LockWait:
     return UNLIMITED_WAIT
 
 
-def _is_locked(jobs: Sequence[NewJob | DelayedJob], fault: DatabaseUnavailableError) -> bool:
+def _is_locked(jobs: Sequence[AnyJob | DelayedJob], fault: DatabaseUnavailableError) -> bool:
     """Return whether one of the jobs waits for a transaction that has inserted its id or key."""
     return is_lock_timeout(fault) and _wait_of(jobs, SHARED_WAIT) is SHARED_WAIT
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from pg_scheduler.enqueue.unique import key_of
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.rows import DelayedJob, NewJob
+from pg_scheduler.jobs.rows import AnyJob, DelayedJob
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import REFUSALS, is_conflict, is_lock_timeout
 from pg_scheduler.store.locks import Blocker
@@ -51,7 +50,7 @@ UNLIMITED_WAIT: Final = LockWait(None)
 SHARED_WAIT: Final = LockWait("10ms")
 DIVIDED_WAIT: Final = LockWait("2ms", may_carry=False)
 
-J = TypeVar("J", bound=NewJob | DelayedJob)
+J = TypeVar("J", bound=AnyJob | DelayedJob)
 
 Insert = Callable[[Sequence[J], LockWait], Awaitable[set[str]]]
 
@@ -65,7 +64,7 @@ class LockedInserts:
         self._waiting = 0
         self._names: Counter[str] = Counter()
 
-    def has(self, job: NewJob | DelayedJob) -> bool:
+    def has(self, job: AnyJob | DelayedJob) -> bool:
         """Return whether a call waits to insert a job with the same id or unique key."""
         return bool(self._names) and any(name in self._names for name in _names_of(job))
 
@@ -99,7 +98,7 @@ class LockedInserts:
                     await asyncio.sleep(PAUSE_S)
 
     @contextmanager
-    def _counted(self, job: NewJob | DelayedJob) -> Iterator[None]:
+    def _counted(self, job: AnyJob | DelayedJob) -> Iterator[None]:
         names = _names_of(job)
         self._waiting += 1
         self._names.update(names)
@@ -129,13 +128,13 @@ class LockedInserts:
             blockers[:] = found
 
 
-def _names_of(job: NewJob | DelayedJob) -> list[str]:
-    key = key_of(job) if isinstance(job, NewJob) else None
+def _names_of(job: AnyJob | DelayedJob) -> list[str]:
+    key = None if isinstance(job, DelayedJob) else job.unique_key
     return [job.job_id] if key is None else [job.job_id, key]
 
 
-def _describe(job: NewJob | DelayedJob, timeout_s: float, blockers: Sequence[Blocker]) -> str:
-    key = key_of(job) if isinstance(job, NewJob) else None
+def _describe(job: AnyJob | DelayedJob, timeout_s: float, blockers: Sequence[Blocker]) -> str:
+    key = None if isinstance(job, DelayedJob) else job.unique_key
     what = f"job id {job.job_id!r}" if key is None else f"unique key {key!r}"
     whose = " and ".join(map(str, blockers)) or "which pg_stat_activity may show"
     return (

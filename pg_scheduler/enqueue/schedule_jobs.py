@@ -6,12 +6,12 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from pg_scheduler.enqueue.sending import Sender
-from pg_scheduler.enqueue.unique import made_unique
+from pg_scheduler.enqueue.headers import Sender
+from pg_scheduler.enqueue.prepare import build
 from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority
@@ -60,21 +60,18 @@ class JobBuilder:
         if grace is not None:
             late_s = max(math.ceil((now - due) / timedelta(seconds=1)), 0)
             grace = min(grace + late_s, MAX_INTEGER)
-        job = self.template._replace(job_id=job_id, execution_time=due, misfire_grace_time=grace)
-        return self._extended(job, {**self.options, "fire_time": fire_time.isoformat()})
+        row = self.template._replace(job_id=job_id, execution_time=due, misfire_grace_time=grace)
+        return self._build(row, {**self.options, "fire_time": fire_time.isoformat()})
 
     def manual_job(self, now: datetime) -> ExtendedJob:
         """Return a job without a fire time that is due now."""
         job_id = f"{job_id_prefix(self.row.schedule_id, self.row.owner)}manual:{new_job_id()}"
-        return self._extended(self.template._replace(job_id=job_id, execution_time=now), self.options)
+        return self._build(self.template._replace(job_id=job_id, execution_time=now), self.options)
 
-    def _extended(self, job: NewJob, options: Mapping[str, Any]) -> ExtendedJob:
-        made = ExtendedJob.of(job, Extras(options=json.dumps(options), on_end=self.on_end))
-        if self.sender is not None:
-            made = self.sender.add_to_planned(made, self.row.schedule_id)
-        if self.task is None or self.task.unique is None:
-            return made
-        return made_unique(made, self.task.unique, self.task, has_id=False)
+    def _build(self, row: NewJob, options: Mapping[str, Any]) -> ExtendedJob:
+        extras = Extras(options=json.dumps(options), on_end=self.on_end)
+        job = build(row, self.task, extras, unique=None if self.task is None else self.task.unique)
+        return job if self.sender is None else self.sender.add_to_planned(job, self.row.schedule_id)
 
 
 class ScheduleJobs:
@@ -151,9 +148,8 @@ def in_order(jobs: Sequence[ExtendedJob], last_job_id: str | None) -> list[Exten
 
 def _queued(job: ExtendedJob, parent: str) -> ExtendedJob:
     """Return the job, blocked until another one has ended."""
-    return ExtendedJob.of(
-        job, job.extras._replace(blocked_on="after"), after=(parent,), after_outcome="ended", span=job.span
-    )
+    extras = job.extras._replace(blocked_on="after")
+    return replace(job, extras=extras, after=(parent,), after_outcome="ended")
 
 
 def _on_end(row: ScheduleRow, task: Task | None) -> str | None:

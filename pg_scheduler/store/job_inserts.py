@@ -85,11 +85,11 @@ class JobInserts:
         channel = await self._statements.channel(on=connection) if message else None
         rows = await self._statements.fetch_retrying(
             "insert_extended_jobs",
-            *zip(*jobs, strict=True),
+            *zip(*(job.row for job in jobs), strict=True),
             self._statements.now,
             channel,
             message,
-            *zip(*(each.extras for each in jobs), strict=True),
+            *zip(*(job.extras for job in jobs), strict=True),
             lock_timeout,
             on=connection,
             route=None if connection is not None else Route.STICKY,
@@ -141,9 +141,9 @@ class JobInserts:
         with detecting_taken_keys():
             await self._statements.fetch_retrying(
                 "replace_extended_jobs",
-                *zip(*jobs, strict=True),
+                *zip(*(job.row for job in jobs), strict=True),
                 self._statements.now,
-                *zip(*(each.extras for each in jobs), strict=True),
+                *zip(*(job.extras for job in jobs), strict=True),
                 on=connection,
             )
 

@@ -225,7 +225,7 @@ DELAYED = DelayedJob("a", "{}", 1.0, NAME, 5, 0, None, None)
 
 ENDED = EndedJob("a", NAME, JobStatus.FAILED, 1, None, {}, {"schedule_id": "a"})
 KEPT = ENDED._replace(options={"keep_result": 60})
-EXTENDED = ExtendedJob.of(new_job(), Extras(unique_key="key"))
+EXTENDED = ExtendedJob(new_job(), Extras(unique_key="key"))
 
 LIMITS = [("limit:a:", LimitRow(1, None, None))]
 KEEP = {"limit:a:": 0.0}

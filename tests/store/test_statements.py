@@ -272,7 +272,7 @@ async def use_path(store: Store) -> object:
     records = await people.audit_records.read(None, 9, 9, AuditFilters(), "mail.send")
     assert [each.action for each in records] == ["resume_task", "pause_task"]
     assert await people.audit_records.read(None, 9, 9, AuditFilters("resume_task")) == records[:1]
-    extended = ExtendedJob.of(
+    extended = ExtendedJob(
         new_job("n", job_name="nobody.knows"), Extras('{"a":1}', "key", "after", '{"b":1}')
     )
     assert await store.jobs.insert_extended([extended], message="due") == {"n"}
@@ -282,7 +282,7 @@ async def use_path(store: Store) -> object:
     async with store.statements.transaction() as connection:
         assert await store.unique_keys.lock_holders(["key", "other"], connection) == {"key": holder}
     await store.jobs.cancel("n")
-    await store.jobs.insert_extended([ExtendedJob.of(new_job("o", job_name="nobody.knows"), extended.extras)])
+    await store.jobs.insert_extended([ExtendedJob(new_job("o", job_name="nobody.knows"), extended.extras)])
     with pytest.raises(JobConflictError, match="'o'"):
         await store.unique_keys.restart("n", lambda: store.jobs.retry("n"))
     for action, changed in ((BulkAction.RETRY, False), (BulkAction.CANCEL, True)):
@@ -292,7 +292,7 @@ async def use_path(store: Store) -> object:
     await store.jobs.replace_extended([extended])
     assert await store.dependencies.repair(ScanPosition(), blocks=9, jobs=9) == ScanPosition()
     async with store.statements.transaction() as connection:
-        waiting = ExtendedJob.of(extended, extended.extras, after=("a",))
+        waiting = replace(extended, after=("a",))
         blocked = JobBlocked("n", "nobody.knows", 0, "after")
         assert await store.dependencies.block([waiting], connection) == [blocked]
         assert (await store.dependencies.resolve(["n"], connection)).ended == []
