@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any
 
 from pg_scheduler.api.base import SchedulerParts
 from pg_scheduler.jobs.call import Call
@@ -17,13 +17,11 @@ from pg_scheduler.jobs.model import (
 )
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import split_task_data
+from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.store.connections.session import Connection
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""Stands for the due time of a job that is due by the clock of the database."""
 
 
 class JobMethods(SchedulerParts):
@@ -184,7 +182,7 @@ class JobMethods(SchedulerParts):
         delay_s = check_delay("delay", delay)
         spec = JobSpec(
             func,  # type: ignore[arg-type] # it may be a name
-            EPOCH,
+            EPOCH + timedelta(seconds=delay_s),
             args,  # type: ignore[arg-type] # a list is as good as a tuple
             kwargs,  # type: ignore[arg-type] # None is as good as {}
             priority,
@@ -199,7 +197,7 @@ class JobMethods(SchedulerParts):
             unique=unique,
         )
         (job,) = self._preparer.prepare((spec,), allows_names=True)
-        return await self._enqueuer.enqueue(job, delay_s, conflict_resolution, connection)
+        return await self._enqueuer.insert(job, conflict_resolution, connection, is_delayed=True)
 
     async def schedule_bulk(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from pg_scheduler.enqueue.bulk import PREPARE_BATCH
@@ -15,7 +15,7 @@ from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.metadata import with_trace
 from pg_scheduler.jobs.middleware import Middleware, ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
-from pg_scheduler.jobs.rows import AnyJob, ExtendedJob
+from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob
 from pg_scheduler.store.connections.session import Connection
 
 
@@ -83,29 +83,21 @@ class SendingEnqueuer:
         self._sender: Final = sender
 
     async def insert(
-        self, job: AnyJob, conflict_resolution: ConflictResolution, connection: Connection | None
-    ) -> str:
-        """Insert one validated job, as ``Enqueuer.insert()``."""
-        call = _call_of(job)
-        with self._sender.sending(call):
-            job = job.with_task_data(self._sender.with_headers(job.task_data, call))
-            return await self.enqueuer.insert(job, conflict_resolution, connection)
-
-    async def enqueue(
         self,
         job: AnyJob,
-        delay_s: float,
         conflict_resolution: ConflictResolution,
         connection: Connection | None,
+        *,
+        is_delayed: bool = False,
     ) -> str:
-        """Insert one validated job that is due after a delay, as ``Enqueuer.enqueue()``."""
-        if isinstance(job, ExtendedJob) or conflict_resolution is ConflictResolution.REPLACE:
-            due = await self.enqueuer.at_due_time(job, delay_s, connection)
-            return await self.insert(due, conflict_resolution, connection)
-        call = _call_of(job, datetime.now(UTC) + timedelta(seconds=delay_s))
+        """Insert one validated job, as ``Enqueuer.insert()``."""
+        if is_delayed and (isinstance(job, ExtendedJob) or conflict_resolution is ConflictResolution.REPLACE):
+            job, is_delayed = await self.enqueuer.at_due_time(job, connection), False
+        due = datetime.now(UTC) + (job.execution_time - EPOCH) if is_delayed else job.execution_time
+        call = ScheduledCall(job.job_id, job.job_name, due, None, job.task_data)
         with self._sender.sending(call):
             job = job.with_task_data(self._sender.with_headers(job.task_data, call))
-            return await self.enqueuer.enqueue(job, delay_s, conflict_resolution, connection)
+            return await self.enqueuer.insert(job, conflict_resolution, connection, is_delayed=is_delayed)
 
     async def insert_all(
         self,
@@ -134,8 +126,5 @@ class SendingEnqueuer:
         return changed
 
 
-def _call_of(
-    job: AnyJob, execution_time: datetime | None = None, schedule_id: str | None = None
-) -> ScheduledCall:
-    due = job.execution_time if execution_time is None else execution_time
-    return ScheduledCall(job.job_id, job.job_name, due, schedule_id, job.task_data)
+def _call_of(job: AnyJob, schedule_id: str | None = None) -> ScheduledCall:
+    return ScheduledCall(job.job_id, job.job_name, job.execution_time, schedule_id, job.task_data)

@@ -17,8 +17,8 @@ from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import NO_EXTRAS, AnyJob, ExtendedJob, Extras, GeneratedIdJob, NewJob, Span
 from pg_scheduler.jobs.task import Task
-from pg_scheduler.jobs.unique import Unique, Uniqueness, check_unique, check_unique_names, unique_text
-from pg_scheduler.jobs.unset import Unset
+from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names, unique_text
+from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import (
     check_count,
     check_execution_time,
@@ -31,9 +31,7 @@ from pg_scheduler.jobs.validation import (
 
 OUTCOMES: Final = ("completed", "ended")
 
-_shared_values = attrgetter(
-    "func", "priority", "max_retries", "misfire_grace_time", "timeout", "keep_result", "unique"
-)
+_shared_values = attrgetter("func", "priority", "max_retries", "misfire_grace_time", "timeout", "keep_result")
 """Returns the values of a JobSpec that many jobs of a call share."""
 
 
@@ -46,8 +44,8 @@ class Shared(NamedTuple):
         metadata: That of the task.
         columns: The fields of NewJob after the due time.
         extras: The columns that plain jobs lack.
-        unique: Which jobs exclude one another; None for a job that is not unique.
-        is_plain: Whether a job is plain unless it waits for others.
+        unique: That of the task: which jobs exclude one another; None if they do not.
+        is_plain: Whether a job is plain unless it is unique or waits for others.
     """
 
     task: Task | None
@@ -117,7 +115,8 @@ class JobPreparer:
             after: tuple[str, ...] = ()
             if spec.after != () or spec.after_outcome != "completed":
                 after = _check_after(spec.after, spec.after_outcome)
-            if shared.is_plain and not after:
+            unique = shared.unique if spec.unique is UNSET else rule_of(spec.unique, shared.task)
+            if shared.is_plain and unique is None and not after:
                 jobs.append(row)
                 continue
             jobs.append(
@@ -125,7 +124,7 @@ class JobPreparer:
                     row,
                     shared.task,
                     shared.extras,
-                    unique=shared.unique,
+                    unique=unique,
                     has_id=spec.job_id is not None,
                     after=after,
                     after_outcome=spec.after_outcome,
@@ -197,7 +196,8 @@ class JobPreparer:
             self._grace if isinstance(grace, Unset) else check_grace(grace),
             check_timeout(timeout),
         )
-        extras, unique = _extras(task, spec.keep_result), rule_of(spec.unique, task)
+        extras = _extras(task, spec.keep_result)
+        unique = None if task is None else task.unique
         return Shared(
             task,
             encode if task is None else task.encode,
@@ -205,7 +205,7 @@ class JobPreparer:
             columns,
             extras,
             unique,
-            is_plain=extras == NO_EXTRAS and unique is None,
+            is_plain=extras == NO_EXTRAS,
         )
 
 
@@ -279,15 +279,13 @@ def _check_after(after: Iterable[str | None], after_outcome: str) -> tuple[str, 
     return tuple(dict.fromkeys(check_job_id(parent) for parent in after if parent is not None))
 
 
-def rule_of(unique: Unique | str | Unset | None, task: Task | None) -> Uniqueness | None:
-    """Return which jobs a job excludes. An unset rule defaults to that of the task.
+def rule_of(unique: object, task: Task | None) -> Uniqueness | None:
+    """Return which jobs a job excludes; None for no others.
 
     Raises:
         TypeError: It is neither a text nor a rule.
         ValueError: It is no key, or names an argument that the function lacks.
     """
-    if isinstance(unique, Unset):
-        return None if task is None else task.unique
     rule = check_unique(unique)
     if task is not None:
         check_unique_names(rule, task.arity.signature, task.func.__qualname__)

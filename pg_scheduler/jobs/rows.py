@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, Self, TypeAlias
 
 from pg_scheduler.jobs.unique import slot_id
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""A delayed job is due as long after this time as after its insertion, by the clock of the database."""
 
 
 class NewJob(NamedTuple):
@@ -128,27 +131,6 @@ class ExtendedJob:
 
 AnyJob: TypeAlias = NewJob | ExtendedJob
 """A validated job, plain or extended."""
-
-
-class DelayedJob(NamedTuple):
-    """A validated job that is due a delay after its insertion, by the clock of the database."""
-
-    job_id: str
-    task_data: str
-    delay_s: float
-    job_name: str
-    priority: int
-    max_retries: int
-    misfire_grace_time: int | None
-    timeout_seconds: float | None
-    function: str | None = None
-    lock_key: int | None = None
-
-
-class GeneratedIdDelayedJob(DelayedJob):
-    """A delayed job with a generated id, which cannot exist."""
-
-    __slots__ = ()
 
 
 class Claim(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 
 from pg_scheduler import ConflictResolution, JobConflictError, JobSpec
 from pg_scheduler.enqueue.enqueuer import Enqueuer
-from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, Extras, NewJob
+from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, Extras, NewJob
 from tests.api.conftest import Make
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ async def test_enqueued_extras_are_due_a_delay_from_now_by_the_clock_of_the_data
 ) -> None:
     for resolution in (RAISE, REPLACE):
         before = await pool.fetchval("SELECT clock_timestamp()")
-        await enqueuer.enqueue(job("a"), 60, resolution, None)
+        delayed = job("a").due_at(EPOCH + timedelta(seconds=60))
+        await enqueuer.insert(delayed, resolution, None, is_delayed=True)
         after = await pool.fetchval("SELECT clock_timestamp()")
         ((due, expires),) = await pool.fetch("SELECT execution_time, expires_at FROM scheduled_jobs")
         assert before <= due - timedelta(seconds=60) <= after

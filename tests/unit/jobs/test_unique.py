@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from pg_scheduler import Unique
-from pg_scheduler.enqueue.prepare import build, rule_of
+from pg_scheduler.enqueue.prepare import JobPreparer, build, rule_of
+from pg_scheduler.jobs.model import JobSpec
 from pg_scheduler.jobs.payload import encode
+from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import NO_EXTRAS, NewJob
 from pg_scheduler.jobs.task import Task, TaskOptions
 from pg_scheduler.jobs.unique import check_unique, slot_id, unique_text
@@ -140,11 +142,12 @@ def test_task_rejects_a_unique_argument_that_the_function_lacks() -> None:
 
 
 def test_rule_of_a_call_takes_precedence_over_that_of_the_task() -> None:
-    task = Task(work, "app.work", unique="task")
-    assert rule_of(UNSET, task) == "task"
-    assert rule_of(None, task) is None
-    assert rule_of("call", task) == "call"
-    assert rule_of(UNSET, None) is None
+    tasks = TaskRegistry()
+    tasks.register(work, options=TaskOptions(unique="task"))
+    preparer = JobPreparer(tasks, misfire_grace_time=None, max_payload_bytes=None)
+    rules: list[Any] = [UNSET, None, "call"]
+    jobs = preparer.prepare([JobSpec(work, DUE, (7,), unique=rule) for rule in rules])
+    assert [each.unique_key for each in jobs] == ["task", None, "call"]
 
 
 def test_registering_a_task_again_keeps_its_rule_unless_it_is_given() -> None:
