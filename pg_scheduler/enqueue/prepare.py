@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from operator import attrgetter, is_not
 from typing import Any, Final, NamedTuple, cast
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.ids import new_job_ids
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
-from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority, JobSpec
+from pg_scheduler.jobs.model import JobFunction, JobSpec, share_options
 from pg_scheduler.jobs.naming import check_name
+from pg_scheduler.jobs.options import JOB_OPTIONS, as_stored
 from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import NO_EXTRAS, AnyJob, ExtendedJob, Extras, GeneratedIdJob, NewJob, Span
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names, unique_text
 from pg_scheduler.jobs.unset import UNSET, Unset
-from pg_scheduler.jobs.validation import (
-    check_count,
-    check_execution_time,
-    check_grace,
-    check_job_id,
-    check_keep_result,
-    check_kind,
-    check_timeout,
-)
+from pg_scheduler.jobs.validation import check_execution_time, check_job_id, check_kind
 
 OUTCOMES: Final = ("completed", "ended")
 
-_shared_values = attrgetter("func", "priority", "max_retries", "misfire_grace_time", "timeout", "keep_result")
+_shared_values = attrgetter("func", *JOB_OPTIONS)
 """Returns the values of a JobSpec that many jobs of a call share."""
 
 
@@ -43,18 +36,16 @@ class Shared(NamedTuple):
         encode: Encodes the arguments.
         metadata: That of the task.
         columns: The fields of NewJob after the due time.
-        extras: The columns that plain jobs lack.
+        extras: The columns that plain jobs lack; None if they are NULL.
         unique: That of the task: which jobs exclude one another; None if they do not.
-        is_plain: Whether a job is plain unless it is unique or waits for others.
     """
 
     task: Task | None
     encode: Callable[[Sequence[Any], Mapping[str, Any] | None], str]
     metadata: Mapping[str, Any]
-    columns: tuple[str, int, int, int | None, float | None]
-    extras: Extras
+    columns: tuple[Any, ...]
+    extras: Extras | None
     unique: Uniqueness | None
-    is_plain: bool
 
 
 class JobPreparer:
@@ -90,41 +81,39 @@ class JobPreparer:
         jobs: list[AnyJob] = []
         last = check_kind("a job", specs[0], JobSpec)
         due = check_execution_time(last.execution_time)
-        values = _shared_values(last)
-        shared = self._share(last, values, allows_names=allows_names)
+        task, encode_args, inherited, columns, extras, unique = self._share(last, allows_names=allows_names)
         for spec in specs:
             # A value that is the same object as in the spec before has been validated.
             if spec is not last:
                 if check_kind("a job", spec, JobSpec).execution_time is not last.execution_time:
                     due = check_execution_time(spec.execution_time)
-                former, values = values, _shared_values(spec)
-                if any(map(is_not, values, former)):
-                    shared = self._share(spec, values, allows_names=allows_names)
+                if not share_options(spec, last):
+                    task, encode_args, inherited, columns, extras, unique = self._share(
+                        spec, allows_names=allows_names
+                    )
                 last = spec
-            task_data = shared.encode(spec.args, spec.kwargs)
-            if spec.metadata is not None or shared.metadata:
-                task_data = with_metadata(
-                    task_data, shared.metadata, spec.metadata, allows_trace=allows_trace
-                )
+            task_data = encode_args(spec.args, spec.kwargs)
+            if spec.metadata is not None or inherited:
+                task_data = with_metadata(task_data, inherited, spec.metadata, allows_trace=allows_trace)
             if limit is not None and len(task_data) > limit:
                 check_size(task_data, limit)
             if spec.job_id is None:
-                row: NewJob = GeneratedIdJob(next(ids), task_data, due, *shared.columns)
+                row: NewJob = GeneratedIdJob(next(ids), task_data, due, *columns)
             else:
-                row = NewJob(check_job_id(spec.job_id), task_data, due, *shared.columns)
+                row = NewJob(check_job_id(spec.job_id), task_data, due, *columns)
             after: tuple[str, ...] = ()
             if spec.after != () or spec.after_outcome != "completed":
                 after = _check_after(spec.after, spec.after_outcome)
-            unique = shared.unique if spec.unique is UNSET else rule_of(spec.unique, shared.task)
-            if shared.is_plain and unique is None and not after:
+            rule = unique if spec.unique is UNSET else rule_of(spec.unique, task)
+            if extras is None and rule is None and not after:
                 jobs.append(row)
                 continue
             jobs.append(
                 build(
                     row,
-                    shared.task,
-                    shared.extras,
-                    unique=unique,
+                    task,
+                    extras or NO_EXTRAS,
+                    unique=rule,
                     has_id=spec.job_id is not None,
                     after=after,
                     after_outcome=spec.after_outcome,
@@ -155,10 +144,10 @@ class JobPreparer:
         on_end = None
         if next_alert is not None and next_alert not in chain:
             on_end = json.dumps({"on_failure": next_alert, "failed_tasks": chain})
-        extras = shared.extras._replace(on_end=on_end)
+        extras = (shared.extras or NO_EXTRAS)._replace(on_end=on_end)
         return row if extras == NO_EXTRAS else build(row, task, extras)
 
-    def _share(self, spec: JobSpec, values: tuple[object, ...], *, allows_names: bool) -> Shared:
+    def _share(self, spec: JobSpec, *, allows_names: bool) -> Shared:
         """Return what follows from the shared values of a job. An alias stays the name of the job."""
         func: object = spec.func
         if allows_names and isinstance(func, str):
@@ -166,6 +155,7 @@ class JobPreparer:
         else:
             task = self._tasks.adopt(cast("JobFunction", func))  # a JobSpec takes a call() apart
             name = task.name
+        values = _shared_values(spec)
         last_task, last, shared = self._last
         # The same objects as in the call before have been validated.
         if shared is None or task is not last_task or any(map(is_not, values, last)):
@@ -174,39 +164,48 @@ class JobPreparer:
         return shared
 
     def _resolve(self, name: str, task: Task | None, spec: JobSpec) -> Shared:
-        """Validate shared values. An unset one defaults to that of the task, then of the Scheduler."""
-        priority, retries, grace, timeout = (
-            spec.priority,
-            spec.max_retries,
-            spec.misfire_grace_time,
-            spec.timeout,
+        given = {
+            option: declared.check(value)
+            for option, declared in JOB_OPTIONS.items()
+            if not isinstance(value := getattr(spec, option), Unset)
+        }
+        columns, options = resolve(given, task, misfire_grace_time=self._grace)
+        on_failure = None if task is None else task.on_failure
+        extras = Extras(
+            options=json.dumps(options) if options else None,
+            on_end=None if on_failure is None else json.dumps({"on_failure": on_failure}),
         )
-        if isinstance(priority, Unset):
-            priority = task.priority if task is not None else JobPriority.NORMAL
-        if isinstance(retries, Unset):
-            retries = task.max_retries if task is not None else 0
-        if isinstance(grace, Unset) and task is not None:
-            grace = task.misfire_grace_time
-        if isinstance(timeout, Unset):
-            timeout = task.timeout if task is not None else DEFAULT_TIMEOUT
-        columns = (
-            name,
-            check_kind("priority", priority, JobPriority).db_value,
-            check_count("max_retries", retries),
-            self._grace if isinstance(grace, Unset) else check_grace(grace),
-            check_timeout(timeout),
-        )
-        extras = _extras(task, spec.keep_result)
-        unique = None if task is None else task.unique
         return Shared(
             task,
             encode if task is None else task.encode,
             NO_METADATA if task is None else task.metadata,
-            columns,
-            extras,
-            unique,
-            is_plain=extras == NO_EXTRAS,
+            (name, *columns),
+            None if extras == NO_EXTRAS else extras,
+            None if task is None else task.unique,
         )
+
+
+def resolve(
+    given: Mapping[str, Any], task: Task | None, *, misfire_grace_time: int | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the options of a job as its row stores them: those in columns, and those in ``options``.
+
+    Args:
+        given: The checked values that the call or the schedule gives. The others are those of the task.
+        task: The task; None if it is not registered here.
+        misfire_grace_time: That of the Scheduler.
+    """
+    columns: list[Any] = []
+    options: dict[str, Any] = {}
+    for name, option in JOB_OPTIONS.items():
+        value = given[name] if name in given else option.default if task is None else getattr(task, name)
+        if isinstance(value, Unset):
+            value = misfire_grace_time
+        if option.is_column:
+            columns.append(as_stored(value))
+        elif value is not None:
+            options[name] = as_stored(value)
+    return columns, options
 
 
 def build(
@@ -290,16 +289,3 @@ def rule_of(unique: object, task: Task | None) -> Uniqueness | None:
     if task is not None:
         check_unique_names(rule, task.arity.signature, task.func.__qualname__)
     return rule
-
-
-def _extras(task: Task | None, keep_result: timedelta | Unset | None) -> Extras:
-    """Return the columns that plain jobs lack. An unset option defaults to that of the task."""
-    if isinstance(keep_result, Unset):
-        seconds = task.keep_result if task is not None else None
-    else:
-        seconds = check_keep_result(keep_result)
-    on_failure = task.on_failure if task is not None else None
-    return Extras(
-        options=None if seconds is None else json.dumps({"keep_result": seconds}),
-        on_end=None if on_failure is None else json.dumps({"on_failure": on_failure}),
-    )

@@ -11,7 +11,8 @@ import pytest
 
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.model import JobPriority, JobSpec
+from pg_scheduler.jobs.model import JobPriority, JobSpec, share_options
+from pg_scheduler.jobs.options import JOB_OPTIONS
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
 from pg_scheduler.jobs.task import TaskOptions
@@ -114,6 +115,13 @@ def test_prepare_applies_a_value_that_differs_from_the_previous_spec(
     changed = replace(first, **change)
     alone = [prepared(preparer, spec)[0][1:] for spec in (first, changed, first)]
     assert [job[1:] for job in prepared(preparer, first, changed, first)] == alone
+
+
+@pytest.mark.parametrize("option", JOB_OPTIONS)
+def test_specs_share_no_options_when_one_option_differs(option: str) -> None:
+    spec = JobSpec(work, DUE)
+    assert share_options(spec, JobSpec(work, DUE, args=(1,)))
+    assert not share_options(spec, replace(spec, **{option: object()}))  # type: ignore[arg-type]
 
 
 def test_prepare_registers_the_functions(preparer: JobPreparer, tasks: TaskRegistry) -> None:
