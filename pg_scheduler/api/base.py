@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.enqueuer import Enqueuer
+from pg_scheduler.enqueue.headers import Sender, SendingEnqueuer
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
-from pg_scheduler.enqueue.sending import Sender, SendingEnqueuer
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.middleware import Middleware, check_middleware

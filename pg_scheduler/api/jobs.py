@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any
 
 from pg_scheduler.api.base import SchedulerMethods
 from pg_scheduler.jobs.call import Call
@@ -17,13 +17,11 @@ from pg_scheduler.jobs.model import (
 )
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import split_task_data
+from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.store.connections.session import Connection
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""Stands for the due time of a job that is due by the clock of the database."""
 
 
 class JobMethods(SchedulerMethods):
@@ -182,42 +180,24 @@ class JobMethods(SchedulerMethods):
             await scheduler.enqueue("reports.build", kwargs={"year": 2030}, delay=timedelta(minutes=5))
         """
         delay_s = check_delay("delay", delay)
-        if isinstance(func, str):
-            job = self._parts.preparer.prepare_named(
-                check_name(func),
-                EPOCH,
-                args,
-                kwargs,
-                priority=priority,
-                max_retries=max_retries,
-                job_id=job_id,
-                misfire_grace_time=misfire_grace_time,
-                timeout=timeout,
-                keep_result=keep_result,
-                metadata=metadata,
-                after=after,
-                after_outcome=after_outcome,
-                unique=unique,
-            )
-        else:
-            spec = JobSpec(
-                func,
-                EPOCH,
-                args,  # type: ignore[arg-type] # a list is as good as a tuple
-                kwargs,  # type: ignore[arg-type] # None is as good as {}
-                priority,
-                max_retries,
-                job_id,
-                misfire_grace_time,
-                timeout=timeout,
-                keep_result=keep_result,
-                metadata=metadata,
-                after=after,
-                after_outcome=after_outcome,
-                unique=unique,
-            )
-            (job,) = self._parts.preparer.prepare((spec,))
-        return await self._parts.enqueuer.enqueue(job, delay_s, conflict_resolution, connection)
+        spec = JobSpec(
+            func,  # type: ignore[arg-type] # it may be a name
+            EPOCH + timedelta(seconds=delay_s),
+            args,  # type: ignore[arg-type] # a list is as good as a tuple
+            kwargs,  # type: ignore[arg-type] # None is as good as {}
+            priority,
+            max_retries,
+            job_id,
+            misfire_grace_time,
+            timeout=timeout,
+            keep_result=keep_result,
+            metadata=metadata,
+            after=after,
+            after_outcome=after_outcome,
+            unique=unique,
+        )
+        (job,) = self._parts.preparer.prepare((spec,), allows_names=True)
+        return await self._parts.enqueuer.insert(job, conflict_resolution, connection, is_delayed=True)
 
     async def schedule_bulk(
         self,
@@ -295,21 +275,21 @@ class JobMethods(SchedulerMethods):
             The id of the job. ``schedule()`` lists the errors.
         """
         args, kwargs = split_task_data(task_data)
-        job = self._parts.preparer.prepare_named(
-            check_name(job_name),
+        spec = JobSpec(
+            check_name(job_name),  # type: ignore[arg-type] # instead of a function
             execution_time,
             args,
             kwargs,
-            priority=priority,
-            max_retries=max_retries,
-            job_id=job_id,
-            misfire_grace_time=misfire_grace_time,
+            priority,
+            max_retries,
+            job_id,
+            misfire_grace_time,
             timeout=timeout,
             keep_result=keep_result,
             metadata=metadata,
             after=after,
             after_outcome=after_outcome,
             unique=unique,
-            allows_trace=True,
         )
+        (job,) = self._parts.preparer.prepare((spec,), allows_names=True, allows_trace=True)
         return await self._parts.enqueuer.insert(job, conflict_resolution, None)

@@ -12,7 +12,6 @@ from pg_scheduler.api.schedules import Schedules
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import ConflictResolution
-from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.schedules.declared import PeriodicJobConfig, new_row
 from pg_scheduler.worker.lifecycle import log_failure
 
@@ -69,7 +68,7 @@ class PeriodicMethods(SchedulerMethods):
         row = new_row(config, await self._parts.store.schedules.now())
         # No node has stored the schedule yet, or this role may not read it: the job is a plain one.
         job = self._parts.schedule_jobs.builder(row).manual_job(row.created_at)
-        return await self._parts.enqueuer.insert(NewJob(*job), ConflictResolution.RAISE, None)
+        return await self._parts.enqueuer.insert(job.row, ConflictResolution.RAISE, None)
 
     def get_periodic_job_status(self, dedup_key: str) -> dict[str, Any] | None:
         """Return a description of one schedule, or None if the key is unknown in this process.

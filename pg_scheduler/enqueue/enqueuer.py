@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from datetime import datetime
+from functools import partial
+from typing import Final, TypeAlias
 
 from pg_scheduler.enqueue.bulk import PREPARE_BATCH, BulkInserter
-from pg_scheduler.enqueue.dependents import DependentInserter
 from pg_scheduler.enqueue.failure_alerts import FailureAlerts
 from pg_scheduler.enqueue.insert_batcher import InsertBatcher
-from pg_scheduler.enqueue.job_writer import JobWriter
-from pg_scheduler.enqueue.locked_inserts import LockedInserts, LockWait
+from pg_scheduler.enqueue.locked_inserts import LockedInserts
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
-from pg_scheduler.enqueue.unique import key_of
-from pg_scheduler.enqueue.unique_replacer import UniqueReplacer
+from pg_scheduler.enqueue.writer import JobWriter
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import EventBus, JobScheduled
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
-from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, GeneratedIdDelayedJob, GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, NewJob
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.session import Connection, check_connection
 from pg_scheduler.store.due import due_message
+from pg_scheduler.store.queries import Route
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
 
-R = TypeVar("R")
+InsertOne: TypeAlias = Callable[[AnyJob, Connection | None], Awaitable[bool]]
 
 METER_BATCH: Final = 10_000
 """Jobs that are counted before other tasks run: some two milliseconds."""
-
-
-def needs_due_time(job: NewJob, conflict_resolution: ConflictResolution) -> bool:
-    """Return whether a delayed job needs its due time before the statement that inserts it."""
-    return conflict_resolution is ConflictResolution.REPLACE or isinstance(job, ExtendedJob)
 
 
 class Enqueuer:
@@ -56,20 +49,31 @@ class Enqueuer:
         self._events = events
         self._outbox = outbox
         self._meter = meter
-        locked = LockedInserts(store)
-        self._batcher = InsertBatcher(self._insert_batch, locked)
-        self._delayed = InsertBatcher(self._insert_delayed, locked)
-        self._extended = InsertBatcher(self._insert_extended, locked)
-        self._dependents = DependentInserter(store)
-        self._replacer = UniqueReplacer(store)
+        jobs, locked = store.jobs, LockedInserts(store)
+        self._plain = InsertBatcher(partial(jobs.insert, route=Route.STICKY), locked, outbox)
+        self._delayed = InsertBatcher(jobs.enqueue, locked, outbox, is_delayed=True)
+        self._extended = InsertBatcher(jobs.insert_extended, locked, outbox)
+        self._delayed_extended = InsertBatcher(jobs.enqueue_extended, locked, outbox, is_delayed=True)
         self._writer = JobWriter(store)
-        self._bulk = BulkInserter(store, preparer, self._writer, self._dependents, self._replacer)
-        FailureAlerts(store, preparer).connect()
+        self._bulk = BulkInserter(store, preparer, self._writer)
+        FailureAlerts(store, preparer, self._writer).connect()
 
     async def insert(
-        self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None
+        self,
+        job: AnyJob,
+        conflict_resolution: ConflictResolution,
+        connection: Connection | None,
+        *,
+        is_delayed: bool = False,
     ) -> str:
-        """Insert one validated job.
+        """Insert one validated job and return its id.
+
+        Args:
+            job: The job.
+            conflict_resolution: What to do if the id exists or the unique key is taken.
+            connection: The transaction of the caller; None for none.
+            is_delayed: Whether the job is due a delay from now, see ``EPOCH``. The statement that inserts it
+                reads the clock, unless something needs the time before.
 
         Raises:
             JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE.
@@ -77,138 +81,64 @@ class Enqueuer:
         """
         self._store.connections.check_loop()
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
-        check_connection(connection)
-        if conflict_resolution is ConflictResolution.REPLACE:
-            if isinstance(job, ExtendedJob) and (key := key_of(job)) is not None:
-                job = (await self._replacer.replace([job], connection))[key]
-            elif isinstance(job, ExtendedJob) and job.after:
-                await self._dependents.insert([job], connection, replace=True)
-            else:
-                await self._writer.replace([job], connection)
+        if connection is not None:
+            check_connection(connection)
+        publishes = connection is None and self._events.wants(JobScheduled)
+        replaces = conflict_resolution is ConflictResolution.REPLACE
+        if is_delayed and (publishes or replaces or (isinstance(job, ExtendedJob) and needs_time(job))):
+            job, is_delayed = await self.at_due_time(job, connection), False
+        if replaces:
+            unique = await self._writer.replace([job], connection)
+            job = unique.get(job.unique_key, job)
             await self._announce(job.execution_time, connection)
-        elif not await self._inserted(job, connection):
-            existing = await self._find_or_insert(job, conflict_resolution, connection)
-            if existing is not None:
-                return existing
+        else:
+            insert = self._statement_of(job, is_delayed=is_delayed)
+            if not await insert(job, connection):
+                existing = await self._find_or_insert(job, insert, conflict_resolution, connection)
+                if existing is not None:
+                    return existing
         if connection is None and self._meter is not None:
             self._meter.record_scheduled(job.job_name)
-        if connection is None and self._events.wants(JobScheduled):
+        if publishes:
             self._events.publish(JobScheduled(job.job_id, job.job_name, 0, job.execution_time))
         return job.job_id
 
-    async def enqueue(
-        self,
-        job: NewJob,
-        delay_s: float,
-        conflict_resolution: ConflictResolution,
-        connection: Connection | None,
-    ) -> str:
-        """Insert one validated job, due a delay from now by the clock of the database.
-
-        Raises:
-            JobConflictError: The id exists and the resolution is RAISE.
-        """
-        self._store.connections.check_loop()
-        check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
-        check_connection(connection)
-        if needs_due_time(job, conflict_resolution):
-            due = await self.at_due_time(job, delay_s, connection)
-            return await self.insert(due, conflict_resolution, connection)
-        publishes = connection is None and self._events.wants(JobScheduled)
-        called_at = await self._store.jobs.clock() if publishes else None  # a failure leaves no job behind
-        kind = GeneratedIdDelayedJob if isinstance(job, GeneratedIdJob) else DelayedJob
-        delayed = kind(job.job_id, job.task_data, delay_s, *job[3:])
-        if connection is None:
-            inserted = await self._delayed.insert(delayed)
-        else:
-            message = due_message("") if delay_s <= self._outbox.horizon_s else None
-            ids, _ = await self._store.jobs.enqueue([delayed], message=message, connection=connection)
-            inserted = bool(ids)
-        if not inserted and conflict_resolution is ConflictResolution.RAISE:
-            raise await self._writer.id_conflict(job.job_id, connection)
-        if inserted and called_at is not None:
-            due_at = called_at + timedelta(seconds=delay_s)
-            self._events.publish(JobScheduled(job.job_id, job.job_name, 0, due_at))
-        if inserted and connection is None and self._meter is not None:
-            self._meter.record_scheduled(job.job_name)
-        return job.job_id
-
-    async def at_due_time(self, job: NewJob, delay_s: float, connection: Connection | None) -> NewJob:
-        """Return a job with its due time, a delay from now by the clock of the database, and its final id."""
+    async def at_due_time(self, job: AnyJob, connection: Connection | None) -> AnyJob:
+        """Return a delayed job with its due time by the clock of the database, and its final id."""
         self._store.connections.check_loop()
         now = await self._store.jobs.clock(connection=check_connection(connection))
-        return job.due_at(now + timedelta(seconds=delay_s))
+        return job.due_at(now + (job.execution_time - EPOCH))
+
+    def _statement_of(self, job: AnyJob, *, is_delayed: bool) -> InsertOne:
+        """Return what inserts a job, unless its id exists or its unique key is taken."""
+        if isinstance(job, NewJob):
+            return (self._delayed if is_delayed else self._plain).insert
+        if job.after:
+            return self._insert_dependent
+        return (self._delayed_extended if is_delayed else self._extended).insert
+
+    async def _insert_dependent(self, job: AnyJob, connection: Connection | None) -> bool:
+        return bool(await self._writer.insert([job], connection))
 
     async def _find_or_insert(
-        self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None
+        self,
+        job: AnyJob,
+        insert: InsertOne,
+        conflict_resolution: ConflictResolution,
+        connection: Connection | None,
     ) -> str | None:
         """Return the id of the job that exists instead; None if that one ended and this one was inserted."""
         for _ in range(MAX_ROUNDS):
-            if conflict_resolution is ConflictResolution.IGNORE and key_of(job) is None:
+            if conflict_resolution is ConflictResolution.IGNORE and job.unique_key is None:
                 return job.job_id
             conflict = await self._writer.conflict([job], connection)
             if conflict is not None and conflict_resolution is ConflictResolution.RAISE:
                 raise conflict
             if conflict is not None:
                 return conflict.job_id
-            if await self._inserted(job, connection):
+            if await insert(job, connection):
                 return None
-        raise JobConflictError(job.job_id, ENDED, key_of(job))
-
-    def _inserted(self, job: NewJob, connection: Connection | None) -> Awaitable[bool]:
-        """Insert a job, and return whether its id and unique key were free."""
-        if connection is not None or isinstance(job, ExtendedJob):
-            return self._inserted_alone_or_extended(job, connection)
-        return self._batcher.insert(job)  # not awaited here: a further coroutine would cost plain jobs 2 %
-
-    async def _inserted_alone_or_extended(self, job: NewJob, connection: Connection | None) -> bool:
-        if isinstance(job, ExtendedJob) and job.after:
-            return bool(await self._dependents.insert([job], connection))
-        if isinstance(job, ExtendedJob) and connection is None:
-            return await self._extended.insert(job)
-        due = job.execution_time
-        message = due_message("", due) if self._outbox.is_near(due) else None
-        return bool(await self._writer.insert([job], connection, message))
-
-    async def _insert_batch(self, jobs: Sequence[NewJob], wait: LockWait) -> set[str]:
-        """Insert a batch of jobs and return the ids that were new."""
-        due = min([job.execution_time for job in jobs])
-        return await self._insert_with_message(self._store.jobs.insert_small, jobs, due, wait)
-
-    async def _insert_extended(self, jobs: Sequence[ExtendedJob], wait: LockWait) -> set[str]:
-        due = min([job.execution_time for job in jobs])
-        return await self._insert_with_message(self._store.jobs.insert_extended, jobs, due, wait)
-
-    async def _insert_delayed(self, jobs: Sequence[DelayedJob], wait: LockWait) -> set[str]:
-        is_near = min([job.delay_s for job in jobs]) <= self._outbox.horizon_s
-        message = self._outbox.message_to_carry() if is_near and self._may_carry(wait) else None
-        began = time.monotonic()
-        inserted, called_at = await _insert_within(wait, self._store.jobs.enqueue, jobs, message)
-        if inserted and is_near:
-            self._notify(message, began, called_at)
-        return inserted
-
-    async def _insert_with_message(
-        self, insert: Callable[..., Awaitable[set[str]]], jobs: Sequence[Any], due: datetime, wait: LockWait
-    ) -> set[str]:
-        """Insert jobs, and notify workers with the same statement if they are due soon and it is time."""
-        is_near = self._outbox.is_near(due)
-        message = self._outbox.message_to_carry(due) if is_near and self._may_carry(wait) else None
-        began = time.monotonic()
-        inserted = await _insert_within(wait, insert, jobs, message)
-        if inserted and is_near:
-            self._notify(message, began, due)
-        return inserted
-
-    def _may_carry(self, wait: LockWait) -> bool:
-        return wait.may_carry and self._outbox.may_carry()
-
-    def _notify(self, message: str | None, began: float, due: datetime | None) -> None:
-        """Record that an insert sent the notification of its jobs, or queue it."""
-        if message:
-            self._outbox.carried(began, due)
-        else:
-            self._outbox.notify_due_later(due)
+        raise JobConflictError(job.job_id, ENDED, job.unique_key)
 
     async def insert_all(
         self,
@@ -217,7 +147,7 @@ class Enqueuer:
         batch_size: int,
         connection: Connection | None,
         *,
-        change: Callable[[Sequence[NewJob]], Awaitable[list[NewJob]]] | None = None,
+        change: Callable[[Sequence[AnyJob]], Awaitable[list[AnyJob]]] | None = None,
     ) -> list[str | None]:
         """Validate and insert many jobs; return their ids in order, None where one was not inserted.
 
@@ -250,7 +180,7 @@ class Enqueuer:
         return ids
 
     @staticmethod
-    async def _record_all(meter: Meter, jobs: Sequence[NewJob], ids: Sequence[str | None]) -> None:
+    async def _record_all(meter: Meter, jobs: Sequence[AnyJob], ids: Sequence[str | None]) -> None:
         """Count the jobs that were inserted, and yield to the event loop at intervals."""
         for start in range(0, len(jobs), METER_BATCH):
             if start:
@@ -260,7 +190,7 @@ class Enqueuer:
             for name, number in Counter(names).items():
                 meter.record_scheduled(name, number)
 
-    async def _publish_all(self, jobs: Sequence[NewJob], ids: Sequence[str | None]) -> None:
+    async def _publish_all(self, jobs: Sequence[AnyJob], ids: Sequence[str | None]) -> None:
         """Publish the jobs that were inserted, each id once, and yield to the event loop at intervals."""
         # Of several jobs with one id under REPLACE, the last one was stored.
         stored = {job_id: job for job, job_id in zip(jobs, ids, strict=True) if job_id is not None}
@@ -276,11 +206,6 @@ class Enqueuer:
             await self._store.locks.notify([due_message("", due)], connection=connection)
 
 
-async def _insert_within(
-    wait: LockWait, insert: Callable[..., Awaitable[R]], jobs: Sequence[Any], message: str | None
-) -> R:
-    """Insert jobs by a statement that waits no longer for locks than it may."""
-    if wait.session is None:
-        return await insert(jobs, message=message, lock_timeout=wait.timeout)
-    async with wait.session() as connection:
-        return await insert(jobs, lock_timeout=wait.timeout, connection=connection)
+def needs_time(job: ExtendedJob) -> bool:
+    """Return whether a delayed job needs its due time before the statement that inserts it."""
+    return job.span is not None or bool(job.after)

@@ -11,10 +11,9 @@ from hashlib import sha256
 from typing import Final
 
 from pg_scheduler.enqueue.prepare import JobPreparer
-from pg_scheduler.jobs.rows import ExtendedJob, NewJob
+from pg_scheduler.enqueue.writer import JobWriter
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
 from pg_scheduler.status import JobStatus
-from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.due import due_message
 from pg_scheduler.store.statements import Transaction
@@ -27,9 +26,10 @@ HASH_CHARACTERS: Final = 32
 class FailureAlerts:
     """Enqueues the jobs that follow the failure of other jobs."""
 
-    def __init__(self, store: Store, preparer: JobPreparer) -> None:
+    def __init__(self, store: Store, preparer: JobPreparer, writer: JobWriter) -> None:
         self._store = store
         self._preparer = preparer
+        self._writer = writer
 
     def connect(self) -> None:
         """Be called when a job with ``on_failure`` has ended."""
@@ -55,16 +55,9 @@ class FailureAlerts:
                 )
                 for job in failed
             ]
-            await self._insert(sorted(alerts, key=lambda alert: alert.job_id), transaction.connection)
+            alerts.sort(key=lambda alert: alert.job_id)
+            await self._writer.insert(alerts, transaction.connection, message=due_message("", now))
         return ()
-
-    async def _insert(self, alerts: Sequence[NewJob], connection: Connection) -> None:
-        extended = [job for job in alerts if isinstance(job, ExtendedJob)]
-        plain = [job for job in alerts if not isinstance(job, ExtendedJob)]
-        message = due_message("", min(job.execution_time for job in alerts))
-        await self._store.jobs.insert(plain, message=message, connection=connection)
-        if extended:
-            await self._store.jobs.insert_extended(extended, message=message, connection=connection)
 
 
 def alert_id(job_id: str) -> str:

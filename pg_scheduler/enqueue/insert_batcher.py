@@ -9,46 +9,62 @@ its own result and its own error: a statement that is rejected, or waits for a l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, Generic, TypeAlias, TypeVar
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import datetime
+from typing import Final, TypeAlias
 
 from pg_scheduler.enqueue.answers import fail, start_answering
 from pg_scheduler.enqueue.locked_inserts import (
     DIVIDED_WAIT,
     SHARED_WAIT,
     UNLIMITED_WAIT,
-    Insert,
     LockedInserts,
     LockWait,
 )
+from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.rows import DelayedJob, GeneratedIdDelayedJob, GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import EPOCH, AnyJob, GeneratedIdJob
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.due import due_message
 from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
 
 MAX_JOBS: Final = 1000
 """Jobs per statement."""
 
-GENERATED: Final = (GeneratedIdJob, GeneratedIdDelayedJob)
-"""Jobs without a unique key and with an id that no other transaction can have inserted."""
+Insert: TypeAlias = Callable[..., Awaitable[set[str] | dict[str, datetime]]]
+"""Inserts jobs; returns the ids that were new, with the time of the call if the jobs are delayed."""
 
-J = TypeVar("J", bound=NewJob | DelayedJob)
-
-Batch: TypeAlias = "dict[str, tuple[J, asyncio.Future[bool]]]"
+Batch: TypeAlias = "dict[str, tuple[AnyJob, asyncio.Future[bool]]]"
 
 
-class InsertBatcher(Generic[J]):
-    """Inserts one job per call."""
+class InsertBatcher:
+    """Inserts one job per call by one kind of statement, and notifies workers of those that are due soon.
 
-    def __init__(self, insert: Insert[J], locked: LockedInserts) -> None:
+    Args:
+        insert: The statement.
+        locked: The calls that wait for other transactions.
+        outbox: Sends the notifications that the statements do not send.
+        is_delayed: Whether its jobs have delays, to which the statement adds the time of the call.
+    """
+
+    def __init__(
+        self, insert: Insert, locked: LockedInserts, outbox: Outbox, *, is_delayed: bool = False
+    ) -> None:
         self._insert = insert
         self._locked = locked
-        self._waiting: list[tuple[J, asyncio.Future[bool]]] = []
-        self._batch: Batch[J] = {}
+        self._outbox = outbox
+        self._is_delayed = is_delayed
+        self._origin = EPOCH if is_delayed else None
+        self._waiting: list[tuple[AnyJob, asyncio.Future[bool]]] = []
+        self._batch: Batch = {}
         self._busy = False
 
-    async def insert(self, job: J) -> bool:
-        """Insert a job; return False if its id exists."""
-        if not self._locked.has(job):
+    async def insert(self, job: AnyJob, connection: Connection | None) -> bool:
+        """Insert a job; return False if its id exists or its unique key is taken."""
+        if connection is not None:
+            return await self._insert_within(job, connection)
+        if not self._locked.names or not self._locked.has(job):
             try:
                 if self._busy:
                     answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -56,18 +72,47 @@ class InsertBatcher(Generic[J]):
                     return await answer
                 self._busy = True
                 try:
-                    return bool(await self._insert([job], _wait_of([job], SHARED_WAIT)))
+                    return bool(await self._write([job], _wait_of([job], SHARED_WAIT)))
                 finally:
-                    self._start_next()
+                    self._busy = bool(self._waiting)
+                    if self._busy:
+                        self._insert_next()
             except DatabaseUnavailableError as fault:
                 if not _is_locked([job], fault):
                     raise
-        return await self._locked.insert(job, self._insert)
+        return await self._locked.insert(job, self._write)
 
-    def _start_next(self) -> None:
-        self._busy = bool(self._waiting)
-        if self._busy:
-            start_answering(self._insert_waiting(), "pg_scheduler insert", self._failed)
+    async def _insert_within(self, job: AnyJob, connection: Connection) -> bool:
+        """Insert a job in the transaction of the caller, whose commit sends the notification."""
+        due, message = job.execution_time, None
+        if self._outbox.is_near(due, self._origin):
+            message = due_message("") if self._is_delayed else due_message("", due)
+        return bool(await self._insert([job], message=message, connection=connection))
+
+    async def _write(self, jobs: Sequence[AnyJob], wait: LockWait) -> Collection[str]:
+        """Insert jobs, and notify workers with the same statement if they are due soon and it is time."""
+        due = min([job.execution_time for job in jobs])
+        is_near = self._outbox.is_near(due, self._origin)
+        message = None
+        if is_near and wait.may_carry and self._outbox.may_carry():
+            message = self._outbox.message_to_carry(*(() if self._is_delayed else (due,)))
+        began = time.monotonic()
+        if wait.session is None:
+            inserted = await self._insert(jobs, message=message, lock_timeout=wait.timeout)
+        else:
+            async with wait.session() as connection:
+                inserted = await self._insert(jobs, lock_timeout=wait.timeout, connection=connection)
+        if inserted and is_near:
+            if isinstance(inserted, dict):
+                due = min(inserted.values())
+            if message:
+                self._outbox.carried(began, due)
+            else:
+                self._outbox.notify_due_later(due)
+        return inserted
+
+    def _insert_next(self) -> None:
+        start_answering(self._insert_waiting(), "pg_scheduler insert", self._failed)
 
     async def _insert_waiting(self) -> None:
         is_shared = False
@@ -84,12 +129,14 @@ class InsertBatcher(Generic[J]):
         if task.cancelled():  # the event loop may be ending
             left += self._waiting
             self._waiting = []
-        self._start_next()
+        self._busy = bool(self._waiting)
+        if self._busy:
+            self._insert_next()
         return [answer for _, answer in left]
 
-    def _take(self) -> Batch[J]:
-        batch: Batch[J] = {}
-        rest: list[tuple[J, asyncio.Future[bool]]] = []
+    def _take(self) -> Batch:
+        batch: Batch = {}
+        rest: list[tuple[AnyJob, asyncio.Future[bool]]] = []
         for job, answer in self._waiting:
             if job.job_id in batch or len(batch) == MAX_JOBS:  # of two jobs with one id, the second one waits
                 rest.append((job, answer))
@@ -98,10 +145,10 @@ class InsertBatcher(Generic[J]):
         self._waiting = rest
         return batch
 
-    async def _answer(self, batch: Batch[J], wait: LockWait = SHARED_WAIT) -> None:
+    async def _answer(self, batch: Batch, wait: LockWait = SHARED_WAIT) -> None:
         jobs = [job for job, _ in batch.values()]
         try:
-            inserted = await self._insert(jobs, _wait_of(jobs, wait))
+            inserted = await self._write(jobs, _wait_of(jobs, wait))
         except (*ROW_ERRORS, DatabaseUnavailableError) as error:
             if isinstance(error, DatabaseUnavailableError) and not _is_locked(jobs, error):
                 raise
@@ -117,22 +164,22 @@ class InsertBatcher(Generic[J]):
                     answer.set_result(job_id in inserted)
 
 
-def _wait_of(jobs: Sequence[NewJob | DelayedJob], wait: LockWait) -> LockWait:
+def _wait_of(jobs: Sequence[AnyJob], wait: LockWait) -> LockWait:
     """Return how long a statement waits for locks. Generated ids are in no other transaction."""
     for job in jobs:
-        if not isinstance(job, GENERATED):
+        if not isinstance(job, GeneratedIdJob):
             return wait
     return UNLIMITED_WAIT
 
 
-def _is_locked(jobs: Sequence[NewJob | DelayedJob], fault: DatabaseUnavailableError) -> bool:
+def _is_locked(jobs: Sequence[AnyJob], fault: DatabaseUnavailableError) -> bool:
     """Return whether one of the jobs waits for a transaction that has inserted its id or key."""
     return is_lock_timeout(fault) and _wait_of(jobs, SHARED_WAIT) is SHARED_WAIT
 
 
-def _divided(batch: Batch[J]) -> list[Batch[J]]:
+def _divided(batch: Batch) -> list[Batch]:
     """Return two parts of a batch: those that cannot wait for a transaction and the others, or halves."""
-    generated = {job_id: each for job_id, each in batch.items() if isinstance(each[0], GENERATED)}
+    generated = {job_id: each for job_id, each in batch.items() if isinstance(each[0], GeneratedIdJob)}
     if 0 < len(generated) < len(batch):
         return [generated, {job_id: each for job_id, each in batch.items() if job_id not in generated}]
     items = list(batch.items())

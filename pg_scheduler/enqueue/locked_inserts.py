@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeAlias
 
-from pg_scheduler.enqueue.unique import key_of
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.rows import DelayedJob, NewJob
+from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import REFUSALS, is_conflict, is_lock_timeout
 from pg_scheduler.store.locks import Blocker
@@ -51,9 +50,7 @@ UNLIMITED_WAIT: Final = LockWait(None)
 SHARED_WAIT: Final = LockWait("10ms")
 DIVIDED_WAIT: Final = LockWait("2ms", may_carry=False)
 
-J = TypeVar("J", bound=NewJob | DelayedJob)
-
-Insert = Callable[[Sequence[J], LockWait], Awaitable[set[str]]]
+Insert: TypeAlias = Callable[[Sequence[AnyJob], LockWait], Awaitable[Collection[str]]]
 
 
 class LockedInserts:
@@ -63,13 +60,14 @@ class LockedInserts:
         self._store = store
         self._turn = asyncio.Lock()
         self._waiting = 0
-        self._names: Counter[str] = Counter()
+        self.names: Counter[str] = Counter()
+        """The ids and unique keys for which calls wait."""
 
-    def has(self, job: NewJob | DelayedJob) -> bool:
+    def has(self, job: AnyJob) -> bool:
         """Return whether a call waits to insert a job with the same id or unique key."""
-        return bool(self._names) and any(name in self._names for name in _names_of(job))
+        return any(name in self.names for name in _names_of(job))
 
-    async def insert(self, job: J, insert: Insert[J]) -> bool:
+    async def insert(self, job: AnyJob, insert: Insert) -> bool:
         """Insert a job, and wait for the transaction that holds its id or key; return False if it exists.
 
         Raises:
@@ -99,15 +97,15 @@ class LockedInserts:
                     await asyncio.sleep(PAUSE_S)
 
     @contextmanager
-    def _counted(self, job: NewJob | DelayedJob) -> Iterator[None]:
+    def _counted(self, job: AnyJob) -> Iterator[None]:
         names = _names_of(job)
         self._waiting += 1
-        self._names.update(names)
+        self.names.update(names)
         try:
             yield
         finally:
             self._waiting -= 1
-            self._names -= Counter(names)
+            self.names -= Counter(names)
 
     @asynccontextmanager
     async def _session(self, blockers: list[Blocker]) -> AsyncIterator[Connection]:
@@ -129,13 +127,12 @@ class LockedInserts:
             blockers[:] = found
 
 
-def _names_of(job: NewJob | DelayedJob) -> list[str]:
-    key = key_of(job) if isinstance(job, NewJob) else None
-    return [job.job_id] if key is None else [job.job_id, key]
+def _names_of(job: AnyJob) -> list[str]:
+    return [job.job_id] if job.unique_key is None else [job.job_id, job.unique_key]
 
 
-def _describe(job: NewJob | DelayedJob, timeout_s: float, blockers: Sequence[Blocker]) -> str:
-    key = key_of(job) if isinstance(job, NewJob) else None
+def _describe(job: AnyJob, timeout_s: float, blockers: Sequence[Blocker]) -> str:
+    key = job.unique_key
     what = f"job id {job.job_id!r}" if key is None else f"unique key {key!r}"
     whose = " and ".join(map(str, blockers)) or "which pg_stat_activity may show"
     return (

@@ -79,14 +79,9 @@ class Outbox:
         """Seconds until the messages may be sent; None if the outbox is empty."""
         return max(self._next_send - time.monotonic(), 0.0) if self._messages else None
 
-    @property
-    def horizon_s(self) -> float:
-        """Seconds; a job that is due later requires no notification."""
-        return self._horizon_s
-
-    def is_near(self, due: datetime) -> bool:
+    def is_near(self, due: datetime, now: datetime | None = None) -> bool:
         """Return whether a job due at this time requires a notification. Clocks may differ by the horizon."""
-        return (due - datetime.now(UTC)).total_seconds() <= self._horizon_s
+        return (due - (now or datetime.now(UTC))).total_seconds() <= self._horizon_s
 
     def may_carry(self) -> bool:
         """Return whether an insert of a job that is due soon should send the notification itself."""

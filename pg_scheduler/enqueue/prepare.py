@@ -3,37 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from operator import is_not
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from operator import attrgetter, is_not
+from typing import Any, Final, NamedTuple, cast
 
-from pg_scheduler.enqueue.dependents import extended
-from pg_scheduler.enqueue.unique import made_unique, rule_of
-from pg_scheduler.jobs.ids import new_job_id, new_job_ids
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.ids import new_job_ids
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
-from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority, JobSpec
+from pg_scheduler.jobs.model import JobFunction, JobSpec, share_options
+from pg_scheduler.jobs.naming import check_name
+from pg_scheduler.jobs.options import JOB_OPTIONS, as_stored
 from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import ExtendedJob, Extras, GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import NO_EXTRAS, AnyJob, ExtendedJob, Extras, GeneratedIdJob, NewJob, Span
 from pg_scheduler.jobs.task import Task
-from pg_scheduler.jobs.unique import Unique, Uniqueness
+from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names, unique_text
 from pg_scheduler.jobs.unset import UNSET, Unset
-from pg_scheduler.jobs.validation import (
-    check_count,
-    check_execution_time,
-    check_grace,
-    check_job_id,
-    check_keep_result,
-    check_kind,
-    check_timeout,
-)
+from pg_scheduler.jobs.validation import check_execution_time, check_job_id, check_kind
 
-JobDefaults = tuple[str, int, int, int | None, float | None]
-"""The values that many jobs of a call share: the fields of NewJob after the execution time."""
+OUTCOMES: Final = ("completed", "ended")
 
-Shared = tuple[JobDefaults, Extras | None, Uniqueness | None]
-"""Those, what a plain job lacks, and which jobs exclude one another."""
+_shared_values = attrgetter("func", *JOB_OPTIONS)
+"""Returns the values of a JobSpec that many jobs of a call share."""
+
+
+class Shared(NamedTuple):
+    """What follows from those values.
+
+    Attributes:
+        task: The task; None if the name is not registered here.
+        encode: Encodes the arguments.
+        metadata: That of the task.
+        columns: The fields of NewJob after the due time.
+        extras: The columns that plain jobs lack; None if they are NULL.
+        unique: That of the task: which jobs exclude one another; None if they do not.
+    """
+
+    task: Task | None
+    encode: Callable[[Sequence[Any], Mapping[str, Any] | None], str]
+    metadata: Mapping[str, Any]
+    columns: tuple[Any, ...]
+    extras: Extras | None
+    unique: Uniqueness | None
 
 
 class JobPreparer:
@@ -45,13 +57,17 @@ class JobPreparer:
         self._tasks = tasks
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
-        self._last: tuple[tuple[object, ...], Shared] = (
-            (None,) * 7,
-            (("", 0, 0, None, None), None, None),
-        )
+        self._last: tuple[Task | None, tuple[object, ...], Shared | None] = (None, (), None)
 
-    def prepare(self, specs: Sequence[JobSpec]) -> list[NewJob]:
+    def prepare(
+        self, specs: Sequence[JobSpec], *, allows_names: bool = False, allows_trace: bool = False
+    ) -> list[AnyJob]:
         """Return the rows of jobs, in their order, and register their functions.
+
+        Args:
+            specs: The jobs.
+            allows_names: Whether ``func`` may be the name of a task, which need not be registered here.
+            allows_trace: Whether their metadata may have trace context.
 
         Raises:
             TypeError: A value has the wrong type, or a function cannot be called with the arguments.
@@ -61,99 +77,53 @@ class JobPreparer:
         if not specs:
             return []
         ids = new_job_ids(len(specs))
-        jobs: list[NewJob] = []
         limit = self._max_payload_bytes
+        jobs: list[AnyJob] = []
         last = check_kind("a job", specs[0], JobSpec)
         due = check_execution_time(last.execution_time)
-        task, (defaults, extras, unique) = self._defaults_of(last)
+        task, encode_args, inherited, columns, extras, unique = self._share(last, allows_names=allows_names)
         for spec in specs:
             # A value that is the same object as in the spec before has been validated.
-            if spec is not last and (
-                check_kind("a job", spec, JobSpec).func is not last.func
-                or spec.priority is not last.priority
-                or spec.max_retries is not last.max_retries
-                or spec.misfire_grace_time is not last.misfire_grace_time
-                or spec.timeout is not last.timeout
-                or spec.keep_result is not last.keep_result
-                or spec.unique is not last.unique
-            ):
-                task, (defaults, extras, unique) = self._defaults_of(spec)
-            if spec.execution_time is not last.execution_time:
-                due = check_execution_time(spec.execution_time)
-            task_data = task.encode(spec.args, spec.kwargs)
-            if spec.metadata is not None or task.metadata:
-                task_data = with_metadata(task_data, task.metadata, spec.metadata)
+            if spec is not last:
+                if check_kind("a job", spec, JobSpec).execution_time is not last.execution_time:
+                    due = check_execution_time(spec.execution_time)
+                if not share_options(spec, last):
+                    task, encode_args, inherited, columns, extras, unique = self._share(
+                        spec, allows_names=allows_names
+                    )
+                last = spec
+            task_data = encode_args(spec.args, spec.kwargs)
+            if spec.metadata is not None or inherited:
+                task_data = with_metadata(task_data, inherited, spec.metadata, allows_trace=allows_trace)
             if limit is not None and len(task_data) > limit:
                 check_size(task_data, limit)
             if spec.job_id is None:
-                job: NewJob = GeneratedIdJob(next(ids), task_data, due, *defaults)
+                row: NewJob = GeneratedIdJob(next(ids), task_data, due, *columns)
             else:
-                job = NewJob(check_job_id(spec.job_id), task_data, due, *defaults)
-            if extras is not None:
-                job = ExtendedJob.of(job, extras)
-            if unique is not None:
-                job = made_unique(job, unique, task, has_id=spec.job_id is not None)
+                row = NewJob(check_job_id(spec.job_id), task_data, due, *columns)
+            after: tuple[str, ...] = ()
             if spec.after != () or spec.after_outcome != "completed":
-                job = extended(job, after=spec.after, after_outcome=spec.after_outcome)
-            jobs.append(job)
-            last = spec
+                after = _check_after(spec.after, spec.after_outcome)
+            rule = unique if spec.unique is UNSET else rule_of(spec.unique, task)
+            if extras is None and rule is None and not after:
+                jobs.append(row)
+                continue
+            jobs.append(
+                build(
+                    row,
+                    task,
+                    extras or NO_EXTRAS,
+                    unique=rule,
+                    has_id=spec.job_id is not None,
+                    after=after,
+                    after_outcome=spec.after_outcome,
+                )
+            )
         return jobs
-
-    def prepare_named(
-        self,
-        name: str,
-        execution_time: datetime,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        *,
-        priority: JobPriority | Unset,
-        max_retries: int | Unset,
-        job_id: str | None,
-        misfire_grace_time: int | Unset | None,
-        timeout: float | timedelta | Unset | None,
-        keep_result: timedelta | Unset | None = UNSET,
-        metadata: Mapping[str, Any] | None = None,
-        after: Iterable[str | None] = (),
-        after_outcome: str = "completed",
-        unique: Unique | str | Unset | None = UNSET,
-        allows_trace: bool = False,
-    ) -> NewJob:
-        """Return the row of a job whose function is given by name.
-
-        Raises:
-            TypeError: A value has the wrong type, or the function, if it is registered here, cannot be
-                called with the arguments.
-            ValueError: A value is out of range.
-            PayloadError: JSON cannot represent an argument, or the arguments are too large.
-        """
-        task = self._tasks.resolve(name)
-        defaults = self._defaults(
-            name,
-            task,
-            priority=priority,
-            max_retries=max_retries,
-            misfire_grace_time=misfire_grace_time,
-            timeout=timeout,
-        )
-        due = check_execution_time(execution_time)
-        task_data = encode(args, kwargs) if task is None else task.encode(args, kwargs)
-        inherited = NO_METADATA if task is None else task.metadata
-        task_data = with_metadata(task_data, inherited, metadata, allows_trace=allows_trace)
-        check_size(task_data, self._max_payload_bytes)
-        if job_id is None:
-            job: NewJob = GeneratedIdJob(new_job_id(), task_data, due, *defaults)
-        else:
-            job = NewJob(check_job_id(job_id), task_data, due, *defaults)
-        extras = _extras(task, keep_result)
-        if extras is not None:
-            job = ExtendedJob.of(job, extras)
-        if (rule := rule_of(unique, task)) is not None:
-            job = made_unique(job, rule, task, has_id=job_id is not None)
-        return extended(job, after=after, after_outcome=after_outcome)
 
     def prepare_alert(
         self, name: str, due: datetime, kwargs: Mapping[str, Any], *, job_id: str, failed_tasks: Sequence[str]
-    ) -> NewJob:
+    ) -> AnyJob:
         """Return the row of a job that follows the failure of another one, with the defaults of its task.
 
         Its arguments are not checked: an error here would undo the failure, so the attempt reports it.
@@ -166,86 +136,156 @@ class JobPreparer:
             failed_tasks: The tasks of the alerts that failed before it. None of them follows its own failure.
         """
         task = self._tasks.resolve(name)
-        defaults = self._defaults(
-            name, task, priority=UNSET, max_retries=UNSET, misfire_grace_time=UNSET, timeout=UNSET
-        )
-        task_data = encode((), kwargs)
-        if task is not None:
-            task_data = with_metadata(task_data, task.metadata, None)
-        job = NewJob(job_id, task_data, due, *defaults)
-        extras = _extras(task, UNSET) or Extras()
+        shared = self._resolve(name, task, JobSpec(name, due))  # type: ignore[arg-type] # a name
+        task_data = with_metadata(encode((), kwargs), shared.metadata, None)
+        row = NewJob(job_id, task_data, due, *shared.columns)
         chain = [*failed_tasks, name]
         next_alert = None if task is None else task.on_failure
         on_end = None
         if next_alert is not None and next_alert not in chain:
             on_end = json.dumps({"on_failure": next_alert, "failed_tasks": chain})
-        extras = extras._replace(on_end=on_end)
-        return job if extras == Extras() else ExtendedJob.of(job, extras)
+        extras = (shared.extras or NO_EXTRAS)._replace(on_end=on_end)
+        return row if extras == NO_EXTRAS else build(row, task, extras)
 
-    def _defaults_of(self, spec: JobSpec) -> tuple[Task, Shared]:
-        task = self._tasks.adopt(cast("JobFunction", spec.func))  # a JobSpec takes a call() apart
-        given = (
-            task,
-            spec.priority,
-            spec.max_retries,
-            spec.misfire_grace_time,
-            spec.timeout,
-            spec.keep_result,
-            spec.unique,
-        )
-        last, shared = self._last
+    def _share(self, spec: JobSpec, *, allows_names: bool) -> Shared:
+        """Return what follows from the shared values of a job. An alias stays the name of the job."""
+        func: object = spec.func
+        if allows_names and isinstance(func, str):
+            name, task = check_name(func), self._tasks.resolve(func)
+        else:
+            task = self._tasks.adopt(cast("JobFunction", func))  # a JobSpec takes a call() apart
+            name = task.name
+        values = _shared_values(spec)
+        last_task, last, shared = self._last
         # The same objects as in the call before have been validated.
-        if any(map(is_not, given, last)):
-            defaults = self._defaults(
-                task.name,
-                task,
-                priority=spec.priority,
-                max_retries=spec.max_retries,
-                misfire_grace_time=spec.misfire_grace_time,
-                timeout=spec.timeout,
-            )
-            shared = defaults, _extras(task, spec.keep_result), rule_of(spec.unique, task)
-            self._last = given, shared
-        return task, shared
+        if shared is None or task is not last_task or any(map(is_not, values, last)):
+            shared = self._resolve(name, task, spec)
+            self._last = task, values, shared
+        return shared
 
-    def _defaults(
-        self,
-        name: str,
-        task: Task | None,
-        *,
-        priority: JobPriority | Unset,
-        max_retries: int | Unset,
-        misfire_grace_time: int | Unset | None,
-        timeout: float | timedelta | Unset | None,
-    ) -> JobDefaults:
-        """Return the validated values. An unset one defaults to that of the task, then of the Scheduler."""
-        if isinstance(priority, Unset):
-            priority = task.priority if task is not None else JobPriority.NORMAL
-        if isinstance(max_retries, Unset):
-            max_retries = task.max_retries if task is not None else 0
-        if isinstance(misfire_grace_time, Unset) and task is not None:
-            misfire_grace_time = task.misfire_grace_time
-        if isinstance(timeout, Unset):
-            timeout = task.timeout if task is not None else DEFAULT_TIMEOUT
-        return (
-            name,
-            check_kind("priority", priority, JobPriority).db_value,
-            check_count("max_retries", max_retries),
-            self._grace if isinstance(misfire_grace_time, Unset) else check_grace(misfire_grace_time),
-            check_timeout(timeout),
+    def _resolve(self, name: str, task: Task | None, spec: JobSpec) -> Shared:
+        given = {
+            option: declared.check(value)
+            for option, declared in JOB_OPTIONS.items()
+            if not isinstance(value := getattr(spec, option), Unset)
+        }
+        columns, options = resolve(given, task, misfire_grace_time=self._grace)
+        on_failure = None if task is None else task.on_failure
+        extras = Extras(
+            options=json.dumps(options) if options else None,
+            on_end=None if on_failure is None else json.dumps({"on_failure": on_failure}),
+        )
+        return Shared(
+            task,
+            encode if task is None else task.encode,
+            NO_METADATA if task is None else task.metadata,
+            (name, *columns),
+            None if extras == NO_EXTRAS else extras,
+            None if task is None else task.unique,
         )
 
 
-def _extras(task: Task | None, keep_result: timedelta | Unset | None) -> Extras | None:
-    """Return what a plain job lacks; None for a plain one. An unset option defaults to that of the task."""
-    if isinstance(keep_result, Unset):
-        seconds = task.keep_result if task is not None else None
-    else:
-        seconds = check_keep_result(keep_result)
-    on_failure = task.on_failure if task is not None else None
-    if seconds is None and on_failure is None:
-        return None
-    return Extras(
-        options=None if seconds is None else json.dumps({"keep_result": seconds}),
-        on_end=None if on_failure is None else json.dumps({"on_failure": on_failure}),
-    )
+def resolve(
+    given: Mapping[str, Any], task: Task | None, *, misfire_grace_time: int | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the options of a job as its row stores them: those in columns, and those in ``options``.
+
+    Args:
+        given: The checked values that the call or the schedule gives. The others are those of the task.
+        task: The task; None if it is not registered here.
+        misfire_grace_time: That of the Scheduler.
+    """
+    columns: list[Any] = []
+    options: dict[str, Any] = {}
+    for name, option in JOB_OPTIONS.items():
+        value = given[name] if name in given else option.default if task is None else getattr(task, name)
+        if isinstance(value, Unset):
+            value = misfire_grace_time
+        if option.is_column:
+            columns.append(as_stored(value))
+        elif value is not None:
+            options[name] = as_stored(value)
+    return columns, options
+
+
+def build(
+    row: NewJob,
+    task: Task | None,
+    extras: Extras,
+    *,
+    unique: Uniqueness | None = None,
+    has_id: bool = False,
+    after: tuple[str, ...] = (),
+    after_outcome: str = "completed",
+) -> ExtendedJob:
+    """Return a job with the values that plain jobs lack, and with its final id.
+
+    Args:
+        row: The columns of a plain job.
+        task: Its task; None if it is not registered here.
+        extras: Its other columns, except for those that follow from the arguments below.
+        unique: Which jobs exclude one another: gives the job a unique key, or the id of its time span.
+        has_id: Whether the caller gave the job its id.
+        after: Ids of jobs that must end before; each once.
+        after_outcome: ``completed`` or ``ended``.
+
+    Raises:
+        ValueError: The id would be derived, and one was given; the signature is unknown; or the job would
+            wait for itself.
+    """
+    span = None
+    if isinstance(unique, str):
+        extras = extras._replace(unique_key=unique)
+    elif unique is not None:
+        if unique.per is not None and has_id:
+            raise ConfigurationError(
+                f"job_id {row.job_id!r} and unique with per= exclude each other: the id is derived from the "
+                "time span; omit job_id=, or pass unique=None or a Unique() without per="
+            )
+        if task is None:
+            raise ConfigurationError(
+                f"task {row.job_name!r} is not registered in this process, so the arguments of Unique() have "
+                "no names; register the function, or pass a key such as unique='import:7'"
+            )
+        text = unique_text(unique, task.name, task.arity.signature, row.task_data)
+        if unique.per is None:
+            extras = extras._replace(unique_key=text)
+        else:
+            span = Span(text, unique.per)
+    if after:
+        extras = extras._replace(blocked_on="after")
+    job = ExtendedJob(row, extras, after, after_outcome, span)
+    if span is not None:
+        job = job.due_at(row.execution_time)
+    if job.job_id in after:
+        raise ValueError(f"after contains {job.job_id!r}, the id of the job itself; remove it")
+    return job
+
+
+def _check_after(after: Iterable[str | None], after_outcome: str) -> tuple[str, ...]:
+    """Return the ids of the jobs that one waits for, each once.
+
+    Raises:
+        TypeError: ``after`` is not a collection of ids.
+        ValueError: ``after_outcome`` is unknown.
+    """
+    if after_outcome not in OUTCOMES:
+        raise ValueError(f"after_outcome must be 'completed' or 'ended', not {after_outcome!r}")
+    if isinstance(after, str) or not isinstance(after, Iterable):
+        raise TypeError(
+            f"after must be a list of job ids, not {type(after).__name__}: {after!r}; pass after=[job_id]"
+        )
+    return tuple(dict.fromkeys(check_job_id(parent) for parent in after if parent is not None))
+
+
+def rule_of(unique: object, task: Task | None) -> Uniqueness | None:
+    """Return which jobs a job excludes; None for no others.
+
+    Raises:
+        TypeError: It is neither a text nor a rule.
+        ValueError: It is no key, or names an argument that the function lacks.
+    """
+    rule = check_unique(unique)
+    if task is not None:
+        check_unique_names(rule, task.arity.signature, task.func.__qualname__)
+    return rule

@@ -5,22 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
-from pg_scheduler.enqueue.sending import Sender
-from pg_scheduler.enqueue.unique import made_unique
+from pg_scheduler.enqueue.headers import Sender
+from pg_scheduler.enqueue.prepare import build, resolve
 from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
-from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority
+from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.options import JOB_OPTIONS
 from pg_scheduler.jobs.payload import decode, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, NewJob
 from pg_scheduler.jobs.task import Task
-from pg_scheduler.jobs.unset import Unset
-from pg_scheduler.jobs.validation import MAX_INTEGER, check_count, check_grace, check_timeout
+from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.schedules.definition import Encode, to_seconds
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.schedules.timing import fire_time_job_id, job_id_prefix
@@ -60,21 +60,18 @@ class JobBuilder:
         if grace is not None:
             late_s = max(math.ceil((now - due) / timedelta(seconds=1)), 0)
             grace = min(grace + late_s, MAX_INTEGER)
-        job = self.template._replace(job_id=job_id, execution_time=due, misfire_grace_time=grace)
-        return self._extended(job, {**self.options, "fire_time": fire_time.isoformat()})
+        row = self.template._replace(job_id=job_id, execution_time=due, misfire_grace_time=grace)
+        return self._build(row, {**self.options, "fire_time": fire_time.isoformat()})
 
     def manual_job(self, now: datetime) -> ExtendedJob:
         """Return a job without a fire time that is due now."""
         job_id = f"{job_id_prefix(self.row.schedule_id, self.row.owner)}manual:{new_job_id()}"
-        return self._extended(self.template._replace(job_id=job_id, execution_time=now), self.options)
+        return self._build(self.template._replace(job_id=job_id, execution_time=now), self.options)
 
-    def _extended(self, job: NewJob, options: Mapping[str, Any]) -> ExtendedJob:
-        made = ExtendedJob.of(job, Extras(options=json.dumps(options), on_end=self.on_end))
-        if self.sender is not None:
-            made = self.sender.add_to_planned(made, self.row.schedule_id)
-        if self.task is None or self.task.unique is None:
-            return made
-        return made_unique(made, self.task.unique, self.task, has_id=False)
+    def _build(self, row: NewJob, options: Mapping[str, Any]) -> ExtendedJob:
+        extras = Extras(options=json.dumps(options), on_end=self.on_end)
+        job = build(row, self.task, extras, unique=None if self.task is None else self.task.unique)
+        return job if self.sender is None else self.sender.add_to_planned(job, self.row.schedule_id)
 
 
 class ScheduleJobs:
@@ -104,35 +101,35 @@ class ScheduleJobs:
         options = json.loads(row.options)
         if not isinstance(options, dict):
             raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
-        priority = options.get("priority", (task.priority if task else JobPriority.NORMAL).db_value)
-        if priority not in {each.db_value for each in JobPriority}:
-            raise ValueError(f"options.priority must be 1, 3, 5 or 8, not {priority!r}")
-        grace: int | Unset | None = task.misfire_grace_time if task else self._grace
-        if isinstance(grace, Unset):
-            grace = self._grace
-        if "misfire_grace_time" in options:
-            grace = check_grace(options["misfire_grace_time"])
-        timeout = task.timeout if task else DEFAULT_TIMEOUT.total_seconds()
-        if "timeout" in options:
-            timeout = check_timeout(options["timeout"])
-        keep = options.get("keep_result", task.keep_result if task else None)
-        retries = check_count("max_retries", options.get("max_retries", task.max_retries if task else 0))
-        of_jobs: dict[str, Any] = {"schedule_id": row.schedule_id}
-        if keep is not None:
-            of_jobs["keep_result"] = to_seconds("keep_result", keep)
+        given = {name: read(options[name]) for name, read in _READ.items() if name in options}
+        columns, of_jobs = resolve(given, task, misfire_grace_time=self._grace)
         template = NewJob(
-            job_id="",
-            task_data=_task_data(row, task),
-            execution_time=row.anchor,
-            job_name=row.task if row.job_name is None else row.job_name,
-            priority=priority,
-            max_retries=retries,
-            misfire_grace_time=grace,
-            timeout_seconds=timeout,
+            "",
+            _task_data(row, task),
+            row.anchor,
+            row.task if row.job_name is None else row.job_name,
+            *columns,
+        )._replace(
             function=None if row.job_name is None else row.task,
             lock_key=advisory_lock_key(row.schedule_id) if row.use_advisory_lock else None,
         )
+        of_jobs["schedule_id"] = row.schedule_id
         return JobBuilder(row, template, of_jobs, _on_end(row, task), task, self.sender)
+
+
+def _read_priority(number: object) -> JobPriority:
+    for priority in JobPriority:
+        if priority.db_value == number:
+            return priority
+    raise ValueError(f"options.priority must be 1, 3, 5 or 8, not {number!r}")
+
+
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **{name: option.check for name, option in JOB_OPTIONS.items()},
+    "priority": _read_priority,
+    "keep_result": lambda seconds: None if seconds is None else to_seconds("keep_result", seconds),
+}
+"""What checks the options in a row, where priorities are numbers and lengths of time seconds."""
 
 
 def advisory_lock_key(schedule_id: str) -> int:
@@ -151,9 +148,8 @@ def in_order(jobs: Sequence[ExtendedJob], last_job_id: str | None) -> list[Exten
 
 def _queued(job: ExtendedJob, parent: str) -> ExtendedJob:
     """Return the job, blocked until another one has ended."""
-    return ExtendedJob.of(
-        job, job.extras._replace(blocked_on="after"), after=(parent,), after_outcome="ended", span=job.span
-    )
+    extras = job.extras._replace(blocked_on="after")
+    return replace(job, extras=extras, after=(parent,), after_outcome="ended")
 
 
 def _on_end(row: ScheduleRow, task: Task | None) -> str | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pg_scheduler.enqueue.job_writer import JobWriter
 from pg_scheduler.enqueue.schedule_jobs import in_order
+from pg_scheduler.enqueue.writer import JobWriter
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.store.statements import Transaction

@@ -133,6 +133,18 @@ class JobSpec:
             self.func, self.args, self.kwargs = call.func, call.args, dict(call.kwargs)
 
 
+def share_options(one: JobSpec, other: JobSpec) -> bool:
+    """Return whether two jobs have the same objects as function and options, so that one check suffices."""
+    return (
+        one.func is other.func
+        and one.priority is other.priority
+        and one.max_retries is other.max_retries
+        and one.misfire_grace_time is other.misfire_grace_time
+        and one.timeout is other.timeout
+        and one.keep_result is other.keep_result
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job as read from its row."""

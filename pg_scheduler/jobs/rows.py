@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple, Self, TypeAlias
 
 from pg_scheduler.jobs.unique import slot_id
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""A delayed job is due as long after this time as after its insertion, by the clock of the database."""
 
 
 class NewJob(NamedTuple):
@@ -26,9 +30,18 @@ class NewJob(NamedTuple):
     function: str | None = None
     lock_key: int | None = None
 
-    def due_at(self, execution_time: datetime) -> NewJob:
+    @property
+    def unique_key(self) -> None:
+        """A plain job is not unique."""
+        return
+
+    def due_at(self, execution_time: datetime) -> Self:
         """Return the job with another due time."""
         return self._replace(execution_time=execution_time)
+
+    def with_task_data(self, task_data: str) -> Self:
+        """Return the job with other arguments and metadata."""
+        return self._replace(task_data=task_data)
 
 
 class GeneratedIdJob(NewJob):
@@ -50,6 +63,9 @@ class Extras(NamedTuple):
     """JSON that lists the consequences of the job's end."""
 
 
+NO_EXTRAS: Final = Extras()
+
+
 class Span(NamedTuple):
     """What the id of a job is derived from that exists once in a time span."""
 
@@ -59,71 +75,62 @@ class Span(NamedTuple):
     """The length of the time span."""
 
 
-class ExtendedJob(NewJob):
+@dataclass(frozen=True, slots=True)
+class ExtendedJob:
     """A job with values that plain jobs lack. Statements of their own insert it."""
 
+    row: NewJob
     extras: Extras
-    after: tuple[str, ...]
+    after: tuple[str, ...] = ()
     """Ids of jobs that must end before; each once."""
-    after_outcome: str
+    after_outcome: str = "completed"
     """``completed`` or ``ended``."""
-    span: Span | None
+    span: Span | None = None
     """Derives the id from the due time; None if the time does not matter."""
 
-    @classmethod
-    def of(
-        cls,
-        job: NewJob,
-        extras: Extras,
-        *,
-        after: tuple[str, ...] = (),
-        after_outcome: str = "completed",
-        span: Span | None = None,
-    ) -> ExtendedJob:
-        """Return the job with these extras."""
-        if span is not None:
-            job = job._replace(job_id=slot_id(span.text, span.per, job.execution_time))
-        extended = cls._make(job)
-        extended.extras, extended.after, extended.after_outcome = extras, after, after_outcome
-        extended.span = span
-        return extended
+    @property
+    def job_id(self) -> str:
+        """The id of the job."""
+        return self.row.job_id
+
+    @property
+    def job_name(self) -> str:
+        """The name of the job."""
+        return self.row.job_name
+
+    @property
+    def execution_time(self) -> datetime:
+        """When the job is due."""
+        return self.row.execution_time
+
+    @property
+    def task_data(self) -> str:
+        """The arguments and the metadata."""
+        return self.row.task_data
+
+    @property
+    def unique_key(self) -> str | None:
+        """The key of which at most one job is unfinished; None for a job that is not unique."""
+        return self.extras.unique_key
 
     def with_id(self, job_id: str) -> ExtendedJob:
         """Return the job with another id."""
-        return ExtendedJob.of(
-            self._replace(job_id=job_id), self.extras, after=self.after, after_outcome=self.after_outcome
-        )
+        return replace(self, row=self.row._replace(job_id=job_id), span=None)
 
     def due_at(self, execution_time: datetime) -> ExtendedJob:
         """Return the job with another due time."""
-        return ExtendedJob.of(
-            super().due_at(execution_time),
-            self.extras,
-            after=self.after,
-            after_outcome=self.after_outcome,
-            span=self.span,
-        )
+        row = self.row.due_at(execution_time)
+        if self.span is not None:
+            row = row._replace(job_id=slot_id(self.span.text, self.span.per, execution_time))
+        return replace(self, row=row)
+
+    def with_task_data(self, task_data: str) -> ExtendedJob:
+        """Return the job with other arguments and metadata."""
+        return replace(self, row=self.row.with_task_data(task_data))
 
 
-class DelayedJob(NamedTuple):
-    """A validated job that is due a delay after its insertion, by the clock of the database."""
-
-    job_id: str
-    task_data: str
-    delay_s: float
-    job_name: str
-    priority: int
-    max_retries: int
-    misfire_grace_time: int | None
-    timeout_seconds: float | None
-    function: str | None = None
-    lock_key: int | None = None
-
-
-class GeneratedIdDelayedJob(DelayedJob):
-    """A delayed job with a generated id, which cannot exist."""
-
-    __slots__ = ()
+AnyJob: TypeAlias = NewJob | ExtendedJob
+"""A validated job, plain or extended."""
 
 
 class Claim(NamedTuple):

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.jobs.arity import Arity
 from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
-from pg_scheduler.jobs.limits import Limit, LimitRow, common_keys
+from pg_scheduler.jobs.limits import Limit, LimitRow, check_limits, common_keys
 from pg_scheduler.jobs.metadata import check_metadata
-from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority
+from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_name, qualified_name
+from pg_scheduler.jobs.options import JOB_OPTIONS
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names
 from pg_scheduler.jobs.unset import UNSET, Unset
-from pg_scheduler.jobs.validation import (
-    check_count,
-    check_grace,
-    check_keep_result,
-    check_kind,
-    check_timeout,
-)
+from pg_scheduler.jobs.validation import check_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +65,15 @@ class Task:
 
     func: JobFunction
     name: str
-    timeout: float | None = field(default=DEFAULT_TIMEOUT.total_seconds(), kw_only=True)
-    misfire_grace_time: int | Unset | None = field(default=UNSET, kw_only=True)
-    max_retries: int = field(default=0, kw_only=True)
+    timeout: float | None = field(default=JOB_OPTIONS["timeout"].default, kw_only=True)
+    misfire_grace_time: int | Unset | None = field(
+        default=JOB_OPTIONS["misfire_grace_time"].default, kw_only=True
+    )
+    max_retries: int = field(default=JOB_OPTIONS["max_retries"].default, kw_only=True)
     retry: RetryPolicy | None = field(default=None, kw_only=True)
-    priority: JobPriority = field(default=JobPriority.NORMAL, kw_only=True)
+    priority: JobPriority = field(default=JOB_OPTIONS["priority"].default, kw_only=True)
     executor: str = field(default=ASYNC, kw_only=True)
-    keep_result: float | None = field(default=None, kw_only=True)
+    keep_result: float | None = field(default=JOB_OPTIONS["keep_result"].default, kw_only=True)
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True, compare=False)
     typed: TypedArguments | None = field(default=None, repr=False, compare=False, kw_only=True)
     limits: tuple[Limit, ...] = field(default=(), kw_only=True)
@@ -126,31 +124,21 @@ class Task:
             ConfigurationError: An option is out of range, or ``unique`` names an unknown argument.
             PayloadError: JSON cannot represent the metadata.
         """
-        grace, timeout, retries = options.misfire_grace_time, options.timeout, options.max_retries
-        priority, retry, executor = options.priority, options.retry, options.executor
-        keep = options.keep_result
+        given = {
+            each.name: value
+            for each in fields(options)
+            if (value := getattr(options, each.name)) is not each.default
+        }
+        changes = {option: check(given[option]) for option, check in _CHECKS.items() if option in given}
         return replace(
             self,
             func=func,
             name=name,
-            timeout=self.timeout if isinstance(timeout, Unset) else check_timeout(timeout),
-            misfire_grace_time=self.misfire_grace_time if isinstance(grace, Unset) else check_grace(grace),
-            max_retries=self.max_retries
-            if isinstance(retries, Unset)
-            else check_count("max_retries", retries),
-            retry=self.retry if retry is None else check_kind("retry", retry, RetryPolicy),
-            priority=self.priority
-            if isinstance(priority, Unset)
-            else check_kind("priority", priority, JobPriority),
-            executor=self._executor_of(func)
-            if isinstance(executor, Unset)
-            else check_executor(func, executor),
-            keep_result=self.keep_result if isinstance(keep, Unset) else check_keep_result(keep),
-            metadata=self.metadata if options.metadata is None else check_metadata(options.metadata),
+            executor=check_executor(func, given["executor"])
+            if "executor" in given
+            else self._executor_of(func),
             typed=self._typed_of(func, options.typed),
-            limits=options.limits or self.limits,
-            unique=self.unique if isinstance(options.unique, Unset) else check_unique(options.unique),
-            on_failure=self.on_failure if options.on_failure is None else check_name(options.on_failure),
+            **changes,
         )
 
     def _typed_of(self, func: JobFunction, typed: bool | Unset) -> TypedArguments | None:
@@ -161,3 +149,14 @@ class Task:
         """Return the executor, which may be the default for another kind of function after a reload."""
         is_default = self.executor == default_executor(self.func)
         return default_executor(func) if is_default else self.executor
+
+
+_CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **{name: option.check for name, option in JOB_OPTIONS.items()},
+    "retry": partial(check_kind, "retry", kind=RetryPolicy),
+    "metadata": check_metadata,
+    "limits": check_limits,
+    "unique": check_unique,
+    "on_failure": check_name,
+}
+"""What checks the options of tasks, except for those that depend on the function."""

@@ -85,7 +85,7 @@ class Meter:
 
     def record_scheduled(self, job_name: str, number: int = 1) -> None:
         """Count jobs that this process stored."""
-        self._job(job_name).scheduled += number
+        (self._jobs.get(job_name) or self._job(job_name)).scheduled += number
 
     def record_starts(self, claims: Sequence[Start]) -> list[int]:
         """Count the attempts of one claim, and measure how late they are.

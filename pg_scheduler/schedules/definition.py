@@ -12,18 +12,16 @@ from typing import Any, Final, TypeAlias
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.options import JOB_OPTIONS, as_stored
 from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.stored_json import is_equal_json, object_from
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import (
     check_count,
     check_execution_time,
-    check_grace,
-    check_keep_result,
     check_kind,
     check_seconds,
     check_text,
-    check_timeout,
 )
 from pg_scheduler.schedules.policies import MAX_SPAN, CatchUp, Overlap, check_policies
 from pg_scheduler.schedules.row import ScheduleRow, catch_up_of, read_trigger
@@ -127,7 +125,11 @@ class Definition:
         if "metadata" in given:
             metadata = "{}" if self.metadata is None else json.dumps(check_metadata(given["metadata"]))
             changes["metadata"] = _kept(check_size(metadata, max_bytes), old.metadata)
-        options = {name: read(given[name]) for name, read in _OPTIONS.items() if name in given}
+        options = {
+            name: as_stored(option.check(given[name]))
+            for name, option in JOB_OPTIONS.items()
+            if name in given
+        }
         if options or resets_options:
             kept = {} if resets_options else object_from(old.options)
             changes["options"] = _kept(json.dumps(kept | options), old.options)
@@ -203,12 +205,3 @@ _COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "overlap": ("overlap", lambda value: check_kind("overlap", value, Overlap).value),
 }
 """The column of each field that needs no other, and what validates and converts its value."""
-
-_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "priority": lambda value: check_kind("priority", value, JobPriority).db_value,
-    "max_retries": partial(check_count, "max_retries"),
-    "timeout": check_timeout,
-    "misfire_grace_time": check_grace,
-    "keep_result": check_keep_result,
-}
-"""What validates and converts each option of jobs."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
+from typing import Any
 
-from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import EPOCH, ExtendedJob, GeneratedIdJob, NewJob
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.copy import COLUMNS, packed
 from pg_scheduler.store.faults import translated
@@ -22,56 +23,62 @@ class JobInserts:
         self._statements = statements
 
     async def insert(
-        self, jobs: Sequence[NewJob], *, message: str | None = None, connection: Connection | None = None
-    ) -> set[str]:
-        """Insert the jobs whose ids are new, send the message if there are any, and return their ids."""
-        return await self._insert(jobs, message, on=connection)
-
-    async def insert_small(
         self,
         jobs: Sequence[NewJob],
         *,
         message: str | None = None,
         lock_timeout: str | None = None,
         connection: Connection | None = None,
+        route: Route | None = None,
     ) -> set[str]:
-        """Insert a few jobs, as ``insert()``. Consecutive calls reuse one connection.
+        """Insert the jobs whose ids are new, and return their ids.
 
         Args:
             jobs: The jobs.
-            message: The message.
+            message: A message that the statement sends if it inserts a job; None for none.
             lock_timeout: The longest wait for a lock, for the rest of the transaction.
             connection: The transaction of the caller; None for none.
+            route: One of the routes of the statement; None for the default.
         """
-        route = None if connection is not None else Route.STICKY
-        return await self._insert(jobs, message, lock_timeout, on=connection, route=route)
+        if not jobs:
+            return set()
+        is_one, now = len(jobs) == 1, self._statements.now
+        columns = jobs[0] if is_one else zip(*jobs, strict=True)
+        fetch = self._statements.fetch_retrying
+        if message is None and all(isinstance(job, GeneratedIdJob) for job in jobs):
+            name = "insert_generated_job" if is_one else "insert_generated_jobs"
+            await fetch(name, *columns, now, on=connection, route=route)
+            return {job.job_id for job in jobs}
+        channel = await self._statements.channel(on=connection) if message else None
+        name = "insert_job" if is_one else "insert_jobs"
+        rows = await fetch(name, *columns, now, channel, message, lock_timeout, on=connection, route=route)
+        return {row[0] for row in rows}
 
     async def enqueue(
         self,
-        jobs: Sequence[DelayedJob],
+        jobs: Sequence[NewJob],
         *,
         message: str | None = None,
         lock_timeout: str | None = None,
         connection: Connection | None = None,
-    ) -> tuple[set[str], datetime | None]:
-        """Insert the jobs whose ids are new, due a delay from now, as ``insert_small()``.
+    ) -> dict[str, datetime]:
+        """Insert the jobs whose ids are new, due a delay from now, as ``insert()``.
 
         Returns:
-            The ids, and the time of the call by the clock of the database; None if no job is inserted.
+            The time of the call by the clock of the database, by the ids.
         """
-        columns = jobs[0] if len(jobs) == 1 else zip(*jobs, strict=True)
         channel = await self._statements.channel(on=connection) if message else None
         rows = await self._statements.fetch_retrying(
             "enqueue_job" if len(jobs) == 1 else "enqueue_jobs",
-            *columns,
+            *(_delayed(jobs[0]) if len(jobs) == 1 else zip(*map(_delayed, jobs), strict=True)),
             self._statements.now,
             channel,
             message,
             lock_timeout,
             on=connection,
-            route=None if connection is not None else Route.STICKY,
+            route=Route.STICKY,
         )
-        return {row[0] for row in rows}, rows[0][1] if rows else None
+        return {row[0]: row[1] for row in rows}
 
     async def insert_extended(
         self,
@@ -81,20 +88,41 @@ class JobInserts:
         lock_timeout: str | None = None,
         connection: Connection | None = None,
     ) -> set[str]:
-        """Insert the jobs whose ids and unique keys are free, as ``insert_small()``."""
-        channel = await self._statements.channel(on=connection) if message else None
+        """Insert the jobs whose ids and unique keys are free, as ``insert()``."""
+        values = await self._values_of([job.row for job in jobs], jobs, message, lock_timeout, connection)
         rows = await self._statements.fetch_retrying(
-            "insert_extended_jobs",
-            *zip(*jobs, strict=True),
-            self._statements.now,
-            channel,
-            message,
-            *zip(*(each.extras for each in jobs), strict=True),
-            lock_timeout,
-            on=connection,
-            route=None if connection is not None else Route.STICKY,
+            "insert_extended_jobs", *values, on=connection, route=Route.STICKY
         )
         return {row[0] for row in rows}
+
+    async def enqueue_extended(
+        self,
+        jobs: Sequence[ExtendedJob],
+        *,
+        message: str | None = None,
+        lock_timeout: str | None = None,
+        connection: Connection | None = None,
+    ) -> dict[str, datetime]:
+        """Insert the jobs whose ids and unique keys are free, due a delay from now, as ``enqueue()``."""
+        delayed = [_delayed(job.row) for job in jobs]
+        values = await self._values_of(delayed, jobs, message, lock_timeout, connection)
+        rows = await self._statements.fetch_retrying(
+            "enqueue_extended_jobs", *values, on=connection, route=Route.STICKY
+        )
+        return {row[0]: row[1] for row in rows}
+
+    async def _values_of(
+        self,
+        rows: Sequence[tuple[Any, ...]],
+        jobs: Sequence[ExtendedJob],
+        message: str | None,
+        lock_timeout: str | None,
+        connection: Connection | None,
+    ) -> list[object]:
+        """Return the parameters of a statement that inserts extended jobs."""
+        columns, extras = zip(*rows, strict=True), zip(*(job.extras for job in jobs), strict=True)
+        channel = await self._statements.channel(on=connection) if message else None
+        return [*columns, self._statements.now, channel, message, *extras, lock_timeout]
 
     async def clock(self, *, connection: Connection | None = None) -> datetime:
         """Return the time by the scheduler's clock, also late in a transaction."""
@@ -141,9 +169,9 @@ class JobInserts:
         with detecting_taken_keys():
             await self._statements.fetch_retrying(
                 "replace_extended_jobs",
-                *zip(*jobs, strict=True),
+                *zip(*(job.row for job in jobs), strict=True),
                 self._statements.now,
-                *zip(*(each.extras for each in jobs), strict=True),
+                *zip(*(job.extras for job in jobs), strict=True),
                 on=connection,
             )
 
@@ -158,25 +186,7 @@ class JobInserts:
                 async with transact(connection, self._statements.call_timeout_s):
                     yield connection
 
-    async def _insert(
-        self,
-        jobs: Sequence[NewJob],
-        message: str | None,
-        lock_timeout: str | None = None,
-        *,
-        on: Connection | None = None,
-        route: Route | None = None,
-    ) -> set[str]:
-        if not jobs:
-            return set()
-        run, now = self._statements.fetch_retrying, self._statements.now
-        is_one = len(jobs) == 1
-        columns = jobs[0] if is_one else zip(*jobs, strict=True)
-        if message is None and all(isinstance(job, GeneratedIdJob) for job in jobs):
-            name = "insert_generated_job" if is_one else "insert_generated_jobs"
-            await run(name, *columns, now, on=on, route=route)
-            return {job.job_id for job in jobs}
-        channel = await self._statements.channel(on=on) if message else None
-        name = "insert_job" if is_one else "insert_jobs"
-        rows = await run(name, *columns, now, channel, message, lock_timeout, on=on, route=route)
-        return {row[0] for row in rows}
+
+def _delayed(row: NewJob) -> tuple[Any, ...]:
+    """Return a row with its delay in seconds instead of its due time."""
+    return (*row[:2], (row.execution_time - EPOCH).total_seconds(), *row[3:])

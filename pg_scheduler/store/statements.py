@@ -131,7 +131,7 @@ class Statements:
             on: The connection to use instead of that of the route.
             route: One of the statement's routes; None for the default.
         """
-        query = await self.query(name, on=on)
+        query = load_query(self._schema or await self.schema(on=on), name)
         if on is not None:
             with translated():
                 return list(await on.fetch(query.text, *args, timeout=self.call_timeout_s))

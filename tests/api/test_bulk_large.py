@@ -20,7 +20,8 @@ from pg_scheduler import (
     PayloadError,
     Scheduler,
 )
-from pg_scheduler.enqueue.bulk import MIN_COPY_JOBS, PREPARE_BATCH
+from pg_scheduler.enqueue.bulk import PREPARE_BATCH
+from pg_scheduler.enqueue.writer import MIN_COPY_JOBS
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.jobs.model import Job
 from tests.api.conftest import Make, Pools

@@ -187,6 +187,18 @@ async def test_enqueue_sends_one_statement_per_call(counted: tuple[Scheduler, St
     assert calls.counts.keys() <= {"enqueue_job", "RESET"}
 
 
+async def test_enqueue_sends_one_statement_for_a_job_with_options(
+    counted: tuple[Scheduler, Statements],
+) -> None:
+    scheduler, sent = counted
+    keep = timedelta(hours=1)
+    await scheduler.enqueue(work, delay=3600, unique="a key", keep_result=keep)
+    await asyncio.gather(*(scheduler.enqueue(work, delay=n, keep_result=keep) for n in range(3600, 3900)))
+    calls = await sent.take()
+    assert calls.named.keys() == {"enqueue_extended_jobs"}
+    assert calls.named.total() <= 4
+
+
 async def test_enqueue_calls_share_statements_when_concurrent(counted: tuple[Scheduler, Statements]) -> None:
     scheduler, sent = counted
     ids = await asyncio.gather(*(scheduler.enqueue(work, args=(n,), delay=3600 + n) for n in range(500)))

@@ -12,7 +12,7 @@ import pytest
 
 from pg_scheduler import ConflictResolution, JobConflictError, JobSpec
 from pg_scheduler.enqueue.enqueuer import Enqueuer
-from pg_scheduler.jobs.rows import ExtendedJob, Extras, NewJob
+from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, Extras, NewJob
 from tests.api.conftest import Make
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ RAISE, IGNORE, REPLACE = ConflictResolution
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def job(job_id: str, options: str | None = "{}") -> NewJob:
+def job(job_id: str, options: str | None = "{}") -> AnyJob:
     plain = NewJob(job_id, "{}", DUE, "app.work", 5, 0, 60, None)
-    return plain if options is None else ExtendedJob.of(plain, Extras(options))
+    return plain if options is None else ExtendedJob(plain, Extras(options))
 
 
 async def options(pool: asyncpg.Pool) -> dict[str, Any]:
@@ -41,7 +41,7 @@ async def enqueuer(make: Make) -> Enqueuer:
 
 
 async def insert_all(
-    enqueuer: Enqueuer, jobs: Sequence[NewJob], *args: Any, monkeypatch: pytest.MonkeyPatch
+    enqueuer: Enqueuer, jobs: Sequence[AnyJob], *args: Any, monkeypatch: pytest.MonkeyPatch
 ) -> list[str | None]:
     """Insert these rows in place of those that a preparer would return."""
     monkeypatch.setattr(enqueuer._bulk, "_preparer", SimpleNamespace(prepare=lambda _specs: list(jobs)))
@@ -78,7 +78,8 @@ async def test_enqueued_extras_are_due_a_delay_from_now_by_the_clock_of_the_data
 ) -> None:
     for resolution in (RAISE, REPLACE):
         before = await pool.fetchval("SELECT clock_timestamp()")
-        await enqueuer.enqueue(job("a"), 60, resolution, None)
+        delayed = job("a").due_at(EPOCH + timedelta(seconds=60))
+        await enqueuer.insert(delayed, resolution, None, is_delayed=True)
         after = await pool.fetchval("SELECT clock_timestamp()")
         ((due, expires),) = await pool.fetch("SELECT execution_time, expires_at FROM scheduled_jobs")
         assert before <= due - timedelta(seconds=60) <= after

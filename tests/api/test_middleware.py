@@ -508,6 +508,16 @@ async def test_headers_receive_the_id_of_the_time_span_of_a_delayed_job(make: Ma
     assert (scheduled.job_id, scheduled.execution_time) == (job_id, stored.execution_time)
 
 
+async def test_headers_receive_the_id_of_the_time_span_of_a_fire_time(make: Make) -> None:
+    trail = Trail()
+    scheduler = make(middleware=[trail])
+    scheduler.register(nothing, name="middleware.span", unique=Unique(per=timedelta(hours=1)))
+    await scheduler.initialize_db()
+    await scheduler.schedules.add("middleware.span", Every(hours=1), schedule_id="s")
+    job_id = await scheduler.schedules.trigger("s")
+    assert [each.job_id for each in trail.scheduled] == [job_id]
+
+
 async def test_jobs_of_schedules_and_of_run_job_have_the_headers(pool: asyncpg.Pool) -> None:
     traces: list[Any] = []
 

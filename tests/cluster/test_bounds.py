@@ -29,7 +29,7 @@ from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
-from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, GeneratedIdJob
+from pg_scheduler.jobs.rows import EPOCH, Claim, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.status import JobStatus
@@ -40,6 +40,7 @@ from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.jobs import JobFilters
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
+from pg_scheduler.store.queries import Route
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
@@ -224,11 +225,9 @@ def claimed() -> list[Claim]:
     return [Claim("a", NAME, NAME, 1, now(), "{}", 5, 0, 0, None, None)]
 
 
-DELAYED = DelayedJob("a", "{}", 1.0, NAME, 5, 0, None, None)
-
 ENDED = EndedJob("a", NAME, JobStatus.FAILED, 1, None, {}, {"schedule_id": "a"})
 KEPT = ENDED._replace(options={"keep_result": 60})
-EXTENDED = ExtendedJob.of(new_job(), Extras(unique_key="key"))
+EXTENDED = ExtendedJob(new_job(), Extras(unique_key="key"))
 
 LIMITS = [("limit:a:", LimitRow(1, None, None))]
 KEEP = {"limit:a:": 0.0}
@@ -245,8 +244,9 @@ STORE_CALLS: dict[str, Call] = {
     "migrate": lambda it, _: it.migrate(),
     "insert": lambda it, _: it.jobs.insert([new_job()]),
     "insert, with a message": lambda it, conn: it.jobs.insert([new_job()], message="due", connection=conn),
-    "insert_small": lambda it, _: it.jobs.insert_small([new_job()]),
-    "enqueue": lambda it, _: it.jobs.enqueue([DELAYED]),
+    "insert, on a sticky connection": lambda it, _: it.jobs.insert([new_job()], route=Route.STICKY),
+    "enqueue": lambda it, _: it.jobs.enqueue([new_job(execution_time=EPOCH)]),
+    "enqueue_extended": lambda it, _: it.jobs.enqueue_extended([EXTENDED]),
     "clock": lambda it, _: it.jobs.clock(),
     "pause, of a task": lambda it, _: it.pauses.pause(NAME, None, None, "me"),
     "resume, of a task": lambda it, _: it.pauses.resume([NAME]),

@@ -19,7 +19,7 @@ PLAIN = dict.fromkeys(COLUMNS)
 
 
 def extended(job_id: str = "job", extras: Extras = EXTRAS, **changes: Any) -> ExtendedJob:
-    return ExtendedJob.of(new_job(job_id, **changes), extras)
+    return ExtendedJob(new_job(job_id, **changes), extras)
 
 
 async def extras_of(pool: Pool, job_id: str = "job") -> dict[str, Any]:
@@ -44,7 +44,7 @@ async def test_insert_extended_writes_every_column(store: Store, pool: Pool) -> 
     assert await store.jobs.insert_extended([job, plain]) == {"job", "plain"}
     found = await row(pool)
     assert {name: found[name] for name in NewJob._fields if name != "task_data"} == {
-        name: value for name, value in job._asdict().items() if name != "task_data"
+        name: value for name, value in job.row._asdict().items() if name != "task_data"
     }
     assert found["expires_at"] == NOW + 5 * SECOND
     assert await extras_of(pool) == WRITTEN

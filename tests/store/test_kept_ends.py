@@ -97,7 +97,7 @@ ENDS: dict[str, End] = {
 async def test_result_of_a_job_that_ends_without_a_value_outlives_its_row(
     store: Store, pool: Pool, clock: FakeClock, end: str
 ) -> None:
-    await store.jobs.insert_extended([ExtendedJob.of(new_job("a", misfire_grace_time=5), KEPT)])
+    await store.jobs.insert_extended([ExtendedJob(new_job("a", misfire_grace_time=5), KEPT)])
     await ENDS[end](store, clock)
     job = await store.jobs.get_job("a")
     assert job is not None
@@ -180,7 +180,7 @@ async def test_result_of_a_cancelled_job_of_a_schedule_is_kept_when_its_attempt_
     store: Store, pool: Pool
 ) -> None:
     options = '{"keep_result": 60, "schedule_id": "s"}'
-    await store.jobs.insert_extended([ExtendedJob.of(new_job("a"), Extras(options=options))])
+    await store.jobs.insert_extended([ExtendedJob(new_job("a"), Extras(options=options))])
     held = await claim(store)
     await store.jobs.cancel("a")
     before = (await store.kept_results.get(["a"]))["a"]
@@ -192,7 +192,7 @@ async def test_result_of_a_cancelled_job_of_a_schedule_is_kept_when_its_attempt_
 
 
 async def test_job_completed_by_hand_has_no_value(store: Store) -> None:
-    await store.jobs.insert_extended([ExtendedJob.of(new_job("a"), KEPT)])
+    await store.jobs.insert_extended([ExtendedJob(new_job("a"), KEPT)])
     await store.jobs.set_status("a", JobStatus.COMPLETED, LEASE)
     kept = (await store.kept_results.get(["a"]))["a"]
     assert kept is not None
@@ -201,7 +201,7 @@ async def test_job_completed_by_hand_has_no_value(store: Store) -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.retry(HOUR, "no"), RELEASE])
 async def test_job_that_runs_again_stores_no_result(store: Store, pool: Pool, outcome: Outcome) -> None:
-    await store.jobs.insert_extended([ExtendedJob.of(new_job("a", max_retries=1), KEPT)])
+    await store.jobs.insert_extended([ExtendedJob(new_job("a", max_retries=1), KEPT)])
     await settle(store, outcome)
     assert await store.kept_results.get(["a"]) == {"a": None}
     assert await column(pool, "on_end") == {"a": None}
@@ -217,7 +217,7 @@ async def test_lifetime_written_by_hand_does_not_stop_the_end(store: Store, pool
 
 
 async def test_result_that_a_crash_left_unstored_is_stored_by_the_scan(store: Store, pool: Pool) -> None:
-    await store.jobs.insert_extended([ExtendedJob.of(new_job("a"), KEPT)])
+    await store.jobs.insert_extended([ExtendedJob(new_job("a"), KEPT)])
     await pool.execute(
         """UPDATE scheduled_jobs SET status = 'expired', finished_at = $1, on_end = '{"result": true}'""", NOW
     )

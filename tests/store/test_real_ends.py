@@ -39,7 +39,7 @@ async def on_end(pool: Pool, job_id: str = "a") -> Any:
 
 async def start_of_schedule(store: Store) -> Claim:
     """Start a job of a schedule, for which no other job waits."""
-    await store.jobs.insert_extended([ExtendedJob.of(new_job("a"), OF_A_SCHEDULE)])
+    await store.jobs.insert_extended([ExtendedJob(new_job("a"), OF_A_SCHEDULE)])
     await store.workers.register(worker(), LEASE)
     (claim,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
     return claim

@@ -31,7 +31,7 @@ from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
-from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, Extras, GeneratedIdJob
+from pg_scheduler.jobs.rows import EPOCH, NO_EXTRAS, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store import queries
@@ -257,17 +257,17 @@ async def use_path(store: Store) -> object:
     people = InspectionStore(store)
     await store.migrate()
     await store.jobs.insert([new_job(each) for each in "abcde"])
-    await store.jobs.insert_small([new_job("f")])
+    await store.jobs.insert([new_job("f")], route=Route.STICKY)
     await store.jobs.insert([GeneratedIdJob(*new_job(each, job_name="nobody.knows")) for each in "hi"])
     unknown = new_job("j", job_name="nobody.knows", execution_time=NOW - 2 * SECOND)
-    await store.jobs.insert_small([GeneratedIdJob(*unknown)])
+    await store.jobs.insert([GeneratedIdJob(*unknown)])
     since = (NOW - SECOND,) * 4
     assert await store.claims.find_claimable(["nobody.knows"], since, NO_IDS) == (NOW - 2 * SECOND, 1)
     await store.jobs.copy([GeneratedIdJob(*new_job("g", job_name="nobody.knows"))], 1000)
-    delayed = DelayedJob("k", "{}", 1.5, "nobody.knows", 5, 0, 7, None)
-    assert await store.jobs.enqueue([delayed, delayed._replace(job_id="l")]) == ({"k", "l"}, NOW)
-    assert await store.jobs.enqueue([delayed]) == (set(), None)
-    assert await store.jobs.enqueue([delayed._replace(job_id="m")], message="due") == ({"m"}, NOW)
+    delayed = new_job("k", job_name="nobody.knows", execution_time=EPOCH + 1.5 * SECOND)
+    assert await store.jobs.enqueue([delayed, delayed._replace(job_id="l")]) == {"k": NOW, "l": NOW}
+    assert await store.jobs.enqueue([delayed]) == {}
+    assert await store.jobs.enqueue([delayed._replace(job_id="m")], message="due") == {"m": NOW}
     assert await store.jobs.clock() == NOW
     assert await store.pauses.pause("mail.send", NOW + SECOND, "note", "me")
     assert await store.pauses.paused() == [Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0)]
@@ -277,17 +277,22 @@ async def use_path(store: Store) -> object:
     assert [each.action for each in records] == ["resume_task", "pause_task"]
     assert last is None
     assert await people.audit_records.read(None, 9, 9, AuditFilters("resume_task")) == (records[:1], None)
-    extended = ExtendedJob.of(
+    extended = ExtendedJob(
         new_job("n", job_name="nobody.knows"), Extras('{"a":1}', "key", "after", '{"b":1}')
     )
     assert await store.jobs.insert_extended([extended], message="due") == {"n"}
+    later = extended.with_id("p").due_at(EPOCH + SECOND)
+    assert await store.jobs.enqueue_extended([later]) == {}
+    later = replace(later, extras=NO_EXTRAS)
+    assert await store.jobs.enqueue_extended([later], message="due") == {"p": NOW}
+    assert await store.jobs.delete(["p"])
     await store.jobs.replace_extended([extended])
     holder = Holder("n", "pending", "key")
     assert await store.unique_keys.find_conflicts(["n", "nobody"], ["key"]) == [holder]
     async with store.connections.transaction() as connection:
         assert await store.unique_keys.lock_holders(["key", "other"], connection) == {"key": holder}
     await store.jobs.cancel("n")
-    await store.jobs.insert_extended([ExtendedJob.of(new_job("o", job_name="nobody.knows"), extended.extras)])
+    await store.jobs.insert_extended([ExtendedJob(new_job("o", job_name="nobody.knows"), extended.extras)])
     with pytest.raises(JobConflictError, match="'o'"):
         await store.unique_keys.restart("n", lambda: store.jobs.retry("n"))
     for action, changed in ((BulkAction.RETRY, False), (BulkAction.CANCEL, True)):
@@ -298,7 +303,7 @@ async def use_path(store: Store) -> object:
     await store.jobs.replace_extended([extended])
     assert await store.dependencies.repair(ScanPosition(), blocks=9, jobs=9) == ScanPosition()
     async with store.statements.transaction() as transaction:
-        waiting = ExtendedJob.of(extended, extended.extras, after=("a",))
+        waiting = replace(extended, after=("a",))
         blocked = JobBlocked("n", "nobody.knows", 0, "after")
         await store.dependencies.block([waiting], transaction)
         await store.dependencies.resolve(["n"], transaction)

@@ -17,7 +17,7 @@ def child(
     job_id: str, *after: str, outcome: str = "completed", extras: Extras = WAITS, **changes: Any
 ) -> ExtendedJob:
     """Return a job that waits for these."""
-    return ExtendedJob.of(new_job(job_id, **changes), extras, after=after, after_outcome=outcome)
+    return ExtendedJob(new_job(job_id, **changes), extras, after=after, after_outcome=outcome)
 
 
 async def add(store: Store, *jobs: ExtendedJob, replace: bool = False) -> None:

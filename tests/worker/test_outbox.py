@@ -18,7 +18,7 @@ from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, NewJob
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.due import due_message, read_due
 from pg_scheduler.store.locks import LockRepository
@@ -321,9 +321,12 @@ async def test_enqueue_sends_its_time_by_the_clock_of_the_database(
     first = now() - timedelta(hours=2)
     if queued != "nothing":
         outbox.add_due(first if queued == "a time" else None)
-    await enqueuer.enqueue(new_job("a"), 1.5, ConflictResolution.RAISE, None)
+    due = EPOCH + timedelta(seconds=1.5)
+    await enqueuer.insert(new_job("a", execution_time=due), ConflictResolution.RAISE, None, is_delayed=True)
     async with parts.store.connections.transaction() as connection:
-        await enqueuer.enqueue(new_job("b"), 1.5, ConflictResolution.RAISE, connection)
+        await enqueuer.insert(
+            new_job("b", execution_time=due), ConflictResolution.RAISE, connection, is_delayed=True
+        )
     await ear.until(2)
     async with parts.store.connections.acquire() as connection:
         rows = await connection.fetch("SELECT job_id, execution_time FROM scheduled_jobs")

@@ -24,19 +24,12 @@ FROM (
 
 -- fragment: delayed_rows
 SELECT
-    new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,
-    new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, coalesce($11, now()),
-    new.execution_time + make_interval(secs => new.misfire_grace_time)
+    {new_row_values}
 FROM (
     SELECT *, {called_at} + make_interval(secs => delay_s) AS execution_time
     FROM ROWS FROM (
-        unnest($1::text[]), unnest($2::text[]), unnest($3::double precision[]), unnest($4::text[]),
-        unnest($5::integer[]), unnest($6::integer[]), unnest($7::integer[]),
-        unnest($8::double precision[]), unnest($9::text[]), unnest($10::bigint[])
-    ) AS each (
-        job_id, task_data, delay_s, job_name, priority, max_retries, misfire_grace_time,
-        timeout_seconds, function, lock_key
-    )
+        {delayed_arrays}
+    ) AS each (job_id, task_data, delay_s, {option_names})
 ) AS new
 
 -- A longer wait for a lock than $14, such as '10ms', fails the statement; NULL leaves the setting of the session. It is
@@ -60,26 +53,56 @@ new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority
     new.execution_time + make_interval(secs => new.misfire_grace_time)
 
 -- fragment: new_arrays
-unnest($1::text[]), unnest($2::text[]), unnest($3::timestamptz[]), unnest($4::text[]),
-    unnest($5::integer[]), unnest($6::integer[]), unnest($7::integer[]), unnest($8::double precision[]),
-    unnest($9::text[]), unnest($10::bigint[])
+unnest($1::text[]), unnest($2::text[]), unnest($3::timestamptz[]), {option_arrays}
+
+-- fragment: delayed_arrays
+unnest($1::text[]), unnest($2::text[]), unnest($3::double precision[]), {option_arrays}
+
+-- fragment: option_arrays
+unnest($4::text[]), unnest($5::integer[]), unnest($6::integer[]), unnest($7::integer[]),
+    unnest($8::double precision[]), unnest($9::text[]), unnest($10::bigint[])
 
 -- fragment: new_names
-job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
-    timeout_seconds, function, lock_key
+job_id, task_data, execution_time, {option_names}
+
+-- fragment: option_names
+job_name, priority, max_retries, misfire_grace_time, timeout_seconds, function, lock_key
 
 -- The same with the columns of extended jobs, in $14 to $17, or in $12 to $15 where no message is sent.
 
 -- fragment: extended_rows
 SELECT
-    {new_row_values}, new.options::jsonb, new.unique_key, new.blocked_on, new.on_end::jsonb
+    {new_row_values}, {extra_values}
 FROM ROWS FROM (
-    {new_arrays}, unnest($14::text[]), unnest($15::text[]), unnest($16::text[]), unnest($17::text[])
+    {new_arrays}, {extra_arrays}
 ) WITH ORDINALITY AS new ({new_names}, options, unique_key, blocked_on, on_end, place)
+
+-- fragment: delayed_extended_rows
+SELECT
+    {new_row_values}, {extra_values}
+FROM (
+    SELECT *, {called_at} + make_interval(secs => delay_s) AS execution_time
+    FROM ROWS FROM (
+        {delayed_arrays}, {extra_arrays}
+    ) WITH ORDINALITY AS each (job_id, task_data, delay_s, {option_names}, options, unique_key, blocked_on, on_end, place)
+) AS new
+
+-- fragment: extra_values
+new.options::jsonb, new.unique_key, new.blocked_on, new.on_end::jsonb
+
+-- fragment: extra_arrays
+unnest($14::text[]), unnest($15::text[]), unnest($16::text[]), unnest($17::text[])
+
+-- In this order, calls that share keys or ids cannot deadlock, and the first of several jobs with one key is inserted.
+
+-- fragment: extended_order
+WHERE (SELECT $18::text IS NULL OR set_config('lock_timeout', $18, true) IS NOT NULL)
+ORDER BY new.unique_key COLLATE "C", CASE WHEN new.unique_key IS NULL THEN new.job_id END COLLATE "C", new.place
+ON CONFLICT DO NOTHING
 
 -- fragment: replacing_rows
 SELECT
-    {new_row_values}, new.options::jsonb, new.unique_key, new.blocked_on, new.on_end::jsonb
+    {new_row_values}, {extra_values}
 FROM ROWS FROM (
     {new_arrays}, unnest($12::text[]), unnest($13::text[]), unnest($14::text[]), unnest($15::text[])
 ) AS new ({new_names}, options, unique_key, blocked_on, on_end)
@@ -211,16 +234,26 @@ RETURNING job_id, {called_at},
 -- Insert jobs with options ($14), unique keys ($15), what they wait for ($16) and their consequences ($17).
 --
 -- Returns the ids of those whose id and unique key are free, sends a message and limits the wait ($18), as
--- insert_job does. Of several jobs with one unique key, the first one in the arrays is inserted. Calls that share
--- keys insert in the same order, so they cannot deadlock.
+-- insert_job does.
 INSERT INTO {schema}scheduled_jobs (
     {new_columns}, options, unique_key, blocked_on, on_end
 )
 {extended_rows}
-WHERE (SELECT $18::text IS NULL OR set_config('lock_timeout', $18, true) IS NOT NULL)
-ORDER BY new.unique_key COLLATE "C", CASE WHEN new.unique_key IS NULL THEN new.job_id END COLLATE "C", new.place
-ON CONFLICT DO NOTHING
+{extended_order}
 RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
+
+-- name: enqueue_extended_jobs
+-- route: pool | sticky
+-- Insert jobs that are due a delay from now, as insert_extended_jobs does, and return the time of the call.
+--
+-- The message gets that time: the jobs are due then or later.
+INSERT INTO {schema}scheduled_jobs (
+    {new_columns}, options, unique_key, blocked_on, on_end
+)
+{delayed_extended_rows}
+{extended_order}
+RETURNING job_id, {called_at},
+    CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13::text || ' ' || extract(epoch FROM {called_at})) END;
 
 -- name: clock
 -- route: pool

@@ -286,7 +286,7 @@ def _new_jobs(plan: Plan, inserted: Collection[str]) -> list[ExtendedJob]:
             continue
         if job.after and newest is not None and newest not in job.after:
             after = (*job.after, newest)
-            found.append(ExtendedJob.of(job, job.extras, after=after, after_outcome=job.after_outcome))
+            found.append(replace(job, after=after))
         else:
             found.append(job)
         newest = job.job_id

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.model import JobPriority, JobSpec
+from pg_scheduler.jobs.model import JobPriority, JobSpec, share_options
+from pg_scheduler.jobs.options import JOB_OPTIONS
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
 from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.jobs.unset import UNSET
 
 DUE = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -37,6 +37,19 @@ def tasks() -> TaskRegistry:
 @pytest.fixture
 def preparer(tasks: TaskRegistry) -> JobPreparer:
     return JobPreparer(tasks, misfire_grace_time=300, max_payload_bytes=100)
+
+
+def prepared(preparer: JobPreparer, *specs: JobSpec) -> list[NewJob]:
+    """Return the rows of jobs, which are plain."""
+    jobs = preparer.prepare(specs)
+    assert all(isinstance(job, NewJob) for job in jobs)
+    return cast("list[NewJob]", jobs)
+
+
+def named(preparer: JobPreparer, name: Any, **values: Any) -> NewJob:
+    (job,) = preparer.prepare([JobSpec(name, DUE, **values)], allows_names=True)
+    assert isinstance(job, NewJob)
+    return job
 
 
 def test_prepare_fills_in_every_default(preparer: JobPreparer) -> None:
@@ -76,9 +89,9 @@ def test_prepare_uses_the_defaults_of_the_function_before_those_of_the_scheduler
     preparer: JobPreparer, tasks: TaskRegistry
 ) -> None:
     tasks.register(work, name="app.work", options=TaskOptions(timeout=None, misfire_grace_time=7))
-    (job,) = preparer.prepare([JobSpec(work, DUE)])
+    (job,) = prepared(preparer, JobSpec(work, DUE))
     assert (job.job_name, job.timeout_seconds, job.misfire_grace_time) == ("app.work", None, 7)
-    (job,) = preparer.prepare([JobSpec(work, DUE, misfire_grace_time=9, timeout=1)])
+    (job,) = prepared(preparer, JobSpec(work, DUE, misfire_grace_time=9, timeout=1))
     assert (job.timeout_seconds, job.misfire_grace_time) == (1.0, 9)
 
 
@@ -100,8 +113,15 @@ def test_prepare_applies_a_value_that_differs_from_the_previous_spec(
 ) -> None:
     first = JobSpec(work, DUE)
     changed = replace(first, **change)
-    alone = [preparer.prepare([spec])[0][1:] for spec in (first, changed, first)]
-    assert [job[1:] for job in preparer.prepare([first, changed, first])] == alone
+    alone = [prepared(preparer, spec)[0][1:] for spec in (first, changed, first)]
+    assert [job[1:] for job in prepared(preparer, first, changed, first)] == alone
+
+
+@pytest.mark.parametrize("option", JOB_OPTIONS)
+def test_specs_share_no_options_when_one_option_differs(option: str) -> None:
+    spec = JobSpec(work, DUE)
+    assert share_options(spec, JobSpec(work, DUE, args=(1,)))
+    assert not share_options(spec, replace(spec, **{option: object()}))  # type: ignore[arg-type]
 
 
 def test_prepare_registers_the_functions(preparer: JobPreparer, tasks: TaskRegistry) -> None:
@@ -146,21 +166,7 @@ def test_prepare_raises_type_error_when_a_job_is_not_a_spec(preparer: JobPrepare
         preparer.prepare([JobSpec(work, DUE), {}])  # type: ignore[list-item]
 
 
-def named(preparer: JobPreparer, name: str, **values: Any) -> NewJob:
-    defaults: dict[str, Any] = {
-        "execution_time": DUE,
-        "args": (),
-        "kwargs": None,
-        "priority": JobPriority.NORMAL,
-        "max_retries": 0,
-        "job_id": None,
-        "misfire_grace_time": UNSET,
-        "timeout": UNSET,
-    }
-    return preparer.prepare_named(name, **(defaults | values))
-
-
-def test_prepare_named_uses_the_defaults_of_the_function_when_it_is_registered(
+def test_prepare_uses_the_defaults_of_a_name_when_its_function_is_registered(
     preparer: JobPreparer, tasks: TaskRegistry
 ) -> None:
     job = named(preparer, "elsewhere.run")
@@ -176,6 +182,6 @@ def test_prepare_named_uses_the_defaults_of_the_function_when_it_is_registered(
     )
 
 
-def test_prepare_named_raises_when_the_arguments_are_too_large(preparer: JobPreparer) -> None:
+def test_prepare_raises_when_the_arguments_of_a_name_are_too_large(preparer: JobPreparer) -> None:
     with pytest.raises(PayloadError, match="more than max_payload_bytes = 100"):
         named(preparer, "elsewhere.run", args=["x" * 100])

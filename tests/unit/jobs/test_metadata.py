@@ -35,21 +35,8 @@ def prepared(
     tasks.register(work, options=TaskOptions(metadata=of_task))
     preparer = JobPreparer(tasks, misfire_grace_time=None, max_payload_bytes=limit)
     (one,) = preparer.prepare([JobSpec(work, DUE, args=args, metadata=metadata)])
-    name = f"{__name__}.work"
-    task = tasks.resolve(name)
-    assert task is not None
-    other = preparer.prepare_named(
-        name,
-        DUE,
-        args,
-        None,
-        priority=task.priority,
-        max_retries=0,
-        job_id=None,
-        misfire_grace_time=None,
-        timeout=None,
-        metadata=metadata,
-    )
+    name: Any = f"{__name__}.work"
+    (other,) = preparer.prepare([JobSpec(name, DUE, args=args, metadata=metadata)], allows_names=True)
     return [one.task_data, other.task_data]
 
 

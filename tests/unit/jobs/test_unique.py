@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from pg_scheduler import Unique
-from pg_scheduler.enqueue.unique import key_of, made_unique, rule_of
+from pg_scheduler.enqueue.prepare import JobPreparer, build, rule_of
+from pg_scheduler.jobs.model import JobSpec
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.jobs.rows import ExtendedJob, NewJob
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.rows import NO_EXTRAS, NewJob
 from pg_scheduler.jobs.task import Task, TaskOptions
 from pg_scheduler.jobs.unique import check_unique, slot_id, unique_text
 from pg_scheduler.jobs.unset import UNSET
@@ -140,11 +142,12 @@ def test_task_rejects_a_unique_argument_that_the_function_lacks() -> None:
 
 
 def test_rule_of_a_call_takes_precedence_over_that_of_the_task() -> None:
-    task = Task(work, "app.work", unique="task")
-    assert rule_of(UNSET, task) == "task"
-    assert rule_of(None, task) is None
-    assert rule_of("call", task) == "call"
-    assert rule_of(UNSET, None) is None
+    tasks = TaskRegistry()
+    tasks.register(work, options=TaskOptions(unique="task"))
+    preparer = JobPreparer(tasks, misfire_grace_time=None, max_payload_bytes=None)
+    rules: list[Any] = [UNSET, None, "call"]
+    jobs = preparer.prepare([JobSpec(work, DUE, (7,), unique=rule) for rule in rules])
+    assert [each.unique_key for each in jobs] == ["task", None, "call"]
 
 
 def test_registering_a_task_again_keeps_its_rule_unless_it_is_given() -> None:
@@ -155,25 +158,24 @@ def test_registering_a_task_again_keeps_its_rule_unless_it_is_given() -> None:
 
 def test_unique_job_follows_its_due_time() -> None:
     task = Task(work, "app.work")
-    made = made_unique(job(), Unique(per=HOUR), task, has_id=False)
+    made = build(job(), task, NO_EXTRAS, unique=Unique(per=HOUR))
     moved = made.due_at(DUE + HOUR)
     assert moved.job_id == made.job_id.replace("T12", "T13")
     assert moved.due_at(DUE).job_id == made.job_id
-    assert (key_of(made), key_of(job())) == (None, None)
-    renamed = made_unique(job(), Unique(), task, has_id=True).with_id("other")
-    assert isinstance(renamed, ExtendedJob)
-    assert (renamed.job_id, key_of(renamed)) == ("other", text(7))
+    assert (made.unique_key, job().unique_key) == (None, None)
+    renamed = build(job(), task, NO_EXTRAS, unique=Unique(), has_id=True).with_id("other")
+    assert (renamed.job_id, renamed.unique_key) == ("other", text(7))
 
 
 def test_unique_job_with_a_span_accepts_no_id() -> None:
     with pytest.raises(ValueError, match=r"'own' and unique with per= exclude each other"):
-        made_unique(job(), Unique(per=HOUR), Task(work, "app.work"), has_id=True)
+        build(job(), Task(work, "app.work"), NO_EXTRAS, unique=Unique(per=HOUR), has_id=True)
 
 
 def test_unique_job_of_an_unregistered_task_needs_a_key() -> None:
-    assert key_of(made_unique(job(), "import:7", None, has_id=False)) == "import:7"
+    assert build(job(), None, NO_EXTRAS, unique="import:7").unique_key == "import:7"
     with pytest.raises(ValueError, match=r"'app\.work' is not registered in this process"):
-        made_unique(job(), Unique(), None, has_id=False)
+        build(job(), None, NO_EXTRAS, unique=Unique())
 
 
 def test_key_leaves_out_a_default_that_cannot_be_read() -> None:

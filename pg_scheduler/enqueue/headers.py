@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from pg_scheduler.enqueue.bulk import PREPARE_BATCH
-from pg_scheduler.enqueue.enqueuer import Enqueuer, needs_due_time
+from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.metadata import with_trace
 from pg_scheduler.jobs.middleware import Middleware, ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
-from pg_scheduler.jobs.rows import ExtendedJob, NewJob
+from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob
 from pg_scheduler.store.connections.session import Connection
-
-Row = TypeVar("Row", bound=NewJob)
 
 
 class Sender:
@@ -42,8 +40,8 @@ class Sender:
                 stack.enter_context(sending(call, count))
             yield
 
-    def add(self, job: Row, call: ScheduledCall) -> Row:
-        """Return a job with the headers, unless its metadata has some.
+    def with_headers(self, task_data: str, call: ScheduledCall) -> str:
+        """Return the arguments and metadata of a job with the headers, unless its metadata has some.
 
         Raises:
             TypeError: A middleware returned something else than strings by name.
@@ -58,14 +56,13 @@ class Sender:
                 owner = type(headers.__self__).__name__
                 raise TypeError(f"headers() of {owner} must return strings by name, not {found!r}")
             trace.update(found)
-        if not trace:
-            return job
-        return _with_task_data(job, with_trace(job.task_data, trace))
+        return with_trace(task_data, trace) if trace else task_data
 
     def add_to_planned(self, job: ExtendedJob, schedule_id: str) -> ExtendedJob:
         """Return a job of a schedule with the headers; without them if a middleware raises an exception."""
         try:
-            return self.add(job, _call_of(job, schedule_id=schedule_id))
+            call = _call_of(job, schedule_id=schedule_id)
+            return job.with_task_data(self.with_headers(job.task_data, call))
         except BaseException as error:  # user code, which must not stop a schedule
             if is_ctrl_c(error):
                 raise
@@ -86,29 +83,21 @@ class SendingEnqueuer:
         self._sender: Final = sender
 
     async def insert(
-        self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None
-    ) -> str:
-        """Insert one validated job, as ``Enqueuer.insert()``."""
-        call = _call_of(job)
-        with self._sender.sending(call):
-            job = self._sender.add(job, call)
-            return await self.enqueuer.insert(job, conflict_resolution, connection)
-
-    async def enqueue(
         self,
-        job: NewJob,
-        delay_s: float,
+        job: AnyJob,
         conflict_resolution: ConflictResolution,
         connection: Connection | None,
+        *,
+        is_delayed: bool = False,
     ) -> str:
-        """Insert one validated job that is due after a delay, as ``Enqueuer.enqueue()``."""
-        if needs_due_time(job, conflict_resolution):  # its id may follow from the time
-            due = await self.enqueuer.at_due_time(job, delay_s, connection)
-            return await self.insert(due, conflict_resolution, connection)
-        call = _call_of(job, datetime.now(UTC) + timedelta(seconds=delay_s))
+        """Insert one validated job, as ``Enqueuer.insert()``."""
+        if is_delayed and (isinstance(job, ExtendedJob) or conflict_resolution is ConflictResolution.REPLACE):
+            job, is_delayed = await self.enqueuer.at_due_time(job, connection), False
+        due = datetime.now(UTC) + (job.execution_time - EPOCH) if is_delayed else job.execution_time
+        call = ScheduledCall(job.job_id, job.job_name, due, None, job.task_data)
         with self._sender.sending(call):
-            job = self._sender.add(job, call)
-            return await self.enqueuer.enqueue(job, delay_s, conflict_resolution, connection)
+            job = job.with_task_data(self._sender.with_headers(job.task_data, call))
+            return await self.enqueuer.insert(job, conflict_resolution, connection, is_delayed=is_delayed)
 
     async def insert_all(
         self,
@@ -124,26 +113,18 @@ class SendingEnqueuer:
                 specs, conflict_resolution, batch_size, connection, change=self._add_to_all
             )
 
-    async def _add_to_all(self, jobs: Sequence[NewJob]) -> list[NewJob]:
+    async def _add_to_all(self, jobs: Sequence[AnyJob]) -> list[AnyJob]:
         """Return the jobs with their headers, and yield to the event loop at intervals."""
-        changed: list[NewJob] = []
+        changed: list[AnyJob] = []
         for start in range(0, len(jobs), PREPARE_BATCH):
             if start:
                 await asyncio.sleep(0)
             batch = jobs[start : start + PREPARE_BATCH]
-            changed += [self._sender.add(job, _call_of(job)) for job in batch]
+            changed += [
+                job.with_task_data(self._sender.with_headers(job.task_data, _call_of(job))) for job in batch
+            ]
         return changed
 
 
-def _call_of(
-    job: NewJob, execution_time: datetime | None = None, schedule_id: str | None = None
-) -> ScheduledCall:
-    due = job.execution_time if execution_time is None else execution_time
-    return ScheduledCall(job.job_id, job.job_name, due, schedule_id, job.task_data)
-
-
-def _with_task_data(job: Row, task_data: str) -> Row:
-    changed = job._replace(task_data=task_data)
-    if isinstance(job, ExtendedJob):
-        vars(changed).update(vars(job))  # they are no part of the tuple
-    return changed
+def _call_of(job: AnyJob, schedule_id: str | None = None) -> ScheduledCall:
+    return ScheduledCall(job.job_id, job.job_name, job.execution_time, schedule_id, job.task_data)

@@ -1,0 +1,258 @@
+"""Write jobs, each kind by its own statements, and find what they conflict with.
+
+Plain jobs with generated ids are copied if there are many. Jobs that wait for others, and unique jobs that
+replace others, are written in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from pg_scheduler.errors import JobConflictError, JobNotFoundError
+from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob, NewJob
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.statements import Transaction
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS, UniqueKeyTakenError
+
+MIN_COPY_JOBS: Final = 100
+"""Jobs from which on COPY is faster than INSERT, including its further round trip."""
+
+BATCH_SIZE: Final = 1000
+"""Jobs per statement by default."""
+
+J = TypeVar("J")
+
+
+class Kinds(NamedTuple):
+    """Jobs by what writes them.
+
+    Attributes:
+        plain: Jobs without extras.
+        copied: Those with generated ids, if COPY is faster.
+        extended: Jobs with extras that wait for no others.
+        dependents: Jobs that wait for others.
+    """
+
+    plain: list[NewJob]
+    copied: list[GeneratedIdJob]
+    extended: list[ExtendedJob]
+    dependents: list[ExtendedJob]
+
+
+def split(jobs: Sequence[AnyJob]) -> Kinds:
+    """Divide jobs by what writes them."""
+    kinds = Kinds([], [], [], [])
+    for job in jobs:
+        if isinstance(job, GeneratedIdJob):
+            kinds.copied.append(job)
+        elif isinstance(job, NewJob):
+            kinds.plain.append(job)
+        elif job.after:
+            kinds.dependents.append(job)
+        else:
+            kinds.extended.append(job)
+    if len(kinds.copied) < MIN_COPY_JOBS:
+        return kinds._replace(plain=[*kinds.plain, *kinds.copied], copied=[])
+    return kinds
+
+
+class JobWriter:
+    """Writes jobs with different ids."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def insert(
+        self,
+        jobs: Sequence[AnyJob],
+        connection: Connection | None,
+        *,
+        message: str | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> set[str]:
+        """Insert jobs; return the ids of those whose id and unique key were free.
+
+        Args:
+            jobs: The jobs.
+            connection: The transaction of the caller; None for none.
+            message: A message that the inserts send; None for none.
+            batch_size: Jobs per statement.
+
+        Raises:
+            JobNotFoundError: A job waits for one that does not exist.
+            ValueError: A job would wait for itself.
+        """
+        kinds, store = split(jobs), self._store.jobs
+        inserted = {job.job_id for job in kinds.copied}
+        for plain in _batches(kinds.plain, batch_size):
+            inserted |= await store.insert(plain, message=message, connection=connection)
+        for extended in _batches(kinds.extended, batch_size):
+            inserted |= await store.insert_extended(extended, message=message, connection=connection)
+        await store.copy(kinds.copied, batch_size, connection=connection)
+        if kinds.dependents:
+            inserted |= await self._insert_dependents(kinds.dependents, connection, batch_size)
+        return inserted
+
+    async def replace(
+        self, jobs: Sequence[AnyJob], connection: Connection | None, *, batch_size: int = BATCH_SIZE
+    ) -> dict[str | None, ExtendedJob]:
+        """Insert jobs, or give existing ones a new definition.
+
+        A unique job replaces the one that holds its key, whatever the id of that is. Of several jobs with one
+        key, the last definition gets the id of the first.
+
+        Returns:
+            The unique jobs by key, with the ids of their rows.
+
+        Raises:
+            JobConflictError: The id of a job is that of one row, and another job holds its key.
+            JobNotFoundError: A job waits for one that does not exist.
+            ValueError: A job would wait for itself.
+        """
+        unique: dict[str | None, ExtendedJob] = {}
+        for job in jobs:
+            if isinstance(job, ExtendedJob) and (key := job.unique_key) is not None:
+                unique[key] = job.with_id(unique[key].job_id) if key in unique else job
+        kinds, store = split([job for job in jobs if job.unique_key is None]), self._store.jobs
+        for plain in _batches(kinds.plain, batch_size):
+            await store.replace(plain, connection=connection)
+        for extended in _batches(kinds.extended, batch_size):
+            await store.replace_extended(extended, connection=connection)
+        await store.copy(kinds.copied, batch_size, connection=connection)
+        unique_first = not any(job.after for job in unique.values())
+        if unique_first:
+            unique = await self._replace_unique(unique, connection, batch_size)
+        if kinds.dependents:
+            await self._replace_dependents(kinds.dependents, connection, batch_size)
+        if not unique_first:
+            unique = await self._replace_unique(unique, connection, batch_size)
+        return unique
+
+    async def check_parents(
+        self, jobs: Sequence[ExtendedJob], inserted: Collection[str], connection: Connection | None
+    ) -> None:
+        """Check that the parents exist, or are inserted by the same call, before it writes anything.
+
+        Raises:
+            JobNotFoundError: One does not exist.
+        """
+        parents = {parent: None for job in jobs for parent in job.after if parent not in inserted}
+        if parents:
+            found = await self._store.jobs.statuses_of(parents, connection=connection)
+            for parent in parents:
+                if parent not in found:
+                    raise JobNotFoundError(parent)
+
+    async def conflict(
+        self, jobs: Sequence[AnyJob], connection: Connection | None
+    ) -> JobConflictError | None:
+        """Return the first conflict of jobs that were not inserted; None if it has passed."""
+        keys = [key for job in jobs if (key := job.unique_key) is not None]
+        if not keys:
+            job_id = jobs[0].job_id
+            statuses = await self._store.jobs.statuses_of([job_id], connection=connection)
+            status = statuses.get(job_id)
+            return JobConflictError(job_id, status.value if status else "deleted")
+        found = await self._store.unique_keys.find_conflicts(
+            [job.job_id for job in jobs], keys, connection=connection
+        )
+        by_id = {each.job_id: each for each in found}
+        by_key = {each.unique_key: each for each in found if each.is_unfinished}
+        for job in jobs:
+            if (each := by_id.get(job.job_id)) is not None:
+                return JobConflictError(each.job_id, each.status)
+            if (key := job.unique_key) is not None and (each := by_key.get(key)) is not None:
+                return JobConflictError(each.job_id, each.status, key)
+        return None
+
+    # -- jobs that wait for others -------------------------------------------------------------------------
+
+    async def _insert_dependents(
+        self, jobs: Sequence[ExtendedJob], connection: Connection | None, batch_size: int
+    ) -> set[str]:
+        async def write(transaction: Transaction) -> set[str]:
+            written: set[str] = set()
+            for batch in _batches(jobs, batch_size):
+                written |= await self._store.jobs.insert_extended(batch, connection=transaction.connection)
+            if waiting := [job for job in jobs if job.job_id in written]:
+                await self._store.dependencies.block(waiting, transaction)
+            return written
+
+        return await self._store.statements.run_retrying(write, within=connection)
+
+    async def _replace_dependents(
+        self, jobs: Sequence[ExtendedJob], connection: Connection | None, batch_size: int
+    ) -> None:
+        async def write(transaction: Transaction) -> None:
+            for batch in _batches(jobs, batch_size):
+                await self._store.jobs.replace_extended(batch, connection=transaction.connection)
+            await self._store.dependencies.block(jobs, transaction, replaced=True)
+
+        await self._store.statements.run_retrying(write, within=connection)
+
+    # -- unique jobs that replace others -------------------------------------------------------------------
+
+    async def _replace_unique(
+        self, jobs: dict[str | None, ExtendedJob], connection: Connection | None, batch_size: int
+    ) -> dict[str | None, ExtendedJob]:
+        """Write unique jobs, and return them with the ids of their rows.
+
+        The transaction locks the holders of the keys, so that none ends before it has the new definition.
+        """
+        in_order = sorted(jobs.values(), key=lambda job: job.unique_key or "")
+
+        async def write(transaction: Transaction) -> list[ExtendedJob]:
+            written: list[ExtendedJob] = []
+            for batch in _batches(in_order, batch_size):
+                written += await self._write_unique(batch, transaction.connection)
+            if waiting := [job for job in written if job.after]:
+                await self._store.dependencies.block(waiting, transaction, replaced=True)
+            return written
+
+        if not jobs:
+            return {}
+        written = await self._store.statements.run_retrying(write, within=connection)
+        return {job.unique_key: job for job in written}
+
+    async def _write_unique(self, jobs: Sequence[ExtendedJob], transaction: Connection) -> list[ExtendedJob]:
+        written: list[ExtendedJob] = []
+        left = jobs
+        for _ in range(MAX_ROUNDS):
+            inserted = await self._store.jobs.insert_extended(left, connection=transaction)
+            written += [job for job in left if job.job_id in inserted]
+            left = [job for job in left if job.job_id not in inserted]
+            targets = await self._targets(left, transaction) if left else {}
+            if targets:
+                try:
+                    async with self._store.jobs.all_or_nothing(transaction) as savepoint:
+                        await self._store.jobs.replace_extended([*targets.values()], connection=savepoint)
+                except UniqueKeyTakenError:
+                    continue
+                written += targets.values()
+                done = {job.unique_key for job in targets.values()}
+                left = [job for job in left if job.unique_key not in done]
+            if not left:
+                return written
+        raise JobConflictError(left[0].job_id, ENDED, left[0].unique_key)
+
+    async def _targets(self, jobs: Sequence[ExtendedJob], transaction: Connection) -> dict[str, ExtendedJob]:
+        """Return the jobs by the id of the row to replace, each row once."""
+        keys = [key for job in jobs if (key := job.unique_key) is not None]
+        holders = await self._store.unique_keys.lock_holders(keys, transaction)
+        existing = await self._store.jobs.statuses_of([job.job_id for job in jobs], connection=transaction)
+        targets: dict[str, ExtendedJob] = {}
+        for job in jobs:
+            holder = holders.get(job.unique_key or "")
+            if holder is None and job.job_id not in existing:
+                continue  # the holder has ended in between
+            if holder is not None and holder.job_id != job.job_id and job.job_id in existing:
+                raise JobConflictError(holder.job_id, holder.status, holder.unique_key)
+            target = job.job_id if holder is None else holder.job_id
+            targets.setdefault(target, job.with_id(target))
+        return targets
+
+
+def _batches(jobs: Sequence[J], size: int) -> Iterator[Sequence[J]]:
+    return (jobs[start : start + size] for start in range(0, len(jobs), size))
