@@ -85,8 +85,11 @@ class Enqueuer:
             check_connection(connection)
         publishes = connection is None and self._events.wants(JobScheduled)
         replaces = conflict_resolution is ConflictResolution.REPLACE
-        if is_delayed and (publishes or replaces or (isinstance(job, ExtendedJob) and needs_time(job))):
+        if is_delayed and (replaces or (isinstance(job, ExtendedJob) and needs_time(job))):
             job, is_delayed = await self.at_due_time(job, connection), False
+        due_job = job
+        if is_delayed and publishes:  # before the insert, so that a failure leaves no job behind
+            due_job = await self.at_due_time(job, connection)
         if replaces:
             unique = await self._writer.replace([job], connection)
             job = unique.get(job.unique_key, job)
@@ -100,7 +103,7 @@ class Enqueuer:
         if connection is None and self._meter is not None:
             self._meter.record_scheduled(job.job_name)
         if publishes:
-            self._events.publish(JobScheduled(job.job_id, job.job_name, 0, job.execution_time))
+            self._events.publish(JobScheduled(job.job_id, job.job_name, 0, due_job.execution_time))
         return job.job_id
 
     async def at_due_time(self, job: AnyJob, connection: Connection | None) -> AnyJob:
