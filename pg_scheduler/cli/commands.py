@@ -9,21 +9,14 @@ import asyncio
 import inspect
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
-from pg_scheduler import Scheduler
-from pg_scheduler.dsn import mask_dsn, remove_secrets
-from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
-from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.store.standalone import open_connection, open_pool
-from pg_scheduler.migrate import verify
-from pg_scheduler.store.author import Author, acting_as
-from pg_scheduler.store.faults import translated
+from pg_scheduler.dsn import remove_secrets
 
 from .defaults import set_options
 from .errors import CommandError, ExitCode, exit_code_of, message_of
@@ -33,21 +26,10 @@ from .settings import NAMES, Settings, find_project, resolve
 if TYPE_CHECKING:
     import asyncpg
 
-
-MAX_IDENTITY_LENGTH: Final = 200
-APPLICATION_NAME: Final = "pg_scheduler cli"
-NO_DSN: Final = "no DSN is set: pass --dsn postgresql://user@host/database, or set PG_SCHEDULER_DSN"
+    from pg_scheduler import Scheduler
 
 Result = ExitCode | None
 Function = TypeVar("Function", bound=Callable[..., Result | Coroutine[Any, Any, Result]])
-
-
-class CommandScheduler(Scheduler):
-    """The Scheduler of a command, which is never started."""
-
-    async def flush(self) -> None:
-        """Send the notifications that are still to be sent."""
-        await self._outbox.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,42 +44,17 @@ class Command:
         """The schema of the tables; None for the search path."""
         return self.settings["schema"]
 
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    def connect(self) -> AbstractAsyncContextManager[asyncpg.Connection[asyncpg.Record]]:
         """Open a connection to the server itself: ``--direct-dsn``, else the DSN."""
-        name = "direct-dsn" if self.settings["direct-dsn"] else "dsn"
-        with self._naming(name):
-            async with open_connection(self.settings[name], application_name=APPLICATION_NAME) as connection:
-                yield connection
+        from .connections import open_server  # noqa: PLC0415 - not needed to complete words
 
-    @asynccontextmanager
-    async def scheduler(self, *, verified: bool = True) -> AsyncIterator[Scheduler]:
+        return open_server(self.settings)
+
+    def scheduler(self, *, verified: bool = True) -> AbstractAsyncContextManager[Scheduler]:
         """Return a Scheduler that is not started; if verified, on a schema that this release can use."""
-        with self._naming("dsn"):
-            async with open_pool(self.settings["dsn"], application_name=APPLICATION_NAME) as pool:
-                actor = Inspector(pool).actor[:MAX_IDENTITY_LENGTH]
-                scheduler = CommandScheduler(
-                    pool, schema=self.schema, direct_dsn=self.settings["direct-dsn"], identity=actor
-                )
-                if verified:
-                    async with pool.acquire() as connection:
-                        with translated():
-                            await verify(connection, schema=self.schema)
-                with acting_as(Author(actor, "cli")):
-                    yield scheduler
-                await scheduler.flush()
+        from .connections import open_scheduler  # noqa: PLC0415 - not needed to complete words
 
-    @contextmanager
-    def _naming(self, name: str) -> Iterator[None]:
-        """Add the DSN and its origin to the error of a database that is unavailable."""
-        try:
-            yield
-        except ConnectionRejectedError:
-            raise
-        except DatabaseUnavailableError as error:
-            dsn, origin = self.settings[name], self.settings.origin(name)
-            hint = f"the DSN is {mask_dsn(dsn)}, from {origin}" if dsn else NO_DSN
-            raise CommandError(ExitCode.UNAVAILABLE, f"{error}; {hint}") from error
+        return open_scheduler(self.settings, verified=verified)
 
 
 CLEAR: Final = "\x1b[H\x1b[2J"

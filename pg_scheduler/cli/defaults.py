@@ -49,18 +49,22 @@ class OptionName:
 
 
 def names_of(command: Any, path: tuple[str, ...] = ()) -> Iterator[OptionName]:
-    """Return every option of a program that may have a default."""
-    for parameter in command.params:
-        name = next((each[2:] for each in parameter.opts if each.startswith("--")), None)
-        if name is not None and name not in VARIABLES and name not in WITHOUT_DEFAULT:
-            yield OptionName(path, name, parameter)
+    """Return every option of a command, and of the commands of a group, that may have a default."""
+    yield from _own_names(command, path)
     for word, each in getattr(command, "commands", {}).items():
         yield from names_of(each, (*path, word))
 
 
-def name_variables(program: Any) -> None:
-    """Give each option its variable."""
-    for each in names_of(program):
+def _own_names(command: Any, path: tuple[str, ...]) -> Iterator[OptionName]:
+    for parameter in command.params:
+        name = next((each[2:] for each in parameter.opts if each.startswith("--")), None)
+        if name is not None and name not in VARIABLES and name not in WITHOUT_DEFAULT:
+            yield OptionName(path, name, parameter)
+
+
+def name_variables(command: Any, path: tuple[str, ...]) -> None:
+    """Give each option of a command its variable."""
+    for each in names_of(command, path):
         each.parameter.envvar = each.variable
         each.parameter.show_envvar = each.path[0] in SERVICES
 
@@ -93,7 +97,7 @@ def set_options(program: Any, environment: Mapping[str, str], project: Path | No
 
 
 def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[str, ...]) -> dict[str, Any]:
-    options = {each.name: each.parameter for each in names_of(command, path) if each.path == path}
+    options = {each.name: each.parameter for each in _own_names(command, path)}
     commands = getattr(command, "commands", {})
     found: dict[str, Any] = {}
     place = f"[{'.'.join(('tool', 'pg-scheduler', *path))}] in {source}"

@@ -8,8 +8,6 @@ from importlib.util import find_spec
 
 import typer
 
-from pg_scheduler.inspect import Inspector
-
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
 from .listening import Host, Port, address, cannot_listen
@@ -31,6 +29,7 @@ async def exporter(
             ExitCode.USAGE,
             "the exporter needs prometheus-client; install the extra: pip install 'pg-scheduler[metrics]'",
         )
+    from pg_scheduler.inspect import Inspector  # noqa: PLC0415
     from pg_scheduler.telemetry.cluster import ClusterCollector  # noqa: PLC0415 - needs the extra
     from pg_scheduler.telemetry.prometheus import serve_metrics  # noqa: PLC0415
 

@@ -12,7 +12,7 @@ from pg_scheduler import UNSET, ConflictResolution, JobPriority, Worker
 from pg_scheduler.inspect import Inspector
 
 from .commands import Command
-from .complete import TaskName
+from .completion import TaskName
 from .errors import CommandError, ExitCode, hint_at
 from .job_rows import JOB, job_row
 from .times import read_duration, read_time

@@ -16,7 +16,7 @@ from pg_scheduler.inspect.search.schedules import parse_schedule_search
 from pg_scheduler.inspect.texts import counted
 
 from .commands import Command, confirm
-from .complete import complete_schedules
+from .completion import complete_schedules
 from .errors import CommandError, ExitCode, hint_at
 from .output import Output
 from .schedule_rows import ACTION, LISTED, SCHEDULE, Action, ActionResult, find_schedule

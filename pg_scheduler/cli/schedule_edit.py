@@ -10,7 +10,7 @@ from pg_scheduler import ConflictResolution, ScheduleNotFoundError
 from pg_scheduler.inspect import Inspector
 
 from .commands import Command
-from .complete import TaskName
+from .completion import TaskName
 from .errors import CommandError, ExitCode
 from .job_add import warning_about
 from .schedule_options import DefinitionOptions, TriggerOptions

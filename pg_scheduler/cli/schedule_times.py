@@ -19,7 +19,7 @@ from pg_scheduler.triggers import Trigger
 from pg_scheduler.triggers.base import is_fixed_delay
 
 from .commands import Command
-from .complete import complete_schedules
+from .completion import complete_schedules
 from .errors import CommandError, ExitCode
 from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style

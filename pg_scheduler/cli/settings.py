@@ -19,6 +19,10 @@ from pg_scheduler.errors import ConfigurationError
 
 from .errors import CommandError, ExitCode
 
+PROGRAM: Final = "pg-scheduler"
+COMPLETE_VARIABLE: Final = "_PG_SCHEDULER_COMPLETE"
+"""The variable by which a shell asks for words."""
+
 VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "dsn": ("PG_SCHEDULER_DSN", "DATABASE_URL"),
     "direct-dsn": ("PG_SCHEDULER_DIRECT_DSN",),
@@ -29,6 +33,9 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
 """The environment variables of each setting, the first one wins."""
 
 NAMES: Final = tuple(VARIABLES)
+
+REPORT_FD: Final = "PG_SCHEDULER_REPORT_FD"
+"""The variable by which a supervisor passes a pipe for reports to its processes."""
 
 _DEFAULTS: Final[Mapping[str, str]] = {"tz": "local"}
 _DEFAULT_ORIGINS: Final[Mapping[str, str]] = {

@@ -19,7 +19,7 @@ from pg_scheduler.inspect.texts import counted
 from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 
 from .commands import Command, add_command
-from .complete import TaskName
+from .completion import TaskName
 from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape, extended
 from .status import seconds

@@ -13,7 +13,7 @@ from pg_scheduler import Worker
 from pg_scheduler.inspect import Inspector
 
 from .commands import Command, add_command
-from .complete import complete_workers
+from .completion import complete_workers
 from .errors import CommandError, ExitCode
 from .output import Column, Shape, extended
 from .times import read_duration

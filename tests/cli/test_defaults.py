@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pg_scheduler.cli import dashboard
-from pg_scheduler.cli.complete import LIMIT_VARIABLE
+from pg_scheduler.cli.completion import LIMIT_VARIABLE
 from pg_scheduler.cli.defaults import WITHOUT_DEFAULT
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import program

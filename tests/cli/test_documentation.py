@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
 
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.cli.main import app
+from pg_scheduler.cli.main import program
 from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.migrate import shipped_migrations
 from tests.docs.snippets import ROOT
@@ -25,7 +24,7 @@ EXAMPLES = [
     for part in re.split(r" && | \| ", line)
     if part.startswith("pg-scheduler ")
 ]
-PROGRAM: Any = typer.main.get_command(app)
+PROGRAM: Any = program()
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
