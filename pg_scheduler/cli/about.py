@@ -57,4 +57,5 @@ def version(command: Command) -> None:
 
 def config(command: Command) -> None:
     """Print every setting and its origin, without passwords."""
-    command.output.write_list(CONFIG, [replace(each, value=each.shown) for each in command.settings.all])
+    settings = [*command.settings.all, *command.options()]
+    command.output.write_list(CONFIG, [replace(each, value=each.shown) for each in settings])

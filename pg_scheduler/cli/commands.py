@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -18,10 +17,9 @@ import typer
 
 from pg_scheduler.dsn import remove_secrets
 
-from .defaults import set_options
 from .errors import CommandError, ExitCode, exit_code_of, message_of
 from .output import FORMATS, FULL, Output, discard_stdout, read_format, read_zone
-from .settings import NAMES, Settings, find_project, resolve
+from .settings import Setting, Settings, project_of, read_options, read_settings
 
 if TYPE_CHECKING:
     import asyncpg
@@ -38,11 +36,16 @@ class Command:
 
     settings: Settings
     output: Output
+    context: typer.Context
 
     @property
     def schema(self) -> str | None:
         """The schema of the tables; None for the search path."""
         return self.settings["schema"]
+
+    def options(self, *words: str) -> list[Setting]:
+        """Return the options of other commands, or of all, that a variable or the file sets."""
+        return read_options(self.context, words)
 
     def connect(self) -> AbstractAsyncContextManager[asyncpg.Connection[asyncpg.Record]]:
         """Open a connection to the server itself: ``--direct-dsn``, else the DSN."""
@@ -181,13 +184,9 @@ def with_common_options(
         context: typer.Context = values.pop("ctx")
         for group, members in options_of.items():
             values[group] = groups[group](**{each.name: values.pop(each.name) for each in members})
-        settings: dict[str, str] = context.ensure_object(dict)
-        for name in NAMES:
-            if (value := values.pop(name.replace("-", "_"))) is not None:
-                settings[name] = value
-        if context.invoked_subcommand:
-            return None
-        return _execute(function, settings, values, context.find_root().command)
+        for each in _COMMON:
+            del values[each.name]
+        return None if context.invoked_subcommand else _execute(function, context, values)
 
     call.__name__ = getattr(function, "__name__", "command")
     call.__doc__ = function.__doc__
@@ -209,18 +208,17 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
 
 def _execute(
     function: Callable[..., Result | Coroutine[Any, Any, Result]],
-    options: Mapping[str, str],
+    context: typer.Context,
     values: Mapping[str, Any],
-    program: object,
 ) -> Result:
-    project = find_project()
-    settings = resolve(options, os.environ, project)
-    settings = Settings((*settings.all, *set_options(program, os.environ, project)))
+    if (problem := project_of(context).error) is not None:
+        raise problem
+    settings = read_settings(context)
     output = Output(
         read_format(settings["output"], is_terminal=sys.stdout.isatty()), read_zone(settings["tz"] or "local")
     )
     try:
-        result = function(Command(settings, output), **values)
+        result = function(Command(settings, output, context), **values)
         return asyncio.run(result) if inspect.iscoroutine(result) else result  # type: ignore[return-value]
     except BrokenPipeError:  # the reader, such as head, has read enough; Typer would exit with 1
         discard_stdout()

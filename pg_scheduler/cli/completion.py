@@ -11,7 +11,7 @@ import re
 import signal
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from typer.completion import (  # type: ignore[attr-defined] # it has no __all__
@@ -22,7 +22,7 @@ from typer.completion import (  # type: ignore[attr-defined] # it has no __all__
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
 from .output import Output
-from .settings import COMPLETE_VARIABLE, NAMES, PROGRAM, find_project, resolve
+from .settings import COMPLETE_VARIABLE, PROGRAM, read_settings
 
 if TYPE_CHECKING:
     from pg_scheduler import Scheduler
@@ -155,7 +155,7 @@ def _complete(
     """
 
     async def run() -> Iterable[str]:
-        command = Command(resolve(_options(ctx), os.environ, find_project()), Output())
+        command = Command(read_settings(ctx), Output(), ctx)
         async with command.scheduler(verified=False) as scheduler:
             return await read(scheduler)
 
@@ -168,14 +168,3 @@ def _complete(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     return [word for word in words if word.startswith(incomplete) and _SAFE.fullmatch(word)][:MAX_WORDS]
-
-
-def _options(ctx: typer.Context) -> dict[str, Any]:
-    """Return the settings that were typed, before and after the command."""
-    options: dict[str, Any] = {}
-    context: Any = ctx
-    while context is not None:
-        typed = {name: context.params.get(name.replace("-", "_")) for name in NAMES}
-        options = {name: value for name, value in typed.items() if value is not None} | options
-        context = context.parent
-    return options

@@ -15,9 +15,6 @@ from .commands import Command
 from .errors import CommandError, ExitCode
 from .job_add import warning_about
 from .job_rows import JOB, job_row
-from .worker.here import run_here
-from .worker.logs import configure_logging
-from .worker.target import load_targets
 
 
 async def run(
@@ -43,6 +40,10 @@ async def run(
     if pdb and not here:
         raise CommandError(ExitCode.USAGE, "--pdb needs --here TARGET")
     if here:
+        from .worker.here import run_here  # noqa: PLC0415 - only this needs a worker
+        from .worker.logs import configure_logging  # noqa: PLC0415
+        from .worker.target import load_targets  # noqa: PLC0415
+
         source = load_targets(here)
         configure_logging(None)
         job = await run_here(command, source, job_id, _check, use_pdb=pdb)

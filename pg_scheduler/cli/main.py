@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -17,10 +16,10 @@ from typer.core import TyperGroup
 from pg_scheduler.version import __version__
 
 from .commands import Command, with_common_options
-from .defaults import name_variables, read_defaults
 from .errors import CommandError, ExitCode
 from .output import discard_stdout, escape
-from .settings import COMPLETE_VARIABLE, PROGRAM, REPORT_FD, find_project
+from .project import name_variables, read_project
+from .settings import COMPLETE_VARIABLE, PROGRAM, REPORT_FD, project_of, source_of
 
 _EXCLUSION: Final = re.compile(r"-[a-z_]+:")
 """A search term that excludes jobs; it looks like an option."""
@@ -83,6 +82,7 @@ class Program(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes | {"commands": Commands()})
+        name_variables(self)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - read by Typer
         """Return the names of the commands in the order of the help."""
@@ -119,14 +119,6 @@ def program() -> Any:
     return typer.main.get_command(app)
 
 
-def _default_map(command: Any) -> dict[str, Any]:
-    if REPORT_FD in os.environ:  # its supervisor passes all options as arguments
-        return {}
-    with suppress(CommandError):  # raised by the command, so that --help and --version need no valid file
-        return read_defaults(command, find_project())
-    return {}
-
-
 def _in_plain_words(message: str) -> str:
     """Return the message of a validation without the phrases of the library that made it."""
     return re.sub("^Input should", "it must", message.removeprefix("Value error, "))
@@ -137,13 +129,13 @@ def _origin(error: Any) -> str | None:
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     if context is None or parameter is None:
         return None
-    source = getattr(context.get_parameter_source(parameter.name), "name", None)
+    source = source_of(context, parameter.name)
     if source == "ENVIRONMENT":
-        return f"the variable {parameter.envvar}"
+        return f"the variable {', '.join(parameter.envvar)}"
     if source == "DEFAULT_MAP":
         table = ".".join(("tool", PROGRAM, *context.command_path.split()[1:]))
         key = next((each[2:] for each in parameter.opts if each.startswith("--")), parameter.name)
-        return f"{key} in [{table}] of {find_project()}"
+        return f"{key} in [{table}] of {project_of(context).path}"
     return None
 
 
@@ -153,8 +145,13 @@ def run(arguments: Sequence[str]) -> int:
         if COMPLETE_VARIABLE in os.environ:
             completion_init()
         command = program()
-        defaults = _default_map(command)
-        code = command(list(arguments), prog_name=PROGRAM, standalone_mode=False, default_map=defaults)
+        project = read_project(command)
+        defaults = project.defaults
+        if REPORT_FD in os.environ:  # its supervisor passes all other options as arguments
+            defaults = {name: value for name, value in defaults.items() if name not in MODULES}
+        code = command(
+            list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=project, default_map=defaults
+        )
         sys.stdout.flush()
     except CommandError as error:
         sys.stderr.write(f"{PROGRAM}: {escape(str(error))}\n")
