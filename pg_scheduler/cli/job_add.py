@@ -15,8 +15,7 @@ from .commands import Command
 from .completion import TaskName
 from .errors import CommandError, ExitCode, hint_at
 from .job_rows import JOB, job_row
-from .times import read_duration, read_time
-from .values import read_json
+from .values import read_duration, read_json, read_time
 
 
 async def add(

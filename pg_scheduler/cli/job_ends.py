@@ -17,7 +17,7 @@ from .errors import CommandError, ExitCode
 from .job_rows import progress_text
 from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
-from .times import read_duration
+from .values import read_duration
 
 RESULT: Final = Shape(
     "result",

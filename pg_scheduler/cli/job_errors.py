@@ -11,7 +11,7 @@ from pg_scheduler.inspect import ErrorGroup, Inspector
 
 from .commands import Command
 from .output import Column, Shape
-from .times import read_since
+from .values import read_since
 
 GROUP: Final = Shape(
     "error_group",

@@ -13,11 +13,12 @@ import typer
 from typer.completion import completion_init  # type: ignore[attr-defined] # it has no __all__
 from typer.core import TyperGroup
 
+from pg_scheduler.text.values import escape
 from pg_scheduler.version import __version__
 
 from .commands import Command, with_common_options
 from .errors import CommandError, ExitCode
-from .output import discard_stdout, escape
+from .output import discard_stdout
 from .project import name_variables, read_project
 from .settings import COMPLETE_VARIABLE, PROGRAM, REPORT_FD, project_of, source_of
 

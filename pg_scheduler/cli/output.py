@@ -7,14 +7,14 @@ import errno
 import json
 import os
 import sys
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from datetime import UTC, date, datetime, timedelta, tzinfo
-from enum import Enum
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TextIO, TypeVar, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pg_scheduler.text.values import escape, plain
 
 from .errors import CommandError, ExitCode
 from .schema import NUMBERS, field_types, without_none
@@ -32,8 +32,6 @@ SHAPE_VERSION: Final = 1
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Numbers of the errors of an output that takes no more."""
-
-_CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 T = TypeVar("T", bound="DataclassInstance")
 Row = Mapping[str, Any]
@@ -167,11 +165,11 @@ class Output:
         rows = [_row(shape, each) for each in values]
         match self.format:
             case "json":
-                items = [_plain(row) for row in rows]
-                self._write_json({"v": SHAPE_VERSION, "items": items, **_plain(about)})
+                items = [plain(row) for row in rows]
+                self._write_json({"v": SHAPE_VERSION, "items": items, **plain(about)})
             case "jsonl" | None:
                 for row in rows:
-                    self._out.write(f"{json.dumps(_plain(row), ensure_ascii=False)}\n")
+                    self._out.write(f"{json.dumps(plain(row), ensure_ascii=False)}\n")
             case "csv":
                 self._write_csv(rows, has_header=is_continued)
             case "ids":
@@ -186,7 +184,7 @@ class Output:
         row = _row(shape, value)
         match self.format:
             case "json" | None:
-                self._write_json(_plain(row))
+                self._write_json(plain(row))
                 self._out.flush()
             case "table" | "wide":
                 from .tables import draw_one  # noqa: PLC0415 - rich is for tables only
@@ -230,7 +228,7 @@ class Output:
             keys = [key for key in rows[0] if key != "v"]
             if not has_header:
                 writer.writerow(keys)
-            writer.writerows([_csv_value(_plain(row[key])) for key in keys] for row in rows)
+            writer.writerows([_csv_value(plain(row[key])) for key in keys] for row in rows)
 
     def _write_table(self, shape: Shape[Any], rows: Sequence[Row]) -> None:
         from .tables import draw_list  # noqa: PLC0415 - rich is for tables only
@@ -250,7 +248,7 @@ class Output:
     def _cell(self, value: Any) -> str:
         if isinstance(value, datetime):
             return self.when(value)
-        value = _plain(value)
+        value = plain(value)
         if value is None:
             return "-"
         if isinstance(value, bool):
@@ -281,39 +279,6 @@ def _kind(shape: Shape[Any], column: Column, numbers: Collection[str], rows: Seq
 def discard_stdout() -> None:
     """Write nothing more to stdout, of which the reader has closed its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def escape(text: str, *, kept: str = "\n") -> str:
-    """Return the text without characters that move the cursor, colour the terminal or reorder the line."""
-    return "".join(
-        ascii(each)[1:-1] if unicodedata.category(each) in _CONTROLS and each not in kept else each
-        for each in text
-    )
-
-
-def _plain(value: Any) -> Any:
-    """Return the value as JSON has it: objects with their fields, instants in UTC, durations in seconds."""
-    if is_dataclass(value):
-        value = {each.name: getattr(value, each.name) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return _plain_scalar(value)
-
-
-def _plain_scalar(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-        case date():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-        case Enum():
-            return value.value
-        case _:
-            return value
 
 
 def _csv_value(value: Any) -> Any:

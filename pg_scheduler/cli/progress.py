@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, get_args
 
 import typer
 
+from pg_scheduler.text.values import escape
+
 from .errors import CommandError, ExitCode
-from .output import Output, escape
+from .output import Output
 
 if TYPE_CHECKING:
     from rich.progress import Progress

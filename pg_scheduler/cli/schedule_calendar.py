@@ -15,7 +15,7 @@ from pg_scheduler.inspect.texts import counted, listed
 
 from .commands import Command
 from .output import Column, Shape
-from .times import read_time
+from .values import read_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

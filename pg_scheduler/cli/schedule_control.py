@@ -20,7 +20,7 @@ from .completion import complete_schedules
 from .errors import CommandError, ExitCode, hint_at
 from .output import Output
 from .schedule_rows import ACTION, LISTED, SCHEDULE, Action, ActionResult, find_schedule
-from .times import read_since
+from .values import read_since
 
 PAGE_LENGTH: Final = 1000
 MAX_SHOWN: Final = 10

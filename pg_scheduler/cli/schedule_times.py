@@ -25,8 +25,7 @@ from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .schedule_options import TriggerOptions
 from .schedule_rows import ACTION, Action, ScheduleId, get_schedule
-from .times import read_since
-from .values import read_rate
+from .values import read_rate, read_since
 
 
 @dataclass(frozen=True, slots=True)

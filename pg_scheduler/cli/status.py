@@ -26,7 +26,7 @@ from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures, JobOutcome
 from .commands import CLEAR, Command, Watch, add_command
 from .errors import ExitCode
 from .output import Column, Shape
-from .times import read_duration
+from .values import read_duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

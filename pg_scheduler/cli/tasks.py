@@ -23,7 +23,7 @@ from .completion import TaskName
 from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape, extended
 from .status import seconds
-from .times import read_time
+from .values import read_time
 from .worker.options import WorkerOptions
 from .worker.process import open_scheduler
 from .worker.registered import REGISTERED, registered_tasks

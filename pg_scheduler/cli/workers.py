@@ -16,7 +16,7 @@ from .commands import Command, add_command
 from .completion import complete_workers
 from .errors import CommandError, ExitCode
 from .output import Column, Shape, extended
-from .times import read_duration
+from .values import read_duration
 
 RequestResult: TypeAlias = Literal["draining", "drained", "resumed", "not draining", "not found"]
 

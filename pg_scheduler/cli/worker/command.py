@@ -12,7 +12,7 @@ import typer
 from pg_scheduler.cli.commands import Command, add_command
 from pg_scheduler.cli.errors import CommandError, ExitCode, hint_at
 from pg_scheduler.cli.project import VARIABLES
-from pg_scheduler.cli.times import read_duration
+from pg_scheduler.cli.values import read_duration
 from pg_scheduler.inspect.texts import counted
 
 from .inside import verify_tables
