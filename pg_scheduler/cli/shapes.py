@@ -29,7 +29,7 @@ from .schedule_calendar import HOUR_LOAD
 from .schedule_rows import ACTION, SCHEDULE
 from .schedule_show import SHOWN_SCHEDULE
 from .schedule_times import FIRE_TIME
-from .schema import object_schema
+from .schema import object_schema, source_of
 from .status import AREA, FIGURES, OUTCOME
 from .tasks import TASK, TASK_CHANGE
 from .vacuum import RETENTION, VACUUM_DAY
@@ -80,6 +80,8 @@ def shapes(
         hint = hint_at(name, SHAPES, f"shapes: {', '.join(sorted(SHAPES))}")
         raise CommandError(ExitCode.NOT_FOUND, f"no shape is named {name!r}{hint}")
     command.output.write_text(f"{json.dumps(shape_schema(SHAPES[name]), indent=2)}\n")
+    if source_of(SHAPES[name].kind) is None:
+        command.output.say("without descriptions, which are in the source files: this installation has none")
 
 
 def shape_schema(shape: Shape[Any]) -> dict[str, Any]:
