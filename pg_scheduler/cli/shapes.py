@@ -16,19 +16,17 @@ from .commands import Command, add_command
 from .doctor import ADVICE_SHAPE, FINDING
 from .errors import CommandError, ExitCode, hint_at
 from .health import HEALTH
-from .job_ends import RESULT
-from .job_errors import GROUP
 from .job_rows import JOB
+from .job_run import RESULT
 from .job_show import SHOWN_JOB
-from .jobs import EXPLANATION
+from .jobs import EXPLANATION, GROUP
 from .limits import LIMIT, LIMIT_KEY
 from .migrate import INDEX, STEP, VERIFIED
 from .output import SHAPE_VERSION, Shape
 from .runs import RUN
-from .schedule_calendar import HOUR_LOAD
 from .schedule_rows import ACTION, SCHEDULE
-from .schedule_show import SHOWN_SCHEDULE
 from .schedule_times import FIRE_TIME
+from .schedules import HOUR_LOAD, SHOWN_SCHEDULE
 from .schema import object_schema, source_of
 from .status import AREA, FIGURES, OUTCOME
 from .tasks import TASK, TASK_CHANGE

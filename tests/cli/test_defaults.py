@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.cli import dashboard
+from pg_scheduler.cli import servers
 from pg_scheduler.cli.completion import LIMIT_VARIABLE
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import program
@@ -51,8 +51,8 @@ def test_every_option_has_the_variable_of_its_command_and_name() -> None:
     used = [parameter.envvar[0] for _, _, parameter in OPTIONS]
     used += [
         LIMIT_VARIABLE,
-        dashboard.USER,
-        dashboard.PASSWORD,
+        servers.USER,
+        servers.PASSWORD,
         *(name for each in VARIABLES.values() for name in each),
     ]
     assert len(set(used)) == len(used)

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from pg_scheduler.cli.commands import Command, add_command
-from pg_scheduler.cli.dashboard import check_extra
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.servers import check_extra
 
 __all__ = ["add_to"]
 

@@ -12,7 +12,7 @@ from typing import Final
 import asyncpg
 
 from pg_scheduler import JobSpec, Scheduler
-from pg_scheduler.cli.dashboard import serve
+from pg_scheduler.cli.servers import serve
 from pg_scheduler.triggers import Cron, Every
 
 from . import shop
