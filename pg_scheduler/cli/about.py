@@ -45,8 +45,8 @@ CONFIG: Final = Shape(
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    add_command(app, "version")(version)
-    add_command(app, "config")(config)
+    add_command(app, "version", version)
+    add_command(app, "config", config)
 
 
 def version(command: Command) -> None:

@@ -38,7 +38,7 @@ ACTIONS: Final = (
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    add_command(app, "audit")(audit)
+    add_command(app, "audit", audit)
 
 
 async def audit(

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pg_scheduler import Scheduler
 
 Result = ExitCode | None
-Function = TypeVar("Function", bound=Callable[..., Result | Coroutine[Any, Any, Result]])
+Function = Callable[..., Result | Coroutine[Any, Any, Result]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +101,16 @@ _COMMON: Final = [
 _CONTEXT: Final = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
-def add_command(app: typer.Typer, name: str, *, is_watched: bool = False) -> Callable[[Function], Function]:
-    """Return a decorator that adds a function, whose first argument is the `Command`, under this name.
+def add_command(app: typer.Typer, name: str, function: Function, *, is_watched: bool = False) -> None:
+    """Add a command to the program or a group.
 
     Args:
-        app: The program or a group.
+        app: The program or the group.
         name: The name of the command.
+        function: What it does. Its first argument is the `Command`, the others are options and arguments.
         is_watched: Whether it has the option ``--watch``, which repeats it.
     """
-
-    def decorate(function: Function) -> Function:
-        app.command(name)(with_common_options(_watched(function) if is_watched else function))
-        return function
-
-    return decorate
+    app.command(name)(with_common_options(_watched(function) if is_watched else function))
 
 
 def _watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Result]]:
@@ -142,16 +138,13 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, 
     return call
 
 
-def add_group(app: typer.Typer, name: str, help_text: str) -> Callable[[Function], typer.Typer]:
-    """Return a decorator that adds a group; the function runs if none of its commands is named."""
-
-    def decorate(function: Function) -> typer.Typer:
-        group = typer.Typer(rich_markup_mode=None, help=help_text)
+def add_group(app: typer.Typer, name: str, help_text: str, function: Function | None = None) -> typer.Typer:
+    """Add a group of commands, and return it. Without a command, it runs the function or prints its help."""
+    group = typer.Typer(rich_markup_mode=None, no_args_is_help=function is None, help=help_text)
+    if function is not None:
         group.callback(invoke_without_command=True)(with_common_options(function))
-        app.add_typer(group, name=name)
-        return group
-
-    return decorate
+    app.add_typer(group, name=name)
+    return group
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -169,7 +162,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def with_common_options(
-    function: Callable[..., Result | Coroutine[Any, Any, Result]],
+    function: Function,
 ) -> Callable[..., Result]:
     """Return the function as Typer calls it: with its own options and those of every command.
 
@@ -207,7 +200,7 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
 
 
 def _execute(
-    function: Callable[..., Result | Coroutine[Any, Any, Result]],
+    function: Function,
     context: typer.Context,
     values: Mapping[str, Any],
 ) -> Result:

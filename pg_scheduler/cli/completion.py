@@ -19,7 +19,7 @@ from typer.completion import (  # type: ignore[attr-defined] # it has no __all__
     install,
 )
 
-from .commands import Command, add_command
+from .commands import Command, add_command, add_group
 from .errors import CommandError, ExitCode
 from .output import Output
 from .settings import COMPLETE_VARIABLE, PROGRAM, read_settings
@@ -79,10 +79,9 @@ Shell = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Complete words in a shell.")
-    app.add_typer(group, name="completion")
-    add_command(group, "install")(install_script)
-    add_command(group, "show")(show)
+    group = add_group(app, "completion", "Complete words in a shell.")
+    add_command(group, "install", install_script)
+    add_command(group, "show", show)
 
 
 def show(command: Command, shell: Shell = None) -> None:

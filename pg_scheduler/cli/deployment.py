@@ -51,11 +51,11 @@ Into = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    add_command(app, "systemd")(systemd)
-    add_command(app, "compose")(compose)
-    add_command(app, "k8s")(k8s)
-    add_command(app, "alerts")(alerts)
-    add_command(app, "grafana")(grafana)
+    add_command(app, "systemd", systemd)
+    add_command(app, "compose", compose)
+    add_command(app, "k8s", k8s)
+    add_command(app, "alerts", alerts)
+    add_command(app, "grafana", grafana)
 
 
 def systemd(command: Command, into: Into = None) -> None:

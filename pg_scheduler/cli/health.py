@@ -40,7 +40,7 @@ MAX_BYTES: Final = 100_000
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    add_command(app, "health")(health)
+    add_command(app, "health", health)
 
 
 async def health(

@@ -14,7 +14,7 @@ from pg_scheduler.inspect import ErrorGroup, Inspector, Reason, SearchPage, Verd
 from pg_scheduler.inspect.paths import Sort
 
 from . import bulk, job_run, job_show
-from .commands import Command, add_command
+from .commands import Command, add_command, add_group
 from .errors import CommandError, ExitCode
 from .job_rows import JOB, JobId, JobRow, column_row, job_row, read_columns
 from .output import Column, Output, Shape
@@ -48,22 +48,21 @@ _REASON: Final = Shape(
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Find, explain and change jobs.")
-    app.add_typer(group, name="jobs")
-    add_command(group, "list", is_watched=True)(list_jobs)
-    add_command(group, "show")(job_show.show)
-    add_command(group, "explain")(explain)
-    add_command(group, "add")(job_run.add)
-    add_command(group, "run")(job_run.run)
-    add_command(group, "wait")(job_run.wait)
-    add_command(group, "result")(job_run.result)
-    add_command(group, "export")(export)
-    add_command(group, "errors", is_watched=True)(errors)
-    add_command(group, "cancel")(bulk.cancel)
-    add_command(group, "retry")(bulk.retry)
-    add_command(group, "delete")(bulk.delete)
-    add_command(group, "move")(bulk.move)
-    add_command(group, "runs", is_watched=True)(runs)
+    group = add_group(app, "jobs", "Find, explain and change jobs.")
+    add_command(group, "list", list_jobs, is_watched=True)
+    add_command(group, "show", job_show.show)
+    add_command(group, "explain", explain)
+    add_command(group, "add", job_run.add)
+    add_command(group, "run", job_run.run)
+    add_command(group, "wait", job_run.wait)
+    add_command(group, "result", job_run.result)
+    add_command(group, "export", export)
+    add_command(group, "errors", errors, is_watched=True)
+    add_command(group, "cancel", bulk.cancel)
+    add_command(group, "retry", bulk.retry)
+    add_command(group, "delete", bulk.delete)
+    add_command(group, "move", bulk.move)
+    add_command(group, "runs", runs, is_watched=True)
 
 
 async def list_jobs(

@@ -26,7 +26,7 @@ from pg_scheduler.inspect.texts import counted, listed
 from pg_scheduler.triggers.zones import parse_timezone
 
 from . import schedule_edit, schedule_times
-from .commands import Command, add_command
+from .commands import Command, add_command, add_group
 from .output import Column, Shape, extended
 from .schedule_rows import SCHEDULE, SCHEDULE_KEYS, FiredJob, ScheduleId, find_schedule
 from .values import read_time
@@ -34,19 +34,18 @@ from .values import read_time
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Find, add and change schedules.")
-    app.add_typer(group, name="schedules")
-    add_command(group, "list", is_watched=True)(list_schedules)
-    add_command(group, "show")(show)
-    add_command(group, "pause")(schedule_edit.pause)
-    add_command(group, "resume")(schedule_edit.resume)
-    add_command(group, "trigger")(schedule_edit.trigger)
-    add_command(group, "preview")(schedule_times.preview)
-    add_command(group, "calendar")(calendar)
-    add_command(group, "backfill")(schedule_times.backfill)
-    add_command(group, "add")(schedule_edit.add)
-    add_command(group, "update")(schedule_edit.update)
-    add_command(group, "remove")(schedule_edit.remove)
+    group = add_group(app, "schedules", "Find, add and change schedules.")
+    add_command(group, "list", list_schedules, is_watched=True)
+    add_command(group, "show", show)
+    add_command(group, "pause", schedule_edit.pause)
+    add_command(group, "resume", schedule_edit.resume)
+    add_command(group, "trigger", schedule_edit.trigger)
+    add_command(group, "preview", schedule_times.preview)
+    add_command(group, "calendar", calendar)
+    add_command(group, "backfill", schedule_times.backfill)
+    add_command(group, "add", schedule_edit.add)
+    add_command(group, "update", schedule_edit.update)
+    add_command(group, "remove", schedule_edit.remove)
 
 
 async def list_schedules(

@@ -40,8 +40,8 @@ def cannot_listen(host: str, port: int, error: OSError) -> CommandError:
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    add_command(app, "exporter")(exporter)
-    add_command(app, "dashboard")(dashboard)
+    add_command(app, "exporter", exporter)
+    add_command(app, "dashboard", dashboard)
 
 
 async def exporter(

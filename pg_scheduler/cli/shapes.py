@@ -63,7 +63,7 @@ SHAPES: Final[Mapping[str, Shape[Any]]] = {
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    add_command(app, "shapes")(shapes)
+    add_command(app, "shapes", shapes)
 
 
 def shapes(

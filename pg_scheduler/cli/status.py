@@ -106,8 +106,8 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    add_command(app, "status")(status)
-    add_command(app, "stats", is_watched=True)(stats)
+    add_command(app, "status", status)
+    add_command(app, "stats", stats, is_watched=True)
 
 
 async def status(

@@ -18,7 +18,7 @@ from pg_scheduler.inspect.limits import DeclaredLimit, limits_of
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 
-from .commands import Command, add_command
+from .commands import Command, add_command, add_group
 from .completion import TaskName
 from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape, extended
@@ -109,13 +109,10 @@ PERIOD: Final = timedelta(hours=1)
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(
-        rich_markup_mode=None, no_args_is_help=True, help="List tasks, pause and resume them."
-    )
-    app.add_typer(group, name="tasks")
-    add_command(group, "list", is_watched=True)(list_tasks)
-    add_command(group, "pause")(pause)
-    add_command(group, "resume")(resume)
+    group = add_group(app, "tasks", "List tasks, pause and resume them.")
+    add_command(group, "list", list_tasks, is_watched=True)
+    add_command(group, "pause", pause)
+    add_command(group, "resume", resume)
 
 
 async def list_tasks(

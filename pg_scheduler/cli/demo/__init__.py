@@ -18,7 +18,7 @@ __all__ = ["add_to"]
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    add_command(app, "demo")(demo)
+    add_command(app, "demo", demo)
 
 
 def demo(

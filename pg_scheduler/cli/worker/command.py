@@ -32,7 +32,7 @@ _FORMATS: Final = ("text", "json")
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    add_command(app, "worker")(worker)
+    add_command(app, "worker", worker)
 
 
 async def worker(
