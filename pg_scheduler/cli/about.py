@@ -45,8 +45,8 @@ CONFIG: Final = Shape(
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    add_command(app, "version")(version)
-    add_command(app, "config")(config)
+    add_command(app, "version", version)
+    add_command(app, "config", config)
 
 
 def version(command: Command) -> None:
@@ -57,4 +57,5 @@ def version(command: Command) -> None:
 
 def config(command: Command) -> None:
     """Print every setting and its origin, without passwords."""
-    command.output.write_list(CONFIG, [replace(each, value=each.shown) for each in command.settings.all])
+    settings = [*command.settings.all, *command.options()]
+    command.output.write_list(CONFIG, [replace(each, value=each.shown) for each in settings])

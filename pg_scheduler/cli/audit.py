@@ -11,7 +11,7 @@ from pg_scheduler.inspect import AuditRecord, Inspector
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape
-from .times import read_since
+from .values import read_since
 
 RECORD: Final = Shape(
     "audit_record",
@@ -38,7 +38,7 @@ ACTIONS: Final = (
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    add_command(app, "audit")(audit)
+    add_command(app, "audit", audit)
 
 
 async def audit(

@@ -21,8 +21,7 @@ from .commands import Command, confirm
 from .errors import CommandError, ExitCode
 from .output import Column, Output, Shape
 from .progress import ProgressStyle, Reporter, read_style
-from .times import read_move, read_since
-from .values import read_rate
+from .values import read_move, read_rate, read_since
 
 ChangeResult: TypeAlias = Literal[
     "cancelled", "retried", "deleted", "moved", "would be cancelled", "would be retried", "would be deleted",

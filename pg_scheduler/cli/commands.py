@@ -7,47 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
-from pg_scheduler import Scheduler
-from pg_scheduler.dsn import mask_dsn, remove_secrets
-from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
-from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.store.standalone import open_connection, open_pool
-from pg_scheduler.migrate import verify
-from pg_scheduler.store.author import Author, acting_as
-from pg_scheduler.store.faults import translated
+from pg_scheduler.dsn import remove_secrets
 
-from .defaults import set_options
 from .errors import CommandError, ExitCode, exit_code_of, message_of
 from .output import FORMATS, FULL, Output, discard_stdout, read_format, read_zone
-from .settings import NAMES, Settings, find_project, resolve
+from .settings import Setting, Settings, project_of, read_options, read_settings
 
 if TYPE_CHECKING:
     import asyncpg
 
-
-MAX_IDENTITY_LENGTH: Final = 200
-APPLICATION_NAME: Final = "pg_scheduler cli"
-NO_DSN: Final = "no DSN is set: pass --dsn postgresql://user@host/database, or set PG_SCHEDULER_DSN"
+    from pg_scheduler import Scheduler
 
 Result = ExitCode | None
-Function = TypeVar("Function", bound=Callable[..., Result | Coroutine[Any, Any, Result]])
-
-
-class CommandScheduler(Scheduler):
-    """The Scheduler of a command, which is never started."""
-
-    async def flush(self) -> None:
-        """Send the notifications that are still to be sent."""
-        await self._parts.outbox.flush()
+Function = Callable[..., Result | Coroutine[Any, Any, Result]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,48 +36,28 @@ class Command:
 
     settings: Settings
     output: Output
+    context: typer.Context
 
     @property
     def schema(self) -> str | None:
         """The schema of the tables; None for the search path."""
         return self.settings["schema"]
 
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    def options(self, *words: str) -> list[Setting]:
+        """Return the options of other commands, or of all, that a variable or the file sets."""
+        return read_options(self.context, words)
+
+    def connect(self) -> AbstractAsyncContextManager[asyncpg.Connection[asyncpg.Record]]:
         """Open a connection to the server itself: ``--direct-dsn``, else the DSN."""
-        name = "direct-dsn" if self.settings["direct-dsn"] else "dsn"
-        with self._naming(name):
-            async with open_connection(self.settings[name], application_name=APPLICATION_NAME) as connection:
-                yield connection
+        from .connections import open_server  # noqa: PLC0415 - not needed to complete words
 
-    @asynccontextmanager
-    async def scheduler(self, *, verified: bool = True) -> AsyncIterator[Scheduler]:
+        return open_server(self.settings)
+
+    def scheduler(self, *, verified: bool = True) -> AbstractAsyncContextManager[Scheduler]:
         """Return a Scheduler that is not started; if verified, on a schema that this release can use."""
-        with self._naming("dsn"):
-            async with open_pool(self.settings["dsn"], application_name=APPLICATION_NAME) as pool:
-                actor = Inspector(pool).actor[:MAX_IDENTITY_LENGTH]
-                scheduler = CommandScheduler(
-                    pool, schema=self.schema, direct_dsn=self.settings["direct-dsn"], identity=actor
-                )
-                if verified:
-                    async with pool.acquire() as connection:
-                        with translated():
-                            await verify(connection, schema=self.schema)
-                with acting_as(Author(actor, "cli")):
-                    yield scheduler
-                await scheduler.flush()
+        from .connections import open_scheduler  # noqa: PLC0415 - not needed to complete words
 
-    @contextmanager
-    def _naming(self, name: str) -> Iterator[None]:
-        """Add the DSN and its origin to the error of a database that is unavailable."""
-        try:
-            yield
-        except ConnectionRejectedError:
-            raise
-        except DatabaseUnavailableError as error:
-            dsn, origin = self.settings[name], self.settings.origin(name)
-            hint = f"the DSN is {mask_dsn(dsn)}, from {origin}" if dsn else NO_DSN
-            raise CommandError(ExitCode.UNAVAILABLE, f"{error}; {hint}") from error
+        return open_scheduler(self.settings, verified=verified)
 
 
 CLEAR: Final = "\x1b[H\x1b[2J"
@@ -141,20 +101,16 @@ _COMMON: Final = [
 _CONTEXT: Final = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
-def add_command(app: typer.Typer, name: str, *, is_watched: bool = False) -> Callable[[Function], Function]:
-    """Return a decorator that adds a function, whose first argument is the `Command`, under this name.
+def add_command(app: typer.Typer, name: str, function: Function, *, is_watched: bool = False) -> None:
+    """Add a command to the program or a group.
 
     Args:
-        app: The program or a group.
+        app: The program or the group.
         name: The name of the command.
+        function: What it does. Its first argument is the `Command`, the others are options and arguments.
         is_watched: Whether it has the option ``--watch``, which repeats it.
     """
-
-    def decorate(function: Function) -> Function:
-        app.command(name)(with_common_options(_watched(function) if is_watched else function))
-        return function
-
-    return decorate
+    app.command(name)(with_common_options(_watched(function) if is_watched else function))
 
 
 def _watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Result]]:
@@ -182,16 +138,13 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, 
     return call
 
 
-def add_group(app: typer.Typer, name: str, help_text: str) -> Callable[[Function], typer.Typer]:
-    """Return a decorator that adds a group; the function runs if none of its commands is named."""
-
-    def decorate(function: Function) -> typer.Typer:
-        group = typer.Typer(rich_markup_mode=None, help=help_text)
+def add_group(app: typer.Typer, name: str, help_text: str, function: Function | None = None) -> typer.Typer:
+    """Add a group of commands, and return it. Without a command, it runs the function or prints its help."""
+    group = typer.Typer(rich_markup_mode=None, no_args_is_help=function is None, help=help_text)
+    if function is not None:
         group.callback(invoke_without_command=True)(with_common_options(function))
-        app.add_typer(group, name=name)
-        return group
-
-    return decorate
+    app.add_typer(group, name=name)
+    return group
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -209,7 +162,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def with_common_options(
-    function: Callable[..., Result | Coroutine[Any, Any, Result]],
+    function: Function,
 ) -> Callable[..., Result]:
     """Return the function as Typer calls it: with its own options and those of every command.
 
@@ -224,13 +177,9 @@ def with_common_options(
         context: typer.Context = values.pop("ctx")
         for group, members in options_of.items():
             values[group] = groups[group](**{each.name: values.pop(each.name) for each in members})
-        settings: dict[str, str] = context.ensure_object(dict)
-        for name in NAMES:
-            if (value := values.pop(name.replace("-", "_"))) is not None:
-                settings[name] = value
-        if context.invoked_subcommand:
-            return None
-        return _execute(function, settings, values, context.find_root().command)
+        for each in _COMMON:
+            del values[each.name]
+        return None if context.invoked_subcommand else _execute(function, context, values)
 
     call.__name__ = getattr(function, "__name__", "command")
     call.__doc__ = function.__doc__
@@ -251,19 +200,18 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
 
 
 def _execute(
-    function: Callable[..., Result | Coroutine[Any, Any, Result]],
-    options: Mapping[str, str],
+    function: Function,
+    context: typer.Context,
     values: Mapping[str, Any],
-    program: object,
 ) -> Result:
-    project = find_project()
-    settings = resolve(options, os.environ, project)
-    settings = Settings((*settings.all, *set_options(program, os.environ, project)))
+    if (problem := project_of(context).error) is not None:
+        raise problem
+    settings = read_settings(context)
     output = Output(
         read_format(settings["output"], is_terminal=sys.stdout.isatty()), read_zone(settings["tz"] or "local")
     )
     try:
-        result = function(Command(settings, output), **values)
+        result = function(Command(settings, output, context), **values)
         return asyncio.run(result) if inspect.iscoroutine(result) else result  # type: ignore[return-value]
     except BrokenPipeError:  # the reader, such as head, has read enough; Typer would exit with 1
         discard_stdout()

@@ -1,24 +1,38 @@
-"""``completion``: scripts by which shells complete the words of this program."""
+"""Words by which a shell completes ids and names, and ``completion``: scripts that ask this program for them.
+
+Ids and names are read from the database within 300 ms, else there are none.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
+import signal
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from typer.completion import (  # type: ignore[attr-defined] # it has no __all__
-    completion_init,
     get_completion_script,
     install,
 )
 
-from .commands import Command, add_command
+from .commands import Command, add_command, add_group
 from .errors import CommandError, ExitCode
+from .output import Output
+from .settings import COMPLETE_VARIABLE, PROGRAM, read_settings
 
-PROGRAM: Final = "pg-scheduler"
-VARIABLE: Final = "_PG_SCHEDULER_COMPLETE"
-"""The variable by which a shell asks for words."""
+if TYPE_CHECKING:
+    from pg_scheduler import Scheduler
+
+LIMIT_VARIABLE: Final = "PG_SCHEDULER_COMPLETION_SECONDS"
+LIMIT_S: Final = 0.3
+MAX_WORDS: Final = 200
+
+_SAFE: Final = re.compile(r"[\w.:@/+-]+", re.ASCII)
+"""Other words, which may have been written by hand, would have to be quoted for the shell."""
 
 SHELLS: Final = ("bash", "zsh", "fish")
 
@@ -64,13 +78,10 @@ Shell = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the group, and answer shells that ask for words."""
-    if VARIABLE in os.environ:
-        completion_init()
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Complete words in a shell.")
-    app.add_typer(group, name="completion")
-    add_command(group, "install")(install_script)
-    add_command(group, "show")(show)
+    """Add the group."""
+    group = add_group(app, "completion", "Complete words in a shell.")
+    add_command(group, "install", install_script)
+    add_command(group, "show", show)
 
 
 def show(command: Command, shell: Shell = None) -> None:
@@ -81,7 +92,7 @@ def show(command: Command, shell: Shell = None) -> None:
 def install_script(command: Command, shell: Shell = None) -> None:
     """Write the script of a shell to a file, and let its start file load it."""
     name = _known(shell)
-    _, path = install(shell=name, prog_name=PROGRAM, complete_var=VARIABLE)
+    _, path = install(shell=name, prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE)
     path.write_text(_script(name), encoding="utf-8")
     command.output.say(f"{path} written; it takes effect in a new {name}")
 
@@ -89,7 +100,7 @@ def install_script(command: Command, shell: Shell = None) -> None:
 def _script(shell: str) -> str:
     if shell in OWN:
         return OWN[shell]
-    return f"{get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell)}\n"
+    return f"{get_completion_script(prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, shell=shell)}\n"
 
 
 def _known(shell: str | None) -> str:
@@ -97,3 +108,62 @@ def _known(shell: str | None) -> str:
     if name not in SHELLS:
         raise CommandError(ExitCode.USAGE, f"name the shell: {', '.join(SHELLS)}")
     return name
+
+
+def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of tasks that workers claim, or of which jobs are due."""
+
+    async def read(scheduler: Scheduler) -> Iterable[str]:
+        from pg_scheduler.inspect import Inspector  # noqa: PLC0415 - only this needs it
+
+        return [task.name for task in (await Inspector(scheduler).tasks()).items]
+
+    return _complete(ctx, incomplete, read)
+
+
+TaskName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of a task.", autocompletion=complete_names)
+]
+
+
+def complete_schedules(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of schedules."""
+
+    async def read(scheduler: Scheduler) -> Iterable[str]:
+        found = await scheduler.schedules.list(after=incomplete or None, limit=MAX_WORDS)
+        return [schedule.schedule_id for schedule in found]
+
+    return _complete(ctx, incomplete, read)
+
+
+def complete_workers(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of workers."""
+
+    async def read(scheduler: Scheduler) -> Iterable[str]:
+        return [worker.worker_id for worker in await scheduler.workers()]
+
+    return _complete(ctx, incomplete, read)
+
+
+def _complete(
+    ctx: typer.Context, incomplete: str, read: Callable[[Scheduler], Awaitable[Iterable[str]]]
+) -> list[str]:
+    """Return the words that begin with what was typed.
+
+    The process ends without any if the database is too slow, even while a name is looked up in a thread.
+    """
+
+    async def run() -> Iterable[str]:
+        command = Command(read_settings(ctx), Output(), ctx)
+        async with command.scheduler(verified=False) as scheduler:
+            return await read(scheduler)
+
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, float(os.environ.get(LIMIT_VARIABLE, LIMIT_S)))
+        words = asyncio.run(run())
+    except Exception:  # noqa: BLE001 - a person who types sees no errors: there is nothing to complete
+        return []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return [word for word in words if word.startswith(incomplete) and _SAFE.fullmatch(word)][:MAX_WORDS]

@@ -1,4 +1,4 @@
-"""``systemd``, ``compose`` and ``k8s``: files for a deployment, which the package contains."""
+"""Files that the package contains: for a deployment, alerting rules and dashboards for Grafana."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from .commands import Command, add_command
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, hint_at
 
 _OPS: Final = files("pg_scheduler") / "ops"
 
@@ -51,9 +51,11 @@ Into = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    add_command(app, "systemd")(systemd)
-    add_command(app, "compose")(compose)
-    add_command(app, "k8s")(k8s)
+    add_command(app, "systemd", systemd)
+    add_command(app, "compose", compose)
+    add_command(app, "k8s", k8s)
+    add_command(app, "alerts", alerts)
+    add_command(app, "grafana", grafana)
 
 
 def systemd(command: Command, into: Into = None) -> None:
@@ -105,3 +107,24 @@ def _shipped(kind: str) -> dict[str, str]:
     """Return the files of another command, by their names."""
     found = sorted((_OPS / kind).iterdir(), key=lambda each: each.name)
     return {file.name: file.read_text(encoding="utf-8") for file in found}
+
+
+def alerts(command: Command) -> None:
+    """Print the alerting rules for Prometheus, as YAML."""
+    command.output.write_text((_OPS / "alerts" / "pg_scheduler.rules.yaml").read_text(encoding="utf-8"))
+
+
+def grafana(
+    command: Command,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Dashboard to print.")] = None,
+) -> None:
+    """Print a dashboard for Grafana, as JSON; without a name, the names of the dashboards."""
+    folder = _OPS / "grafana"
+    names = sorted(each.name.removesuffix(".json") for each in folder.iterdir())
+    if name is None:
+        command.output.write_text("".join(f"{each}\n" for each in names))
+        return
+    if name not in names:
+        hint = hint_at(name, names, f"dashboards: {', '.join(names)}")
+        raise CommandError(ExitCode.NOT_FOUND, f"no dashboard is named {name!r}{hint}")
+    command.output.write_text((folder / f"{name}.json").read_text(encoding="utf-8"))

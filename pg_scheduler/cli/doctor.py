@@ -65,7 +65,7 @@ RUNBOOK: Final = "operations/runbook.md#"
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    add_command(app, "doctor")(examine)
+    add_command(app, "doctor", examine)
 
 
 async def examine(

@@ -21,7 +21,6 @@ from pg_scheduler.errors import (
     SchemaMissingError,
     SchemaTooNewError,
 )
-from pg_scheduler.inspect.positions import PositionError
 from pg_scheduler.jobs.naming import most_similar
 
 
@@ -83,6 +82,8 @@ def message_of(error: Exception, *, schema: str | None) -> str:
         error: The error.
         schema: The schema that the command was given.
     """
+    from pg_scheduler.inspect.positions import PositionError  # noqa: PLC0415 - not needed to complete words
+
     conflict = "or pass --on-conflict ignore or replace"
     match error:
         case JobConflictError(unique_key=None):

@@ -40,7 +40,7 @@ MAX_BYTES: Final = 100_000
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    add_command(app, "health")(health)
+    add_command(app, "health", health)
 
 
 async def health(
@@ -62,8 +62,9 @@ async def health(
     """
     if url is not None and own:
         raise CommandError(ExitCode.USAGE, "pass --url or --self, not both")
-    if url is None and not own and (port := command.settings.get(PORT)):
-        url = f"http://127.0.0.1:{port}/livez"
+    if url is None and not own:
+        ports = [each.value for each in command.options("worker") if each.name == PORT]
+        url = f"http://127.0.0.1:{ports[0]}/livez" if ports else None
     is_ok, text = await _ask_table(command) if url is None else _ask_probe(url, timeout)
     command.output.write_one(HEALTH, Health(url or platform.node(), is_ok, text))
     return ExitCode.DONE if is_ok else ExitCode.NEGATIVE

@@ -1,23 +1,104 @@
-"""``jobs run``: start a job now, in a worker or in this process."""
+"""``jobs add``, ``run``, ``wait`` and ``result``: schedule jobs, start them, and see how they end."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
 
 import typer
 
-from pg_scheduler import Job, JobStatus, Scheduler
+from pg_scheduler import UNSET, ConflictResolution, Job, JobPriority, JobResult, JobStatus, Scheduler, Worker
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.texts import counted
 
 from .commands import Command
-from .errors import CommandError, ExitCode
-from .job_add import warning_about
-from .job_rows import JOB, job_row
-from .worker.here import run_here
-from .worker.logs import configure_logging
-from .worker.target import load_targets
+from .completion import TaskName
+from .errors import CommandError, ExitCode, hint_at
+from .job_rows import JOB, job_row, progress_text
+from .output import Column, Shape
+from .progress import ProgressStyle, Reporter, read_style
+from .values import read_duration, read_json, read_time
+
+
+async def add(
+    command: Command,
+    name: TaskName,
+    *,
+    args: Annotated[str | None, typer.Option(metavar="JSON", help="A list of arguments.")] = None,
+    kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="Arguments by name.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="When it is due [now].")] = None,
+    delay: Annotated[str | None, typer.Option("--in", metavar="5m", help="Or in how long.")] = None,
+    job_id: Annotated[str | None, typer.Option("--id", help="The id of the job [generated].")] = None,
+    priority: Annotated[JobPriority | None, typer.Option(help="Higher ones start first.")] = None,
+    retries: Annotated[int | None, typer.Option(help="Retries after a failed attempt.")] = None,
+    on_conflict: Annotated[
+        ConflictResolution, typer.Option(help="If a job has the id.")
+    ] = ConflictResolution.RAISE,
+    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="An object for filters.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag; may be repeated.")] = None,
+    keep_result: Annotated[
+        str | None, typer.Option(metavar="1h", help="How long the result is kept for jobs result.")
+    ] = None,
+) -> None:
+    """Schedule a job by the name of its task, and print it."""
+    if at is not None and delay is not None:
+        raise CommandError(ExitCode.USAGE, "pass either --at or --in")
+    due = None if at is None else read_time("--at", at, command.output.zone)
+    delay_s = None if delay is None else read_duration("--in", delay)
+    keep_s = None if keep_result is None else read_duration("--keep-result", keep_result)
+    arguments = read_json("--args", args, list) or [], read_json("--kwargs", kwargs, dict) or {}
+    options: dict[str, Any] = {
+        "job_id": job_id,
+        "priority": UNSET if priority is None else priority,
+        "max_retries": UNSET if retries is None else retries,
+        "conflict_resolution": on_conflict,
+        "keep_result": UNSET if keep_s is None else timedelta(seconds=keep_s),
+        "metadata": _metadata(read_json("--metadata", metadata, dict), tag or ()),
+    }
+    async with command.scheduler() as scheduler:
+        if due is None:
+            found = await scheduler.enqueue(
+                name, args=arguments[0], kwargs=arguments[1], delay=delay_s, **options
+            )
+        else:
+            data = {"args": arguments[0], "kwargs": arguments[1]}
+            found = await scheduler.schedule_job(name, due, data, **options)
+        inspector = Inspector(scheduler)
+        await inspector.record_action("add_job", found, name=name)
+        warning = warning_about(name, await inspector.workers())
+        job = await scheduler.get_job(found)
+    if warning is not None:
+        command.output.say(warning)
+    if job is None:
+        command.output.say(f"job {found!r} was added, and deleted since")
+        return
+    command.output.write_list(JOB, [job_row(job)])
+
+
+def _metadata(metadata: dict[str, Any] | None, tags: Sequence[str]) -> dict[str, Any] | None:
+    if not tags:
+        return metadata
+    present = (metadata or {}).get("tags", [])
+    if not isinstance(present, list):
+        raise CommandError(ExitCode.USAGE, f"tags of --metadata must be a list, not {present!r}")
+    return {**(metadata or {}), "tags": [*present, *tags]}
+
+
+def warning_about(name: str, workers: Sequence[Worker]) -> str | None:
+    """Return why the job will wait although it is due; None if a live worker may claim it."""
+    alive = [worker for worker in workers if worker.is_alive]
+    if not alive:
+        return "no worker is alive; jobs wait for one"
+    if any(worker.names is None for worker in alive):
+        return None
+    names = sorted({each for worker in alive for each in worker.names or ()})
+    if name in names:
+        return None
+    return f"no live worker claims {name!r}{hint_at(name, names)}"
 
 
 async def run(
@@ -43,6 +124,10 @@ async def run(
     if pdb and not here:
         raise CommandError(ExitCode.USAGE, "--pdb needs --here TARGET")
     if here:
+        from .worker.here import run_here  # noqa: PLC0415 - only this needs a worker
+        from .worker.logs import configure_logging  # noqa: PLC0415
+        from .worker.target import load_targets  # noqa: PLC0415
+
         source = load_targets(here)
         configure_logging(None)
         job = await run_here(command, source, job_id, _check, use_pdb=pdb)
@@ -84,3 +169,102 @@ async def _check(scheduler: Scheduler, job_id: str) -> Job:
             f"job {job_id!r} waits for {job.blocked_on}; see pg-scheduler jobs explain {job_id}",
         )
     return job
+
+
+RESULT: Final = Shape(
+    "result",
+    JobResult,
+    "job_id",
+    (
+        Column("job_id", "ID"),
+        Column("status", "STATUS"),
+        Column("value", "VALUE"),
+        Column("error", "ERROR"),
+        Column("no_value_reason", "WITHOUT VALUE BECAUSE"),
+        Column("attempts", "ATTEMPTS", is_wide=True),
+        Column("started_at", "STARTED", is_wide=True),
+        Column("finished_at", "FINISHED", is_wide=True),
+        Column("expires_at", "KEPT UNTIL", is_wide=True),
+    ),
+    keys=(
+        "job_id", "value", "no_value_reason", "attempts", "started_at", "finished_at", "expires_at", "status",
+        "error",
+    ),
+)  # fmt: skip
+
+LOOK_INTERVAL_S: Final = 1.0
+"""Seconds between two looks at the progress of a job."""
+
+
+async def wait(
+    command: Command,
+    job_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of jobs.")],
+    *,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="5m", help="Exit with 7 if they have not ended by then.")
+    ] = None,
+    progress: ProgressStyle = None,
+) -> ExitCode:
+    """Wait until jobs have ended, and print how. Exits with 0 if all completed, else with 1."""
+    timeout_s = None if timeout is None else read_duration("--timeout", timeout)
+    style, results = read_style(progress), list[JobResult]()
+    async with command.scheduler() as scheduler:
+        try:
+            with Reporter(style, command.output) as reporter:
+                async with asyncio.timeout(timeout_s):
+                    for job_id in dict.fromkeys(job_ids):
+                        results.append(await _wait_for(scheduler, job_id, reporter))
+        except TimeoutError:
+            left = len(set(job_ids)) - len(results)
+            raise CommandError(
+                ExitCode.TIMEOUT, f"not ended within {timeout}: {counted(left, 'job')}"
+            ) from None
+        finally:
+            command.output.write_list(RESULT, results)
+    is_done = all(each.status is JobStatus.COMPLETED for each in results)
+    return ExitCode.DONE if is_done else ExitCode.NEGATIVE
+
+
+async def result(
+    command: Command, job_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")]
+) -> ExitCode:
+    """Print the value of a job, its error, or why there is none. Exits with 0 if the job completed."""
+    async with command.scheduler() as scheduler:
+        found = await scheduler.get_job_result(job_id, wait=False)
+        job = None if found is not None else await scheduler.get_job(job_id)
+    if found is None:
+        if job is None:
+            raise JobNotFoundError(job_id)
+        found = _unfinished(job)
+    columns = [Column(column.key, column.key) for column in RESULT.columns]
+    command.output.write_one(replace(RESULT, columns=columns), found)
+    return ExitCode.DONE if found.status is JobStatus.COMPLETED else ExitCode.NEGATIVE
+
+
+async def _wait_for(scheduler: Scheduler, job_id: str, reporter: Reporter) -> JobResult:
+    waiting = asyncio.ensure_future(scheduler.get_job_result(job_id))
+    try:
+        while not (await asyncio.wait({waiting}, timeout=LOOK_INTERVAL_S))[0]:
+            if (job := await scheduler.get_job(job_id)) is not None:
+                _show(job, reporter)
+        found = await waiting
+    finally:
+        waiting.cancel()
+    if found is None:
+        raise JobNotFoundError(job_id)
+    return found
+
+
+def _show(job: Job, reporter: Reporter) -> None:
+    text, progress = f"{job.job_id} {job.status.value}", job.progress
+    if progress is None:
+        reporter.show(text, 0, None)
+    else:
+        reporter.show(f"{text}, {progress_text(progress)}", progress.done, progress.total)
+
+
+def _unfinished(job: Job) -> JobResult:
+    reason = f"the job has not ended: it is {job.status.value}"
+    return JobResult(
+        job.job_id, job.status, no_value_reason=reason, attempts=job.attempt, started_at=job.started_at
+    )

@@ -16,8 +16,8 @@ from pg_scheduler.inspect.schedule_history import PastFire, last_results
 from pg_scheduler.inspect.timeline import Event, timeline_of
 
 from .commands import Command
-from .job_ends import RESULT
 from .job_rows import ARGUMENTS, JOB, JobId, JobRow, job_row, progress_text
+from .job_run import RESULT
 from .output import Column, Shape, extended
 from .schedule_rows import FiredJob
 

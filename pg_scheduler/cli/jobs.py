@@ -1,22 +1,26 @@
-"""The group ``jobs``."""
+"""The group ``jobs``, with its commands that search."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from shlex import quote
 from typing import Annotated, Any, Final
 
 import typer
 
-from pg_scheduler.inspect import Inspector, Reason, Verdict
+from pg_scheduler.inspect import ErrorGroup, Inspector, Reason, SearchPage, Verdict
 from pg_scheduler.inspect.paths import Sort
 
-from . import bulk, job_add, job_ends, job_errors, job_export, job_run, job_show
-from .commands import Command, add_command
+from . import bulk, job_run, job_show
+from .commands import Command, add_command, add_group
+from .errors import CommandError, ExitCode
 from .job_rows import JOB, JobId, JobRow, column_row, job_row, read_columns
-from .output import Column, Shape
+from .output import Column, Output, Shape
+from .progress import ProgressStyle, Reporter, read_style
 from .runs import runs
+from .values import read_since
 
 SORTED_JOBS: Final = {
     "due": "pending and running jobs that are not blocked",
@@ -44,22 +48,21 @@ _REASON: Final = Shape(
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Find, explain and change jobs.")
-    app.add_typer(group, name="jobs")
-    add_command(group, "list", is_watched=True)(list_jobs)
-    add_command(group, "show")(job_show.show)
-    add_command(group, "explain")(explain)
-    add_command(group, "add")(job_add.add)
-    add_command(group, "run")(job_run.run)
-    add_command(group, "wait")(job_ends.wait)
-    add_command(group, "result")(job_ends.result)
-    add_command(group, "export")(job_export.export)
-    add_command(group, "errors", is_watched=True)(job_errors.errors)
-    add_command(group, "cancel")(bulk.cancel)
-    add_command(group, "retry")(bulk.retry)
-    add_command(group, "delete")(bulk.delete)
-    add_command(group, "move")(bulk.move)
-    add_command(group, "runs", is_watched=True)(runs)
+    group = add_group(app, "jobs", "Find, explain and change jobs.")
+    add_command(group, "list", list_jobs, is_watched=True)
+    add_command(group, "show", job_show.show)
+    add_command(group, "explain", explain)
+    add_command(group, "add", job_run.add)
+    add_command(group, "run", job_run.run)
+    add_command(group, "wait", job_run.wait)
+    add_command(group, "result", job_run.result)
+    add_command(group, "export", export)
+    add_command(group, "errors", errors, is_watched=True)
+    add_command(group, "cancel", bulk.cancel)
+    add_command(group, "retry", bulk.retry)
+    add_command(group, "delete", bulk.delete)
+    add_command(group, "move", bulk.move)
+    add_command(group, "runs", runs, is_watched=True)
 
 
 async def list_jobs(
@@ -122,3 +125,88 @@ async def explain(command: Command, job_id: JobId) -> None:
     command.output.write_line(f"{job_id}: {found.verdict.value}{about}")
     reasons = [replace(each, remedy=each.command or each.remedy) for each in found.reasons]
     command.output.write_list(_REASON, reasons)
+
+
+GROUP: Final = Shape(
+    "error_group",
+    ErrorGroup,
+    "fingerprint",
+    (
+        Column("fingerprint", "GROUP"),
+        Column("count", "JOBS"),
+        Column("job_name", "NAME"),
+        Column("text", "ERROR"),
+        Column("last_at", "LATEST", is_wide=True),
+        Column("first_at", "FIRST", is_wide=True),
+        Column("last_job_id", "LATEST JOB", is_wide=True),
+    ),
+)
+
+
+async def errors(
+    command: Command,
+    *,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME|1h", help="Only jobs that ended since then, or so long ago.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Groups, up to 1000.")] = 50,
+) -> None:
+    """Print the errors of failed, expired and cancelled jobs, grouped apart from numbers and ids."""
+    start = None if since is None else read_since("--since", since, command.output.zone)
+    async with command.scheduler() as scheduler:
+        groups = await Inspector(scheduler).error_groups(since=start, limit=limit)
+    command.output.write_list(GROUP, groups.items, summary=groups.summary, missing_index=groups.missing_index)
+    command.output.say(groups.summary)
+    if groups.missing_index is not None:
+        command.output.say("build it while jobs run: pg-scheduler migrate indexes")
+    if groups.items and command.output.is_table:
+        span = "" if since is None else f" --since {quote(since)}"
+        command.output.say(f"run the jobs of a group again: pg-scheduler jobs retry --group GROUP{span}")
+
+
+PAGE_LENGTH: Final = 500
+ONE_BY_ONE: Final = "jobs are written one by one; pass -o jsonl, csv or ids"
+
+
+async def export(
+    command: Command,
+    where: Annotated[
+        list[str] | None, typer.Argument(metavar="[WHERE]...", help="A search, such as status:failed.")
+    ] = None,
+    *,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many jobs.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue where a command stopped.")] = None,
+    no_arguments: Annotated[
+        bool, typer.Option("--no-arguments", help="Omit arguments, metadata and progress.")
+    ] = False,
+    progress: ProgressStyle = None,
+) -> None:
+    """Write every job of a search, as jsonl, or with -o csv or ids."""
+    if command.output.format == "json":
+        raise CommandError(ExitCode.USAGE, ONE_BY_ONE)
+    if command.output.is_table and command.settings.origin("output") == "--output":
+        raise CommandError(ExitCode.USAGE, ONE_BY_ONE)
+    output = Output("jsonl" if command.output.is_table else command.output.format, command.output.zone)
+    style, page, written = read_style(progress), None, 0
+    async with command.scheduler() as scheduler:
+        inspector = Inspector(scheduler)
+        try:
+            with Reporter(style, command.output) as reporter:
+                while written != limit and (page is None or page.next is not None):
+                    size = PAGE_LENGTH if limit is None else min(PAGE_LENGTH, limit - written)
+                    following = await inspector.search_jobs(
+                        " ".join(where or ()), limit=size, after=after, tz=command.output.zone
+                    )
+                    rows = [job_row(job, no_arguments=no_arguments) for job in following.items]
+                    output.write_list(JOB, rows, is_continued=written > 0)
+                    page, after, written = following, following.next, written + len(rows)
+                    reporter.show(page.summary, page.searched, page.total_estimate)
+        finally:  # also when it was interrupted
+            _report(command, page)
+
+
+def _report(command: Command, page: SearchPage | None) -> None:
+    if page is not None:
+        command.output.say(page.summary)
+        if page.next is not None:
+            command.output.say(f"continue with --after '{page.next}'")

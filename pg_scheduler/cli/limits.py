@@ -9,7 +9,7 @@ import typer
 from pg_scheduler.inspect import Inspector, LimitKeyList, LimitList, read_limit, read_limits
 from pg_scheduler.inspect.limits import LimitKeyState, LimitState
 
-from .commands import Command, add_command
+from .commands import Command, add_command, add_group
 from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape
 
@@ -40,10 +40,9 @@ LIMIT_KEY: Final = Shape(
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Inspect limits.")
-    app.add_typer(group, name="limits")
-    add_command(group, "list", is_watched=True)(list_limits)
-    add_command(group, "show")(show)
+    group = add_group(app, "limits", "Inspect limits.")
+    add_command(group, "list", list_limits, is_watched=True)
+    add_command(group, "show", show)
 
 
 async def list_limits(command: Command) -> None:

@@ -1,60 +1,93 @@
-"""The program: its groups of commands, and its exit code."""
+"""The program: its commands, and its exit code."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined] # it has no __all__
+from typer.core import TyperGroup
 
+from pg_scheduler.text.values import escape
 from pg_scheduler.version import __version__
 
-from . import (
-    about,
-    audit,
-    completion,
-    dashboard,
-    demo,
-    deployment,
-    doctor,
-    exporter,
-    health,
-    jobs,
-    limits,
-    migrate,
-    schedules,
-    shapes,
-    shipped,
-    status,
-    tasks,
-    vacuum,
-    workers,
-)
 from .commands import Command, with_common_options
-from .defaults import name_variables, read_defaults
 from .errors import CommandError, ExitCode
-from .output import discard_stdout, escape
-from .settings import find_project
-from .worker import command as worker
-from .worker.reports import REPORT_FD
-
-PROGRAM: Final = "pg-scheduler"
+from .output import discard_stdout
+from .project import name_variables, read_project
+from .settings import COMPLETE_VARIABLE, PROGRAM, REPORT_FD, project_of, source_of
 
 _EXCLUSION: Final = re.compile(r"-[a-z_]+:")
 """A search term that excludes jobs; it looks like an option."""
 
-app = typer.Typer(
-    name=PROGRAM,
-    help="Operate pg_scheduler: jobs, schedules, tasks, workers and the tables in PostgreSQL.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+MODULES: Final[Mapping[str, str]] = {
+    "version": "about",
+    "config": "about",
+    "status": "status",
+    "stats": "status",
+    "vacuum": "vacuum",
+    "audit": "audit",
+    "doctor": "doctor",
+    "worker": "worker.command",
+    "health": "health",
+    "systemd": "deployment",
+    "compose": "deployment",
+    "k8s": "deployment",
+    "exporter": "servers",
+    "dashboard": "servers",
+    "alerts": "deployment",
+    "grafana": "deployment",
+    "shapes": "shapes",
+    "demo": "demo",
+    "completion": "completion",
+    "migrate": "migrate",
+    "jobs": "jobs",
+    "schedules": "schedules",
+    "tasks": "tasks",
+    "limits": "limits",
+    "workers": "workers",
+}
+"""The module of each command, in the order of the help."""
+
+
+class Commands(Mapping[str, Any]):
+    """The commands by name. The module of a command is imported when the command is first read."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            module = import_module(f".{MODULES[name]}", __package__)
+            app = typer.Typer(rich_markup_mode=None)
+            module.add_to(app)
+            for word, command in typer.main.get_group(app).commands.items():
+                name_variables(command, (word,))
+                self._made[word] = command
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
+
+
+class Program(TyperGroup):
+    """The program, which lists its commands without importing them."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes | {"commands": Commands()})
+        name_variables(self)
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - read by Typer
+        """Return the names of the commands in the order of the help."""
+        return list(MODULES)
 
 
 def _print_version(is_requested: bool) -> None:
@@ -72,42 +105,19 @@ def _main(
     pass
 
 
-app.callback()(with_common_options(_main))
-about.add_to(app)
-completion.add_to(app)
-migrate.add_to(app)
-status.add_to(app)
-jobs.add_to(app)
-schedules.add_to(app)
-tasks.add_to(app)
-limits.add_to(app)
-workers.add_to(app)
-vacuum.add_to(app)
-audit.add_to(app)
-doctor.add_to(app)
-worker.add_to(app)
-health.add_to(app)
-deployment.add_to(app)
-exporter.add_to(app)
-dashboard.add_to(app)
-shipped.add_to(app)
-shapes.add_to(app)
-demo.add_to(app)
-
-
 def program() -> Any:
-    """Return the program, with a variable for each option."""
-    command = typer.main.get_command(app)
-    name_variables(command)
-    return command
-
-
-def _default_map(command: Any) -> dict[str, Any]:
-    if REPORT_FD in os.environ:  # its supervisor passes all options as arguments
-        return {}
-    with suppress(CommandError):  # raised by the command, so that --help and --version need no valid file
-        return read_defaults(command, find_project())
-    return {}
+    """Return the program, with a variable for each option of its commands."""
+    app = typer.Typer(
+        name=PROGRAM,
+        cls=Program,
+        help="Operate pg_scheduler: jobs, schedules, tasks, workers and the tables in PostgreSQL.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(with_common_options(_main))
+    return typer.main.get_command(app)
 
 
 def _in_plain_words(message: str) -> str:
@@ -120,22 +130,29 @@ def _origin(error: Any) -> str | None:
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     if context is None or parameter is None:
         return None
-    source = getattr(context.get_parameter_source(parameter.name), "name", None)
+    source = source_of(context, parameter.name)
     if source == "ENVIRONMENT":
-        return f"the variable {parameter.envvar}"
+        return f"the variable {', '.join(parameter.envvar)}"
     if source == "DEFAULT_MAP":
         table = ".".join(("tool", PROGRAM, *context.command_path.split()[1:]))
         key = next((each[2:] for each in parameter.opts if each.startswith("--")), parameter.name)
-        return f"{key} in [{table}] of {find_project()}"
+        return f"{key} in [{table}] of {project_of(context).path}"
     return None
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit code. Errors that a user can cause are one line on stderr."""
     try:
+        if COMPLETE_VARIABLE in os.environ:
+            completion_init()
         command = program()
-        defaults = _default_map(command)
-        code = command(list(arguments), prog_name=PROGRAM, standalone_mode=False, default_map=defaults)
+        project = read_project(command)
+        defaults = project.defaults
+        if REPORT_FD in os.environ:  # its supervisor passes all other options as arguments
+            defaults = {name: value for name, value in defaults.items() if name not in MODULES}
+        code = command(
+            list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=project, default_map=defaults
+        )
         sys.stdout.flush()
     except CommandError as error:
         sys.stderr.write(f"{PROGRAM}: {escape(str(error))}\n")

@@ -95,14 +95,14 @@ VERIFIED: Final = Shape(
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = add_group(app, "migrate", "Create and upgrade the tables: print the plan, then apply it.")(
-        upgrade
+    group = add_group(
+        app, "migrate", "Create and upgrade the tables: print the plan, then apply it.", upgrade
     )
-    add_command(group, "plan")(plan)
-    add_command(group, "sql")(sql)
-    add_command(group, "down")(down)
-    add_command(group, "indexes")(indexes)
-    add_command(group, "verify")(verify_schema)
+    add_command(group, "plan", plan)
+    add_command(group, "sql", sql)
+    add_command(group, "down", down)
+    add_command(group, "indexes", indexes)
+    add_command(group, "verify", verify_schema)
 
 
 async def upgrade(

@@ -7,26 +7,22 @@ import errno
 import json
 import os
 import sys
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from datetime import UTC, date, datetime, timedelta, tzinfo
-from enum import Enum
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TextIO, TypeVar, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from pg_scheduler.text.values import escape, plain
 
 from .errors import CommandError, ExitCode
 from .schema import NUMBERS, field_types, without_none
-from .widths import Field, Kind, fit, shorten
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from .tables import Kind
 
 Format = Literal["table", "wide", "json", "jsonl", "csv", "ids"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
@@ -36,11 +32,6 @@ SHAPE_VERSION: Final = 1
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Numbers of the errors of an output that takes no more."""
-
-_UNBOUNDED: Final = 100_000
-"""Wider than any line."""
-
-_CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 T = TypeVar("T", bound="DataclassInstance")
 Row = Mapping[str, Any]
@@ -174,11 +165,11 @@ class Output:
         rows = [_row(shape, each) for each in values]
         match self.format:
             case "json":
-                items = [_plain(row) for row in rows]
-                self._write_json({"v": SHAPE_VERSION, "items": items, **_plain(about)})
+                items = [plain(row) for row in rows]
+                self._write_json({"v": SHAPE_VERSION, "items": items, **plain(about)})
             case "jsonl" | None:
                 for row in rows:
-                    self._out.write(f"{json.dumps(_plain(row), ensure_ascii=False)}\n")
+                    self._out.write(f"{json.dumps(plain(row), ensure_ascii=False)}\n")
             case "csv":
                 self._write_csv(rows, has_header=is_continued)
             case "ids":
@@ -193,13 +184,14 @@ class Output:
         row = _row(shape, value)
         match self.format:
             case "json" | None:
-                self._write_json(_plain(row))
+                self._write_json(plain(row))
                 self._out.flush()
             case "table" | "wide":
-                table = Table.grid(padding=(0, 2))
-                for column in shape.columns:
-                    table.add_row(Text(column.title), self._cell(row[column.key]))
-                self._print(table, _UNBOUNDED if self.format == "wide" else None)
+                from .tables import draw_one  # noqa: PLC0415 - rich is for tables only
+
+                pairs = ((column.title, self._cell(row[column.key])) for column in shape.columns)
+                self._out.writelines(draw_one(pairs, out=self._out, is_wide=self.format == "wide"))
+                self._out.flush()
             case _:
                 self.write_list(shape, [row])
 
@@ -236,62 +228,34 @@ class Output:
             keys = [key for key in rows[0] if key != "v"]
             if not has_header:
                 writer.writerow(keys)
-            writer.writerows([_csv_value(_plain(row[key])) for key in keys] for row in rows)
+            writer.writerows([_csv_value(plain(row[key])) for key in keys] for row in rows)
 
     def _write_table(self, shape: Shape[Any], rows: Sequence[Row]) -> None:
-        columns = [column for column in shape.columns if self.format == "wide" or not column.is_wide]
-        lines = [[self._cell(row[column.key]) for column in columns] for row in rows]
-        numbers = shape.numbers
-        fields = [
-            Field(
-                width=max([cell_len(column.title), *(line[index].cell_len for line in lines)]),
-                title_width=cell_len(column.title),
-                kind=_kind(shape, column, numbers, rows),
-            )
-            for index, column in enumerate(columns)
-        ]
-        console = self._console()
-        is_wide = self.format == "wide"
-        widths = [field.width for field in fields] if is_wide else fit(fields, console.width)
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for column, field, width in zip(columns, fields, widths, strict=True):
-            table.add_column(
-                column.title,
-                justify="right" if column.key in numbers else "left",
-                overflow="ellipsis" if field.kind == "cut" else "fold",
-                no_wrap=field.kind != "folded",
-                width=width,
-            )
-        for line in lines:
-            table.add_row(
-                *(
-                    Text(shorten(cell.plain, width)) if field.kind == "id" else cell
-                    for cell, field, width in zip(line, fields, widths, strict=True)
-                )
-            )
-        self._print(table, sum(widths) + 2 * len(widths))
+        from .tables import draw_list  # noqa: PLC0415 - rich is for tables only
 
-    def _console(self, width: int | None = None) -> Console:
-        return Console(file=self._out, width=width, highlight=False, markup=False, emoji=False)
+        is_wide, numbers = self.format == "wide", shape.numbers
+        columns = [column for column in shape.columns if is_wide or not column.is_wide]
+        lines = draw_list(
+            [column.title for column in columns],
+            [[self._cell(row[column.key]) for column in columns] for row in rows],
+            [_kind(shape, column, numbers, rows) for column in columns],
+            [column.key in numbers for column in columns],
+            out=self._out,
+            is_wide=is_wide,
+        )
+        self._out.writelines(lines)
 
-    def _print(self, table: Table, width: int | None = None) -> None:
-        console = self._console(width)
-        with console.capture() as captured:
-            console.print(table)
-        self._out.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
-        self._out.flush()
-
-    def _cell(self, value: Any) -> Text:
+    def _cell(self, value: Any) -> str:
         if isinstance(value, datetime):
-            return Text(self.when(value))
-        value = _plain(value)
+            return self.when(value)
+        value = plain(value)
         if value is None:
-            return Text("-")
+            return "-"
         if isinstance(value, bool):
-            return Text("yes" if value else "no")
+            return "yes" if value else "no"
         if isinstance(value, str):
-            return Text(escape(value, kept=""))
-        return Text(escape(json.dumps(value, ensure_ascii=False)))
+            return escape(value, kept="")
+        return escape(json.dumps(value, ensure_ascii=False))
 
 
 def _row(shape: Shape[T], value: T | Row) -> Row:
@@ -315,39 +279,6 @@ def _kind(shape: Shape[Any], column: Column, numbers: Collection[str], rows: Seq
 def discard_stdout() -> None:
     """Write nothing more to stdout, of which the reader has closed its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def escape(text: str, *, kept: str = "\n") -> str:
-    """Return the text without characters that move the cursor, colour the terminal or reorder the line."""
-    return "".join(
-        ascii(each)[1:-1] if unicodedata.category(each) in _CONTROLS and each not in kept else each
-        for each in text
-    )
-
-
-def _plain(value: Any) -> Any:
-    """Return the value as JSON has it: objects with their fields, instants in UTC, durations in seconds."""
-    if is_dataclass(value):
-        value = {each.name: getattr(value, each.name) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return _plain_scalar(value)
-
-
-def _plain_scalar(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-        case date():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-        case Enum():
-            return value.value
-        case _:
-            return value
 
 
 def _csv_value(value: Any) -> Any:

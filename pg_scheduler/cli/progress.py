@@ -9,14 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from types import TracebackType
-from typing import Annotated, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, get_args
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from pg_scheduler.text.values import escape
 
 from .errors import CommandError, ExitCode
-from .output import Output, escape
+from .output import Output
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 Style = Literal["bar", "lines", "off"]
 
@@ -80,6 +83,9 @@ class Reporter:
         """Start to show progress."""
         self._shown_at = self.clock()
         if self.style == "bar":
+            from rich.console import Console  # noqa: PLC0415 - rich is for the bar only
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn  # noqa: PLC0415
+
             text = TextColumn("{task.description}", markup=False)
             columns = BarColumn(bar_width=BAR_WIDTH), TaskProgressColumn(), text
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)

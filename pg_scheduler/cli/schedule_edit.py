@@ -1,20 +1,29 @@
-"""``schedules add``, ``update`` and ``remove``: schedules at run time."""
+"""Change schedules: by their definition, or those of ids, a search or a task at once."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from functools import partial
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from pg_scheduler import ConflictResolution, ScheduleNotFoundError
+from pg_scheduler import ConflictResolution, Schedule, ScheduleNotFoundError, Scheduler
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.search.schedules import parse_schedule_search
+from pg_scheduler.inspect.texts import counted
 
-from .commands import Command
-from .complete import TaskName
-from .errors import CommandError, ExitCode
-from .job_add import warning_about
+from .commands import Command, confirm
+from .completion import TaskName, complete_schedules
+from .errors import CommandError, ExitCode, hint_at
+from .job_run import warning_about
+from .output import Output
 from .schedule_options import DefinitionOptions, TriggerOptions
-from .schedule_rows import ACTION, SCHEDULE, Action, ScheduleId, find_schedule
+from .schedule_rows import ACTION, LISTED, SCHEDULE, Action, ActionResult, ScheduleId, find_schedule
+from .values import read_since
 
 
 async def add(
@@ -107,3 +116,156 @@ async def remove(
             "remove it from the code, or use pg-scheduler schedules pause"
         )
     command.output.write_list(ACTION, [Action(schedule_id, "removed", None)])
+
+
+PAGE_LENGTH: Final = 1000
+MAX_SHOWN: Final = 10
+
+_WOULD_BE: Final[Mapping[ActionResult, ActionResult]] = {
+    "paused": "would be paused",
+    "resumed": "would be resumed",
+    "triggered": "would be triggered",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The schedules that a command is about."""
+
+    schedule_ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="The ids of schedules.", autocompletion=complete_schedules),
+    ] = None
+    task: Annotated[str | None, typer.Option(metavar="NAME", help="Every schedule of a task instead.")] = None
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="SEARCH", help="Every schedule of a search instead, such as task:reports.*."),
+    ] = None
+    every: Annotated[bool, typer.Option("--all", help="Every schedule instead.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print them and change nothing.")] = False
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+
+    async def read(
+        self, command: Command, scheduler: Scheduler, action: str, *, paused: bool | None = None
+    ) -> list[Schedule]:
+        """Return the schedules, after a question that shows the first ones unless ids name them.
+
+        Args:
+            command: Writes the question.
+            scheduler: Where they are.
+            action: What is done to them, for the question.
+            paused: Leave out those that are not paused, or those that are; an id of one is kept.
+
+        Raises:
+            CommandError: They are named in several ways or not at all, or the answer is no,
+                or an id or a task has no schedule.
+        """
+        if sum((bool(self.schedule_ids), self.where is not None, self.task is not None, self.every)) != 1:
+            raise CommandError(ExitCode.USAGE, "pass the ids of schedules, --where, --task or --all")
+        matches = None
+        if self.where is not None:
+            matches = parse_schedule_search(self.where, now=datetime.now(UTC), tz=command.output.zone)
+        if self.schedule_ids:
+            return [await find_schedule(scheduler, each) for each in dict.fromkeys(self.schedule_ids)]
+        read = _schedules(scheduler, task=self.task, paused=paused)
+        found = [each async for each in read if matches is None or matches(each)]
+        if not found:
+            await self._check_task(scheduler)
+            command.output.say("no schedule matches")
+        if found and not self.yes and not self.dry_run:
+            table = Output("table", command.output.zone, out=sys.stderr)
+            table.write_list(SCHEDULE, found[:MAX_SHOWN])
+            shown = f", {MAX_SHOWN} of them above" if len(found) > MAX_SHOWN else ""
+            confirm(f"{action} {counted(len(found), 'schedule')}{shown}?", yes=False)
+        return found
+
+    async def _check_task(self, scheduler: Scheduler) -> None:
+        """Raise an error if the task has no schedule, whether paused or not."""
+        if self.task is None or await scheduler.schedules.list(task=self.task, limit=1):
+            return
+        tasks = {each.task async for each in _schedules(scheduler)}
+        hint = hint_at(self.task, sorted(tasks), LISTED)
+        raise CommandError(ExitCode.NOT_FOUND, f"no schedule of the task {self.task!r}{hint}")
+
+
+async def _schedules(scheduler: Scheduler, **filters: Any) -> AsyncIterator[Schedule]:
+    after: str | None = None
+    while True:
+        page = await scheduler.schedules.list(**filters, after=after, limit=PAGE_LENGTH)
+        for each in page:
+            yield each
+        if (after := page.next) is None:
+            return
+
+
+async def pause(
+    command: Command,
+    chosen: Chosen,
+    note: Annotated[str | None, typer.Option(help="Why, for people.")] = None,
+) -> None:
+    """Pause schedules: no fire time becomes a job until they are resumed."""
+    async with command.scheduler() as scheduler:
+        schedules = await chosen.read(command, scheduler, "Pause", paused=False)
+        await _follow(command, chosen, "paused", schedules, partial(scheduler.schedules.pause, note=note))
+
+
+async def resume(
+    command: Command,
+    chosen: Chosen,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="WHEN", help="now drops the fire times of the pause, pause keeps them."
+        ),
+    ] = "now",
+) -> None:
+    """Resume paused schedules."""
+    since = _read_start(start, command.output.zone)
+    async with command.scheduler() as scheduler:
+        schedules = await chosen.read(command, scheduler, "Resume", paused=True)
+        for schedule in schedules:
+            if schedule.paused_at is None:
+                raise CommandError(ExitCode.REFUSED, f"schedule {schedule.schedule_id!r} is not paused")
+        act = partial(scheduler.schedules.resume, resume_from=since)
+        await _follow(command, chosen, "resumed", schedules, act)
+
+
+async def trigger(command: Command, chosen: Chosen) -> None:
+    """Enqueue one job of each schedule now. Their fire times do not change."""
+    async with command.scheduler() as scheduler:
+        schedules = await chosen.read(command, scheduler, "Trigger")
+        await _follow(command, chosen, "triggered", schedules, scheduler.schedules.trigger)
+
+
+async def _follow(
+    command: Command,
+    chosen: Chosen,
+    result: ActionResult,
+    schedules: Sequence[Schedule],
+    act: Callable[[str], Awaitable[bool | str | None]],
+) -> None:
+    """Change one schedule after the other, and write what was done, with the ids of jobs."""
+    if chosen.dry_run:
+        planned = [Action(each.schedule_id, _WOULD_BE[result], None) for each in schedules]
+        command.output.write_list(ACTION, planned)
+        return
+    done: list[Action] = []
+    count = 0
+    try:
+        for each in schedules:
+            if changed := await act(each.schedule_id):  # else it was removed since it was read
+                done.append(Action(each.schedule_id, result, changed if isinstance(changed, str) else None))
+            count += 1
+    finally:  # also what a command has done that stops halfway
+        command.output.write_list(ACTION, done)
+        if count < len(schedules):
+            rest = counted(len(schedules) - count, "schedule")
+            command.output.say(f"stopped at {schedules[count].schedule_id!r}; {rest} not {result}")
+
+
+def _read_start(text: str, zone: tzinfo) -> Literal["now", "pause"] | datetime:
+    if text == "now":
+        return "now"
+    if text == "pause":
+        return "pause"
+    return read_since("--from", text, zone)

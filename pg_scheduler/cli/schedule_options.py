@@ -15,8 +15,7 @@ from pg_scheduler.triggers import At, Cron, Every, Trigger
 
 from .commands import Command
 from .errors import CommandError, ExitCode
-from .times import read_duration, read_time
-from .values import read_json
+from .values import read_duration, read_json, read_time
 
 NONE: Final = "none"
 """The text that removes a bound."""

@@ -12,7 +12,7 @@ from pg_scheduler import Schedule, Scheduler
 from pg_scheduler.inspect.schedule_history import PastFire
 
 from .commands import Command
-from .complete import complete_schedules
+from .completion import complete_schedules
 from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape
 

@@ -19,14 +19,13 @@ from pg_scheduler.triggers import Trigger
 from pg_scheduler.triggers.base import is_fixed_delay
 
 from .commands import Command
-from .complete import complete_schedules
+from .completion import complete_schedules
 from .errors import CommandError, ExitCode
 from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .schedule_options import TriggerOptions
 from .schedule_rows import ACTION, Action, ScheduleId, get_schedule
-from .times import read_since
-from .values import read_rate
+from .values import read_rate, read_since
 
 
 @dataclass(frozen=True, slots=True)

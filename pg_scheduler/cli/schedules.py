@@ -1,31 +1,51 @@
-"""The group ``schedules``."""
+"""The group ``schedules``, with its commands that print."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Annotated, Any, Final
 
 import typer
 
-from . import schedule_calendar, schedule_control, schedule_edit, schedule_show, schedule_times
-from .commands import Command, add_command
-from .schedule_rows import SCHEDULE
+from pg_scheduler import Schedule
+from pg_scheduler.inspect import AuditRecord, Inspector
+from pg_scheduler.inspect.calendar import FirePlan, ScheduleFires, plan_fires
+from pg_scheduler.inspect.clock_changes import zone_of
+from pg_scheduler.inspect.schedule_history import (
+    RECORDS,
+    PastFire,
+    differences,
+    search_past_fire_times,
+    with_statuses,
+)
+from pg_scheduler.inspect.texts import counted, listed
+from pg_scheduler.triggers.zones import parse_timezone
+
+from . import schedule_edit, schedule_times
+from .commands import Command, add_command, add_group
+from .output import Column, Shape, extended
+from .schedule_rows import SCHEDULE, SCHEDULE_KEYS, FiredJob, ScheduleId, find_schedule
+from .values import read_time
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Find, add and change schedules.")
-    app.add_typer(group, name="schedules")
-    add_command(group, "list", is_watched=True)(list_schedules)
-    add_command(group, "show")(schedule_show.show)
-    add_command(group, "pause")(schedule_control.pause)
-    add_command(group, "resume")(schedule_control.resume)
-    add_command(group, "trigger")(schedule_control.trigger)
-    add_command(group, "preview")(schedule_times.preview)
-    add_command(group, "calendar")(schedule_calendar.calendar)
-    add_command(group, "backfill")(schedule_times.backfill)
-    add_command(group, "add")(schedule_edit.add)
-    add_command(group, "update")(schedule_edit.update)
-    add_command(group, "remove")(schedule_edit.remove)
+    group = add_group(app, "schedules", "Find, add and change schedules.")
+    add_command(group, "list", list_schedules, is_watched=True)
+    add_command(group, "show", show)
+    add_command(group, "pause", schedule_edit.pause)
+    add_command(group, "resume", schedule_edit.resume)
+    add_command(group, "trigger", schedule_edit.trigger)
+    add_command(group, "preview", schedule_times.preview)
+    add_command(group, "calendar", calendar)
+    add_command(group, "backfill", schedule_times.backfill)
+    add_command(group, "add", schedule_edit.add)
+    add_command(group, "update", schedule_edit.update)
+    add_command(group, "remove", schedule_edit.remove)
 
 
 async def list_schedules(
@@ -39,3 +59,202 @@ async def list_schedules(
     command.output.write_list(SCHEDULE, page, next=page.next)
     if page.next is not None:
         command.output.say(f"continue with --after '{page.next}'")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedKey:
+    """A part of a schedule that was changed."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChange:
+    """A change of a schedule."""
+
+    at: datetime
+    actor: str
+    via: str
+    action: str
+    changes: Sequence[ChangedKey]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSchedule(Schedule):
+    """A schedule, what it did lately and how it was changed."""
+
+    timezone: str
+    """Of the trigger; UTC if it has several or none."""
+    results: Sequence[FiredJob]
+    """The last fire times and requested jobs."""
+    changes: Sequence[ScheduleChange]
+    """The last changes."""
+
+
+SHOWN_SCHEDULE: Final = Shape(
+    "shown_schedule",
+    ShownSchedule,
+    "schedule_id",
+    (),
+    keys=(*SCHEDULE_KEYS, "timezone", "results", "changes"),
+)
+
+
+async def show(command: Command, schedule_id: ScheduleId) -> None:
+    """Print a schedule: its row, its last 20 fire times and requested jobs, and its last 50 changes."""
+    async with command.scheduler() as scheduler:
+        schedule = await find_schedule(scheduler, schedule_id)
+        inspector = Inspector(scheduler)
+        records = (await inspector.audit(subject=schedule_id, limit=RECORDS)).items
+        results = await with_statuses(inspector, await _past_fires(command, schedule, records))
+    timezone = zone_of(schedule)
+    output = command.output
+    if not output.is_table:
+        shown = extended(
+            ShownSchedule,
+            schedule,
+            timezone=timezone,
+            results=[FiredJob.of(each) for each in results],
+            changes=[_change(each) for each in records],
+        )
+        output.write_one(SHOWN_SCHEDULE, shown)
+        return
+    row = SCHEDULE.row(schedule) | {"timezone": timezone}
+    zone = parse_timezone(timezone)
+    fire_times = {"next": schedule.next_fire_at, "last": schedule.last_fire_at}
+    for name, at in fire_times.items():
+        if at is not None:
+            row[f"{name} fire time there"] = f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
+    output.write_one(replace(SCHEDULE, columns=[Column(key, key) for key in row if key != "v"]), row)
+    for title, lines in (
+        ("last results", [_result_line(command, each) for each in results]),
+        ("changes", [line for each in records for line in _change_lines(command, each)]),
+    ):
+        if lines:
+            output.write_paragraph("\n".join([f"\n{title}:", *lines]))
+
+
+async def _past_fires(
+    command: Command, schedule: Schedule, records: Sequence[AuditRecord]
+) -> Sequence[PastFire]:
+    try:
+        return await search_past_fire_times(schedule, records)
+    except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
+        command.output.say(f"no results: the trigger cannot compute its fire times: {error}")
+        return []
+
+
+def _change(record: AuditRecord) -> ScheduleChange:
+    changes = [ChangedKey(*each) for each in differences(record)]
+    return ScheduleChange(record.at, record.actor, record.via, record.action, changes)
+
+
+def _result_line(command: Command, fire: PastFire) -> str:
+    manual = " (requested)" if fire.is_manual else ""
+    return f"{command.output.when(fire.at)}  {fire.status or 'no job':9}  {fire.job_id}{manual}"
+
+
+def _change_lines(command: Command, record: AuditRecord) -> Iterator[str]:
+    yield f"{command.output.when(record.at)}  {record.action} by {record.actor} ({record.via})"
+    for key, before, after in differences(record):
+        yield f"  {key}: {_text(before)} -> {_text(after)}"
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourLoad:
+    """The fire times of all schedules in an hour."""
+
+    hour: datetime
+    fires: int
+    bar: str
+    most: int
+    """The most fire times within a second."""
+    most_at: datetime
+    schedules: Sequence[str]
+
+
+HOUR_LOAD: Final = Shape(
+    "hour_load",
+    HourLoad,
+    "hour",
+    (
+        Column("hour", "HOUR"),
+        Column("fires", "FIRES"),
+        Column("bar", "LOAD"),
+        Column("most", "AT ONCE"),
+        Column("most_at", "AT", is_wide=True),
+        Column("schedules", "SCHEDULES", is_long=True),
+    ),
+)
+BAR_WIDTH: Final = 10
+MAX_SCHEDULES: Final = 10_000
+WEEK: Final = timedelta(days=7)
+HOUR: Final = timedelta(hours=1)
+
+
+async def calendar(
+    command: Command,
+    *,
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="The start.")] = "now",
+    days: Annotated[int, typer.Option("--days", min=1, max=31, metavar="N", help="The length.")] = 1,
+    week: Annotated[bool, typer.Option("--week", help="Seven days.")] = False,
+) -> None:
+    """Print the hours in which schedules fire, and the fire times of several schedules at once.
+
+    Paused and finished schedules are left out.
+    """
+    since = read_time("--from", start, command.output.zone)
+    until = since + (WEEK if week else timedelta(days=days))
+    async with command.scheduler() as scheduler:
+        schedules = await scheduler.schedules.list(paused=False, limit=MAX_SCHEDULES)
+    plan = await plan_fires(schedules, since, until)
+    command.output.write_list(HOUR_LOAD, _rows(plan.items, command.output.zone))
+    for line in _remarks(plan, is_cut=schedules.next is not None):
+        command.output.say(line)
+
+
+def _rows(items: Sequence[ScheduleFires], zone: tzinfo) -> list[HourLoad]:
+    hours: dict[datetime, list[tuple[datetime, str]]] = defaultdict(list)
+    for item in items:
+        for fire in item.fires:
+            hours[_hour_of(fire, zone)].append((fire, item.schedule_id))
+    highest = max(map(len, hours.values()), default=0)
+    return [_row(hour, found, highest) for hour, found in sorted(hours.items())]
+
+
+def _row(hour: datetime, found: Sequence[tuple[datetime, str]], highest: int) -> HourLoad:
+    ((most_at, most),) = Counter(fire.replace(microsecond=0) for fire, _ in sorted(found)).most_common(1)
+    return HourLoad(
+        hour=hour,
+        fires=len(found),
+        bar="█" * max(round(len(found) / highest * BAR_WIDTH), 1),
+        most=most,
+        most_at=most_at,
+        schedules=sorted({schedule_id for _, schedule_id in found}),
+    )
+
+
+def _hour_of(fire: datetime, zone: tzinfo) -> datetime:
+    """Return the start of the hour by the clock of a zone."""
+    local = fire.astimezone(zone)
+    past = timedelta(minutes=local.minute, seconds=local.second, microseconds=local.microsecond)
+    return fire.astimezone(UTC) - past
+
+
+def _remarks(plan: FirePlan, *, is_cut: bool) -> list[str]:
+    frequent = [each.schedule_id for each in plan.items if each.is_frequent]
+    remarks = [f"{each.schedule_id}: {effect.text}" for each in plan.items for effect in each.effects]
+    remarks += [f"{each.schedule_id}: {each.problem}" for each in plan.items if each.problem is not None]
+    if frequent:
+        remarks.append(f"they fire too often to be counted: {listed(frequent)}")
+    if plan.left_out:
+        remarks.append(f"{counted(plan.left_out, 'schedule')} left out, since there are too many fire times")
+    if is_cut:
+        remarks.append(f"only the first {MAX_SCHEDULES:,} schedules were read")
+    return remarks

@@ -91,10 +91,18 @@ def _globals(kind: type) -> dict[str, Any]:
     return found
 
 
+def source_of(kind: type) -> str | None:
+    """Return the source of the module that defines a dataclass; None if only its byte code is installed."""
+    try:
+        return inspect.getsource(sys.modules[_globals(kind)["__name__"]])
+    except OSError:
+        return None
+
+
 def _texts(kind: type) -> Iterator[tuple[str, str]]:
     """Yield the fields that have a docstring below them, with it."""
     for base in _bases(kind):
-        module = ast.parse(inspect.getsource(sys.modules[_globals(base)["__name__"]]))
+        module = ast.parse(source_of(base) or f"class {base.__name__}: ...")
         body = next(
             each.body for each in module.body if isinstance(each, ast.ClassDef) and each.name == base.__name__
         )

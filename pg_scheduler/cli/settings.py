@@ -1,34 +1,29 @@
-"""The settings of the command line and where each of them comes from.
+"""The settings: the values of the options that every command has, and where each of them comes from.
 
 An option takes precedence over its environment variable, that one over ``[tool.pg-scheduler]`` in the nearest
-``pyproject.toml``, and that one over the default. Without any DSN, asyncpg reads libpq's variables and files.
-`pg_scheduler.cli.defaults` does the same for the options of single commands.
+``pyproject.toml``, and that one over the default. Typer applies this order, and records the source of each
+value. Without any DSN, asyncpg reads libpq's variables and files.
 """
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
-from contextlib import suppress
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from pg_scheduler.dsn import mask_dsn, normalise_dsn, passwords_in
 from pg_scheduler.errors import ConfigurationError
 
 from .errors import CommandError, ExitCode
+from .project import VARIABLES, Project, option_names
 
-VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "dsn": ("PG_SCHEDULER_DSN", "DATABASE_URL"),
-    "direct-dsn": ("PG_SCHEDULER_DIRECT_DSN",),
-    "schema": ("PG_SCHEDULER_SCHEMA",),
-    "output": ("PG_SCHEDULER_OUTPUT",),
-    "tz": ("PG_SCHEDULER_TZ",),
-}
-"""The environment variables of each setting, the first one wins."""
+PROGRAM: Final = "pg-scheduler"
+COMPLETE_VARIABLE: Final = "_PG_SCHEDULER_COMPLETE"
+"""The variable by which a shell asks for words."""
 
-NAMES: Final = tuple(VARIABLES)
+REPORT_FD: Final = "PG_SCHEDULER_REPORT_FD"
+"""The variable by which a supervisor passes a pipe for reports to its processes."""
 
 _DEFAULTS: Final[Mapping[str, str]] = {"tz": "local"}
 _DEFAULT_ORIGINS: Final[Mapping[str, str]] = {
@@ -68,10 +63,6 @@ class Settings:
     def __getitem__(self, name: str) -> str | None:
         return next(setting.value for setting in self.all if setting.name == name)
 
-    def get(self, name: str) -> str | None:
-        """Return the value of an option of a command; None if nothing sets it."""
-        return next((setting.value for setting in self.all if setting.name == name), None)
-
     def origin(self, name: str) -> str:
         """Return the origin of a value."""
         return next(setting.origin for setting in self.all if setting.name == name)
@@ -87,83 +78,76 @@ class Settings:
         ]
 
 
-def resolve(
-    options: Mapping[str, str | None], environment: Mapping[str, str], project: Path | None
-) -> Settings:
-    """Return the settings that every command has.
+def read_settings(context: Any) -> Settings:
+    """Return the settings of a command, of which options after its name win over those before it.
+
+    Raises:
+        CommandError: A DSN is invalid.
+    """
+    return Settings(tuple(_read(name, context) for name in VARIABLES))
+
+
+def read_options(context: Any, words: Iterable[str] = ()) -> list[Setting]:
+    """Return the options that a variable or the file sets, in the order of the commands.
 
     Args:
-        options: The options that were given, by the names of the settings.
-        environment: The environment variables. Empty ones are ignored.
-        project: A ``pyproject.toml``; None for none.
-
-    Raises:
-        CommandError: A DSN is invalid, the file cannot be read, or a value of it is no text.
+        context: That of the command which runs.
+        words: The commands; all of the program if there are none.
     """
-    table = read_project(project)
-    return Settings(tuple(_resolve(name, options, environment, table, project) for name in NAMES))
+    project, commands = project_of(context), context.find_root().command.commands
+    found = []
+    options = (each for word in words or commands for each in option_names(commands[word], (word,)))
+    for path, name, parameter in options:
+        table: Any = project.defaults
+        for word in path:
+            table = table.get(word, {})
+        key = ".".join((*path, name))
+        if variable := _variable(parameter.envvar):
+            found.append(Setting(key, os.environ[variable], variable))
+        elif parameter.name in table:
+            found.append(Setting(key, _text(table[parameter.name]), f"{project.path}"))
+    return found
 
 
-def find_project() -> Path | None:
-    """Return the nearest ``pyproject.toml`` in the working folder or above it.
-
-    Returns:
-        None also if the folder was deleted, or one above it cannot be read.
-    """
-    with suppress(OSError):
-        folder = Path.cwd()
-        candidates = (each / "pyproject.toml" for each in (folder, *folder.parents))
-        return next((path for path in candidates if path.is_file()), None)
-    return None
+def project_of(context: Any) -> Project:
+    """Return the defaults with which the program runs."""
+    project: Project = context.find_root().obj
+    return project
 
 
-def read_project(project: Path | None) -> Mapping[str, Any]:
-    """Return the table ``[tool.pg-scheduler]`` of a file; an empty one for None.
-
-    Raises:
-        CommandError: The file cannot be read.
-    """
-    if project is None:
-        return {}
-    try:
-        document: dict[str, Any] = tomllib.loads(project.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CommandError(ExitCode.USAGE, f"{project} cannot be read: {error}") from error
-    if "pg_scheduler" in document.get("tool", {}):
-        raise CommandError(
-            ExitCode.USAGE, f"[tool.pg_scheduler] in {project} is not read; rename it to [tool.pg-scheduler]"
-        )
-    table = document.get("tool", {}).get("pg-scheduler", {})
-    if not isinstance(table, dict):
-        kind = type(table).__name__  # not its value: it may be a DSN
-        raise CommandError(ExitCode.USAGE, f"tool.pg-scheduler in {project} must be a table, not a {kind}")
-    return table
+def source_of(context: Any, parameter: str) -> str | None:
+    """Return where a value comes from: COMMANDLINE, ENVIRONMENT, DEFAULT_MAP or DEFAULT."""
+    return getattr(context.get_parameter_source(parameter), "name", None)
 
 
-def _resolve(
-    name: str,
-    options: Mapping[str, str | None],
-    environment: Mapping[str, str],
-    table: Mapping[str, Any],
-    project: Path | None,
-) -> Setting:
-    found = Setting(name, _DEFAULTS.get(name), _DEFAULT_ORIGINS.get(name, "default"))
-    if (option := options.get(name)) is not None:
-        found = Setting(name, option, f"--{name}")
-    elif variable := next((each for each in VARIABLES[name] if environment.get(each)), None):
-        found = Setting(name, environment[variable], variable)
-    elif name in table:
-        if not isinstance(table[name], str):
-            kind = type(table[name]).__name__  # not its value: it may have a password
-            raise CommandError(
-                ExitCode.USAGE,
-                f"{name} in [tool.pg-scheduler] of {project} must be a text, not a {kind}",
-            )
-        found = Setting(name, table[name], str(project))
-    if found.value is not None and "dsn" in name:
+def _read(name: str, context: Any) -> Setting:
+    parameter, holder = name.replace("-", "_"), context
+    while source_of(holder, parameter) != "COMMANDLINE" and holder.parent is not None:
+        holder = holder.parent
+    value: str | None = holder.params.get(parameter)
+    match source_of(holder, parameter):
+        case "COMMANDLINE":
+            origin = f"--{name}"
+        case "ENVIRONMENT":
+            origin = _variable(VARIABLES[name]) or ""
+        case "DEFAULT_MAP":
+            origin = f"{project_of(context).path}"
+        case _:
+            value, origin = _DEFAULTS.get(name), _DEFAULT_ORIGINS.get(name, "default")
+    if value is not None and "dsn" in name:
         try:
-            dsn = normalise_dsn(found.value, f"the DSN from {found.origin}")
+            value = normalise_dsn(value, f"the DSN from {origin}")
         except ConfigurationError as error:
             raise CommandError(ExitCode.USAGE, str(error)) from error
-        return Setting(name, dsn, found.origin)
-    return found
+    return Setting(name, value, origin)
+
+
+def _variable(names: Iterable[str]) -> str | None:
+    """Return the variable that sets a value. Empty ones are ignored."""
+    return next((each for each in names if os.environ.get(each)), None)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_text, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

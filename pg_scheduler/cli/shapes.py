@@ -16,20 +16,18 @@ from .commands import Command, add_command
 from .doctor import ADVICE_SHAPE, FINDING
 from .errors import CommandError, ExitCode, hint_at
 from .health import HEALTH
-from .job_ends import RESULT
-from .job_errors import GROUP
 from .job_rows import JOB
+from .job_run import RESULT
 from .job_show import SHOWN_JOB
-from .jobs import EXPLANATION
+from .jobs import EXPLANATION, GROUP
 from .limits import LIMIT, LIMIT_KEY
 from .migrate import INDEX, STEP, VERIFIED
 from .output import SHAPE_VERSION, Shape
 from .runs import RUN
-from .schedule_calendar import HOUR_LOAD
 from .schedule_rows import ACTION, SCHEDULE
-from .schedule_show import SHOWN_SCHEDULE
 from .schedule_times import FIRE_TIME
-from .schema import object_schema
+from .schedules import HOUR_LOAD, SHOWN_SCHEDULE
+from .schema import object_schema, source_of
 from .status import AREA, FIGURES, OUTCOME
 from .tasks import TASK, TASK_CHANGE
 from .vacuum import RETENTION, VACUUM_DAY
@@ -65,7 +63,7 @@ SHAPES: Final[Mapping[str, Shape[Any]]] = {
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    add_command(app, "shapes")(shapes)
+    add_command(app, "shapes", shapes)
 
 
 def shapes(
@@ -80,6 +78,8 @@ def shapes(
         hint = hint_at(name, SHAPES, f"shapes: {', '.join(sorted(SHAPES))}")
         raise CommandError(ExitCode.NOT_FOUND, f"no shape is named {name!r}{hint}")
     command.output.write_text(f"{json.dumps(shape_schema(SHAPES[name]), indent=2)}\n")
+    if source_of(SHAPES[name].kind) is None:
+        command.output.say("without descriptions, which are in the source files: this installation has none")
 
 
 def shape_schema(shape: Shape[Any]) -> dict[str, Any]:

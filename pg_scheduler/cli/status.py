@@ -26,7 +26,7 @@ from pg_scheduler.measure.figures import OUTCOMES, JobFigures, JobOutcome
 from .commands import CLEAR, Command, Watch, add_command
 from .errors import ExitCode
 from .output import Column, Shape
-from .times import read_duration
+from .values import read_duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +106,8 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    add_command(app, "status")(status)
-    add_command(app, "stats", is_watched=True)(stats)
+    add_command(app, "status", status)
+    add_command(app, "stats", stats, is_watched=True)
 
 
 async def status(

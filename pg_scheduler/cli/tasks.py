@@ -17,12 +17,12 @@ from pg_scheduler.inspect.limits import LimitState, declared_limits
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.measure.figures import OUTCOMES, JobFigures
 
-from .commands import Command, add_command
-from .complete import TaskName
+from .commands import Command, add_command, add_group
+from .completion import TaskName
 from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape, extended
 from .status import seconds
-from .times import read_time
+from .values import read_time
 from .worker.options import WorkerOptions
 from .worker.process import open_scheduler
 from .worker.registered import REGISTERED, registered_tasks
@@ -108,13 +108,10 @@ PERIOD: Final = timedelta(hours=1)
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(
-        rich_markup_mode=None, no_args_is_help=True, help="List tasks, pause and resume them."
-    )
-    app.add_typer(group, name="tasks")
-    add_command(group, "list", is_watched=True)(list_tasks)
-    add_command(group, "pause")(pause)
-    add_command(group, "resume")(resume)
+    group = add_group(app, "tasks", "List tasks, pause and resume them.")
+    add_command(group, "list", list_tasks, is_watched=True)
+    add_command(group, "pause", pause)
+    add_command(group, "resume", resume)
 
 
 async def list_tasks(

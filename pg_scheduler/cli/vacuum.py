@@ -72,7 +72,7 @@ STATUSES: Final = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED, J
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    add_command(app, "vacuum")(vacuum)
+    add_command(app, "vacuum", vacuum)
 
 
 async def vacuum(

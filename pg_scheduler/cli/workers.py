@@ -12,11 +12,11 @@ import typer
 from pg_scheduler import Worker
 from pg_scheduler.inspect import Inspector
 
-from .commands import Command, add_command
-from .complete import complete_workers
+from .commands import Command, add_command, add_group
+from .completion import complete_workers
 from .errors import CommandError, ExitCode
 from .output import Column, Shape, extended
-from .times import read_duration
+from .values import read_duration
 
 RequestResult: TypeAlias = Literal["draining", "drained", "resumed", "not draining", "not found"]
 
@@ -85,12 +85,11 @@ All = Annotated[bool, typer.Option("--all", help="Every worker.")]
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Inspect and drain workers.")
-    app.add_typer(group, name="workers")
-    add_command(group, "list", is_watched=True)(list_workers)
-    add_command(group, "show")(show)
-    add_command(group, "drain")(drain)
-    add_command(group, "resume")(resume)
+    group = add_group(app, "workers", "Inspect and drain workers.")
+    add_command(group, "list", list_workers, is_watched=True)
+    add_command(group, "show", show)
+    add_command(group, "drain", drain)
+    add_command(group, "resume", resume)
 
 
 async def list_workers(command: Command) -> None:

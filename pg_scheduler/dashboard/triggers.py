@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from pg_scheduler.text.durations import read_seconds, write_duration
+from pg_scheduler.text.times import TimeError, read_instant
 from pg_scheduler.triggers import At, Cron, Every, FixedDelay, Trigger
 from pg_scheduler.triggers.zones import named_zone
 
@@ -23,10 +24,6 @@ EXAMPLES: Final = (
     '{"kind": "every", "every": "PT15M"}',
 )
 """Cron expressions, intervals, instants, delays after the end of the last job, and any trigger as JSON."""
-
-_UNITS: Final = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_LENGTH: Final = re.compile(r"(?:[0-9]{1,9}[wdhms]){1,5}")
-_PART: Final = re.compile(r"([0-9]{1,9})([wdhms])")
 
 
 def read_trigger(text: str, timezone: str = "UTC") -> Trigger:
@@ -68,33 +65,24 @@ def write_trigger(trigger: Trigger) -> tuple[str, str]:
         case Cron():
             return trigger.expression, trigger.timezone
         case Every() if not trigger.every.microseconds:
-            return f"every {_length_text(trigger.every)}", "UTC"
+            return f"every {write_duration(trigger.every)}", "UTC"
     return json.dumps(trigger.to_json()), "UTC"
 
 
 def _length(text: str) -> timedelta:
     text = text.strip().lower()
-    if not _LENGTH.fullmatch(text):
+    seconds = read_seconds(text)
+    if seconds is None:
         raise ValueError(f"write a length such as 15m or 1h30m, not {text[:50]!r}")
-    seconds = sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     try:
         return timedelta(seconds=seconds)
     except OverflowError as error:
         raise ValueError(f"the length {text!r} is too large") from error
 
 
-def _length_text(length: timedelta) -> str:
-    left, parts = length.days * 86_400 + length.seconds, []
-    for unit, size in _UNITS.items():
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts)
-
-
 def _instant(text: str, timezone: str) -> datetime:
+    text = text.strip()
     try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise ValueError(f"write a time such as 2027-01-31T09:00, not {text.strip()[:50]!r}") from error
-    return found if found.tzinfo is not None else found.replace(tzinfo=named_zone(timezone)[1])
+        return read_instant(text, datetime.now(UTC), named_zone(timezone)[1])
+    except TimeError as error:
+        raise ValueError(f"write a time such as 2027-01-31T09:00, not {text[:50]!r}") from error

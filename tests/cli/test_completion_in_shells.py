@@ -18,7 +18,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.complete import LIMIT_VARIABLE
+from pg_scheduler.cli.completion import LIMIT_VARIABLE
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Run
 from tests.conftest import Connection, run_on

@@ -16,6 +16,8 @@ import jsonschema
 import pytest
 
 from pg_scheduler.cli.errors import CommandError, ExitCode, exit_code_of
+from pg_scheduler.cli.main import MODULES
+from pg_scheduler.cli.main import program as program_of_commands
 from pg_scheduler.cli.output import Column, Output, Shape, read_zone
 from pg_scheduler.dsn import mask_dsn, normalise_dsn
 from pg_scheduler.errors import JobNotFoundError
@@ -304,6 +306,27 @@ class TestProgram:
         assert ran.stderr == (
             "pg-scheduler: the command line needs typer; install the extra: pip install 'pg-scheduler[cli]'\n"
         )
+
+    def test_command_is_imported_when_it_is_used(self) -> None:
+        code = (
+            "import sys; from pg_scheduler.cli.main import run\n"
+            "code = run(sys.argv[1:])\n"
+            "print(*sorted({'rich', 'pg_scheduler.inspect', 'pg_scheduler.cli.jobs'} & set(sys.modules)))"
+        )
+
+        def imported(*arguments: str) -> str:
+            command = [sys.executable, "-c", code, *arguments]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            return ran.stdout.splitlines()[-1]
+
+        assert imported("version") == imported("completion", "show", "bash") == ""
+        assert imported("jobs", "list", "--help") == "pg_scheduler.cli.jobs pg_scheduler.inspect"
+
+    def test_module_of_each_command_adds_it(self) -> None:
+        commands = program_of_commands().commands
+        assert list(commands) == list(MODULES)
+        assert [each.name for each in commands.values()] == list(MODULES)
 
     def test_program_writes_data_to_stdout_and_honours_a_closed_pipe(self) -> None:
         ran = program("migrate", "sql")

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import pytest
 
-from pg_scheduler.cli import dashboard
-from pg_scheduler.cli.dashboard import PASSWORD, USER
+from pg_scheduler.cli import servers
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.servers import PASSWORD, USER
 from tests.cli.conftest import Run
 from tests.support.worker import PATIENCE
 
@@ -130,7 +130,7 @@ def test_wrong_authorization_is_a_usage_error(
 
 
 def test_users_of_a_proxy_are_let_in() -> None:
-    assert callable(dashboard._authorization("proxy:X-Auth-User", 1))
+    assert callable(servers._authorization("proxy:X-Auth-User", 1))
 
 
 @pytest.mark.parametrize(("role", "status"), [(None, 403), ("operator", 400)])
@@ -157,7 +157,7 @@ def test_used_port_is_refused(call: Run, dsn: str) -> None:
 
 
 def test_missing_extra_is_named(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboard, "find_spec", lambda _name: None)
+    monkeypatch.setattr(servers, "find_spec", lambda _name: None)
     ran = call("dashboard")
     assert ran.code == ExitCode.USAGE
     assert "pip install 'pg-scheduler[dashboard]'" in ran.err

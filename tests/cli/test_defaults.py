@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.cli import dashboard
-from pg_scheduler.cli.complete import LIMIT_VARIABLE
-from pg_scheduler.cli.defaults import WITHOUT_DEFAULT
+from pg_scheduler.cli import servers
+from pg_scheduler.cli.completion import LIMIT_VARIABLE
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import program
-from pg_scheduler.cli.settings import VARIABLES
+from pg_scheduler.cli.project import VARIABLES, WITHOUT_DEFAULT
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
 
@@ -48,21 +47,21 @@ def test_command_runs_in_a_folder_that_was_deleted(
 def test_every_option_has_the_variable_of_its_command_and_name() -> None:
     assert len(OPTIONS) > 150
     for path, name, parameter in OPTIONS:
-        assert parameter.envvar == "_".join(("PG_SCHEDULER", *path, name)).upper().replace("-", "_")
-    used = [parameter.envvar for _, _, parameter in OPTIONS]
+        assert parameter.envvar == ["_".join(("PG_SCHEDULER", *path, name)).upper().replace("-", "_")]
+    used = [parameter.envvar[0] for _, _, parameter in OPTIONS]
     used += [
         LIMIT_VARIABLE,
-        dashboard.USER,
-        dashboard.PASSWORD,
+        servers.USER,
+        servers.PASSWORD,
         *(name for each in VARIABLES.values() for name in each),
     ]
     assert len(set(used)) == len(used)
 
 
 def test_options_of_every_command_keep_their_variables() -> None:
-    for _, name, parameter in options(program()):
+    for path, name, parameter in options(program()):
         if name in VARIABLES:
-            assert parameter.envvar is None  # read with its origin
+            assert parameter.envvar == (None if path else list(VARIABLES[name]))
             assert VARIABLES[name][0] in parameter.help
 
 
@@ -173,6 +172,13 @@ def test_invalid_value_of_the_file_is_a_usage_error_that_names_its_key(call: Run
     ran = call(*PREVIEW)
     assert ran.code == ExitCode.USAGE
     assert f"comes from count in [tool.pg-scheduler.schedules.preview] of {file}" in ran.err
+
+
+def test_help_does_not_show_the_password_of_a_file(call: Run, tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text("[tool.pg-scheduler]\ndsn = 'postgresql://app:s3cr3t@h/x'\n")
+    for arguments in (("--help",), ("jobs", "--help"), ("jobs", "list", "--help")):
+        assert "s3cr3t" not in call(*arguments).out
 
 
 def test_table_with_an_underscore_is_a_usage_error(call: Run, tmp_path: Path) -> None:

@@ -13,11 +13,10 @@ from typing import Any
 
 import asyncpg
 import pytest
-from typer.main import get_command
 
 from pg_scheduler.cli.deployment import FILES
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.cli.main import app
+from pg_scheduler.cli.main import program
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
 from tests.support.debian import required
@@ -240,9 +239,9 @@ def test_commands_of_the_files_are_accepted_by_the_parser() -> None:
     unit = re.findall(r"ExecStart=\S+/(pg-scheduler .*)", text("systemd", "pg-scheduler-worker.service"))
     found = [*commands(compose), *commands(manifests()), *image, *map(str.split, unit)]
     assert len(found) >= 9
-    for program, *words in found:
-        assert program == "pg-scheduler"
-        group: Any = get_command(app)
+    for name, *words in found:
+        assert name == "pg-scheduler"
+        group: Any = program()
         group.commands[words[0]].make_context(words[0], words[1:])  # raises an error of usage
 
 

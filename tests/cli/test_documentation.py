@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
 
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.cli.main import app
-from pg_scheduler.cli.settings import VARIABLES
+from pg_scheduler.cli.main import program
+from pg_scheduler.cli.project import VARIABLES
 from pg_scheduler.migrate import shipped_migrations
 from tests.docs.snippets import ROOT
 from tools.reference.commands import COMMENT, with_commands
@@ -27,7 +26,7 @@ EXAMPLES = [
 ]
 TABLE = PAGE.partition("| Purpose | Commands |")[2].partition("\n\n")[0]
 ROWS = [f"pg-scheduler {words}" for words in re.findall(r"`([^`]+)`", TABLE)]
-PROGRAM: Any = typer.main.get_command(app)
+PROGRAM: Any = program()
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -47,6 +48,20 @@ def test_schema_has_the_docstrings_of_fields_as_descriptions() -> None:
     assert found["title"] == "A worker"
     assert found["properties"]["pid"]["description"] == "The id of the process on that machine."
     assert found["properties"]["loop_lag_s"]["description"].startswith("Seconds for which its event loop")
+
+
+def test_schema_has_no_descriptions_where_no_source_files_are_installed(
+    call: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_object: object) -> str:
+        raise OSError("source code not available")
+
+    monkeypatch.setattr(inspect, "getsource", fail)
+    ran = call("shapes", "worker")
+    assert "this installation has none" in ran.err
+    found = json.loads(ran.out)
+    assert found["required"] == schema("worker")["required"]
+    assert "description" not in found["properties"]["pid"]
 
 
 def test_unknown_shape_is_not_found(call: Run) -> None:

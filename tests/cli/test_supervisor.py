@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from pg_scheduler.cli.errors import CommandError, ExitCode
-from pg_scheduler.cli.worker.reports import REPORT_FD, HealthReports, read_report, send_reports
+from pg_scheduler.cli.settings import REPORT_FD
+from pg_scheduler.cli.worker.reports import HealthReports, read_report, send_reports
 from pg_scheduler.cli.worker.stop import StopRequest
 from pg_scheduler.cli.worker.supervisor import Supervisor
 from pg_scheduler.measure.health import Health, HealthCheck

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pg_scheduler.cli.errors import CommandError
-from pg_scheduler.cli.times import read_duration, read_move, read_since, read_time
+from pg_scheduler.cli.values import read_duration, read_move, read_since, read_time
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NEAR = timedelta(minutes=1)

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pg_scheduler.cli.job_errors import GROUP
 from pg_scheduler.cli.job_rows import JOB
+from pg_scheduler.cli.jobs import GROUP
 from pg_scheduler.cli.output import Output
-from pg_scheduler.cli.widths import Field, fit, shorten
+from pg_scheduler.cli.tables import Field, fit, shorten
 
 IDS = ("0f8fad5b-d9cb-469f-a165-70867728950e", "periodic:shop.tick:2026-11-21T11:13:20.666538+00:00")
 NAME = "shop.charge"

@@ -19,10 +19,10 @@ def with_commands(page: str) -> str:
 def _commands() -> str:
     import typer  # noqa: PLC0415 - only the page of the commands needs the extra
 
-    from pg_scheduler.cli.main import app  # noqa: PLC0415
-    from pg_scheduler.cli.settings import NAMES  # noqa: PLC0415
+    from pg_scheduler.cli.main import program  # noqa: PLC0415
+    from pg_scheduler.cli.project import VARIABLES  # noqa: PLC0415
 
-    settings = {name.replace("-", "_") for name in NAMES}
+    settings = {name.replace("-", "_") for name in VARIABLES}
 
     def sections(command: Any, name: str, parent: Any = None) -> Iterator[str]:
         context = typer.Context(command, info_name=name, parent=parent)
@@ -31,6 +31,8 @@ def _commands() -> str:
         yield "\n\n".join(_plain(each) for each in command.help.split("\n\n"))
         yield f"`{' '.join([path, *command.collect_usage_pieces(context)])}`"
         own = [each for each in command.params if parent is None or each.name not in settings]
+        for each in own:
+            each.show_envvar = False  # the guide states the rule for all
         records = [each.get_help_record(context) for each in own]
         if rows := [
             f"| `{_cell(what)}` | {_cell(_plain(effect))} |" for what, effect in filter(None, records)
@@ -39,7 +41,7 @@ def _commands() -> str:
         for word, each in getattr(command, "commands", {}).items():
             yield from sections(each, word, context)
 
-    return "\n\n".join(sections(typer.main.get_command(app), PROGRAM))
+    return "\n\n".join(sections(program(), PROGRAM))
 
 
 def _shown(path: str) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 import asyncpg
 
 from pg_scheduler import JobSpec, Scheduler
-from pg_scheduler.cli.dashboard import serve
+from pg_scheduler.cli.servers import serve
 from pg_scheduler.triggers import Cron, Every
 
 from . import shop
@@ -38,8 +38,8 @@ def _say(line: str) -> None:
 async def running_shop(dsn: str, pool: asyncpg.Pool, scheduler: Scheduler) -> AsyncIterator[None]:
     """Run two workers with new jobs all the time, and a third one that a job kills."""
     async with (
-        Nodes(dsn, ["node-3", "node-4"], ["--shop", "--skip", shop.LEGACY]),
-        Nodes(dsn, ["node-5"], ["--shop", "--only", shop.LEGACY]),
+        Nodes(scheduler, dsn, ["node-3", "node-4"], "open_shop"),
+        Nodes(scheduler, dsn, ["node-5"], "open_legacy"),
     ):
         await write_history(pool)
         await _prepare(scheduler)

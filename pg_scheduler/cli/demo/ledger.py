@@ -6,6 +6,7 @@ twice could also record it wrongly.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Final
 import asyncpg
 
 from pg_scheduler import current_job
+
+logger = logging.getLogger("demo")
 
 DONE: Final = "done"
 FAILED: Final = "failed"
@@ -98,6 +101,7 @@ class Ledger:
     async def entry(self, kind: str, about: str = "") -> AsyncIterator[None]:
         """Record the start of the running job and its outcome. A killed attempt has no outcome."""
         job, started_at = current_job(), datetime.now(UTC)
+        logger.info("attempt %d of %s starts", job.attempt, job.job_name)
         row = (job.job_id, kind, about, job.attempt, self._node, job.execution_time, started_at)
         entry = await self._pool.fetchval(INSERT_START, *row)
         try:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,7 +14,9 @@ from typing import Final, Self
 
 import asyncpg
 
-from .worker import READY, application_name
+from pg_scheduler import Scheduler
+
+from .node import NAME, application_name
 
 START_STOP_TIMEOUT_S: Final = 20.0
 SETTLE_DELAY_S: Final = 0.05
@@ -38,7 +40,6 @@ class Node:
 
     name: str
     process: asyncio.subprocess.Process
-    worker_id: str = ""
     killed: bool = False
 
     @property
@@ -50,10 +51,11 @@ class Node:
 class Nodes:
     """All worker processes. The context manager stops them on exit."""
 
-    def __init__(self, dsn: str, names: list[str], options: Sequence[str] = ()) -> None:
+    def __init__(self, scheduler: Scheduler, dsn: str, names: list[str], target: str = "open_node") -> None:
+        self._scheduler = scheduler
         self._dsn = dsn
         self._names = names
-        self._options = options
+        self._target = target
         self._nodes: list[Node] = []
 
     async def __aenter__(self) -> Self:
@@ -61,7 +63,7 @@ class Nodes:
             for name in self._names:
                 self._nodes.append(Node(name, await self._spawn(name)))
             async with asyncio.timeout(START_STOP_TIMEOUT_S):
-                await asyncio.gather(*map(self._wait_until_ready, self._nodes))
+                await self._wait_until_running()
         except BaseException:  # Ctrl-C included: no process may remain
             await self.stop()
             raise
@@ -120,23 +122,23 @@ class Nodes:
         await node.process.wait()
 
     async def _spawn(self, name: str) -> asyncio.subprocess.Process:
+        options = {key: value for key, value in os.environ.items() if not key.startswith("PG_SCHEDULER_")}
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pg_scheduler.cli.demo.worker", "--name", name, "--quiet", "--until-eof"),
-            *self._options,
-            env=os.environ | {"PG_SCHEDULER_DSN": self._dsn},
+            *(sys.executable, "-m", "pg_scheduler", "worker", f"pg_scheduler.cli.demo.node:{self._target}"),
+            env=options | {"PG_SCHEDULER_DSN": self._dsn, NAME: name},
             stdin=asyncio.subprocess.PIPE,  # closed when this process ends, even by SIGKILL
-            stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C reaches this process only, which stops the workers
         )
 
-    @staticmethod
-    async def _wait_until_ready(node: Node) -> None:
-        assert node.process.stdout is not None
-        line = (await node.process.stdout.readline()).decode().strip()
-        word, _, worker_id = line.partition(" ")
-        if word != READY:
-            raise NodeDiedError(f"{node.name} did not start: expected {READY!r}, got {line!r}")
-        node.worker_id = worker_id
+    async def _wait_until_running(self) -> None:
+        while True:
+            alive = {worker.identity for worker in await self._scheduler.workers() if worker.is_alive}
+            if alive.issuperset(self._names):
+                return
+            for node in self._nodes:
+                if node.process.returncode is not None:
+                    raise NodeDiedError(f"{node.name} did not start: exit code {node.process.returncode}")
+            await asyncio.sleep(SETTLE_DELAY_S)
 
     @staticmethod
     async def _wait(node: Node) -> Node:

@@ -76,7 +76,7 @@ async def run_demo(dsn: str, screen: Screen, port: int | None) -> ExitCode:
         await scheduler.initialize_db()
         ledger = Ledger(pool)
         await ledger.create()
-        async with Nodes(demo_dsn, NODES) as nodes:
+        async with Nodes(scheduler, demo_dsn, NODES) as nodes:
             scenario = Scenario(
                 scheduler, nodes, pool, ledger, lambda line: screen.log(scenario.elapsed, line)
             )

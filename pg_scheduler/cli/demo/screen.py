@@ -1,4 +1,4 @@
-"""Define what a screen does, and print plain lines where there is no terminal or no rich."""
+"""Define what a screen does, and print plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from .report import Report, Table
+from .rich_screen import RichScreen
 from .view import View
 
 STATUS_INTERVAL_S: Final = 2.0
@@ -35,7 +36,7 @@ class Screen(Protocol):
 
 
 class PlainScreen:
-    """Plain lines for files, pipes and terminals without rich."""
+    """Plain lines for files and pipes."""
 
     def __init__(self) -> None:
         self._next_status = 0.0
@@ -86,11 +87,5 @@ def _align(table: Table) -> str:
 
 
 def choose_screen(*, plain: bool) -> Screen:
-    """Return a live screen on a terminal if rich is installed, else a plain one."""
-    if plain or not sys.stdout.isatty():
-        return PlainScreen()
-    try:
-        from .rich_screen import RichScreen  # noqa: PLC0415 - rich may be missing
-    except ImportError:
-        return PlainScreen()
-    return RichScreen()
+    """Return a live screen on a terminal, else a plain one."""
+    return PlainScreen() if plain or not sys.stdout.isatty() else RichScreen()

@@ -1,48 +1,57 @@
-"""The options of ``worker``, as the rest of its code reads them."""
+"""The options of ``worker``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from pg_scheduler.cli.values import read_duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """What one process does.
+    """What the command does: in one process, but for the options that supervise several."""
 
-    Attributes:
-        slots: Jobs that run at the same time; None for the setting of the Scheduler.
-        batch: Jobs claimed by one statement at most; None likewise.
-        names: Patterns of the names that it claims; empty for all.
-        drain: Whether to end once no job is due.
-        max_jobs: Attempts after which it ends; None for no limit.
-        max_rss_mb: Megabytes of memory at which it ends; None for no limit.
-        max_age_s: Seconds after which it ends, varied by up to 10 %; None for no limit.
-        health_host: The address of the probes.
-        health_port: Their port; None for none.
-        metrics_port: The port of the metrics of the process; None for none.
-        reload: Whether to end when a source file has changed, to be started again.
-        log_format: ``text`` or ``json``; None leaves the configuration of the application.
-    """
+    slots: Annotated[int | None, typer.Option(help="Jobs that run at the same time.")] = None
+    batch: Annotated[int | None, typer.Option(help="Jobs claimed by one statement, at most.")] = None
+    names: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Claim only these names; * is allowed.")
+    ] = None
+    processes: Annotated[int, typer.Option(min=1, max=1000, help="Processes, each a worker of its own.")] = 1
+    drain: Annotated[bool, typer.Option("--drain", help="End once no job is due.")] = False
+    max_jobs: Annotated[int | None, typer.Option(min=1, help="End after so many attempts.")] = None
+    max_rss: Annotated[int | None, typer.Option(min=1, metavar="MB", help="End at so much memory.")] = None
+    max_age: Annotated[str | None, typer.Option(metavar="TIME", help="End after 90s, 15m, 12h or 2d.")] = None
+    health_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Answer /livez, /readyz, /startupz.")
+    ] = None
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve metrics to Prometheus.")
+    ] = None
+    health_host: Annotated[str, typer.Option(help="The address of both ports.")] = "127.0.0.1"
+    log_format: Annotated[str | None, typer.Option(metavar="FORMAT", help="text or json.")] = None
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start again when a source file changes, for development.")
+    ] = False
+    check: Annotated[bool, typer.Option("--check", help="Import, connect, print the tasks, and end.")] = False
 
-    slots: int | None = None
-    batch: int | None = None
-    names: tuple[str, ...] = ()
-    drain: bool = False
-    max_jobs: int | None = None
-    max_rss_mb: int | None = None
-    max_age_s: float | None = None
-    health_host: str = "127.0.0.1"
-    health_port: int | None = None
-    metrics_port: int | None = None
-    log_format: str | None = None
-    reload: bool = False
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns of the names that it claims; empty for all."""
+        return tuple(name.strip() for name in (self.names or "").split(",") if name.strip())
+
+    @property
+    def max_age_s(self) -> float | None:
+        """Seconds after which a process ends, varied by up to 10 %; None for no limit.
+
+        Raises:
+            CommandError: It is no duration.
+        """
+        return None if self.max_age is None else read_duration("--max-age", self.max_age)
 
     @property
     def recycles(self) -> bool:
-        """Whether the process ends after some work."""
-        return any(each is not None for each in (self.max_jobs, self.max_rss_mb, self.max_age_s))
-
-
-def read_names(text: str | None) -> tuple[str, ...]:
-    """Return the patterns of a list that commas separate."""
-    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+        """Whether a process ends after some work."""
+        return any(each is not None for each in (self.max_jobs, self.max_rss, self.max_age))

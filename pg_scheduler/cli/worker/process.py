@@ -245,6 +245,6 @@ def _settings_of(options: WorkerOptions) -> dict[str, Any]:
         settings["max_concurrent_jobs"] = options.slots
     if options.batch is not None:
         settings["batch_claim_limit"] = options.batch
-    if options.names:
-        settings["only"] = options.names
+    if options.patterns:
+        settings["only"] = options.patterns
     return settings

@@ -32,7 +32,8 @@ async def wait_for_recycling(scheduler: Scheduler, options: WorkerOptions) -> st
     """Wait until a limit of the process is reached, and return which one. Never returns without limits."""
     begun = 0
     spread = 1 + random.uniform(-JITTER, JITTER)  # noqa: S311 - jitter, no secret
-    ends_at = time.monotonic() + (options.max_age_s or 0) * spread
+    max_age_s = options.max_age_s
+    ends_at = time.monotonic() + (max_age_s or 0) * spread
     reached = asyncio.Event()
 
     def count(_event: object) -> None:
@@ -49,10 +50,10 @@ async def wait_for_recycling(scheduler: Scheduler, options: WorkerOptions) -> st
                     await reached.wait()
             if reached.is_set():
                 return f"{begun:,} jobs have started"
-            if options.max_rss_mb is not None and (used := memory_mb()) >= options.max_rss_mb:
+            if options.max_rss is not None and (used := memory_mb()) >= options.max_rss:
                 return f"{used:,.0f} MB of memory are in use"
-            if options.max_age_s is not None and time.monotonic() >= ends_at:
-                return f"{options.max_age_s:g} s have passed"
+            if max_age_s is not None and time.monotonic() >= ends_at:
+                return f"{max_age_s:g} s have passed"
     finally:
         if unsubscribe is not None:
             unsubscribe()

@@ -14,11 +14,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
+from pg_scheduler.cli.settings import REPORT_FD
 from pg_scheduler.measure.health import Health, HealthCheck
 from pg_scheduler.telemetry.probes import HealthSource
-
-REPORT_FD: Final = "PG_SCHEDULER_REPORT_FD"
-"""The variable with the file descriptor of the pipe."""
 
 INTERVAL_S: Final = 1.0
 MAX_SILENCE_S: Final = 30.0

@@ -16,9 +16,10 @@ from contextlib import suppress
 from typing import Final
 
 from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.cli.settings import REPORT_FD
 from pg_scheduler.events.log import logger, record_fields
 
-from .reports import REPORT_FD, HealthReports, read_report
+from .reports import HealthReports, read_report
 from .stop import StopRequest
 
 MIN_DELAY_S: Final = 0.5

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from pg_scheduler.dashboard.access import Access
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.operations import Operations
+from pg_scheduler.text.times import OutOfRangeError, TimeError, read_instant
 
 MAX_BODY_BYTES: Final = 512 * 1024
 MAX_FIELDS: Final = 600
@@ -106,13 +107,14 @@ class ActionRequest:
         if not text:
             return None
         try:
-            found = datetime.fromisoformat(text)
-        except ValueError as error:
+            found: datetime | None = read_instant(text, self.page.now, UTC)
+        except OutOfRangeError:
+            found = None
+        except TimeError as error:
             raise RejectedError(
                 f"{name} must be a time such as 2027-01-31T09:00, not {text[:50]!r}"
             ) from error
-        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        if not EARLIEST <= found <= LATEST:
+        if found is None or not EARLIEST <= found <= LATEST:
             raise RejectedError(f"{name} must be between 0001-01-02 and 9999-12-30, not {text[:50]!r}")
         return found
 

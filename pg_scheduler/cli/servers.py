@@ -1,4 +1,4 @@
-"""``dashboard``: the dashboard by itself, without an application."""
+"""``exporter`` and ``dashboard``: serve the metrics of all workers, and the dashboard, by themselves."""
 
 from __future__ import annotations
 
@@ -17,10 +17,59 @@ from pg_scheduler import Scheduler
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
-from .listening import Host, Port, address, cannot_listen
 
 if TYPE_CHECKING:
     from pg_scheduler.dashboard.access import Authorize
+
+
+Host = Annotated[
+    str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for every one.")
+]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 for a free one.")]
+
+
+def address(host: str, port: int) -> str:
+    """Return the start of the URL of what listens there."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> CommandError:
+    """Return the error for a port that cannot be used."""
+    return CommandError(ExitCode.REFUSED, f"cannot listen on {host} port {port}: {error.strerror or error}")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    add_command(app, "exporter", exporter)
+    add_command(app, "dashboard", dashboard)
+
+
+async def exporter(
+    command: Command,
+    host: Host = "127.0.0.1",
+    port: Port = 9465,
+) -> None:
+    """Serve the metrics of all workers to Prometheus, until SIGTERM or SIGINT."""
+    if find_spec("prometheus_client") is None:
+        raise CommandError(
+            ExitCode.USAGE,
+            "the exporter needs prometheus-client; install the extra: pip install 'pg-scheduler[metrics]'",
+        )
+    from pg_scheduler.inspect import Inspector  # noqa: PLC0415 - not needed to complete words
+    from pg_scheduler.telemetry.cluster import ClusterCollector  # noqa: PLC0415 - needs the extra
+    from pg_scheduler.telemetry.prometheus import serve_metrics  # noqa: PLC0415
+
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    async with command.scheduler() as scheduler:
+        try:
+            with serve_metrics(ClusterCollector(Inspector(scheduler)), host, port) as bound:
+                command.output.say(f"serving {address(host, bound)}/metrics")
+                await stopped.wait()
+        except OSError as error:
+            raise cannot_listen(host, port, error) from error
 
 
 USER: Final = "PG_SCHEDULER_DASHBOARD_USER"
@@ -28,11 +77,6 @@ PASSWORD: Final = "PG_SCHEDULER_DASHBOARD_PASSWORD"  # noqa: S105 - the name of 
 
 SHUTDOWN_S: Final = 1
 """Seconds for which open streams may delay the end."""
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "dashboard")(dashboard)
 
 
 async def dashboard(

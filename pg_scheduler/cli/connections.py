@@ -1,0 +1,75 @@
+"""Connect a command to its database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dsn import mask_dsn
+from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.store.standalone import open_connection, open_pool
+from pg_scheduler.migrate import verify
+from pg_scheduler.store.author import Author, acting_as
+from pg_scheduler.store.faults import translated
+
+from .errors import CommandError, ExitCode
+from .settings import Settings
+
+if TYPE_CHECKING:
+    import asyncpg
+
+MAX_IDENTITY_LENGTH: Final = 200
+APPLICATION_NAME: Final = "pg_scheduler cli"
+NO_DSN: Final = "no DSN is set: pass --dsn postgresql://user@host/database, or set PG_SCHEDULER_DSN"
+
+
+class CommandScheduler(Scheduler):
+    """The Scheduler of a command, which is never started."""
+
+    async def flush(self) -> None:
+        """Send the notifications that are still to be sent."""
+        await self._parts.outbox.flush()
+
+
+@asynccontextmanager
+async def open_server(settings: Settings) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    """Open a connection to the server itself: ``--direct-dsn``, else the DSN."""
+    name = "direct-dsn" if settings["direct-dsn"] else "dsn"
+    with _naming(settings, name):
+        async with open_connection(settings[name], application_name=APPLICATION_NAME) as connection:
+            yield connection
+
+
+@asynccontextmanager
+async def open_scheduler(settings: Settings, *, verified: bool) -> AsyncIterator[Scheduler]:
+    """Return a Scheduler that is not started; if verified, on a schema that this release can use."""
+    with _naming(settings, "dsn"):
+        async with open_pool(settings["dsn"], application_name=APPLICATION_NAME) as pool:
+            actor = Inspector(pool).actor[:MAX_IDENTITY_LENGTH]
+            schema = settings["schema"]
+            scheduler = CommandScheduler(
+                pool, schema=schema, direct_dsn=settings["direct-dsn"], identity=actor
+            )
+            if verified:
+                async with pool.acquire() as connection:
+                    with translated():
+                        await verify(connection, schema=schema)
+            with acting_as(Author(actor, "cli")):
+                yield scheduler
+            await scheduler.flush()
+
+
+@contextmanager
+def _naming(settings: Settings, name: str) -> Iterator[None]:
+    """Add the DSN and its origin to the error of a database that is unavailable."""
+    try:
+        yield
+    except ConnectionRejectedError:
+        raise
+    except DatabaseUnavailableError as error:
+        dsn, origin = settings[name], settings.origin(name)
+        hint = f"the DSN is {mask_dsn(dsn)}, from {origin}" if dsn else NO_DSN
+        raise CommandError(ExitCode.UNAVAILABLE, f"{error}; {hint}") from error

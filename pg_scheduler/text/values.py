@@ -1,0 +1,64 @@
+"""Values of unknown origin as text and as JSON: names, ids, arguments and errors may contain anything."""
+
+from __future__ import annotations
+
+import math
+import sys
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final
+
+_CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def escape(text: str, *, kept: str = "\n") -> str:
+    r"""Return the text with escapes for characters that hide or reorder text, or control a terminal.
+
+    Example:
+        >>> print(escape("red: " + chr(27) + "[31m"))
+        red: \x1b[31m
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        ascii(each)[1:-1] if unicodedata.category(each) in _CONTROLS and each not in kept else each
+        for each in text
+    )
+
+
+def plain(value: Any, levels: int = sys.maxsize) -> Any:
+    """Return a value as JSON has it: objects with their fields, instants in UTC, durations in seconds.
+
+    Args:
+        value: The value.
+        levels: Levels of it that are shown; deeper ones are an ellipsis.
+    """
+    match value:
+        case Enum():
+            return plain(value.value)
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case datetime():
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        case timedelta():
+            return value.total_seconds()
+    return _plain_parts(value, levels - 1) if levels > 0 else "…"
+
+
+def _plain_parts(value: Any, levels: int) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            each.name: plain(getattr(value, each.name), levels)
+            for each in fields(value)
+            if not each.name.startswith("_")
+        }
+    if isinstance(value, Mapping):
+        return {str(key): plain(each, levels) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each, levels) for each in value]
+    return str(value)

@@ -1,0 +1,48 @@
+"""The grammar of lengths of time, which options, searches and forms have in common, and values as JSON."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pg_scheduler.cli.values import read_duration
+from pg_scheduler.dashboard.triggers import read_trigger
+from pg_scheduler.inspect import parse_search
+from pg_scheduler.text import values
+from pg_scheduler.text.durations import read_seconds, write_duration
+from pg_scheduler.text.times import read_span
+from pg_scheduler.triggers import Every
+
+NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("text", ["90s", "1h30m", "1.5h", "2d", "1w"])
+def test_option_search_and_form_read_the_same_length(text: str) -> None:
+    seconds = read_seconds(text)
+    assert seconds is not None
+    assert read_duration("--timeout", text) == seconds
+    assert read_trigger(f"every {text}") == Every(timedelta(seconds=seconds))
+    at = NOW - timedelta(seconds=seconds)
+    assert read_span(f"-{text}", NOW, UTC) == (at, at)
+    written = parse_search(f"due:>-{text}", now=NOW, tz=UTC)
+    assert written == parse_search(f"due:>-{seconds:g}s", now=NOW, tz=UTC)
+
+
+@pytest.mark.parametrize("text", ["45s", "1h30m", "1w2d3h4m5s"])
+def test_written_length_is_the_one_that_was_read(text: str) -> None:
+    assert write_duration(timedelta(seconds=read_seconds(text) or 0)) == text
+
+
+def test_form_reads_relative_times() -> None:
+    now = datetime.now(UTC)
+    (at,) = read_trigger("at +2h").upcoming(1, after=now, anchor=now)
+    assert abs(at - now - timedelta(hours=2)) < timedelta(minutes=1)
+
+
+def test_value_is_shown_to_any_depth_unless_levels_are_given() -> None:
+    value: list[object] = ["end"]
+    for _ in range(200):
+        value = [value]
+    assert values.plain(value) == value
+    assert values.plain(value, 2) == [["…"]]
