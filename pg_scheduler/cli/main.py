@@ -20,7 +20,7 @@ from .commands import Command, with_common_options
 from .errors import CommandError, ExitCode
 from .output import discard_stdout
 from .project import name_variables, read_project
-from .settings import COMPLETE_VARIABLE, PROGRAM, REPORT_FD, project_of, source_of
+from .settings import COMPLETE_VARIABLE, DEMO_NODE, PROGRAM, REPORT_FD, project_of, source_of
 
 _EXCLUSION: Final = re.compile(r"-[a-z_]+:")
 """A search term that excludes jobs; it looks like an option."""
@@ -132,7 +132,8 @@ def _origin(error: Any) -> str | None:
         return None
     source = source_of(context, parameter.name)
     if source == "ENVIRONMENT":
-        return f"the variable {', '.join(parameter.envvar)}"
+        names = parameter.envvar
+        return f"the variable {names if isinstance(names, str) else ', '.join(names)}"
     if source == "DEFAULT_MAP":
         table = ".".join(("tool", PROGRAM, *context.command_path.split()[1:]))
         key = next((each[2:] for each in parameter.opts if each.startswith("--")), parameter.name)
@@ -148,7 +149,7 @@ def run(arguments: Sequence[str]) -> int:
         command = program()
         project = read_project(command)
         defaults = project.defaults
-        if REPORT_FD in os.environ:  # its supervisor passes all other options as arguments
+        if REPORT_FD in os.environ or DEMO_NODE in os.environ:  # the parent passes all options as arguments
             defaults = {name: value for name, value in defaults.items() if name not in MODULES}
         code = command(
             list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=project, default_map=defaults

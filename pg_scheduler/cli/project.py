@@ -73,7 +73,7 @@ def name_variables(command: Any, path: tuple[str, ...] = ()) -> None:
     """Give the options of a command their variables; without a path, those that every command has."""
     for own, name, parameter in option_names(command, path) if path else _own_names(command, path):
         variable = "_".join((PREFIX, *own, name)).upper().replace("-", "_")
-        parameter.envvar = [variable] if path else list(VARIABLES[name])
+        parameter.envvar = variable if path else list(VARIABLES[name])
         parameter.show_envvar = bool(path) and path[0] in SERVICES
         if not path:
             parameter.show_default = False  # the file may have a password

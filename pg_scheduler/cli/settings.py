@@ -22,6 +22,9 @@ PROGRAM: Final = "pg-scheduler"
 COMPLETE_VARIABLE: Final = "_PG_SCHEDULER_COMPLETE"
 """The variable by which a shell asks for words."""
 
+DEMO_NODE: Final = "PG_SCHEDULER_DEMO_NODE"
+"""The variable with the name of a node that the demo started, which logs nothing and ends with it."""
+
 REPORT_FD: Final = "PG_SCHEDULER_REPORT_FD"
 """The variable by which a supervisor passes a pipe for reports to its processes."""
 
@@ -102,7 +105,7 @@ def read_options(context: Any, words: Iterable[str] = ()) -> list[Setting]:
         for word in path:
             table = table.get(word, {})
         key = ".".join((*path, name))
-        if variable := _variable(parameter.envvar):
+        if variable := _variable([parameter.envvar]):
             found.append(Setting(key, os.environ[variable], variable))
         elif parameter.name in table:
             found.append(Setting(key, _text(table[parameter.name]), f"{project.path}"))

@@ -67,7 +67,7 @@ class JobWriter:
     async def insert(
         self,
         jobs: Sequence[AnyJob],
-        connection: Connection | None,
+        within: Connection | Transaction | None,
         *,
         message: str | None = None,
         batch_size: int = BATCH_SIZE,
@@ -76,7 +76,7 @@ class JobWriter:
 
         Args:
             jobs: The jobs.
-            connection: The transaction of the caller; None for none.
+            within: The transaction of the caller, or one in progress; None for none.
             message: A message that the inserts send; None for none.
             batch_size: Jobs per statement.
 
@@ -85,6 +85,7 @@ class JobWriter:
             ValueError: A job would wait for itself.
         """
         kinds, store = split(jobs), self._store.jobs
+        connection = within.connection if isinstance(within, Transaction) else within
         inserted = {job.job_id for job in kinds.copied}
         for plain in _batches(kinds.plain, batch_size):
             inserted |= await store.insert(plain, message=message, connection=connection)
@@ -92,7 +93,7 @@ class JobWriter:
             inserted |= await store.insert_extended(extended, message=message, connection=connection)
         await store.copy(kinds.copied, batch_size, connection=connection)
         if kinds.dependents:
-            inserted |= await self._insert_dependents(kinds.dependents, connection, batch_size)
+            inserted |= await self._insert_dependents(kinds.dependents, within, batch_size)
         return inserted
 
     async def replace(
@@ -170,7 +171,7 @@ class JobWriter:
     # -- jobs that wait for others -------------------------------------------------------------------------
 
     async def _insert_dependents(
-        self, jobs: Sequence[ExtendedJob], connection: Connection | None, batch_size: int
+        self, jobs: Sequence[ExtendedJob], within: Connection | Transaction | None, batch_size: int
     ) -> set[str]:
         async def write(transaction: Transaction) -> set[str]:
             written: set[str] = set()
@@ -180,7 +181,7 @@ class JobWriter:
                 await self._store.dependencies.block(waiting, transaction)
             return written
 
-        return await self._store.statements.run_retrying(write, within=connection)
+        return await self._store.statements.run_retrying(write, within=within)
 
     async def _replace_dependents(
         self, jobs: Sequence[ExtendedJob], connection: Connection | None, batch_size: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import datetime
 from functools import cache, partial
@@ -103,20 +103,28 @@ class Statements:
         return load_query(self._schema or await self.schema(on=on), name)
 
     @asynccontextmanager
-    async def transaction(self, *, within: Connection | None = None) -> AsyncIterator[Transaction]:
+    async def transaction(
+        self, *, within: Connection | Transaction | None = None
+    ) -> AsyncIterator[Transaction]:
         """Yield a transaction for statements that belong together; publish its events after the commit.
 
-        Within the transaction of a caller it is a savepoint, and its events are discarded: it is unknown
-        whether that transaction commits.
+        Within another transaction it is a savepoint, whose events are added to those of that one. Within the
+        connection of a caller they are discarded: it is unknown whether its transaction commits.
         """
         events: list[Event] = []
         if within is not None:
+            outer = within if isinstance(within, Transaction) else Transaction(within, [])
             with translated():
-                async with transact(within, self.call_timeout_s):
-                    yield Transaction(within, events)
+                async with transact(outer.connection, self.call_timeout_s):
+                    yield Transaction(outer.connection, events)
+            outer.events.extend(events)
             return
         async with self.connections.transaction(reserved=True) as connection:
             yield Transaction(connection, events)
+        self.publish_all(events)
+
+    def publish_all(self, events: Iterable[Event]) -> None:
+        """Publish the events of a transaction that was committed."""
         for event in events:
             self.publish(event)
 
@@ -159,7 +167,7 @@ class Statements:
         return await self.fetch(name, *args, on=on, route=route)
 
     async def run_retrying(
-        self, run: Callable[[Transaction], Awaitable[T]], *, within: Connection | None = None
+        self, run: Callable[[Transaction], Awaitable[T]], *, within: Connection | Transaction | None = None
     ) -> T:
         """Run statements in a transaction, and again after a deadlock unless they are part of a caller's."""
         for _ in range(MAX_ATTEMPTS - 1 if within is None else 0):

@@ -84,6 +84,24 @@ async def test_job_that_waits_is_reported_when_it_is_scheduled(
     assert seen.of(JobBlocked) == [JobBlocked(b, "work", 0, "after")]
 
 
+@pytest.mark.parametrize("resolution", ConflictResolution)
+async def test_jobs_of_a_bulk_call_that_wait_are_reported(
+    scheduler: Scheduler, resolution: ConflictResolution
+) -> None:
+    seen = Recorder(scheduler)
+    parent = await scheduler.enqueue("work", args=["a"], delay=3600)
+    ended = await scheduler.enqueue("work", args=["b"], delay=3600)
+    await scheduler.cancel_job(ended)
+
+    async def wait() -> None: ...
+
+    parents = {"c": parent, "d": ended}
+    specs = [JobSpec(wait, now(), job_id=each, after=(parents[each],)) for each in parents]
+    await scheduler.schedule_bulk(specs, conflict_resolution=resolution)
+    assert [event.job_id for event in seen.of(JobBlocked)] == ["c"]
+    assert "d" in {event.job_id for event in seen.of(JobCancelled)}
+
+
 async def test_chain_runs_in_order(scheduler: Scheduler, ran: Ran) -> None:
     a = await scheduler.enqueue("work", args=["a"], delay=0.05)
     b = await scheduler.enqueue("work", args=["b"], after=[a])

@@ -47,8 +47,8 @@ def test_command_runs_in_a_folder_that_was_deleted(
 def test_every_option_has_the_variable_of_its_command_and_name() -> None:
     assert len(OPTIONS) > 150
     for path, name, parameter in OPTIONS:
-        assert parameter.envvar == ["_".join(("PG_SCHEDULER", *path, name)).upper().replace("-", "_")]
-    used = [parameter.envvar[0] for _, _, parameter in OPTIONS]
+        assert parameter.envvar == "_".join(("PG_SCHEDULER", *path, name)).upper().replace("-", "_")
+    used = [parameter.envvar for _, _, parameter in OPTIONS]
     used += [
         LIMIT_VARIABLE,
         servers.USER,

@@ -19,12 +19,10 @@ import asyncpg
 
 from pg_scheduler import RetryPolicy, Scheduler
 from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.cli.settings import DEMO_NODE
 
 from . import jobs
 from .ledger import Ledger
-
-NAME: Final = "PG_SCHEDULER_DEMO_NODE"
-"""The variable with the name of a node that the demo started, which logs nothing and ends with it."""
 
 SLOTS: Final = 25
 SHOP_SETTINGS: Final = {"max_crashes": 1, "shutdown_timeout": 1.0}
@@ -56,7 +54,7 @@ def application_name(node: str, pid: int) -> str:
 
 @asynccontextmanager
 async def _open(**settings: Any) -> AsyncIterator[Scheduler]:
-    dsn, name = os.environ.get("PG_SCHEDULER_DSN"), os.environ.get(NAME)
+    dsn, name = os.environ.get("PG_SCHEDULER_DSN"), os.environ.get(DEMO_NODE)
     if not dsn:
         raise CommandError(
             ExitCode.USAGE, "PG_SCHEDULER_DSN is not set; set it to postgresql://user:password@host/database"

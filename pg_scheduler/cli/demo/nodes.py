@@ -15,8 +15,9 @@ from typing import Final, Self
 import asyncpg
 
 from pg_scheduler import Scheduler
+from pg_scheduler.cli.settings import DEMO_NODE
 
-from .node import NAME, application_name
+from .node import application_name
 
 START_STOP_TIMEOUT_S: Final = 20.0
 SETTLE_DELAY_S: Final = 0.05
@@ -125,7 +126,7 @@ class Nodes:
         options = {key: value for key, value in os.environ.items() if not key.startswith("PG_SCHEDULER_")}
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "pg_scheduler", "worker", f"pg_scheduler.cli.demo.node:{self._target}"),
-            env=options | {"PG_SCHEDULER_DSN": self._dsn, NAME: name},
+            env=options | {"PG_SCHEDULER_DSN": self._dsn, DEMO_NODE: name},
             stdin=asyncio.subprocess.PIPE,  # closed when this process ends, even by SIGKILL
             start_new_session=True,  # Ctrl-C reaches this process only, which stops the workers
         )
