@@ -35,10 +35,10 @@ class Expired(list[str]):
 async def test_timeouts_expire_in_order() -> None:
     expired = Expired()
     timeouts = TimeoutQueue(expired.note)
-    timeouts.add("third", 0.03)
-    timeouts.add("first", 0.01)
-    timeouts.add("fourth", 0.03)
-    timeouts.add("second", 0.02)
+    timeouts.add("third", 1.1)
+    timeouts.add("first", 0.1)
+    timeouts.add("fourth", 1.1)
+    timeouts.add("second", 0.6)
     timeouts.add("never", LONG)
     assert len(timeouts) == 5
     await expired.until("fourth")
