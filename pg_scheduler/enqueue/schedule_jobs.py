@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -135,21 +135,6 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
 def advisory_lock_key(schedule_id: str) -> int:
     """Return the key of a schedule's advisory lock, a signed 64-bit integer."""
     return int.from_bytes(hashlib.sha256(schedule_id.encode()).digest()[:8], signed=True)
-
-
-def in_order(jobs: Sequence[ExtendedJob], last_job_id: str | None) -> list[ExtendedJob]:
-    """Return the jobs, each blocked until the one before has ended."""
-    found: list[ExtendedJob] = []
-    for job in jobs:
-        found.append(job if last_job_id is None else _queued(job, last_job_id))
-        last_job_id = job.job_id
-    return found
-
-
-def _queued(job: ExtendedJob, parent: str) -> ExtendedJob:
-    """Return the job, blocked until another one has ended."""
-    extras = job.extras._replace(blocked_on="after")
-    return replace(job, extras=extras, after=(parent,), after_outcome="ended")
 
 
 def _on_end(row: ScheduleRow, task: Task | None) -> str | None:
