@@ -154,5 +154,5 @@ def _task_data(row: ScheduleRow, task: Task | None) -> str:
         raise ValueError(f"metadata must be a JSON object, not {row.metadata[:80]}")  # noqa: TRY004
     args, kwargs = decode(row.task_data)
     if task is None:
-        return with_metadata(encode(args, kwargs), NO_METADATA, metadata)
-    return with_metadata(task.encode(args, kwargs), task.metadata, metadata)
+        return with_metadata(encode(args, kwargs), NO_METADATA, metadata or None)
+    return with_metadata(task.encode(args, kwargs), task.metadata, metadata or None)

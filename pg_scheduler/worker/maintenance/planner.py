@@ -121,7 +121,9 @@ class Planner(Service):
         next_in = await self._store.schedules.next_fire_in(plannable)
         soonest = 0.0
         if next_in is not None and next_in <= 0:
-            count = await self._plan(plannable)
+            count, others = await self._plan(plannable, built_in=True)
+            if others:
+                count += (await self._plan(plannable, built_in=False))[0]
             if count == MAX_ROWS:
                 return 0.0
             soonest = 0.0 if count else LOCKED_RETRY_S
@@ -141,12 +143,7 @@ class Planner(Service):
         if await self.declared.write_switches():
             self._signals.switches_written()
 
-    async def _plan(self, plannable: Plannable) -> int:
-        """Plan due schedules; return how many were locked for it."""
-        planned, left = await self._plan_some(plannable, built_in=True)
-        return planned if not left else planned + (await self._plan_some(plannable, built_in=False))[0]
-
-    async def _plan_some(self, plannable: Plannable, *, built_in: bool) -> tuple[int, int]:
+    async def _plan(self, plannable: Plannable, *, built_in: bool) -> tuple[int, int]:
         """Plan due schedules with built-in triggers, or the others, in one transaction.
 
         Returns:
