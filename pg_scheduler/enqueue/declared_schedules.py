@@ -38,9 +38,8 @@ class DeclaredSchedules:
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
         """Return the configs, each with ``enabled`` as the latest call set it."""
-        return {
-            key: replace(config, enabled=self._is_enabled(config)) for key, config in self._known().items()
-        }
+        known = self._catalogue.configs()
+        return {key: replace(config, enabled=self._is_enabled(config)) for key, config in known.items()}
 
     def check_locks(self) -> None:
         """Raise ConfigurationError if a schedule uses an advisory lock and the pool cannot hold one."""
@@ -80,7 +79,7 @@ class DeclaredSchedules:
 
     def enable(self, dedup_key: str, enabled: bool) -> bool:
         """Enable or disable a schedule in memory; return False for an unknown key."""
-        if dedup_key not in self._known():
+        if dedup_key not in self._catalogue.configs():
             return False
         if self._at_end is None:  # of this object, or of the process
             self._at_end = weakref.finalize(self, _report_unwritten, self._switches)
@@ -122,7 +121,7 @@ class DeclaredSchedules:
         A transaction that writes schedules excludes others, so it begins only if there is a change.
         """
         version = self._catalogue.version
-        configs = self._known()
+        configs = self._catalogue.configs()
         if configs and self._synced_version != version and not await self._is_in_sync(configs):
             await self._write(configs)
         self._synced_version = version
@@ -155,15 +154,12 @@ class DeclaredSchedules:
 
     async def refresh(self) -> None:
         """Read the rows of the schedules of this process; without any, there is no query."""
-        known = self._known()
+        known = self._catalogue.configs()
         self._rows = await self._store.schedules.read(known) if known else {}
 
     def keys(self) -> list[str]:
         """Return the ids of the schedules that this process declares."""
-        return list(self._known())
-
-    def _known(self) -> dict[str, PeriodicJobConfig]:
-        return self._catalogue.configs()
+        return list(self._catalogue.configs())
 
     def _is_enabled(self, config: PeriodicJobConfig) -> bool:
         row = self._rows.get(config.dedup_key)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -137,21 +137,6 @@ def advisory_lock_key(schedule_id: str) -> int:
     return int.from_bytes(hashlib.sha256(schedule_id.encode()).digest()[:8], signed=True)
 
 
-def in_order(jobs: Sequence[ExtendedJob], last_job_id: str | None) -> list[ExtendedJob]:
-    """Return the jobs, each blocked until the one before has ended."""
-    found: list[ExtendedJob] = []
-    for job in jobs:
-        found.append(job if last_job_id is None else _queued(job, last_job_id))
-        last_job_id = job.job_id
-    return found
-
-
-def _queued(job: ExtendedJob, parent: str) -> ExtendedJob:
-    """Return the job, blocked until another one has ended."""
-    extras = job.extras._replace(blocked_on="after")
-    return replace(job, extras=extras, after=(parent,), after_outcome="ended")
-
-
 def _on_end(row: ScheduleRow, task: Task | None) -> str | None:
     """Return the consequences of the end of a job as JSON; None for none."""
     on_end: dict[str, Any] = {}
@@ -169,5 +154,5 @@ def _task_data(row: ScheduleRow, task: Task | None) -> str:
         raise ValueError(f"metadata must be a JSON object, not {row.metadata[:80]}")  # noqa: TRY004
     args, kwargs = decode(row.task_data)
     if task is None:
-        return with_metadata(encode(args, kwargs), NO_METADATA, metadata)
-    return with_metadata(task.encode(args, kwargs), task.metadata, metadata)
+        return with_metadata(encode(args, kwargs), NO_METADATA, metadata or None)
+    return with_metadata(task.encode(args, kwargs), task.metadata, metadata or None)

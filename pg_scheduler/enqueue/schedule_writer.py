@@ -8,14 +8,9 @@ from datetime import datetime
 from functools import partial
 
 from pg_scheduler.enqueue.own_thread import search_in_own_thread
-from pg_scheduler.enqueue.schedule_jobs import JobBuilder, ScheduleJobs, in_order
-from pg_scheduler.enqueue.unique_fire_times import insert_unique
-from pg_scheduler.errors import (
-    JobConflictError,
-    ScheduleConflictError,
-    ScheduleNotFoundError,
-    ScheduleOwnedByCodeError,
-)
+from pg_scheduler.enqueue.schedule_jobs import JobBuilder, ScheduleJobs
+from pg_scheduler.enqueue.writer import JobWriter, Queue, Queued
+from pg_scheduler.errors import ScheduleConflictError, ScheduleNotFoundError, ScheduleOwnedByCodeError
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.definition import Definition
@@ -40,6 +35,7 @@ class ScheduleWriter:
 
     def __init__(self, store: Store, jobs: ScheduleJobs, *, max_payload_bytes: int | None) -> None:
         self._store = store
+        self._writer = JobWriter(store)
         self._jobs = jobs
         self._max_bytes = max_payload_bytes
 
@@ -206,30 +202,19 @@ class ScheduleWriter:
 
     async def _enqueue(
         self, builder: JobBuilder, jobs: Sequence[ExtendedJob], transaction: Transaction
-    ) -> tuple[list[ExtendedJob], JobConflictError | None]:
-        """Insert jobs of a locked schedule without a fire time. Unless jobs may overlap, each one waits.
-
-        Returns:
-            The jobs that were inserted, and why the last of the others was not: the task is unique.
-        """
-        row, last, conflict = builder.row, None, None
-        connection = transaction.connection
-        queued = row.overlap != Overlap.ALLOW
-        if queued and row.last_job_id is not None:
+    ) -> Queued:
+        """Insert jobs of a locked schedule without a fire time. Unless jobs may overlap, each one waits."""
+        row, last, connection = builder.row, None, transaction.connection
+        is_ordered = row.overlap != Overlap.ALLOW
+        if is_ordered and row.last_job_id is not None:
             unfinished = await self._store.dependencies.lock_unfinished([row.last_job_id], connection)
             last = row.last_job_id if unfinished else None
-        if builder.is_unique:
-            jobs, conflict = await insert_unique(
-                self._store, jobs, transaction, last_job_id=last, queued=queued
-            )
-        elif jobs:
-            jobs = in_order(jobs, last) if queued else jobs
-            await self._store.jobs.insert_extended(jobs, connection=connection)
-            if blocked := [job for job in jobs if job.after]:
-                await self._store.dependencies.block(blocked, transaction)
-        if jobs:
-            await self._store.schedules.note_last_job(row.schedule_id, jobs[-1].job_id, on=connection)
-        return list(jobs), conflict
+        queue = Queue(jobs, last, is_ordered, builder.is_unique)
+        (queued,) = await self._writer.insert_queues([queue], transaction)
+        if queued.jobs:
+            last_job_id = queued.jobs[-1].job_id
+            await self._store.schedules.note_last_job(row.schedule_id, last_job_id, on=connection)
+        return queued
 
 
 async def _timed(row: ScheduleRow, *, now: datetime, is_new: bool = False) -> ScheduleRow:

@@ -7,6 +7,7 @@ replace others, are written in one transaction.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from pg_scheduler.errors import JobConflictError, JobNotFoundError
@@ -58,6 +59,34 @@ def split(jobs: Sequence[AnyJob]) -> Kinds:
     return kinds
 
 
+class Queue(NamedTuple):
+    """New jobs of one schedule, in order.
+
+    Attributes:
+        jobs: The jobs.
+        last_job_id: The unfinished job that they wait for; None for none.
+        is_ordered: Whether each waits for the end of the one before.
+        is_unique: Whether other jobs may exclude them.
+    """
+
+    jobs: Sequence[ExtendedJob]
+    last_job_id: str | None
+    is_ordered: bool
+    is_unique: bool
+
+
+class Queued(NamedTuple):
+    """The jobs of a schedule that were inserted.
+
+    Attributes:
+        jobs: The jobs.
+        conflict: Why the last of the others was not, if jobs are unique; None for no conflict.
+    """
+
+    jobs: list[ExtendedJob]
+    conflict: JobConflictError | None = None
+
+
 class JobWriter:
     """Writes jobs with different ids."""
 
@@ -93,7 +122,8 @@ class JobWriter:
             inserted |= await store.insert_extended(extended, message=message, connection=connection)
         await store.copy(kinds.copied, batch_size, connection=connection)
         if kinds.dependents:
-            inserted |= await self._insert_dependents(kinds.dependents, within, batch_size)
+            write = partial(self._insert_waiting, kinds.dependents, batch_size=batch_size)
+            inserted |= await self._store.statements.run_retrying(write, within=within)
         return inserted
 
     async def replace(
@@ -168,20 +198,46 @@ class JobWriter:
                 return JobConflictError(each.job_id, each.status, key)
         return None
 
+    # -- jobs of schedules ---------------------------------------------------------------------------------
+
+    async def insert_queues(self, queues: Sequence[Queue], transaction: Transaction) -> list[Queued]:
+        """Insert the jobs of schedules: those of unique tasks one by one, all others with one statement."""
+        jobs = [job for queue in queues if not queue.is_unique for job in _linked(queue)]
+        connection = transaction.connection
+        inserted = await self._store.jobs.insert_extended(jobs, connection=connection) if jobs else set()
+        new = [[] if queue.is_unique else _linked(queue, inserted) for queue in queues]
+        if waiting := [job for each in new for job in each if job.after]:
+            await self._store.dependencies.block(waiting, transaction)
+        return [
+            await self._insert_unique(queue, transaction) if queue.is_unique else Queued(each)
+            for queue, each in zip(queues, new, strict=True)
+        ]
+
+    async def _insert_unique(self, queue: Queue, transaction: Transaction) -> Queued:
+        """Insert unique jobs one by one: no job waits for one that was rejected."""
+        inserted: list[ExtendedJob] = []
+        last_job_id, conflict = queue.last_job_id, None
+        for job in queue.jobs:
+            (linked,) = _linked(queue._replace(jobs=[job], last_job_id=last_job_id))
+            if await self._insert_waiting([linked], transaction):
+                inserted.append(linked)
+                last_job_id = linked.job_id
+            else:
+                conflict = await self.conflict([linked], transaction.connection) or conflict
+        return Queued(inserted, conflict)
+
     # -- jobs that wait for others -------------------------------------------------------------------------
 
-    async def _insert_dependents(
-        self, jobs: Sequence[ExtendedJob], within: Connection | Transaction | None, batch_size: int
+    async def _insert_waiting(
+        self, jobs: Sequence[ExtendedJob], transaction: Transaction, *, batch_size: int = BATCH_SIZE
     ) -> set[str]:
-        async def write(transaction: Transaction) -> set[str]:
-            written: set[str] = set()
-            for batch in _batches(jobs, batch_size):
-                written |= await self._store.jobs.insert_extended(batch, connection=transaction.connection)
-            if waiting := [job for job in jobs if job.job_id in written]:
-                await self._store.dependencies.block(waiting, transaction)
-            return written
-
-        return await self._store.statements.run_retrying(write, within=within)
+        """Insert jobs, and block those that wait for others."""
+        inserted: set[str] = set()
+        for batch in _batches(jobs, batch_size):
+            inserted |= await self._store.jobs.insert_extended(batch, connection=transaction.connection)
+        if waiting := [job for job in jobs if job.after and job.job_id in inserted]:
+            await self._store.dependencies.block(waiting, transaction)
+        return inserted
 
     async def _replace_dependents(
         self, jobs: Sequence[ExtendedJob], connection: Connection | None, batch_size: int
@@ -253,6 +309,23 @@ class JobWriter:
             target = job.job_id if holder is None else holder.job_id
             targets.setdefault(target, job.with_id(target))
         return targets
+
+
+def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[ExtendedJob]:
+    """Return the jobs that were inserted, in order; all if None is given.
+
+    The job of a fire time may exist: ``backfill()`` enqueued it. A job that waits for such a one waits for
+    the newest job of the schedule too.
+    """
+    found: list[ExtendedJob] = []
+    before = newest = queue.last_job_id
+    for job in queue.jobs:
+        if inserted is None or job.job_id in inserted:
+            parents = tuple(dict.fromkeys(each for each in (before, newest) if each is not None))
+            found.append(job.queued_after(parents) if queue.is_ordered and parents else job)
+            newest = job.job_id
+        before = job.job_id
+    return found
 
 
 def _batches(jobs: Sequence[J], size: int) -> Iterator[Sequence[J]]:

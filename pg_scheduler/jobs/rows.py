@@ -128,6 +128,11 @@ class ExtendedJob:
         """Return the job with other arguments and metadata."""
         return replace(self, row=self.row.with_task_data(task_data))
 
+    def queued_after(self, parents: tuple[str, ...]) -> ExtendedJob:
+        """Return the job, blocked until others have ended."""
+        extras = self.extras._replace(blocked_on="after")
+        return replace(self, extras=extras, after=parents, after_outcome="ended")
+
 
 AnyJob: TypeAlias = NewJob | ExtendedJob
 """A validated job, plain or extended."""

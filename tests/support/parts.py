@@ -113,6 +113,7 @@ class Parts(Node):
     def __init__(self, store: Store, bus: EventBus, worker_id: str = "me") -> None:
         tasks = TaskRegistry()
         self.calls = Calls()
+        store.statements.publish = bus.publish
         super().__init__(
             worker_id=worker_id,
             config=CONFIG,

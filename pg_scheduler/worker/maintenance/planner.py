@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import ClassVar, Final
 
 from pg_scheduler.enqueue.own_thread import search_in_own_thread
-from pg_scheduler.enqueue.schedule_jobs import in_order
-from pg_scheduler.enqueue.unique_fire_times import insert_unique
+from pg_scheduler.enqueue.writer import JobWriter, Queue
+from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import (
     Event,
     JobCancelled,
@@ -39,9 +39,7 @@ from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, is_trigger_built_in
 from pg_scheduler.schedules.timing import Advance, pass_time
-from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
-from pg_scheduler.store.statements import Transaction
 from pg_scheduler.triggers.serialization import registered_kinds
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
@@ -70,18 +68,14 @@ BY_SCHEDULE: Final = "cancelled by the next fire time of its schedule"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The due fire times of a schedule.
+    """The due fire times of a schedule, and their jobs.
 
-    Attributes:
-        jobs: Their jobs. If the task is unique, the database decides which of them are enqueued.
-        last_job_id: The last job of the schedule if it is unfinished and the new ones wait for it.
+    If the task is unique, the database decides which of the jobs are enqueued.
     """
 
     row: ScheduleRow
     due: Advance
-    jobs: list[ExtendedJob]
-    last_job_id: str | None
-    is_unique: bool
+    queue: Queue
 
 
 @dataclass(slots=True)
@@ -102,6 +96,7 @@ class Planner(Service):
     def __init__(self, node: Node) -> None:
         super().__init__(node.events)
         self._store = node.store
+        self._writer = JobWriter(node.store)
         self.declared = node.declared
         self._tasks = node.tasks
         self._jobs = node.schedule_jobs
@@ -126,7 +121,9 @@ class Planner(Service):
         next_in = await self._store.schedules.next_fire_in(plannable)
         soonest = 0.0
         if next_in is not None and next_in <= 0:
-            count = await self._plan(plannable)
+            count, others = await self._plan(plannable, built_in=True)
+            if others:
+                count += (await self._plan(plannable, built_in=False))[0]
             if count == MAX_ROWS:
                 return 0.0
             soonest = 0.0 if count else LOCKED_RETRY_S
@@ -146,35 +143,30 @@ class Planner(Service):
         if await self.declared.write_switches():
             self._signals.switches_written()
 
-    async def _plan(self, plannable: Plannable) -> int:
-        """Plan due schedules; return how many were locked for it."""
-        planned, left = await self._plan_some(plannable, built_in=True)
-        return planned if not left else planned + (await self._plan_some(plannable, built_in=False))[0]
-
-    async def _plan_some(self, plannable: Plannable, *, built_in: bool) -> tuple[int, int]:
+    async def _plan(self, plannable: Plannable, *, built_in: bool) -> tuple[int, int]:
         """Plan due schedules with built-in triggers, or the others, in one transaction.
 
         Returns:
             How many were locked for it, and how many others are due.
         """
         schedules = self._store.schedules
-        async with self._store.connections.transaction(reserved=True) as connection:
+        async with self._store.statements.transaction() as transaction:
+            connection, events = transaction
             due, now = await schedules.lock_due(plannable, MAX_ROWS, on=connection)
             if now is None:
                 return 0, 0
             rows = [row for row in due if _is_built_in(row) == built_in]
-            unfinished = await self._unfinished(rows, connection)
+            last_jobs = [row.last_job_id for row in rows if row.last_job_id and row.overlap != Overlap.ALLOW]
+            unfinished = await schedules.lock_last_jobs(last_jobs, on=connection) if last_jobs else {}
             planned = await self._plan_rows(rows, now, unfinished)
-            transaction = Transaction(connection, planned.events)
-            await self._insert([plan for plan in planned.plans if not plan.is_unique], planned, transaction)
-            for plan in planned.plans:
-                if plan.is_unique:
-                    await self._insert_unique(plan, planned, transaction)
+            queues = [plan.queue for plan in planned.plans]
+            queued = await self._writer.insert_queues(queues, transaction)
+            for plan, (new, conflict) in zip(planned.plans, queued, strict=True):
+                _add(planned, plan, new, conflict)
             if planned.changes:
                 await schedules.advance(planned.changes, on=connection)
-        for event in planned.events:
-            self._events.publish(event)
-        if jobs := [job for plan in planned.plans for job in plan.jobs]:
+            events[:0] = planned.events  # before those of blocked jobs
+        if jobs := [job for queue in queues for job in queue.jobs]:
             self._signals.jobs_planned(min(job.execution_time for job in jobs))
         for job_id in planned.cancelled:
             await self._cancel(job_id)
@@ -187,11 +179,6 @@ class Planner(Service):
             await self._outbox.notify_worker(change.worker_id)
         elif change.changed:
             self._events.publish(JobCancelled(job_id, change.job_name, change.attempt, reason=BY_SCHEDULE))
-
-    async def _unfinished(self, rows: Sequence[ScheduleRow], connection: Connection) -> Mapping[str, LastJob]:
-        """Lock the last jobs that are unfinished, of schedules whose policy depends on them."""
-        last = [row.last_job_id for row in rows if row.last_job_id and row.overlap != Overlap.ALLOW]
-        return await self._store.schedules.lock_last_jobs(last, on=connection) if last else {}
 
     async def _plan_rows(
         self, rows: Sequence[ScheduleRow], now: datetime, unfinished: Mapping[str, LastJob]
@@ -236,81 +223,23 @@ class Planner(Service):
             for fire_time, due_time in zip(due.fire_times, due.due_times, strict=True)
         ]
         last_job_id = None if last is None else row.last_job_id
-        is_unique = builder.is_unique and bool(jobs)
-        if row.overlap != Overlap.ALLOW and not is_unique:
-            jobs = in_order(jobs, last_job_id)
-        planned.plans.append(Plan(row, due, jobs, last_job_id, is_unique))
-
-    async def _insert(self, plans: Sequence[Plan], planned: Planned, transaction: Transaction) -> None:
-        """Insert the jobs of schedules with one statement."""
-        connection = transaction.connection
-        jobs = [job for plan in plans for job in plan.jobs]
-        inserted = await self._store.jobs.insert_extended(jobs, connection=connection) if jobs else set()
-        blocked: list[ExtendedJob] = []
-        for plan in plans:
-            new = _new_jobs(plan, inserted)
-            blocked += [job for job in new if job.after]
-            _add(planned, plan, plan.due, plan.jobs, new)
-        if blocked:
-            await self._store.dependencies.block(blocked, transaction)
-
-    async def _insert_unique(self, plan: Plan, planned: Planned, transaction: Transaction) -> None:
-        """Insert the jobs that no other one excludes. The other fire times are skipped."""
-        row, due = plan.row, plan.due
-        jobs, conflict = await insert_unique(
-            self._store,
-            plan.jobs,
-            transaction,
-            last_job_id=plan.last_job_id,
-            queued=row.overlap != Overlap.ALLOW,
-        )
-        skipped = len(plan.jobs) - len(jobs)
-        if skipped:
-            due = replace(due, skipped=due.skipped + skipped)
-        if skipped and (not jobs or due.is_finished):
-            is_last = row.max_runs is not None and row.runs + len(jobs) >= row.max_runs
-            following = None if is_last else due.following
-            due = replace(due, next_fire_at=following, is_finished=following is None)
-        _add(planned, plan, due, jobs, jobs, holder=None if conflict is None else conflict.job_id)
+        queue = Queue(jobs, last_job_id, row.overlap != Overlap.ALLOW, builder.is_unique)
+        planned.plans.append(Plan(row, due, queue))
 
 
-def _new_jobs(plan: Plan, inserted: Collection[str]) -> list[ExtendedJob]:
-    """Return the jobs that were inserted. The job of another fire time may exist: ``backfill()`` enqueued it.
-
-    A job that was to wait for such a one waits for the newest job of the schedule too.
-    """
-    found: list[ExtendedJob] = []
-    newest = plan.last_job_id
-    for job in plan.jobs:
-        if job.job_id not in inserted:
-            continue
-        if job.after and newest is not None and newest not in job.after:
-            after = (*job.after, newest)
-            found.append(replace(job, after=after))
-        else:
-            found.append(job)
-        newest = job.job_id
-    return found
-
-
-def _add(
-    planned: Planned,
-    plan: Plan,
-    due: Advance,
-    jobs: Sequence[ExtendedJob],
-    new: Sequence[ExtendedJob],
-    *,
-    holder: str | None = None,
-) -> None:
+def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: JobConflictError | None) -> None:
     """Add the change of a schedule, and its events, for the jobs of its fire times, of which some are new."""
-    row = plan.row
+    row, due, jobs = plan.row, plan.due, plan.queue.jobs
+    if plan.queue.is_unique:
+        due, jobs = _without_rejected(plan, len(jobs) - len(new)), new
     about = row.schedule_id
-    if row.overlap == Overlap.CANCEL and new and plan.last_job_id is not None:
-        planned.cancelled.append(plan.last_job_id)
+    if row.overlap == Overlap.CANCEL and new and plan.queue.last_job_id is not None:
+        planned.cancelled.append(plan.queue.last_job_id)
     kind = PeriodicJobPlanned if row.is_declared else ScheduleFired
     events: list[Event] = [kind(about, job.job_id, due.next_fire_at) for job in jobs]
     if due.skipped:
-        events.append(ScheduleSkipped(about, due.skipped, holder or row.last_job_id or ""))
+        holder = row.last_job_id if conflict is None else conflict.job_id
+        events.append(ScheduleSkipped(about, due.skipped, holder or ""))
     if due.missed:
         events.append(ScheduleMissed(about, due.missed, due.is_exact))
     if due.is_finished:
@@ -328,6 +257,19 @@ def _add(
             is_finished=due.is_finished,
         )
     )
+
+
+def _without_rejected(plan: Plan, rejected: int) -> Advance:
+    """Return what becomes of the fire times of a unique task: those whose jobs were rejected are skipped."""
+    if not rejected:
+        return plan.due
+    row, inserted = plan.row, len(plan.queue.jobs) - rejected
+    due = replace(plan.due, skipped=plan.due.skipped + rejected)
+    if inserted and not due.is_finished:
+        return due
+    is_last = row.max_runs is not None and row.runs + inserted >= row.max_runs
+    following = None if is_last else due.following
+    return replace(due, next_fire_at=following, is_finished=following is None)
 
 
 def _is_built_in(row: ScheduleRow) -> bool:
