@@ -31,9 +31,10 @@ class AuditRepository:
         return await self._statements.number("insert_audit", now, action, subject, *author, on=on)
 
     async def vacuum(self, before: datetime, limit: int) -> int:
-        """Delete records from before an instant, and count them."""
-        return await self._statements.number("vacuum_audit", before, limit)
+        """Delete records, and bulk runs that were last changed, before an instant; return the greater number.
 
-    async def vacuum_runs(self, before: datetime, limit: int) -> int:
-        """Delete bulk runs that were last changed before an instant, and count them."""
-        return await self._statements.number("vacuum_bulk_runs", before, limit)
+        Args:
+            before: The instant.
+            limit: The maximum number of records, and of bulk runs.
+        """
+        return await self._statements.number("vacuum_audit", before, limit)

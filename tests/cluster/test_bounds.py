@@ -313,7 +313,6 @@ STORE_CALLS: dict[str, Call] = {
     "read, of a subject": lambda it, _: it.people.audit_records.read(None, 1, 1, AuditFilters(), "a"),
     "trigger_changes": lambda it, _: it.people.audit_records.trigger_changes(["a"], 1),
     "vacuum, of the audit": lambda it, _: it.audit.vacuum(now(), 10),
-    "vacuum_runs": lambda it, _: it.audit.vacuum_runs(now(), 10),
     "begin, of a bulk run": lambda it, _: it.people.bulk_runs.begin("run", {}, "start_bulk"),
     "stop, of a bulk run": lambda it, _: it.people.bulk_runs.stop("run"),
     "end, of a bulk run": lambda it, _: it.people.bulk_runs.end("run", 1, None),

@@ -35,7 +35,6 @@ TYPES = {
     "inspect_audit_of": f"{AUDIT}, text",
     "inspect_trigger_changes": "text[], bigint",
     "recent_runs": "bigint, bigint",
-    "vacuum_bulk_runs": "timestamptz, bigint",
     "vacuum_results": "integer, timestamptz",
     "get_results": "text[], timestamptz",
     "fold_statistics": "integer, integer, double precision, integer, timestamptz",
@@ -59,7 +58,6 @@ VALUES = {
     "inspect_audit_of": f"49000, 50, 2000, NULL, NULL, 'cli', NULL, {INSTANT}, 'work'",
     "inspect_trigger_changes": "'{work,schedule-1,schedule-2}', 50",
     "recent_runs": "50, 1000",
-    "vacuum_bulk_runs": f"{INSTANT}, 1000",
     "vacuum_results": f"1000, {INSTANT}",
     "get_results": f"{LAST_JOBS}, {INSTANT}",
     "fold_statistics": f"60, 600, 21600, 500, {INSTANT}",
@@ -85,13 +83,11 @@ EXPECTED = {
     "inspect_audit_of": {("Index Scan", "scheduler_audit_subjects")},
     "inspect_trigger_changes": {("Index Scan", "scheduler_audit_subjects")},
     "recent_runs": {("Index Scan", "scheduler_bulk_runs_created")},
-    "vacuum_bulk_runs": {
-        ("Index Scan", "scheduler_bulk_runs_created"),
-        ("Index Scan", "scheduler_bulk_runs_pkey"),
-    },
     "vacuum_audit": {
         ("Index Scan", "scheduler_audit_time"),
         ("Index Scan", "scheduler_audit_pkey"),
+        ("Index Scan", "scheduler_bulk_runs_created"),
+        ("Index Scan", "scheduler_bulk_runs_pkey"),
         ("Seq Scan", None),  # of the workers
     },
     "vacuum_results": {
@@ -118,8 +114,7 @@ READ_AT_MOST = {
     "inspect_audit_of": 2000,
     "inspect_trigger_changes": 51,  # EXPLAIN rounds the rows of each loop
     "recent_runs": 1000,
-    "vacuum_bulk_runs": 2000,
-    "vacuum_audit": 2000,
+    "vacuum_audit": 4000,  # records and bulk runs
     "vacuum_results": 2000,
     "get_results": 1000,
     "fold_statistics": 1000,

@@ -9,10 +9,11 @@ RETURNING id;
 
 -- name: vacuum_audit
 -- route: pool
--- Delete at most $2 records from before an instant, and count them.
+-- Delete at most $2 records from before an instant, and at most $2 bulk runs that were last changed before it.
 --
--- The first start of a release is kept while a worker of it has a row: it would be recorded again.
-WITH gone AS (
+-- Returns the greater of the two numbers. The first start of a release is kept while a worker of it has a row: it would
+-- be recorded again.
+WITH records AS (
     DELETE FROM {schema}scheduler_audit
     WHERE id = ANY (ARRAY (
         SELECT id
@@ -26,13 +27,8 @@ WITH gone AS (
         FOR UPDATE SKIP LOCKED
     ))
     RETURNING 1
-)
-SELECT count(*) FROM gone;
-
--- name: vacuum_bulk_runs
--- route: pool
--- Delete at most $2 bulk runs that were last changed before an instant, and count them.
-WITH gone AS (
+),
+runs AS (
     DELETE FROM {schema}scheduler_bulk_runs
     WHERE run_id = ANY (ARRAY (
         SELECT run_id
@@ -43,4 +39,4 @@ WITH gone AS (
     ))
     RETURNING 1
 )
-SELECT count(*) FROM gone;
+SELECT greatest((SELECT count(*) FROM records), (SELECT count(*) FROM runs));

@@ -166,9 +166,8 @@ class Vacuum(Service):
         if age is None:
             return
         before = await self._store.schedules.now() - age
-        for vacuum in (self._store.audit.vacuum, self._store.audit.vacuum_runs):
-            while await vacuum(before, AUDIT_BATCH_SIZE) == AUDIT_BATCH_SIZE:
-                pass
+        while await self._store.audit.vacuum(before, AUDIT_BATCH_SIZE) == AUDIT_BATCH_SIZE:
+            pass
 
     async def report(self, deleted: Counter[JobStatus]) -> None:
         """Count deletions in the statistics of the day, and publish them."""
