@@ -164,6 +164,21 @@ async def test_statement_runs_on_the_pool_when_the_shared_connection_is_dead(
         await subscription.close()
 
 
+async def test_cancelled_close_releases_the_connection(pool: Pool) -> None:
+    store = Store(Connections(pool))
+    subscription = Subscription(store, lambda _message: None, lambda: None)
+    await subscription.open()
+    subscription.lend()
+    statement = asyncio.create_task(store.shared.fetch("SELECT 1 FROM pg_sleep(0.2)"))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(subscription.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, statement, return_exceptions=True)
+    await store.connections.release_held()
+    assert pool.get_idle_size() == pool.get_size()
+
+
 async def test_take_back_terminates_a_connection_that_does_not_answer(wire: Wire, pool: Pool) -> None:
     """Real time: the timeout must pass."""
     store = Store(Connections(pool, wire.dsn, options=ConnectionOptions(close_timeout_s=0.1)))

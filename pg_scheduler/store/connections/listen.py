@@ -88,18 +88,22 @@ class Subscription:
     async def close(self) -> None:
         """Stop listening and release the connection."""
         connection, self._connection = self._connection, None
-        await self._store.shared.take_back()
-        if connection is not None and is_open(connection):
-            connection.remove_termination_listener(self._terminated)
-            try:
+        stack, self._stack = self._stack, AsyncExitStack()
+        try:
+            await self._store.shared.take_back()
+            if connection is not None and is_open(connection):
+                connection.remove_termination_listener(self._terminated)
                 with translated():
                     await asyncio.wait_for(
                         connection.remove_listener(self.channel, self._received), self._call_timeout_s
                     )
-            except DatabaseUnavailableError:
+        except BaseException as error:  # a cancellation too: it may listen, and must not return to the pool
+            if connection is not None:
                 terminate(connection)
-        stack, self._stack = self._stack, AsyncExitStack()
-        await stack.aclose()
+            if not isinstance(error, DatabaseUnavailableError):
+                raise
+        finally:
+            await stack.aclose()
 
     def _received(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
         self._on_message(str(message))
