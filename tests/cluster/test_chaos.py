@@ -305,11 +305,22 @@ def test_checker_ignores_the_order_of_claims_dated_by_a_stepped_clock(moved: boo
     add(
         evidence,
         row("critical", priority=1, due=100.0, created=100.0, started=109.0),
-        row("low", priority=8, due=107.0, created=107.0, started=108.0),
+        row("low", priority=8, due=107.0, created=107.0, started=107.9),
     )
     if moved:  # by its first attempt it was claimed ninety seconds later
         evidence.ledgers.attempts["low"][0].started = 198.0
     assert broken(evidence) == ([] if moved else ["claimed out of order"])
+
+
+def test_checker_accepts_the_order_of_two_claims_at_once() -> None:
+    evidence = sound()
+    evidence.timed = False
+    add(
+        evidence,
+        row("critical", priority=1, due=100.0, created=100.0, started=109.0),
+        row("low", priority=8, due=107.0, created=107.0, started=108.9),
+    )
+    assert broken(evidence) == []
 
 
 def test_checker_accepts_an_overlap_when_the_machine_stalled_the_worker() -> None:
@@ -609,7 +620,7 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
         lambda it: add(
             it,
             row("critical", priority=1, due=2.0, created=2.0, started=9.0),
-            row("low", priority=8, due=2.0, created=2.0, started=8.0),
+            row("low", priority=8, due=2.0, created=2.0, started=7.9),
         ),
     ),
     "late": ("late after the faults", lambda it: add(it, row("late", due=40.0, created=40.0, started=42.0))),

@@ -20,6 +20,24 @@ TERMINATE_WAITING = (
 async def work() -> None: ...
 
 
+async def until_commits_wait(pool: asyncpg.Pool, other: asyncpg.Pool) -> None:
+    """Return when the server has noticed that it has a standby to wait for."""
+
+    async def commit() -> None:
+        async with pool.acquire() as connection:
+            while True:
+                await connection.execute("SELECT pg_logical_emit_message(true, '', '')")
+
+    with pytest.raises(asyncpg.PostgresConnectionError):
+        await asyncio.gather(commit(), terminate_waiting(other))
+
+
+async def terminate_waiting(pool: asyncpg.Pool) -> None:
+    """Terminate a session whose commit waits for a standby."""
+    while not await pool.fetchval(TERMINATE_WAITING):
+        pass
+
+
 async def test_schedule_raises_a_conflict_when_the_failed_call_had_committed(
     private_server: EmbeddedPostgres, private_dsn: str
 ) -> None:
@@ -34,10 +52,10 @@ async def test_schedule_raises_a_conflict_when_the_failed_call_had_committed(
         await other.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
         try:
             await other.execute("SELECT pg_reload_conf()")
-            call = asyncio.create_task(scheduler.schedule(work, execution_time=later, job_id="one"))
-            async with asyncio.timeout(20):
-                while not await other.fetchval(TERMINATE_WAITING):
-                    pass
+            async with asyncio.timeout(60):
+                await until_commits_wait(pool, other)
+                call = asyncio.create_task(scheduler.schedule(work, execution_time=later, job_id="one"))
+                await terminate_waiting(other)
                 with pytest.raises(DatabaseUnavailableError):
                     await call
         finally:

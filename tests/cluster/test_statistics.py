@@ -20,7 +20,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from tests.cluster.fleet import TIMEOUT_S, Fleet
-from tests.cluster.test_lost_answer import TERMINATE_WAITING
+from tests.cluster.test_lost_answer import terminate_waiting, until_commits_wait
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, new_worker
 from tests.telemetry.test_cluster_metrics import scrape
@@ -113,10 +113,10 @@ async def test_batch_whose_response_was_lost_counts_once(
         await other.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
         try:
             await other.execute("SELECT pg_reload_conf()")
-            call = asyncio.create_task(writer.run_once())
-            async with asyncio.timeout(20):
-                while not await other.fetchval(TERMINATE_WAITING):
-                    pass
+            async with asyncio.timeout(60):
+                await until_commits_wait(pool, other)
+                call = asyncio.create_task(writer.run_once())
+                await terminate_waiting(other)
                 with pytest.raises(DatabaseUnavailableError):
                     await call
         finally:

@@ -19,6 +19,9 @@ LATE_INSERT_S: Final = 3.0
 interval of 2 s, and 1 s for the commit.
 """
 
+CONCURRENT_S: Final = 1.0
+"""Seconds by which a claim may precede another one that had locked a job of a higher priority."""
+
 MAX_STEPS_UNTIMED: Final = 5
 """Seconds by which the planner may be late if lateness is not judged; it merges late fire times."""
 
@@ -86,9 +89,9 @@ def inversions(evidence: Evidence) -> Iterator[str]:
         if not claimed_at_steady_clock(evidence, row):
             continue
         calm.append((row.started, row))
-        since = max(row.due, row.created) + LATE_INSERT_S
-        if since < row.started and not affected.touch(since - LATE_INSERT_S, row.started):
-            waiting.setdefault(row.priority, []).append((since, row.started))
+        since, until = max(row.due, row.created) + LATE_INSERT_S, row.started - CONCURRENT_S
+        if since < until and not affected.touch(since - LATE_INSERT_S, row.started):
+            waiting.setdefault(row.priority, []).append((since, until))
     for priority, spans in waiting.items():
         merged = _merged(spans)
         starts = [since for since, _ in merged]
