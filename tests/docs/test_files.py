@@ -6,20 +6,15 @@ import asyncio
 import os
 import signal
 import sys
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler
-from pg_scheduler.events import Event, JobCompleted
-from tests.docs import asgi
-from tests.docs.snippets import PAGES, ROOT, Snippet, page_id, run_python, snippets_of
+from tests.docs.snippets import PAGES, ROOT, Snippet, page_id, snippets_of
 
 FILES = {
     f"{page_id(page)} {snippet.file}": snippet
@@ -30,7 +25,6 @@ FILES = {
 TESTED = {  # the others are in test_recipes.py
     "README.md example.py",
     "docs/quickstart.md worker.py",
-    "docs/quickstart.md service.py",
     "docs/guides/testing.md test_reminders.py",
     # in test_roles.py
     "docs/operations/database.md owner.sql",
@@ -52,39 +46,6 @@ def test_readme_example_has_at_most_ten_lines_besides_imports() -> None:
     lines = FILES["README.md example.py"].code.splitlines()
     code = [line for line in lines if line.strip() and not line.startswith(("import ", "from "))]
     assert len(code) <= 10
-
-
-async def load_application(snippet: Snippet, dsn: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    pytest.importorskip(
-        "fastapi", exc_type=ImportError, reason="FastAPI requires a newer pydantic than pg_scheduler"
-    )
-    monkeypatch.setenv("DATABASE_URL", dsn)
-    module = ModuleType(f"snippets.{uuid.uuid4().hex}")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    await run_python(snippet, module)
-    return module
-
-
-async def test_quickstart_service_schedules_runs_and_cancels_reminders(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module = await load_application(FILES["docs/quickstart.md service.py"], dsn, monkeypatch)
-    async with asgi.lifespan(module.app), asyncio.timeout(30):
-        scheduler: Scheduler = module.app.state.scheduler
-        completed: asyncio.Queue[Event] = asyncio.Queue()
-        scheduler.subscribe(completed.put_nowait, JobCompleted)
-        (nightly,) = scheduler.get_periodic_jobs()
-        assert scheduler.get_periodic_job_status(nightly)
-        later = await asgi.post(module.app, "/reminders?to=grace&seconds=3600")
-        cancel = f"/reminders/{later['job_id']}/cancel"
-        assert await asgi.post(module.app, cancel) == {"cancelled": True}
-        assert await asgi.post(module.app, cancel) == {"cancelled": False}
-        answer = await asgi.post(module.app, "/reminders?to=ada&seconds=0")
-        event = await completed.get()
-        assert isinstance(event, JobCompleted)
-        assert event.job_id == answer["job_id"]
-    assert "reminder to ada" in capsys.readouterr().out
-    assert not scheduler.is_running
 
 
 @asynccontextmanager
