@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import re
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -502,36 +501,6 @@ async def test_registered_methods_recipe_uses_the_pool_and_the_scheduler(
     async with scheduler:
         await seen.until(JobCompleted, 2, job_name="invoices.remind")
     assert capsys.readouterr().out == "please pay invoice 2\n"
-
-
-@contextmanager
-def unconfigured_logging() -> Iterator[None]:
-    """Take the handlers of the root logger away, pytest's included, and put them back at the end."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    root.handlers.clear()
-    try:
-        yield
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
-
-
-@recipe("guides/registering.md logs.py")
-async def test_logging_recipe_adds_the_job_id_to_log_records(
-    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module = await load("guides/registering.md logs.py")
-    with unconfigured_logging():
-        module.configure_logging()
-        async with running(pool) as (scheduler, seen):
-            job_id = await scheduler.schedule(module.import_orders, execution_time=now(), args=("r-17",))
-            await seen.until(JobCompleted)
-        logging.getLogger("shop").info("outside")
-        logging.getLogger("shop").info("given", extra={"job_id": "other"})
-    lines = capsys.readouterr().err.splitlines()
-    assert f"INFO job={job_id} attempt=1 importing for request r-17" in lines
-    assert lines[-2:] == ["INFO job=- attempt=0 outside", "INFO job=other attempt=0 given"]
 
 
 @recipe("guides/retries.md on_failure.py")
