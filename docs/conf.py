@@ -11,6 +11,7 @@ version = release = __version__
 
 extensions = ["myst_parser", "sphinx_copybutton", "tools.reference.extension"]
 exclude_patterns = ["_build"]
+smartquotes = False  # "--group" in a text would become a dash
 
 html_theme = "furo"
 html_title = f"pg_scheduler {release}"
