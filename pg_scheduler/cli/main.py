@@ -71,6 +71,15 @@ class Commands(Mapping[str, Any]):
                 self._made[word] = command
         return self._made[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in MODULES
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a command, or the default if its name is unknown. A KeyError of its module is raised."""
+        if name not in self:
+            return default
+        return self[name]
+
     def __iter__(self) -> Iterator[str]:
         return iter(MODULES)
 

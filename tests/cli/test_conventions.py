@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from pg_scheduler.cli.errors import CommandError, ExitCode, exit_code_of
-from pg_scheduler.cli.main import MODULES
+from pg_scheduler.cli.main import MODULES, run
 from pg_scheduler.cli.main import program as program_of_commands
 from pg_scheduler.cli.output import Column, Output, Shape, read_zone
 from pg_scheduler.dsn import mask_dsn, normalise_dsn
@@ -327,6 +327,14 @@ class TestProgram:
         commands = program_of_commands().commands
         assert list(commands) == list(MODULES)
         assert [each.name for each in commands.values()] == list(MODULES)
+
+    def test_key_error_of_a_module_is_no_unknown_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def add_to(_: object) -> None:
+            raise KeyError("missing")
+
+        monkeypatch.setattr("pg_scheduler.cli.audit.add_to", add_to)
+        with pytest.raises(KeyError, match="missing"):
+            run(["audit", "--help"])
 
     def test_program_writes_data_to_stdout_and_honours_a_closed_pipe(self) -> None:
         ran = program("migrate", "sql")
