@@ -41,10 +41,12 @@ class BusyError(ValueError):
 class _Run:
     """A run of this process."""
 
+    run_id: str
     jobs: BulkJobs
     after: str | None
     begun: int = 0
     progress: Progress | None = None
+    is_ending: bool = False
 
 
 class BulkRuns:
@@ -54,7 +56,7 @@ class BulkRuns:
         self._inspector = inspector
         self._rows = inspector._store.bulk_runs  # noqa: SLF001 - runs are no public part of an Inspector
         self._runs: dict[str, _Run] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], _Run] = {}
 
     async def start(self, jobs: BulkJobs) -> str:
         """Start a run, and return its id.
@@ -65,7 +67,7 @@ class BulkRuns:
         """
         await jobs.steps(self._inspector).aclose()  # checks the arguments
         run_id = f"{PREFIX}{new_job_id()}"
-        await self._begin(run_id, START, _Run(jobs, None))
+        await self._begin(_Run(run_id, jobs, None), START)
         return run_id
 
     async def resume(self, run_id: str, state: BulkState) -> int:
@@ -77,7 +79,7 @@ class BulkRuns:
         Raises:
             BusyError: Too many run already.
         """
-        return await self._begin(run_id, RESUME, _Run(state.jobs, state.cursor))
+        return await self._begin(_Run(run_id, state.jobs, state.cursor), RESUME)
 
     async def stop(self, run_id: str) -> None:
         """Request of a run to stop after the batch in progress."""
@@ -91,12 +93,12 @@ class BulkRuns:
 
     async def interrupt(self) -> None:
         """End the runs of this process after the batches in progress, and write that they have stopped."""
-        runs = dict(self._runs)
-        for task in self._tasks:
+        running = {task: run for task, run in self._tasks.items() if not run.is_ending}
+        for task in running:
             task.cancel()
         await self.wait()
-        for run_id, run in runs.items():
-            await self._end(run_id, run, None)
+        for run in running.values():
+            await self._end(run, None)
 
     def progress(self, run_id: str) -> Progress | None:
         """Return the last step of a run of this process; None if there is none."""
@@ -108,30 +110,33 @@ class BulkRuns:
         row = await self._rows.read(check_text("run_id", run_id))
         return BulkState.of(row, is_here=run_id in self._runs)
 
-    async def _begin(self, run_id: str, action: str, run: _Run) -> int:
+    async def _begin(self, run: _Run, action: str) -> int:
         if len(self._runs) >= MAX_RUNS:
             raise BusyError(
                 f"{len(self._runs)} bulk runs are in progress here; wait until one ends, or stop one"
             )
-        self._runs[run_id] = run  # before the row is written, so that the bound holds
+        self._runs[run.run_id] = run  # before the row is written, so that the bound holds
         try:
             with self._acting():
-                run.begun = await self._rows.begin(run_id, asdict(run.jobs), action)
-            task = asyncio.create_task(self._follow(run_id, run))
+                run.begun = await self._rows.begin(run.run_id, asdict(run.jobs), action)
+            task = asyncio.create_task(self._follow(run))
         except BaseException:  # a cancellation too
-            self._forget(run_id, run)
+            self._forget(run)
             raise
-        self._tasks.add(task)
+        self._tasks[task] = run
         task.add_done_callback(self._ended)
         return run.begun
 
-    async def _follow(self, run_id: str, run: _Run) -> None:
+    async def _follow(self, run: _Run) -> None:
         """Change the jobs until none is left, the run is stopped, or an error occurs."""
         error = None
         try:
-            async with aclosing(self._steps(run_id, run)) as steps:
+            async with aclosing(self._steps(run)) as steps:
                 async for step in steps:
-                    state = await self.state(run_id)
+                    if step.cursor is None:  # the last batch has written that the run is complete
+                        run.progress = step
+                        break
+                    state = await self.state(run.run_id)
                     if state is None or state.begun != run.begun:
                         return  # another task continues it
                     run.progress = replace(step, done=state.done)
@@ -143,47 +148,48 @@ class BulkRuns:
         except (SchedulerError, ValueError) as caught:
             error = str(caught)
         except Exception as caught:  # a bug, or an error of the server that no other class has
-            logger.exception("the bulk run %s failed", run_id, extra=record_fields())
+            logger.exception("the bulk run %s failed", run.run_id, extra=record_fields())
             error = type(caught).__name__
         else:
-            await self._end(run_id, run, error)
+            await self._end(run, error)
             return
         finally:
-            self._forget(run_id, run)
+            self._forget(run)
         with suppress(SchedulerError):  # the database is unavailable: the row has what the batches wrote
-            await self._end(run_id, run, error)
+            await self._end(run, error)
 
-    async def _steps(self, run_id: str, run: _Run) -> AsyncGenerator[Progress, None]:
+    async def _steps(self, run: _Run) -> AsyncGenerator[Progress, None]:
         """Yield the steps of a run, which follow the last batch of the task that this one replaces."""
         while True:
-            steps = run.jobs.steps(self._inspector, run_id=run_id, after=run.after)
+            steps = run.jobs.steps(self._inspector, run_id=run.run_id, after=run.after)
             try:
                 async with aclosing(steps):
                     async for step in steps:
                         yield step
             except StaleRunError:
-                state = await self.state(run_id)
+                state = await self.state(run.run_id)
                 if state is None or state.begun != run.begun or state.cursor is None:
                     raise
                 run.after = state.cursor
             else:
                 return
 
-    async def _end(self, run_id: str, run: _Run, error: str | None) -> None:
+    async def _end(self, run: _Run, error: str | None) -> None:
+        run.is_ending = True
         progress, counts = run.progress, {}
         if progress is not None:
             counts = {"refused": progress.refused, "skipped": progress.skipped}
         with self._acting():
-            await self._rows.end(run_id, run.begun, error, **counts)
+            await self._rows.end(run.run_id, run.begun, error, **counts)
 
     def _acting(self) -> AbstractContextManager[None]:
         return acting_as(self._inspector._author())  # noqa: SLF001
 
-    def _forget(self, run_id: str, run: _Run) -> None:
-        if self._runs.get(run_id) is run:
-            del self._runs[run_id]
+    def _forget(self, run: _Run) -> None:
+        if self._runs.get(run.run_id) is run:
+            del self._runs[run.run_id]
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a bulk run failed", exc_info=error, extra=record_fields())

@@ -16,9 +16,11 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.bulk_jobs import BulkJobs
 from pg_scheduler.inspect.bulk_runs import BulkRuns
+from pg_scheduler.inspect.bulk_state import BulkState
 from pg_scheduler.inspect.store.bulk_runs import START
 from tests.cli.conftest import Ran, Run
 from tests.docs.snippets import ROOT
@@ -136,6 +138,48 @@ async def test_resumed_run_counts_the_jobs_of_the_whole_run(
         await runs.resume(run_id, replace(before, jobs=JOBS))
         await runs.wait()
     assert ((await command()).lines[0]["done"], await cancelled(pool)) == (700, 700)
+
+
+async def test_run_whose_state_cannot_be_read_after_its_last_batch_is_complete(
+    inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, reads = BulkRuns(inspector), 0
+    state = runs.state
+
+    async def read_once(run_id: str) -> BulkState | None:
+        nonlocal reads
+        reads += 1
+        if reads > 1:
+            raise DatabaseUnavailableError("the connection was lost")
+        return await state(run_id)
+
+    monkeypatch.setattr(runs, "state", read_once)
+    run_id = await runs.start(JOBS)  # two batches
+    await asyncio.wait_for(runs.wait(), PATIENCE)
+    found = await state(run_id)
+    assert found is not None
+    assert (found.phase, found.done, found.error) == ("complete", 700, None)
+    details = json.loads(await pool.fetchval("SELECT details FROM scheduler_audit WHERE action = 'end_bulk'"))
+    assert details["is_complete"] is True
+
+
+async def test_run_that_is_interrupted_while_it_ends_has_one_record_of_its_end(
+    inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, has_ended, may_return = BulkRuns(inspector), asyncio.Event(), asyncio.Event()
+    end = inspector._store.bulk_runs.end
+
+    async def end_slowly(*arguments: Any, **details: Any) -> None:
+        await end(*arguments, **details)
+        has_ended.set()
+        await may_return.wait()
+
+    monkeypatch.setattr(inspector._store.bulk_runs, "end", end_slowly)
+    await runs.start(JOBS)
+    await asyncio.wait_for(has_ended.wait(), PATIENCE)
+    asyncio.get_running_loop().call_soon(may_return.set)
+    await asyncio.wait_for(runs.interrupt(), PATIENCE)
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_audit WHERE action = 'end_bulk'") == 1
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
