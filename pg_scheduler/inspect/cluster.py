@@ -9,7 +9,8 @@ from typing import Final
 
 from pg_scheduler.inspect.jobs import Totals, totals_of
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
-from pg_scheduler.inspect.store.cluster import ScheduleRow, TableRow
+from pg_scheduler.inspect.store.cluster import TABLES, ScheduleRow
+from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
@@ -104,7 +105,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         paused=[each.name for each in await store.pauses.paused() if not each.is_over],
         schedules=await cluster.schedules(MAX_SCHEDULES),
         jobs=await cluster.totals(MAX_NAMES),
-        tables=await cluster.tables(),
+        tables=[each for each in await store.doctor.tables() if each.name in TABLES],
         now=server.now,
         clock_skew_s=(server.now - middle).total_seconds(),
         oldest_transaction_s=server.oldest_transaction_s,

@@ -172,8 +172,8 @@ def _limits(figures: ClusterFigures) -> str:
 
 
 def _tables(figures: ClusterFigures) -> str:
-    size = sum(each.bytes for each in figures.tables)
-    dead = sum(each.dead_rows for each in figures.tables)
+    size = sum(each.total_bytes for each in figures.tables)
+    dead = sum(each.dead for each in figures.tables)
     oldest = length(figures.oldest_transaction_s)
     return f"{_bytes(size)}, {rounded(dead)} dead rows, the oldest transaction since {oldest}"
 

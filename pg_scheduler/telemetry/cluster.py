@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.cluster import ClusterFigures, read_cluster
-from pg_scheduler.inspect.store.cluster import TableRow
+from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.measure.meter import MAX_NAMES, OTHER
@@ -166,9 +166,9 @@ class ClusterCollector(Collector):
         families.jobs(totals)
 
     def _add_database(self, families: Families, figures: ClusterFigures) -> None:
-        sizes = {(table.name,): float(table.bytes) for table in figures.tables}
+        sizes = {(table.name,): float(table.total_bytes) for table in figures.tables}
         families.gauge("table_bytes", "Size of a table with its indexes.", sizes, "table")
-        dead = {(table.name,): float(table.dead_rows) for table in figures.tables}
+        dead = {(table.name,): float(table.dead) for table in figures.tables}
         families.gauge("dead_rows", "About how many dead rows a table has.", dead, "table")
         ratio = self._hot_ratio.of(next((each for each in figures.tables if each.name == TABLE), None))
         if ratio is not None:

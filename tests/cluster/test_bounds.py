@@ -406,7 +406,6 @@ STORE_CALLS: dict[str, Call] = {
     "quarantined": lambda it, conn: it.people.cluster.quarantined(1, on=conn),
     "totals": lambda it, _: it.people.cluster.totals(1),
     "schedules": lambda it, _: it.people.cluster.schedules(1),
-    "tables, of the cluster": lambda it, _: it.people.cluster.tables(),
     "server": lambda it, _: it.people.cluster.server(),
     "quarantined, of a week": lambda it, _: it.people.doctor.quarantined(9.0),
     "failing": lambda it, _: it.people.doctor.failing(9.0, 99.0),

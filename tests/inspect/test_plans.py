@@ -105,7 +105,6 @@ WITHOUT_JOBS = {
     "inspect_slot_use": f"timestamptz {INSTANT} - interval '1 day', {INSTANT}, 5000",
     "inspect_totals": "200",
     "inspect_schedules": "NULL, 500",
-    "inspect_tables": "'public', '{scheduled_jobs}'",
     "inspect_server": "",
     "doctor_tables": "'public', '{scheduled_jobs}'",
     "doctor_indexes": "'public', '{scheduled_jobs}', 500",

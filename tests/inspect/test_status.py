@@ -15,7 +15,8 @@ from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding
 from pg_scheduler.inspect.jobs import Totals
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.status import AREAS, STATUS_CODES, Status, describe_status
-from pg_scheduler.inspect.store.cluster import ScheduleRow, TableRow
+from pg_scheduler.inspect.store.cluster import ScheduleRow
+from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.measure.figures import JobFigures
@@ -38,7 +39,7 @@ def figures(**changes: Any) -> ClusterFigures:
         "backlog": [], "is_capped": False, "blocked": {}, "quarantined": 0,
         "totals": Totals(9_800_000, 45_000, 0, 3), "workers": [worker(), worker("w2", running_jobs=21)],
         "paused": [], "schedules": [], "jobs": [],
-        "tables": [TableRow("scheduled_jobs", 2_500_000, 12, 0, 0)],
+        "tables": [TableRow("scheduled_jobs", {}, 0, 0, 12, 0, 0, None, 0, 2_500_000)],
         "now": NOW, "clock_skew_s": 0.0, "oldest_transaction_s": 0.0,
     }  # fmt: skip
     return ClusterFigures(**(values | changes))

@@ -344,7 +344,6 @@ async def use_path(store: Store) -> object:
     assert (await people.doctor.settings(["track_counts"]))["track_counts"].value == "on"
     assert await people.cluster.totals(9) == []
     assert {row.schedule_id for row in await people.cluster.schedules(9)} <= {"declared"}
-    assert len(await people.cluster.tables()) == 11
     assert (await people.cluster.server()).oldest_transaction_s >= 0
     assert await people.doctor.quarantined(9.0) == []
     assert await people.doctor.failing(9.0, 99.0) == []

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.store.cluster import TableRow
+from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.measure.figures import BOUNDS, OUTCOMES
 from pg_scheduler.telemetry import cluster
 from pg_scheduler.telemetry.cluster import ClusterCollector
@@ -287,7 +287,7 @@ def test_hot_ratio_is_that_of_recent_updates() -> None:
     ratio = cluster._HotRatio()
 
     def after(updates: int, hot: int) -> float | None:
-        return ratio.of(TableRow("scheduled_jobs", 0, 0, updates, hot))
+        return ratio.of(TableRow("scheduled_jobs", {}, 0, 0, 0, updates, hot, None, 0, 0))
 
     assert ratio.of(None) is None
     assert after(999, 0) is None

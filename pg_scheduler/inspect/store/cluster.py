@@ -1,4 +1,4 @@
-"""Read what concerns all workers of a database: totals, schedules, tables, transactions."""
+"""Read what concerns all workers of a database: totals, schedules, transactions."""
 
 from __future__ import annotations
 
@@ -33,16 +33,6 @@ class ScheduleRow(NamedTuple):
     overdue_s: float
 
 
-class TableRow(NamedTuple):
-    """A table, its size with indexes, and what PostgreSQL counts of it."""
-
-    name: str
-    bytes: int
-    dead_rows: int
-    updates: int
-    hot_updates: int
-
-
 class ServerRow(NamedTuple):
     """The time of the database, and the age of its oldest transaction in seconds, 0 for none."""
 
@@ -69,13 +59,6 @@ class ClusterRepository:
         """Return schedules by id, at most so many."""
         rows = await self._statements.fetch("inspect_schedules", self._statements.now, limit)
         return [ScheduleRow(*row) for row in rows]
-
-    async def tables(self) -> list[TableRow]:
-        """Return the tables."""
-        schema = await self._statements.schema()
-        return [
-            TableRow(*row) for row in await self._statements.fetch("inspect_tables", schema, list(TABLES))
-        ]
 
     async def server(self) -> ServerRow:
         """Return the time and the oldest transaction."""

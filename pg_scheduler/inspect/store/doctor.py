@@ -40,6 +40,7 @@ class TableRow:
         hot_updates: Those that wrote to no index.
         vacuumed_at: When it was last vacuumed; None if that is unknown.
         bytes: Its size, without indexes.
+        total_bytes: Its size, with indexes.
     """
 
     name: str
@@ -51,6 +52,7 @@ class TableRow:
     hot_updates: int
     vacuumed_at: datetime | None
     bytes: int
+    total_bytes: int
 
 
 class IndexRow(NamedTuple):

@@ -34,15 +34,6 @@ FROM {schema}scheduler_schedules
 ORDER BY schedule_id
 LIMIT $2;
 
--- name: inspect_tables
--- route: pool
--- Return the tables of the schema $1 that have these names, with their sizes and what PostgreSQL counts of them.
-SELECT relname::text AS name, pg_total_relation_size(relid) AS bytes, n_dead_tup AS dead_rows, n_tup_upd AS updates,
-    n_tup_hot_upd AS hot_updates
-FROM pg_catalog.pg_stat_user_tables
-WHERE schemaname = $1 AND relname = ANY ($2::text[])
-ORDER BY relname;
-
 -- name: inspect_server
 -- route: pool
 -- Return the time, and the age of the oldest transaction of this database that prevents the removal of dead rows.

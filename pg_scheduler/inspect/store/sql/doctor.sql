@@ -1,12 +1,12 @@
 -- name: doctor_tables
 -- route: pool
--- Return the size, age, storage settings and statistics of the tables $2 in the schema $1.
+-- Return the sizes, age, storage settings and statistics of the tables $2 in the schema $1.
 SELECT class.relname::text AS name, class.reloptions AS options,
     greatest(age(class.relfrozenxid), age(toast.relfrozenxid)) AS freeze_age,
     pg_stat_get_live_tuples(class.oid) AS live, pg_stat_get_dead_tuples(class.oid) AS dead,
     pg_stat_get_tuples_updated(class.oid) AS updates, pg_stat_get_tuples_hot_updated(class.oid) AS hot_updates,
     greatest(pg_stat_get_last_vacuum_time(class.oid), pg_stat_get_last_autovacuum_time(class.oid)) AS vacuumed_at,
-    pg_table_size(class.oid) AS bytes
+    pg_table_size(class.oid) AS bytes, pg_total_relation_size(class.oid) AS total_bytes
 FROM pg_catalog.pg_class AS class
 JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
 LEFT JOIN pg_catalog.pg_class AS toast ON toast.oid = class.reltoastrelid
