@@ -11,10 +11,11 @@ from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Inspector, Sev
 from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.examination import read_codes
 from pg_scheduler.inspect.store.grants import Role, grant_statements
+from pg_scheduler.text.values import copy_fields
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
-from .output import Column, Shape, extended
+from .output import Column, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,7 @@ async def examine(
 def _write(command: Command, diagnosis: Diagnosis) -> None:
     command.output.write_list(
         FINDING,
-        [extended(FoundProblem, each, runbook=RUNBOOK + each.anchor) for each in diagnosis.findings],
+        [copy_fields(FoundProblem, each, runbook=RUNBOOK + each.anchor) for each in diagnosis.findings],
         severity=diagnosis.severity,
         made=diagnosis.made,
         not_made=diagnosis.not_made,

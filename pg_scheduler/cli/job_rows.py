@@ -10,9 +10,10 @@ import typer
 
 from pg_scheduler import Job, JobProgress
 from pg_scheduler.jobs.metadata import tags_of
+from pg_scheduler.text.values import copy_fields
 
 from .errors import CommandError, ExitCode, hint_at
-from .output import Column, Shape, extended
+from .output import Column, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ _KEYS: Final = tuple(each.name for each in fields(JobRow))
 def job_row(job: Job, *, no_arguments: bool = False) -> JobRow:
     """Return a job as it is written; without arguments, these are None, and no attempt has a log."""
     if not no_arguments:
-        return extended(JobRow, job, tags=tags_of(job.metadata))
+        return copy_fields(JobRow, job, tags=tags_of(job.metadata))
     errors = tuple(replace(error, log=()) for error in job.errors)
-    return extended(JobRow, job, errors=errors, **dict.fromkeys(ARGUMENTS))
+    return copy_fields(JobRow, job, errors=errors, **dict.fromkeys(ARGUMENTS))
 
 
 def read_columns(text: str) -> list[Column]:

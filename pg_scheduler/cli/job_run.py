@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -236,8 +235,7 @@ async def result(
         if job is None:
             raise JobNotFoundError(job_id)
         found = _unfinished(job)
-    columns = [Column(column.key, column.key) for column in RESULT.columns]
-    command.output.write_one(replace(RESULT, columns=columns), found)
+    command.output.write_one(RESULT, found, keys=[column.key for column in RESULT.columns])
     return ExitCode.DONE if found.status is JobStatus.COMPLETED else ExitCode.NEGATIVE
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -14,11 +14,12 @@ from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.schedule_history import PastFire, last_results
 from pg_scheduler.inspect.timeline import Event, timeline_of
+from pg_scheduler.text.values import copy_fields
 
 from .commands import Command
 from .job_rows import ARGUMENTS, JOB, JobId, JobRow, job_row, progress_text
 from .job_run import RESULT
-from .output import Column, Shape, extended
+from .output import Shape
 from .schedule_rows import FiredJob
 
 _DETAILS: Final = (
@@ -85,13 +86,13 @@ async def show(
     events = list(timeline_of(job))
     row = job_row(job, no_arguments=no_arguments)
     if not command.output.is_table:
-        shown = extended(
+        shown = copy_fields(
             ShownJob,
             row,
             result=None if found is None else RESULT.row(found),
             parents=[ParentJob(each, status) for each, status in parents.items()],
-            timeline=[TimelineEvent(e.at, e.title, e.worker, e.error, e.is_ahead) for e in events],
-            schedule_jobs=[FiredJob.of(each) for each in others],
+            timeline=[copy_fields(TimelineEvent, each) for each in events],
+            schedule_jobs=[copy_fields(FiredJob, each) for each in others],
         )
         command.output.write_one(SHOWN_JOB, shown)
         return
@@ -102,8 +103,8 @@ async def show(
         "parents": ", ".join(f"{each} ({status or 'missing'})" for each, status in parents.items()) or None,
         "result": None if found is None else _result_text(found),
     }
-    columns = [Column(key, key) for key in _DETAILS if key not in hidden]
-    command.output.write_one(replace(JOB, columns=columns), JOB.row(row) | texts)
+    keys = [key for key in _DETAILS if key not in hidden]
+    command.output.write_one(JOB, JOB.row(row) | texts, keys=keys)
     _write_parts(command, events, others, no_arguments=no_arguments)
 
 

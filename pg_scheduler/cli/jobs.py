@@ -12,6 +12,7 @@ import typer
 
 from pg_scheduler.inspect import ErrorGroup, Inspector, Reason, SearchPage, Verdict
 from pg_scheduler.inspect.paths import Sort
+from pg_scheduler.text.values import copy_fields
 
 from . import bulk, job_run, job_show
 from .commands import Command, add_command, add_group
@@ -117,8 +118,7 @@ async def explain(command: Command, job_id: JobId) -> None:
     async with command.scheduler() as scheduler:
         found = await Inspector(scheduler).explain_job(job_id)
     if not command.output.is_table:
-        explained = ExplainedJob(job_id, found.verdict, found.eta, found.reasons)
-        command.output.write_one(EXPLANATION, explained)
+        command.output.write_one(EXPLANATION, copy_fields(ExplainedJob, found, job_id=job_id))
         return
     verb = "ends" if found.verdict is Verdict.RUNNING else "starts"
     about = "" if found.eta is None else f", {verb} about {command.output.when(found.eta)}"

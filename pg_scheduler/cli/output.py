@@ -86,11 +86,6 @@ class Shape(Generic[T]):
         return frozenset(key for key in keys if without_none(types.get(key)) in NUMBERS)
 
 
-def extended(kind: type[T], value: DataclassInstance, **more: Any) -> T:
-    """Return a value as one of a subclass that has more fields."""
-    return kind(**{each.name: getattr(value, each.name) for each in fields(value)} | more)
-
-
 def read_format(text: str | None, *, is_terminal: bool) -> Format | None:
     """Return the format; None if none was asked for and stdout is no terminal.
 
@@ -179,8 +174,8 @@ class Output:
                 self._write_table(shape, rows)
         self._out.flush()
 
-    def write_one(self, shape: Shape[T], value: T | Row) -> None:
-        """Write a single object: in tables, a line per key."""
+    def write_one(self, shape: Shape[T], value: T | Row, *, keys: Iterable[str] | None = None) -> None:
+        """Write a single object: in tables, a line for each of these keys, or each column of the shape."""
         row = _row(shape, value)
         match self.format:
             case "json" | None:
@@ -189,7 +184,10 @@ class Output:
             case "table" | "wide":
                 from .tables import draw_one  # noqa: PLC0415 - rich is for tables only
 
-                pairs = ((column.title, self._cell(row[column.key])) for column in shape.columns)
+                lines = {each.title: each.key for each in shape.columns}
+                if keys is not None:
+                    lines = {key: key for key in keys}
+                pairs = ((title, self._cell(row[key])) for title, key in lines.items())
                 self._out.writelines(draw_one(pairs, out=self._out, is_wide=self.format == "wide"))
                 self._out.flush()
             case _:

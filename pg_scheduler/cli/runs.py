@@ -15,6 +15,7 @@ from pg_scheduler.inspect.bulk_jobs import BulkAction
 from pg_scheduler.inspect.bulk_runs import BulkRuns
 from pg_scheduler.inspect.bulk_state import BulkState, recent_runs
 from pg_scheduler.inspect.store.bulk_runs import Phase
+from pg_scheduler.text.values import copy_fields
 
 from .commands import Command
 from .errors import CommandError, ExitCode
@@ -155,19 +156,13 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
 
 def _row(state: BulkState) -> Run:
     jobs = state.jobs
-    return Run(
-        run_id=state.run_id,
+    return copy_fields(
+        Run,
+        state,
         action=jobs.verb,
         phase="suspect" if state.is_suspect(datetime.now(UTC)) else state.phase,
-        done=state.done,
-        searched=state.searched,
-        total_estimate=state.total_estimate,
-        started_at=state.started_at,
-        last_at=state.last_at,
-        actor=state.actor,
         which=jobs.where if jobs.group is None else ": ".join(jobs.group[:2]),
         names=jobs.names,
         rate=jobs.rate,
         to=jobs.to,
-        error=state.error,
     )

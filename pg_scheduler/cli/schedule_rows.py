@@ -9,7 +9,6 @@ from typing import Annotated, Final, Literal, TypeAlias
 import typer
 
 from pg_scheduler import Schedule, Scheduler
-from pg_scheduler.inspect.schedule_history import PastFire
 
 from .commands import Command
 from .completion import complete_schedules
@@ -40,11 +39,6 @@ class FiredJob:
     is_manual: bool
     status: str | None
     """The status of the job; None if there is none."""
-
-    @classmethod
-    def of(cls, fire: PastFire) -> FiredJob:
-        """Return a fire time as it is written."""
-        return cls(fire.at, fire.job_id, fire.is_manual, fire.status)
 
 
 SCHEDULE_KEYS: Final = (

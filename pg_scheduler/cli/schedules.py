@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -17,17 +17,19 @@ from pg_scheduler.inspect.calendar import FirePlan, ScheduleFires, plan_fires
 from pg_scheduler.inspect.clock_changes import zone_of
 from pg_scheduler.inspect.schedule_history import (
     RECORDS,
+    ChangedPart,
     PastFire,
     differences,
     search_past_fire_times,
     with_statuses,
 )
 from pg_scheduler.inspect.texts import counted, listed
+from pg_scheduler.text.values import copy_fields
 from pg_scheduler.triggers.zones import parse_timezone
 
 from . import schedule_edit, schedule_times
 from .commands import Command, add_command, add_group
-from .output import Column, Shape, extended
+from .output import Column, Shape
 from .schedule_rows import SCHEDULE, SCHEDULE_KEYS, FiredJob, ScheduleId, find_schedule
 from .values import read_time
 
@@ -62,15 +64,6 @@ async def list_schedules(
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedKey:
-    """A part of a schedule that was changed."""
-
-    key: str
-    before: Any
-    after: Any
-
-
-@dataclass(frozen=True, slots=True)
 class ScheduleChange:
     """A change of a schedule."""
 
@@ -78,7 +71,7 @@ class ScheduleChange:
     actor: str
     via: str
     action: str
-    changes: Sequence[ChangedKey]
+    changes: Sequence[ChangedPart]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +105,12 @@ async def show(command: Command, schedule_id: ScheduleId) -> None:
     timezone = zone_of(schedule)
     output = command.output
     if not output.is_table:
-        shown = extended(
+        shown = copy_fields(
             ShownSchedule,
             schedule,
             timezone=timezone,
-            results=[FiredJob.of(each) for each in results],
-            changes=[_change(each) for each in records],
+            results=[copy_fields(FiredJob, each) for each in results],
+            changes=[copy_fields(ScheduleChange, each, changes=list(differences(each))) for each in records],
         )
         output.write_one(SHOWN_SCHEDULE, shown)
         return
@@ -127,7 +120,7 @@ async def show(command: Command, schedule_id: ScheduleId) -> None:
     for name, at in fire_times.items():
         if at is not None:
             row[f"{name} fire time there"] = f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
-    output.write_one(replace(SCHEDULE, columns=[Column(key, key) for key in row if key != "v"]), row)
+    output.write_one(SCHEDULE, row, keys=[key for key in row if key != "v"])
     for title, lines in (
         ("last results", [_result_line(command, each) for each in results]),
         ("changes", [line for each in records for line in _change_lines(command, each)]),
@@ -146,11 +139,6 @@ async def _past_fires(
         return []
 
 
-def _change(record: AuditRecord) -> ScheduleChange:
-    changes = [ChangedKey(*each) for each in differences(record)]
-    return ScheduleChange(record.at, record.actor, record.via, record.action, changes)
-
-
 def _result_line(command: Command, fire: PastFire) -> str:
     manual = " (requested)" if fire.is_manual else ""
     return f"{command.output.when(fire.at)}  {fire.status or 'no job':9}  {fire.job_id}{manual}"
@@ -158,8 +146,8 @@ def _result_line(command: Command, fire: PastFire) -> str:
 
 def _change_lines(command: Command, record: AuditRecord) -> Iterator[str]:
     yield f"{command.output.when(record.at)}  {record.action} by {record.actor} ({record.via})"
-    for key, before, after in differences(record):
-        yield f"  {key}: {_text(before)} -> {_text(after)}"
+    for each in differences(record):
+        yield f"  {each.key}: {_text(each.before)} -> {_text(each.after)}"
 
 
 def _text(value: object) -> str:

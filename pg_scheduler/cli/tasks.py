@@ -16,11 +16,12 @@ from pg_scheduler.inspect import ExpiringJobs, Inspector, TaskState
 from pg_scheduler.inspect.limits import LimitState, declared_limits
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.measure.figures import OUTCOMES, JobFigures
+from pg_scheduler.text.values import copy_fields
 
 from .commands import Command, add_command, add_group
 from .completion import TaskName
 from .errors import CommandError, ExitCode, hint_at
-from .output import Column, Shape, extended
+from .output import Column, Shape
 from .status import seconds
 from .values import read_time
 from .worker.options import WorkerOptions
@@ -222,7 +223,7 @@ def _row(
     failed = ended["failed"] + ended["retried"]
     done = failed + ended["completed"]
     claiming = [worker for worker in workers if task.name in (worker.names or ())]
-    return extended(
+    return copy_fields(
         ListedTask,
         task,
         started=figures.started,

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
 
 from pg_scheduler import Worker
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.text.values import copy_fields
 
 from .commands import Command, add_command, add_group
 from .completion import complete_workers
 from .errors import CommandError, ExitCode
-from .output import Column, Shape, extended
+from .output import Column, Shape
 from .values import read_duration
 
 RequestResult: TypeAlias = Literal["draining", "drained", "resumed", "not draining", "not found"]
@@ -110,8 +111,7 @@ async def show(
         found = [each for each in await scheduler.workers() if each.worker_id == worker_id]
     if not found:
         raise CommandError(ExitCode.NOT_FOUND, f"worker {worker_id!r} does not exist")
-    columns = [Column(key, key) for key in _DETAILS]
-    command.output.write_one(replace(WORKER, columns=columns), _row(found[0]))
+    command.output.write_one(WORKER, _row(found[0]), keys=_DETAILS)
 
 
 async def drain(
@@ -194,4 +194,4 @@ def _row(worker: Worker) -> ListedWorker:
     lag_s = worker.health.get("loop_lag_s")
     if not isinstance(lag_s, int | float):  # reports can be written by hand
         lag_s = None
-    return extended(ListedWorker, worker, loop_lag_s=lag_s)
+    return copy_fields(ListedWorker, worker, loop_lag_s=lag_s)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.inspect.bulk_jobs import BulkJobs
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.store.bulk_runs import BulkRunRow
+from pg_scheduler.text.values import copy_fields
 
 SUSPECT_AFTER_S: Final = 60.0
 """Seconds without a batch, beyond those between two batches, after which a run is taken for dead."""
@@ -32,7 +33,7 @@ class BulkState(BulkRunRow):
         jobs = None if row is None else BulkJobs.of(row.details)
         if row is None or jobs is None:
             return None
-        return cls(**{each.name: getattr(row, each.name) for each in fields(row)}, jobs=jobs, is_here=is_here)
+        return copy_fields(cls, row, jobs=jobs, is_here=is_here)
 
     def is_suspect(self, now: datetime) -> bool:
         """Return whether a run that has not ended lacks the changes that each batch makes."""

@@ -49,6 +49,15 @@ class PastFire:
     """The status of its job; None if there is none: not enqueued, or deleted since."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChangedPart:
+    """A part of a schedule before and after a change."""
+
+    key: str
+    before: Any
+    after: Any
+
+
 def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[PastFire]:
     """Return the newest fire times and requested jobs, the newest first.
 
@@ -160,14 +169,14 @@ def _matched(
     return found
 
 
-def differences(record: AuditRecord) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each part that a change gave another value, with both; nothing for a new or removed one."""
+def differences(record: AuditRecord) -> Iterator[ChangedPart]:
+    """Yield each part that a change gave another value; nothing for a new or removed schedule."""
     before, after = _part(record, "before"), _part(record, "after")
     if not before or not after:
         return
     for key in sorted({*before, *after} - UNSHOWN):
         if before.get(key) != after.get(key):
-            yield key, before.get(key), after.get(key)
+            yield ChangedPart(key, before.get(key), after.get(key))
 
 
 def _is_id(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Values of unknown origin as text and as JSON: names, ids, arguments and errors may contain anything."""
+"""Values as text, as JSON and as rows: names, ids, arguments and errors may contain anything."""
 
 from __future__ import annotations
 
@@ -9,9 +9,20 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def copy_fields(kind: type[T], value: object, **given: Any) -> T:
+    """Return an object of a dataclass with the given fields; a value provides the others that it has."""
+    names = [each.name for each in fields(kind) if each.name not in given]
+    return kind(**{name: getattr(value, name) for name in names if hasattr(value, name)}, **given)
 
 
 def escape(text: str, *, kept: str = "\n") -> str:

@@ -13,6 +13,7 @@ from pg_scheduler.inspect import SearchError, parse_search
 from pg_scheduler.inspect.bulk_jobs import BulkJobs
 from pg_scheduler.inspect.bulk_state import BulkState, recent_runs
 from pg_scheduler.inspect.texts import rounded
+from pg_scheduler.text.values import copy_fields
 
 PAGE_LENGTH: Final = 50
 
@@ -77,24 +78,18 @@ async def build(request: PageRequest) -> RunsPage:
 
 async def build_one(request: PageRequest) -> RunPage:
     """Read a run."""
-    run_id = request.required("id")
-    state = await visible_state(request, run_id)
+    state = await visible_state(request, request.required("id"))
     may, sees_all = request.may(state.jobs.verb), request.access.visible_names is None
-    return RunPage(
-        run_id=run_id,
+    return copy_fields(
+        RunPage,
+        state,
         action=state.jobs.verb,
         which=_which(state.jobs, request),
-        phase=state.phase,
         sentence=_sentence(state, request.now, sees_all=sees_all),
         share=_share(state) if sees_all or state.phase == "complete" else None,
-        done=state.done,
         searched=state.searched if sees_all else None,
         rate=state.jobs.rate,
         to=state.jobs.to,
-        actor=state.actor,
-        started_at=state.started_at,
-        last_at=state.last_at,
-        error=state.error,
         can_stop=may and state.phase == "running",
         can_resume=may and state.phase != "complete" and not state.is_here,
     )

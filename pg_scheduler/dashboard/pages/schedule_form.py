@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.pages.schedules import visible_schedule
 from pg_scheduler.dashboard.triggers import EXAMPLES, read_trigger, write_trigger
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.schedules.schedule import Schedule
@@ -63,13 +64,7 @@ async def build(request: PageRequest) -> FormPage:
     if schedule_id is None:
         values = {**dict.fromkeys(FIELDS, ""), "timezone": "UTC", "kwargs": "{}"}
         return FormPage(None, None, await claimed_names(request), values)
-    missing = NotFoundError(f"there is no schedule {schedule_id[:200]!r}, or you may not see it")
-    try:
-        schedule = await request.inspector.get_schedule(schedule_id)
-    except ValueError as error:  # no id that a row can have
-        raise missing from error
-    if schedule is None or not request.access.sees_name(schedule.task):
-        raise missing
+    schedule = await visible_schedule(request, schedule_id)
     return FormPage(schedule.schedule_id, schedule.task, (), values_of(schedule))
 
 

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import AuditRecord
-from pg_scheduler.inspect.schedule_history import PastFire, differences, newest_results
+from pg_scheduler.inspect.schedule_history import ChangedPart, PastFire, differences, newest_results
+from pg_scheduler.text.values import copy_fields
 
 MAX_VALUE_LENGTH: Final = 2_000
 
 CLOSED: Final = frozenset({"arguments", "metadata"})
 """Parts of a definition that are hidden with arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A part of a definition before and after a change."""
-
-    key: str
-    before: str | None
-    after: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +29,7 @@ class ScheduleChange:
     via: str
     action: str
     details: Mapping[str, Any]
-    changes: Sequence[Change]
+    changes: Sequence[ChangedPart]
 
 
 async def results_of(schedule_id: str | None, request: PageRequest) -> Sequence[PastFire]:
@@ -52,19 +44,21 @@ async def results_of(schedule_id: str | None, request: PageRequest) -> Sequence[
 def changes_of(records: Sequence[AuditRecord], request: PageRequest) -> list[ScheduleChange]:
     """Return the changes, with what the request may see of their values."""
     return [
-        ScheduleChange(
-            record.at,
-            record.actor,
-            record.via,
-            record.action,
-            {
+        copy_fields(
+            ScheduleChange,
+            record,
+            details={
                 key: value
                 for key, value in record.details.items()
                 if key in {"note", "release", "host", "job_id", "jobs", "start", "end"} and value is not None
             },
-            [
-                Change(key, _shown(key, before, request), _shown(key, after, request))
-                for key, before, after in differences(record)
+            changes=[
+                replace(
+                    each,
+                    before=_shown(each.key, each.before, request),
+                    after=_shown(each.key, each.after, request),
+                )
+                for each in differences(record)
             ],
         )
         for record in records

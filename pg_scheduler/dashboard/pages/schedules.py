@@ -23,6 +23,7 @@ from pg_scheduler.inspect.schedule_history import (
     with_statuses,
 )
 from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.text.values import copy_fields
 from pg_scheduler.triggers.zones import parse_timezone
 
 PAGE_LENGTH: Final = 100
@@ -121,16 +122,19 @@ async def build(request: PageRequest) -> SchedulesPage:
         raise NotFoundError(str(error)) from error
     visible = [each for each in found if request.access.sees_name(each.task)]
     results = await newest_results(request.inspector, visible, request.access.sees_name)
-    items = [_row(each, results.get(each.schedule_id, ())) for each in visible]
+    items = [copy_fields(ScheduleRow, each, results=results.get(each.schedule_id, ())) for each in visible]
     following = found[-1].schedule_id if len(found) == limit else None
     summary = f"{len(items)} schedules" + ("; others follow" if following else "")
     after = request.parameters.get("after") or None
     return SchedulesPage(items, await write_next(request, following), summary, after)
 
 
-async def build_one(request: PageRequest) -> SchedulePage:
-    """Read a schedule and compute its next fire times."""
-    schedule_id = request.required("id")
+async def visible_schedule(request: PageRequest, schedule_id: str) -> Schedule:
+    """Return a schedule.
+
+    Raises:
+        NotFoundError: It does not exist, or the request does not see it.
+    """
     missing = NotFoundError(f"there is no schedule {schedule_id[:200]!r}, or you may not see it")
     try:
         schedule = await request.inspector.get_schedule(schedule_id)
@@ -138,7 +142,13 @@ async def build_one(request: PageRequest) -> SchedulePage:
         raise missing from error
     if schedule is None or not request.access.sees_name(schedule.task):
         raise missing
-    records = (await request.inspector.audit(subject=schedule_id, limit=RECORDS)).items
+    return schedule
+
+
+async def build_one(request: PageRequest) -> SchedulePage:
+    """Read a schedule and compute its next fire times."""
+    schedule = await visible_schedule(request, request.required("id"))
+    records = (await request.inspector.audit(subject=schedule.schedule_id, limit=RECORDS)).items
     fire_times: Sequence[FireTime] = ()
     past: Sequence[PastFire] = ()
     problem = None
@@ -148,22 +158,16 @@ async def build_one(request: PageRequest) -> SchedulePage:
     except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
         problem = message_of(error) or class_name(error)
     sees, redaction = request.access.sees_arguments, request.settings.redaction
-    return SchedulePage(
-        schedule=_row(schedule),
+    return copy_fields(
+        SchedulePage,
+        schedule,
+        schedule=copy_fields(ScheduleRow, schedule),
         is_declared=schedule.owner == "code",
         fire_times=fire_times,
         problem=problem,
         zone=zone_of(schedule),
-        start=schedule.start,
-        end=schedule.end,
-        max_runs=schedule.max_runs,
-        jitter=schedule.jitter,
         overlap=schedule.overlap.value,
         catch_up=str(schedule.catch_up),
-        failures=schedule.failures,
-        pause_after_failures=schedule.pause_after_failures,
-        version=schedule.version,
-        updated_at=schedule.updated_at,
         results=await with_statuses(request.inspector, past, request.access.sees_name),
         changes=changes_of(records, request) if request.access.visible_names is None else None,
         sees_arguments=sees,
@@ -181,22 +185,3 @@ def _fire_times(schedule: Schedule) -> list[FireTime]:
         FireTime(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}", changes.get(fire))
         for fire in found
     ]
-
-
-def _row(schedule: Schedule, results: Sequence[PastFire] = ()) -> ScheduleRow:
-    return ScheduleRow(
-        schedule_id=schedule.schedule_id,
-        owner=schedule.owner,
-        task=schedule.task,
-        described=schedule.described,
-        next_fire_at=schedule.next_fire_at,
-        last_fire_at=schedule.last_fire_at,
-        last_job_id=schedule.last_job_id,
-        paused_at=schedule.paused_at,
-        finished_at=schedule.finished_at,
-        note=schedule.note,
-        runs=schedule.runs,
-        skipped=schedule.skipped,
-        missed=schedule.missed,
-        results=results,
-    )

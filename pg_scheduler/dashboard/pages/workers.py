@@ -10,6 +10,7 @@ from typing import Any, Final
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, quoted
 from pg_scheduler.dashboard.pages.jobs import JobRow, row_of, summary_of
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.text.values import copy_fields
 
 MAX_WORKERS: Final = 500
 MAX_JOBS: Final = 50
@@ -108,19 +109,12 @@ def _visible_names(worker: Worker, request: PageRequest) -> list[str] | None:
 
 
 def _row(worker: Worker) -> WorkerRow:
-    return WorkerRow(
-        worker_id=worker.worker_id,
+    return copy_fields(
+        WorkerRow,
+        worker,
         state=_state(worker),
-        running_jobs=worker.running_jobs,
         slots=worker.max_concurrent_jobs,
-        hostname=worker.hostname,
-        pid=worker.pid,
         release=worker.version,
-        identity=worker.identity,
-        role=worker.role,
-        started_at=worker.started_at,
-        last_beat=worker.last_beat,
-        lease_until=worker.lease_until,
         lag_s=_number(worker.health.get("loop_lag_s")),
         pool=_pool(worker.health.get("pool")),
         problems=list(_problems(worker)),
