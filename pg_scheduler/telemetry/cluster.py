@@ -24,6 +24,7 @@ from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.measure.meter import MAX_NAMES, OTHER
 from pg_scheduler.store.dependencies import AFTER
 from pg_scheduler.telemetry.families import Families
+from pg_scheduler.telemetry.process_metrics import add_jobs
 
 __all__ = ["ClusterCollector"]
 
@@ -163,7 +164,7 @@ class ClusterCollector(Collector):
             families.gauge("jobs_finished_estimate", "About how many jobs have ended.", finished)
         paused = dict.fromkeys([*totals, *due], 0) | self._merge(((name, 1) for name in figures.paused), max)
         families.gauge("task_paused", "Whether the task is paused.", _by_name(paused), "job_name")
-        families.jobs(totals)
+        add_jobs(families, totals)
 
     def _add_database(self, families: Families, figures: ClusterFigures) -> None:
         sizes = {(table.name,): float(table.total_bytes) for table in figures.tables}

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from pg_scheduler.measure.figures import BOUNDS, DURATIONS, LATENESS, OUTCOMES, Histogram, JobFigures
+from pg_scheduler.measure.figures import BOUNDS, DURATIONS, Histogram
 from pg_scheduler.telemetry.process_metrics import Labels, items_of
 
 Key = TypeVar("Key", bound=Labels)
@@ -59,18 +59,3 @@ class Families:
             buckets = [*((mark, sums[place]) for mark, place in marks), ("+Inf", sums[-1])]
             family.add_metric([*self._values, *key], buckets, each.total)
         self.all.append(family)
-
-    def jobs(self, jobs: Mapping[str, JobFigures]) -> None:
-        """Add what ended, for how long it ran and how late it started, by job name."""
-        ended = {
-            (name, outcome): float(number)
-            for name, figures in jobs.items()
-            for outcome, number in zip(OUTCOMES, figures.ended, strict=True)
-        }
-        text = "Attempts that ended, and jobs that ended without one, by outcome."
-        self.counter("jobs_ended", text, ended, "job_name", "outcome")
-        durations = {(name,): figures.durations for name, figures in jobs.items()}
-        self.histogram("job_duration_seconds", "Durations of attempts.", durations, "job_name")
-        lateness = {(name,): figures.lateness for name, figures in jobs.items()}
-        text = "Start minus due time of attempts."
-        self.histogram("job_lateness_seconds", text, lateness, "job_name", bounds=LATENESS)

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from pg_scheduler.measure.figures import OUTCOMES, JobFigures
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.telemetry.process_metrics import Labels, add_counters, add_gauges, items_of
+from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges, items_of
 from pg_scheduler.worker.gauges import gauges_of
 
 PREFIX: Final = "pg_scheduler."
@@ -35,16 +34,6 @@ class Readings:
 
     def histogram(self, *_args: object, **_options: object) -> None:
         """Leave out a histogram."""
-
-    def jobs(self, jobs: Mapping[str, JobFigures]) -> None:
-        """Add the jobs that ended."""
-        ended: dict[Labels, float] = {
-            (name, outcome): number
-            for name, figures in jobs.items()
-            for outcome, number in zip(OUTCOMES, figures.ended, strict=True)
-        }
-        text = "Attempts that ended, and jobs that ended without one, by outcome."
-        self.counter("jobs_ended", text, ended, "job_name", "outcome")
 
 
 class _Reader:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
-from pg_scheduler.measure.figures import Histogram, JobFigures, Snapshot
+from pg_scheduler.measure.figures import DURATIONS, LATENESS, OUTCOMES, Histogram, JobFigures, Snapshot
 from pg_scheduler.worker.gauges import Gauges
 
 CLAIM_RESULTS: Final = ("full", "part", "empty")
@@ -24,11 +24,15 @@ class Sink(Protocol):
     def counter(self, name: str, text: str, values: float | Mapping[Key, float], *labels: str) -> None:
         """Take a counter."""
 
-    def histogram(self, name: str, text: str, values: Mapping[Key, Histogram], *labels: str) -> None:
-        """Take a histogram."""
-
-    def jobs(self, jobs: Mapping[str, JobFigures]) -> None:
-        """Take what ended, for how long it ran and how late it started, by job name."""
+    def histogram(
+        self,
+        name: str,
+        text: str,
+        values: Mapping[Key, Histogram],
+        *labels: str,
+        bounds: Sequence[float] = DURATIONS,
+    ) -> None:
+        """Take a histogram, of which the buckets with these upper bounds are exported."""
 
 
 def items_of(values: float | Mapping[Key, float]) -> Iterable[tuple[Labels, float]]:
@@ -52,6 +56,22 @@ def add_gauges(families: Sink, now: Gauges) -> None:
     families.gauge("pool_connections_max", "Connections that the pool may have.", now.pool_max)
 
 
+def add_jobs(families: Sink, jobs: Mapping[str, JobFigures]) -> None:
+    """Add what ended, for how long it ran and how late it started, by job name."""
+    ended: dict[Labels, float] = {
+        (name, outcome): number
+        for name, figures in jobs.items()
+        for outcome, number in zip(OUTCOMES, figures.ended, strict=True)
+    }
+    text = "Attempts that ended, and jobs that ended without one, by outcome."
+    families.counter("jobs_ended", text, ended, "job_name", "outcome")
+    durations = {(name,): figures.durations for name, figures in jobs.items()}
+    families.histogram("job_duration_seconds", "Durations of attempts.", durations, "job_name")
+    lateness = {(name,): figures.lateness for name, figures in jobs.items()}
+    text = "Start minus due time of attempts."
+    families.histogram("job_lateness_seconds", text, lateness, "job_name", bounds=LATENESS)
+
+
 def add_counters(families: Sink, counted: Snapshot, *, is_running: bool) -> None:
     """Add what only grows, and the histograms."""
     jobs = counted.jobs
@@ -59,7 +79,7 @@ def add_counters(families: Sink, counted: Snapshot, *, is_running: bool) -> None
     families.counter("jobs_scheduled", "Jobs that this process stored.", scheduled, "job_name")
     started: dict[Labels, float] = {(name,): figures.started for name, figures in jobs.items()}
     families.counter("jobs_started", "Attempts that started.", started, "job_name")
-    families.jobs(jobs)
+    add_jobs(families, jobs)
 
     def labelled(metric: str, known: Iterable[str] = ()) -> dict[Labels, float]:
         """Return a counter by its label, from 0 on: the first increase of a new series is not found."""
