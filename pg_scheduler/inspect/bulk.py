@@ -13,7 +13,7 @@ from pg_scheduler.inspect.pages import Wanted, find_page
 from pg_scheduler.inspect.store.bulk import Batch, BulkAction, ChangeOutcome, JobChange
 from pg_scheduler.inspect.store.searches import Condition, Scan
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.inspect.texts import rounded
+from pg_scheduler.inspect.texts import extent_of
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.author import Author, acting_as
@@ -55,12 +55,8 @@ class Progress:
     def summary(self) -> str:
         """What was done, in one line, as every front end shows it."""
         counts = f"{self.done:,} done, {self.refused:,} refused, {self.skipped:,} skipped"
-        if self.cursor is None:
-            return f"{counts}; searched all of {self.searched:,} jobs"
-        total = (
-            "an unknown number of" if self.total_estimate is None else f"about {rounded(self.total_estimate)}"
-        )
-        return f"{counts}; searched {self.searched:,} of {total} jobs"
+        extent = extent_of(self.searched, self.total_estimate, is_complete=self.cursor is None)
+        return f"{counts}; searched {extent} jobs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Final, NamedTuple, get_args
 
 from starlette.requests import Request
@@ -51,10 +52,10 @@ ACTIONS: Final[dict[str, Action]] = {
     "/actions/jobs/run": Action({"move"}, jobs.run),
     "/actions/jobs/move": Action({"move"}, jobs.move),
     "/actions/jobs/delete": Action({"delete"}, jobs.delete),
-    "/actions/bulk/cancel": Action({"cancel"}, bulk.cancel),
-    "/actions/bulk/retry": Action({"retry"}, bulk.retry),
-    "/actions/bulk/move": Action({"move"}, bulk.move),
-    "/actions/bulk/delete": Action({"delete"}, bulk.delete),
+    "/actions/bulk/cancel": Action({"cancel"}, partial(bulk.change_all, "cancel")),
+    "/actions/bulk/retry": Action({"retry"}, partial(bulk.change_all, "retry")),
+    "/actions/bulk/move": Action({"move"}, partial(bulk.change_all, "move")),
+    "/actions/bulk/delete": Action({"delete"}, partial(bulk.change_all, "delete")),
     "/actions/bulk/stop": Action(BULK_RIGHTS, bulk.stop),
     "/actions/bulk/resume": Action(BULK_RIGHTS, bulk.resume),
     "/actions/errors/retry": Action({"retry"}, bulk.retry_group),

@@ -29,24 +29,16 @@ MAX_RATE: Final = 10_000
 MAX_GROUPS: Final = 1000
 
 
-async def cancel(request: ActionRequest) -> Done | Shown:
-    """Cancel all pending and running jobs of a search."""
-    return await _all(request, "cancel")
-
-
-async def retry(request: ActionRequest) -> Done | Shown:
-    """Run all finished jobs of a search again."""
-    return await _all(request, "retry")
-
-
-async def delete(request: ActionRequest) -> Done | Shown:
-    """Delete all jobs of a search that do not run."""
-    return await _all(request, "delete")
-
-
-async def move(request: ActionRequest) -> Done | Shown:
-    """Make all pending jobs of a search due at another time, or now."""
-    return await _all(request, "move")
+async def change_all(action: BulkAction, request: ActionRequest) -> Done | Shown:
+    """Change all jobs of a search; moved ones are due at the time of the form, or now."""
+    where = request.page.parameters.get("q", "").strip()
+    search = parse_search(where, now=request.page.now, tz=UTC)
+    request.page.settings.redaction.check_search(search, request.access)
+    to = None
+    if action == "move":
+        to = (request.instant("to") or request.page.now).isoformat()
+    jobs = BulkJobs(verb=action, where=where, names=request.access.visible_names, rate=_rate(request), to=to)
+    return await _ask_or_start(request, jobs, f"that match {where}", "/jobs")
 
 
 async def retry_group(request: ActionRequest) -> Done | Shown:
@@ -93,17 +85,6 @@ async def _found(request: ActionRequest) -> tuple[str, BulkState]:
     if not request.page.may(state.jobs.verb):
         raise RejectedError(f"you may not do this: it needs the right {state.jobs.verb!r}", 403)
     return run_id, state
-
-
-async def _all(request: ActionRequest, action: BulkAction) -> Done | Shown:
-    where = request.page.parameters.get("q", "").strip()
-    search = parse_search(where, now=request.page.now, tz=UTC)
-    request.page.settings.redaction.check_search(search, request.access)
-    to = None
-    if action == "move":
-        to = (request.instant("to") or request.page.now).isoformat()
-    jobs = BulkJobs(verb=action, where=where, names=request.access.visible_names, rate=_rate(request), to=to)
-    return await _ask_or_start(request, jobs, f"that match {where}", "/jobs")
 
 
 async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back: str) -> Done | Shown:

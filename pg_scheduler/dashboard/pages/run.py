@@ -12,7 +12,7 @@ from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import SearchError, parse_search
 from pg_scheduler.inspect.bulk_jobs import BulkJobs
 from pg_scheduler.inspect.bulk_state import BulkState, recent_runs
-from pg_scheduler.inspect.texts import rounded
+from pg_scheduler.inspect.texts import extent_of
 from pg_scheduler.text.values import copy_fields
 
 PAGE_LENGTH: Final = 50
@@ -139,15 +139,13 @@ def _share(state: BulkState) -> float | None:
 
 def _sentence(state: BulkState, now: datetime, *, sees_all: bool) -> str:
     changed = f"{state.done:,} jobs changed"
-    about = (
-        "an unknown number of" if state.total_estimate is None else f"about {rounded(state.total_estimate)}"
-    )
     if state.phase == "complete":
         return f"Complete: {changed}{f', searched {state.searched:,} jobs' if sees_all else ''}."
     where = (
         "" if state.is_here or state.phase == "stopped" else " in another process, or its process has ended"
     )
-    searched = f", searched {state.searched:,} of {about} jobs" if sees_all else ""
+    extent = extent_of(state.searched, state.total_estimate, is_complete=False)
+    searched = f", searched {extent} jobs" if sees_all else ""
     if state.is_suspect(now):
         return f"Without new records, its process has probably ended; resume it: {changed}{searched}."
     phase = {"running": "Runs", "stopping": "Stops after the batch in progress"}.get(state.phase, "Stopped")
