@@ -197,13 +197,8 @@ def probes(source: HealthSource, options: WorkerOptions) -> Iterator[None]:
     """
     with ExitStack() as stack:
         if options.health_port is not None:
-            try:
+            with _listening("--health-port", options.health_port):
                 server = stack.enter_context(serve_health(source, options.health_host, options.health_port))
-            except OSError as error:
-                raise CommandError(
-                    ExitCode.REFUSED,
-                    f"--health-port {options.health_port} cannot be used: {error.strerror or error}",
-                ) from error
             address = f"http://{options.health_host}:{server.port}/readyz"
             logger.info("probes at %s", address, extra=record_fields())
         stack.enter_context(notify_systemd(source))
@@ -228,15 +223,20 @@ def metrics(scheduler: Scheduler, options: WorkerOptions) -> Iterator[None]:
     from pg_scheduler.telemetry.prometheus import serve_metrics  # noqa: PLC0415 - needs the extra
 
     with ExitStack() as stack:
-        try:
+        with _listening("--metrics-port", options.metrics_port):
             port = stack.enter_context(serve_metrics(scheduler, options.health_host, options.metrics_port))
-        except OSError as error:
-            raise CommandError(
-                ExitCode.REFUSED,
-                f"--metrics-port {options.metrics_port} cannot be used: {error.strerror or error}",
-            ) from error
         logger.info("metrics at http://%s:%s/metrics", options.health_host, port, extra=record_fields())
         yield
+
+
+@contextmanager
+def _listening(option: str, port: int) -> Iterator[None]:
+    """Raise a CommandError if a port cannot be used."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{option} {port} cannot be used: {error.strerror or error}"
+        raise CommandError(ExitCode.REFUSED, message) from error
 
 
 def _settings_of(options: WorkerOptions) -> dict[str, Any]:
