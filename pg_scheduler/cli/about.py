@@ -6,12 +6,10 @@ import platform
 from dataclasses import dataclass, replace
 from typing import Final
 
-import typer
-
 from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.version import __version__
 
-from .commands import Command, add_command
+from .commands import Command
 from .output import Column, Shape
 from .settings import Setting
 
@@ -41,12 +39,6 @@ CONFIG: Final = Shape(
     "name",
     (Column("name", "NAME"), Column("value", "VALUE"), Column("origin", "ORIGIN")),
 )
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    add_command(app, "version", version)
-    add_command(app, "config", config)
 
 
 def version(command: Command) -> None:

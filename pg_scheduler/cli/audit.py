@@ -8,7 +8,7 @@ import typer
 
 from pg_scheduler.inspect import AuditRecord, Inspector
 
-from .commands import Command, add_command
+from .commands import Command
 from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape
 from .values import read_since
@@ -34,11 +34,6 @@ ACTIONS: Final = (
     "start_release", "start_bulk", "resume_bulk", "stop_bulk", "end_bulk",
 )  # fmt: skip
 """The actions of this release; records may have those of another one."""
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "audit", audit)
 
 
 async def audit(

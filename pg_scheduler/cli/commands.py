@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hints
 
 import typer
 
@@ -101,20 +101,35 @@ _COMMON: Final = [
 _CONTEXT: Final = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
-def add_command(app: typer.Typer, name: str, function: Function, *, is_watched: bool = False) -> None:
-    """Add a command to the program or a group.
+class Group(NamedTuple):
+    """A group of commands.
 
-    Args:
-        app: The program or the group.
-        name: The name of the command.
-        function: What it does. Its first argument is the `Command`, the others are options and arguments.
-        is_watched: Whether it has the option ``--watch``, which repeats it.
+    Attributes:
+        help: What it is for.
+        commands: Its commands by name.
+        function: What it does without a command; None to print its help.
     """
-    app.command(name)(with_common_options(_watched(function) if is_watched else function))
+
+    help: str
+    commands: Mapping[str, Function]
+    function: Function | None = None
 
 
-def _watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Result]]:
-    """Return a list command with the option ``--watch``."""
+def add_command(app: typer.Typer, name: str, found: Function | Group) -> None:
+    """Add a command or a group. The first argument of a function is the `Command`, the others are options."""
+    if not isinstance(found, Group):
+        app.command(name)(with_common_options(found))
+        return
+    group = typer.Typer(rich_markup_mode=None, no_args_is_help=found.function is None, help=found.help)
+    if found.function is not None:
+        group.callback(invoke_without_command=True)(with_common_options(found.function))
+    for word, function in found.commands.items():
+        add_command(group, word, function)
+    app.add_typer(group, name=name)
+
+
+def watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Result]]:
+    """Return a command with the option ``--watch``, which repeats it."""
 
     async def call(command: Command, *, watch: float | None, **values: Any) -> Result:
         if watch is None:
@@ -136,15 +151,6 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, 
     call.__name__, call.__doc__ = function.__name__, function.__doc__
     call.__signature__ = own.replace(parameters=[*own.parameters.values(), watch])  # type: ignore[attr-defined]
     return call
-
-
-def add_group(app: typer.Typer, name: str, help_text: str, function: Function | None = None) -> typer.Typer:
-    """Add a group of commands, and return it. Without a command, it runs the function or prints its help."""
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=function is None, help=help_text)
-    if function is not None:
-        group.callback(invoke_without_command=True)(with_common_options(function))
-    app.add_typer(group, name=name)
-    return group
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -19,7 +19,7 @@ from typer.completion import (  # type: ignore[attr-defined] # it has no __all__
     install,
 )
 
-from .commands import Command, add_command, add_group
+from .commands import Command, Group
 from .errors import CommandError, ExitCode
 from .output import Output
 from .settings import COMPLETE_VARIABLE, PROGRAM, read_settings
@@ -75,13 +75,6 @@ Shell = Annotated[
     Literal["bash", "zsh", "fish"] | None,
     typer.Argument(metavar="[SHELL]", help="bash, zsh or fish [$SHELL]."),
 ]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the group."""
-    group = add_group(app, "completion", "Complete words in a shell.")
-    add_command(group, "install", install_script)
-    add_command(group, "show", show)
 
 
 def show(command: Command, shell: Shell = None) -> None:
@@ -167,3 +160,6 @@ def _complete(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     return [word for word in words if word.startswith(incomplete) and _SAFE.fullmatch(word)][:MAX_WORDS]
+
+
+COMMANDS: Final = Group("Complete words in a shell.", {"install": install_script, "show": show})

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from .commands import Command, add_command
+from .commands import Command
 from .errors import CommandError, ExitCode, hint_at
 
 _OPS: Final = files("pg_scheduler") / "ops"
@@ -47,15 +47,6 @@ Into = Annotated[
     Path | None,
     typer.Option("--into", metavar="FOLDER", help="Write the files there instead, if they are new."),
 ]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    add_command(app, "systemd", systemd)
-    add_command(app, "compose", compose)
-    add_command(app, "k8s", k8s)
-    add_command(app, "alerts", alerts)
-    add_command(app, "grafana", grafana)
 
 
 def systemd(command: Command, into: Into = None) -> None:

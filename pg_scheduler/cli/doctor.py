@@ -13,7 +13,7 @@ from pg_scheduler.inspect.doctor.examination import read_codes
 from pg_scheduler.inspect.store.grants import Role, grant_statements
 from pg_scheduler.text.values import copy_fields
 
-from .commands import Command, add_command
+from .commands import Command
 from .errors import CommandError, ExitCode
 from .output import Column, Shape
 
@@ -62,11 +62,6 @@ ADVICE_SHAPE: Final = Shape(
     ),
 )
 RUNBOOK: Final = "operations/runbook.md#"
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "doctor", examine)
 
 
 async def examine(

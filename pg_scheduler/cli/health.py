@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from .commands import Command, add_command
+from .commands import Command
 from .errors import CommandError, ExitCode
 from .output import Column, Shape
 
@@ -36,11 +36,6 @@ PORT: Final = "worker.health-port"
 """The option of the worker, which a variable or the settings file may set."""
 
 MAX_BYTES: Final = 100_000
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "health", health)
 
 
 async def health(

@@ -15,7 +15,7 @@ from pg_scheduler.inspect.paths import Sort
 from pg_scheduler.text.values import copy_fields
 
 from . import bulk, job_run, job_show
-from .commands import Command, add_command, add_group
+from .commands import Command, Group, watched
 from .errors import CommandError, ExitCode
 from .job_rows import JOB, JobId, JobRow, column_row, job_row, read_columns
 from .output import Column, Output, Shape
@@ -45,25 +45,6 @@ EXPLANATION: Final = Shape("explanation", ExplainedJob, "job_id", ())
 _REASON: Final = Shape(
     "reason", Reason, "code", (Column("code", "REASON"), Column("text", "TEXT"), Column("remedy", "REMEDY"))
 )
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the group."""
-    group = add_group(app, "jobs", "Find, explain and change jobs.")
-    add_command(group, "list", list_jobs, is_watched=True)
-    add_command(group, "show", job_show.show)
-    add_command(group, "explain", explain)
-    add_command(group, "add", job_run.add)
-    add_command(group, "run", job_run.run)
-    add_command(group, "wait", job_run.wait)
-    add_command(group, "result", job_run.result)
-    add_command(group, "export", export)
-    add_command(group, "errors", errors, is_watched=True)
-    add_command(group, "cancel", bulk.cancel)
-    add_command(group, "retry", bulk.retry)
-    add_command(group, "delete", bulk.delete)
-    add_command(group, "move", bulk.move)
-    add_command(group, "runs", runs, is_watched=True)
 
 
 async def list_jobs(
@@ -210,3 +191,24 @@ def _report(command: Command, page: SearchPage | None) -> None:
         command.output.say(page.summary)
         if page.next is not None:
             command.output.say(f"continue with --after '{page.next}'")
+
+
+COMMANDS: Final = Group(
+    "Find, explain and change jobs.",
+    {
+        "list": watched(list_jobs),
+        "show": job_show.show,
+        "explain": explain,
+        "add": job_run.add,
+        "run": job_run.run,
+        "wait": job_run.wait,
+        "result": job_run.result,
+        "export": export,
+        "errors": watched(errors),
+        "cancel": bulk.cancel,
+        "retry": bulk.retry,
+        "delete": bulk.delete,
+        "move": bulk.move,
+        "runs": watched(runs),
+    },
+)

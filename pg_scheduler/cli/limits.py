@@ -9,7 +9,7 @@ import typer
 from pg_scheduler.inspect import Inspector, LimitKeyList, LimitList, read_limit, read_limits
 from pg_scheduler.inspect.limits import LimitKeyState, LimitState
 
-from .commands import Command, add_command, add_group
+from .commands import Command, Group, watched
 from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape
 
@@ -38,13 +38,6 @@ LIMIT_KEY: Final = Shape(
 )
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the group."""
-    group = add_group(app, "limits", "Inspect limits.")
-    add_command(group, "list", list_limits, is_watched=True)
-    add_command(group, "show", show)
-
-
 async def list_limits(command: Command) -> None:
     """Print the limits that live workers declare, what is in use, and the jobs that wait."""
     async with command.scheduler() as scheduler:
@@ -70,3 +63,6 @@ def _write(command: Command, shape: Shape[Any], found: LimitList | LimitKeyList)
     is_capped = found.is_capped or found.is_waiting_capped
     command.output.write_list(shape, found.items, is_capped=is_capped, summary=found.summary)
     command.output.say(found.summary)
+
+
+COMMANDS: Final = Group("Inspect limits.", {"list": watched(list_limits), "show": show})

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from pg_scheduler.text.values import escape
 from pg_scheduler.version import __version__
 
-from .commands import Command, with_common_options
+from .commands import Command, add_command, with_common_options
 from .errors import CommandError, ExitCode
 from .output import discard_stdout
 from .project import name_variables, read_project
@@ -25,34 +25,34 @@ from .settings import COMPLETE_VARIABLE, DEMO_NODE, PROGRAM, REPORT_FD, project_
 _EXCLUSION: Final = re.compile(r"-[a-z_]+:")
 """A search term that excludes jobs; it looks like an option."""
 
-MODULES: Final[Mapping[str, str]] = {
-    "version": "about",
-    "config": "about",
-    "status": "status",
-    "stats": "status",
-    "vacuum": "vacuum",
-    "audit": "audit",
-    "doctor": "doctor",
-    "worker": "worker.command",
-    "health": "health",
-    "systemd": "deployment",
-    "compose": "deployment",
-    "k8s": "deployment",
-    "exporter": "servers",
-    "dashboard": "servers",
-    "alerts": "deployment",
-    "grafana": "deployment",
-    "shapes": "shapes",
-    "demo": "demo",
-    "completion": "completion",
-    "migrate": "migrate",
-    "jobs": "jobs",
-    "schedules": "schedules",
-    "tasks": "tasks",
-    "limits": "limits",
-    "workers": "workers",
+FUNCTIONS: Final[Mapping[str, str]] = {
+    "version": "about:version",
+    "config": "about:config",
+    "status": "status:status",
+    "stats": "status:stats",
+    "vacuum": "vacuum:vacuum",
+    "audit": "audit:audit",
+    "doctor": "doctor:examine",
+    "worker": "worker.command:worker",
+    "health": "health:health",
+    "systemd": "deployment:systemd",
+    "compose": "deployment:compose",
+    "k8s": "deployment:k8s",
+    "exporter": "servers:exporter",
+    "dashboard": "servers:dashboard",
+    "alerts": "deployment:alerts",
+    "grafana": "deployment:grafana",
+    "shapes": "shapes:shapes",
+    "demo": "demo:demo",
+    "completion": "completion:COMMANDS",
+    "migrate": "migrate:COMMANDS",
+    "jobs": "jobs:COMMANDS",
+    "schedules": "schedules:COMMANDS",
+    "tasks": "tasks:COMMANDS",
+    "limits": "limits:COMMANDS",
+    "workers": "workers:COMMANDS",
 }
-"""The module of each command, in the order of the help."""
+"""The function or the group of each command, in the order of the help."""
 
 
 class Commands(Mapping[str, Any]):
@@ -63,16 +63,16 @@ class Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            module = import_module(f".{MODULES[name]}", __package__)
+            module, _, function = FUNCTIONS[name].partition(":")
             app = typer.Typer(rich_markup_mode=None)
-            module.add_to(app)
-            for word, command in typer.main.get_group(app).commands.items():
-                name_variables(command, (word,))
-                self._made[word] = command
+            add_command(app, name, getattr(import_module(f".{module}", __package__), function))
+            command = typer.main.get_group(app).commands[name]
+            name_variables(command, (name,))
+            self._made[name] = command
         return self._made[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in MODULES
+        return name in FUNCTIONS
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a command, or the default if its name is unknown. A KeyError of its module is raised."""
@@ -81,10 +81,10 @@ class Commands(Mapping[str, Any]):
         return self[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(MODULES)
+        return iter(FUNCTIONS)
 
     def __len__(self) -> int:
-        return len(MODULES)
+        return len(FUNCTIONS)
 
 
 class Program(TyperGroup):
@@ -96,7 +96,7 @@ class Program(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - read by Typer
         """Return the names of the commands in the order of the help."""
-        return list(MODULES)
+        return list(FUNCTIONS)
 
 
 def _print_version(is_requested: bool) -> None:
@@ -159,7 +159,7 @@ def run(arguments: Sequence[str]) -> int:
         project = read_project(command)
         defaults = project.defaults
         if REPORT_FD in os.environ or DEMO_NODE in os.environ:  # the parent passes all options as arguments
-            defaults = {name: value for name, value in defaults.items() if name not in MODULES}
+            defaults = {name: value for name, value in defaults.items() if name not in FUNCTIONS}
         code = command(
             list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=project, default_map=defaults
         )

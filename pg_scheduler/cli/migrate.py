@@ -24,7 +24,7 @@ from pg_scheduler.migrate.indexes import build_progress
 from pg_scheduler.migrate.plan import Step
 from pg_scheduler.migrate.preview import pending_steps, render_script
 
-from .commands import Command, add_command, add_group, confirm
+from .commands import Command, Group, confirm
 from .errors import CommandError, ExitCode
 from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, Style, read_style, watch
@@ -91,18 +91,6 @@ VERIFIED: Final = Shape(
         Column("missing_indexes", "missing indexes"),
     ),
 )
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the group."""
-    group = add_group(
-        app, "migrate", "Create and upgrade the tables: print the plan, then apply it.", upgrade
-    )
-    add_command(group, "plan", plan)
-    add_command(group, "sql", sql)
-    add_command(group, "down", down)
-    add_command(group, "indexes", indexes)
-    add_command(group, "verify", verify_schema)
 
 
 async def upgrade(
@@ -265,3 +253,16 @@ def _describe(steps: list[Step]) -> str:
 
 def _count(steps: list[Step], what: str) -> str:
     return f"{len(steps)} {'migration' if len(steps) == 1 else 'migrations'} {what}"
+
+
+COMMANDS: Final = Group(
+    "Create and upgrade the tables: print the plan, then apply it.",
+    {
+        "plan": plan,
+        "sql": sql,
+        "down": down,
+        "indexes": indexes,
+        "verify": verify_schema,
+    },
+    upgrade,
+)

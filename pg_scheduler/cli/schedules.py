@@ -28,26 +28,10 @@ from pg_scheduler.text.values import copy_fields
 from pg_scheduler.triggers.zones import parse_timezone
 
 from . import schedule_edit, schedule_times
-from .commands import Command, add_command, add_group
+from .commands import Command, Group, watched
 from .output import Column, Shape
 from .schedule_rows import SCHEDULE, SCHEDULE_KEYS, FiredJob, ScheduleId, find_schedule
 from .values import read_time
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the group."""
-    group = add_group(app, "schedules", "Find, add and change schedules.")
-    add_command(group, "list", list_schedules, is_watched=True)
-    add_command(group, "show", show)
-    add_command(group, "pause", schedule_edit.pause)
-    add_command(group, "resume", schedule_edit.resume)
-    add_command(group, "trigger", schedule_edit.trigger)
-    add_command(group, "preview", schedule_times.preview)
-    add_command(group, "calendar", calendar)
-    add_command(group, "backfill", schedule_times.backfill)
-    add_command(group, "add", schedule_edit.add)
-    add_command(group, "update", schedule_edit.update)
-    add_command(group, "remove", schedule_edit.remove)
 
 
 async def list_schedules(
@@ -246,3 +230,21 @@ def _remarks(plan: FirePlan, *, is_cut: bool) -> list[str]:
     if is_cut:
         remarks.append(f"only the first {MAX_SCHEDULES:,} schedules were read")
     return remarks
+
+
+COMMANDS: Final = Group(
+    "Find, add and change schedules.",
+    {
+        "list": watched(list_schedules),
+        "show": show,
+        "pause": schedule_edit.pause,
+        "resume": schedule_edit.resume,
+        "trigger": schedule_edit.trigger,
+        "preview": schedule_times.preview,
+        "calendar": calendar,
+        "backfill": schedule_times.backfill,
+        "add": schedule_edit.add,
+        "update": schedule_edit.update,
+        "remove": schedule_edit.remove,
+    },
+)

@@ -15,7 +15,7 @@ import typer
 
 from pg_scheduler import Scheduler
 
-from .commands import Command, add_command
+from .commands import Command
 from .errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
@@ -36,12 +36,6 @@ def address(host: str, port: int) -> str:
 def cannot_listen(host: str, port: int, error: OSError) -> CommandError:
     """Return the error for a port that cannot be used."""
     return CommandError(ExitCode.REFUSED, f"cannot listen on {host} port {port}: {error.strerror or error}")
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    add_command(app, "exporter", exporter)
-    add_command(app, "dashboard", dashboard)
 
 
 async def exporter(

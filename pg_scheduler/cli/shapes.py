@@ -12,7 +12,7 @@ import typer
 from .about import CONFIG, VERSION
 from .audit import RECORD
 from .bulk import BULK, CHANGE
-from .commands import Command, add_command
+from .commands import Command
 from .doctor import ADVICE_SHAPE, FINDING
 from .errors import CommandError, ExitCode, hint_at
 from .health import HEALTH
@@ -59,11 +59,6 @@ SHAPES: Final[Mapping[str, Shape[Any]]] = {
         TASK_CHANGE, VACUUM_DAY, VERIFIED, VERSION, WORKER,
     )
 }  # fmt: skip
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "shapes", shapes)
 
 
 def shapes(

@@ -23,7 +23,7 @@ from pg_scheduler.inspect import (
 )
 from pg_scheduler.measure.figures import OUTCOMES, JobFigures, JobOutcome
 
-from .commands import CLEAR, Command, Watch, add_command
+from .commands import CLEAR, Command, Watch, watched
 from .errors import ExitCode
 from .output import Column, Shape
 from .values import read_duration
@@ -104,12 +104,6 @@ MIN_WIDTH: Final = timedelta(minutes=1)
 BARS: Final = "▁▂▃▄▅▆▇█"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    add_command(app, "status", status)
-    add_command(app, "stats", stats, is_watched=True)
-
-
 async def status(
     command: Command,
     watch: Watch = None,
@@ -129,6 +123,7 @@ async def status(
     return ExitCode.NEGATIVE if strict and is_red else ExitCode.DONE
 
 
+@watched
 async def stats(
     command: Command,
     since: Annotated[str, typer.Option(metavar="TIME", help="How far to look back: 15m, 6h, 7d.")] = "1h",

@@ -18,7 +18,7 @@ from pg_scheduler.inspect.texts import counted
 from pg_scheduler.measure.figures import OUTCOMES, JobFigures
 from pg_scheduler.text.values import copy_fields
 
-from .commands import Command, add_command, add_group
+from .commands import Command, Group, watched
 from .completion import TaskName
 from .errors import CommandError, ExitCode, hint_at
 from .output import Column, Shape
@@ -105,14 +105,6 @@ TASK_CHANGE: Final = Shape(
 
 PERIOD: Final = timedelta(hours=1)
 """The period of attempts, failures and durations."""
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the group."""
-    group = add_group(app, "tasks", "List tasks, pause and resume them.")
-    add_command(group, "list", list_tasks, is_watched=True)
-    add_command(group, "pause", pause)
-    add_command(group, "resume", resume)
 
 
 async def list_tasks(
@@ -257,3 +249,8 @@ def _write(
         would_expire_is_capped=None if expiring is None else expiring.is_capped,
     )
     command.output.write_list(TASK_CHANGE, [change])
+
+
+COMMANDS: Final = Group(
+    "List tasks, pause and resume them.", {"list": watched(list_tasks), "pause": pause, "resume": resume}
+)

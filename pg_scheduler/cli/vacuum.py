@@ -17,7 +17,7 @@ from pg_scheduler.inspect.texts import counted
 from pg_scheduler.settings import VacuumPolicy, VacuumTrigger
 from pg_scheduler.worker.maintenance.vacuum import VacuumStep
 
-from .commands import Command, add_command
+from .commands import Command
 from .errors import CommandError, ExitCode
 from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, Style, read_style
@@ -68,11 +68,6 @@ VACUUM_DAY: Final = Shape(
     ),
 )
 STATUSES: Final = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "vacuum", vacuum)
 
 
 async def vacuum(

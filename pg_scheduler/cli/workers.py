@@ -13,7 +13,7 @@ from pg_scheduler import Worker
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.text.values import copy_fields
 
-from .commands import Command, add_command, add_group
+from .commands import Command, Group, watched
 from .completion import complete_workers
 from .errors import CommandError, ExitCode
 from .output import Column, Shape
@@ -82,15 +82,6 @@ WorkerIds = Annotated[
     typer.Argument(metavar="[ID]...", help="The ids of workers.", autocompletion=complete_workers),
 ]
 All = Annotated[bool, typer.Option("--all", help="Every worker.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the group."""
-    group = add_group(app, "workers", "Inspect and drain workers.")
-    add_command(group, "list", list_workers, is_watched=True)
-    add_command(group, "show", show)
-    add_command(group, "drain", drain)
-    add_command(group, "resume", resume)
 
 
 async def list_workers(command: Command) -> None:
@@ -195,3 +186,9 @@ def _row(worker: Worker) -> ListedWorker:
     if not isinstance(lag_s, int | float):  # reports can be written by hand
         lag_s = None
     return copy_fields(ListedWorker, worker, loop_lag_s=lag_s)
+
+
+COMMANDS: Final = Group(
+    "Inspect and drain workers.",
+    {"list": watched(list_workers), "show": show, "drain": drain, "resume": resume},
+)

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from pg_scheduler.cli.errors import CommandError, ExitCode, exit_code_of
-from pg_scheduler.cli.main import MODULES, run
+from pg_scheduler.cli.main import FUNCTIONS, run
 from pg_scheduler.cli.main import program as program_of_commands
 from pg_scheduler.cli.output import Column, Output, Shape, read_zone
 from pg_scheduler.dsn import mask_dsn, normalise_dsn
@@ -323,16 +323,16 @@ class TestProgram:
         assert imported("version") == imported("completion", "show", "bash") == ""
         assert imported("jobs", "list", "--help") == "pg_scheduler.cli.jobs pg_scheduler.inspect"
 
-    def test_module_of_each_command_adds_it(self) -> None:
+    def test_each_command_has_its_function(self) -> None:
         commands = program_of_commands().commands
-        assert list(commands) == list(MODULES)
-        assert [each.name for each in commands.values()] == list(MODULES)
+        assert list(commands) == list(FUNCTIONS)
+        assert [each.name for each in commands.values()] == list(FUNCTIONS)
 
     def test_key_error_of_a_module_is_no_unknown_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def add_to(_: object) -> None:
+        def import_module(*_: object) -> None:
             raise KeyError("missing")
 
-        monkeypatch.setattr("pg_scheduler.cli.audit.add_to", add_to)
+        monkeypatch.setattr("pg_scheduler.cli.main.import_module", import_module)
         with pytest.raises(KeyError, match="missing"):
             run(["audit", "--help"])
 

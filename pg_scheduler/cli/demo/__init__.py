@@ -9,16 +9,11 @@ from typing import Annotated
 
 import typer
 
-from pg_scheduler.cli.commands import Command, add_command
+from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.servers import check_extra
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "demo", demo)
+__all__ = ["demo"]
 
 
 def demo(

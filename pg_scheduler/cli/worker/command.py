@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pg_scheduler.cli.commands import Command, add_command
+from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.errors import CommandError, ExitCode, hint_at
 from pg_scheduler.cli.project import VARIABLES
 from pg_scheduler.cli.values import read_duration
@@ -28,11 +28,6 @@ from .target import Source, load_targets
 PREFIX: Final = "PG_SCHEDULER_WORKER_"
 
 _FORMATS: Final = ("text", "json")
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "worker", worker)
 
 
 async def worker(
