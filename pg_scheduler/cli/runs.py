@@ -66,7 +66,7 @@ RUN: Final = Shape(
         Column("error", "ERROR", is_wide=True),
     ),
 )
-PROBABLY_ENDED: Final = "writes no more records, so its process has probably ended; continue it with"
+PROBABLY_ENDED: Final = "makes no progress, so its process has probably ended; continue it with"
 
 SHOW_S: Final = 0.2
 """Seconds between two looks at the progress."""
