@@ -45,8 +45,8 @@ from pg_scheduler.worker.event_meter import new_meter
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.call import JobExecutor
-from pg_scheduler.worker.runners.defaults import check_executors
 from pg_scheduler.worker.runners.jobs_view import SchedulerOfJobs
+from pg_scheduler.worker.runners.places import check_executors
 from pg_scheduler.worker.runtime import Runtime
 from pg_scheduler.worker.wiring import connect
 

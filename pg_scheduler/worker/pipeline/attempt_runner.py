@@ -1,17 +1,25 @@
-"""Run one attempt: find its function, decode its arguments, and call it within its time limit."""
+"""Run one attempt: find its function, decode its arguments, and call it within its time limit.
+
+Coroutine functions run in the task of the attempt, all others in the executor that they name. A full executor
+makes a claimed attempt wait for its place. Its timeout begins with its code.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, PayloadError
-from pg_scheduler.events import JobStarted
+from pg_scheduler.events import JobStarted, ThreadAbandoned
 from pg_scheduler.events.types import LOCK_TAKEN
-from pg_scheduler.jobs.context import current
+from pg_scheduler.foreign import message_of
+from pg_scheduler.jobs.context import cancellation, current
 from pg_scheduler.jobs.executors import ASYNC
 from pg_scheduler.jobs.outcome import (
+    CrashResult,
+    ErrorResult,
     InterruptResult,
     Result,
     ReturnResult,
@@ -19,12 +27,15 @@ from pg_scheduler.jobs.outcome import (
     UnrunnableResult,
 )
 from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.pipeline.calls import CallRunner, error_result
 from pg_scheduler.worker.pipeline.lock_pause import LockPause
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
-from pg_scheduler.worker.runners.middleware import MiddlewareChain
+from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
+from pg_scheduler.worker.runners.middleware import run_in_executor, run_in_loop
+from pg_scheduler.worker.runners.places import Place
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 
 RETURNED: Final = ReturnResult()
@@ -32,7 +43,7 @@ RETURNED: Final = ReturnResult()
 
 
 class AttemptRunner:
-    """Runs attempts in the event loop, and hands those of other executors on."""
+    """Runs attempts in the event loop and in the executors of the worker."""
 
     def __init__(self, node: Node, progress: ProgressWriter) -> None:
         self._locks = node.store.locks
@@ -41,10 +52,12 @@ class AttemptRunner:
         self._meter = node.meter
         self._get_scheduler = node.get_scheduler
         self._report_progress = progress.report
-        self._middleware = MiddlewareChain(node.middleware) if node.middleware else None
+        self._middleware = tuple(node.middleware)
+        self._places = {name: Place(name, executor) for name, executor in node.executors.items()}
+        self._stop_grace = node.config.stop_grace
+        self._max_crashes = node.config.max_crashes
         self._lock_pause = LockPause()
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
-        self._calls = CallRunner(node, self._timeouts, self._middleware, progress.report)
 
     async def run(self, attempt: Attempt) -> Result:
         """Run an attempt, and return its result.
@@ -67,7 +80,7 @@ class AttemptRunner:
         except BaseException as error:  # noqa: BLE001 - user code: a validator
             return error_result(attempt, error)
         if task.executor != ASYNC:
-            return await self._calls.run(attempt, task, args, kwargs)
+            return await self._run_in_place(attempt, task, args, kwargs)
         current.set((claim, time.time(), self._get_scheduler, self._report_progress))
         if self._events.wants(JobStarted):
             self._events.publish(
@@ -76,7 +89,7 @@ class AttemptRunner:
         seconds = claim.timeout_seconds
         if seconds is not None:
             self._timeouts.add(attempt, seconds)
-        func = task.func if self._middleware is None else partial(self._middleware.run, attempt, task)
+        func = partial(run_in_loop, self._middleware, attempt, task) if self._middleware else task.func
         began = time.monotonic() if attempt.measured_for else 0.0
         try:
             value = await func(*args, **kwargs)
@@ -109,10 +122,98 @@ class AttemptRunner:
     async def stop(self) -> None:
         """Stop watching time limits, and stop the executors."""
         self._timeouts.close()
-        await self._calls.stop()
+        for place in self._places.values():
+            await place.stop(self._stop_grace)
 
     @staticmethod
     def time_out(attempt: Attempt) -> None:
         """Interrupt an attempt whose time limit has expired."""
         attempt.has_timed_out = True
         attempt.interrupt()
+
+    async def _run_in_place(
+        self, attempt: Attempt, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Result:
+        """Run an attempt in its executor, as soon as that has room."""
+        place = self._places.get(task.executor)
+        if place is None:
+            error = ConfigurationError(f"this Scheduler has no executor {task.executor!r}; pass executors=")
+            return UnrunnableResult(error)
+        async with place.room:
+            try:
+                await place.start()
+                return await self._call(attempt, task, args, kwargs, place.executor)
+            except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
+                return error_result(attempt, error)
+
+    async def _call(
+        self,
+        attempt: Attempt,
+        task: Task,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        executor: JobExecutor,
+    ) -> Result:
+        claim = attempt.claim
+        current.set((claim, time.time(), self._get_scheduler, self._report_progress))
+        call = JobCall(
+            claim,
+            task.func,
+            args,
+            kwargs,
+            is_typed=task.typed is not None,
+            stop_grace=self._stop_grace,
+            report_abandoned=lambda stack: self._events.publish(
+                ThreadAbandoned(claim.job_id, claim.job_name, claim.attempt, stack)
+            ),
+        )
+        cancellation.set(call)
+        _ = call.job  # reads the context of this task, since executors may ask in another one
+        if self._events.wants(JobStarted):
+            self._events.publish(
+                JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
+            )
+        seconds = claim.timeout_seconds
+        if seconds is not None:
+            self._timeouts.add(attempt, seconds)
+        attempt.call = call
+        result: Result = RETURNED
+        began = time.monotonic()
+        try:
+            if self._middleware:
+                value = await run_in_executor(self._middleware, executor, call)
+            else:
+                value = await executor.run(call)
+            if claim.options is not None:
+                result = ReturnResult(value)
+        except RaisedError as raised:
+            result = ErrorResult(raised.error)
+        except CrashedError as crash:
+            result = CrashResult(message_of(crash), self._max_crashes)
+        finally:
+            if attempt.measured_for and self._meter is not None:
+                seconds_run = time.monotonic() - began
+                self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
+            if seconds is not None:
+                self._timeouts.remove(attempt, seconds)
+        if call.was_cancelled:  # the flag decides, whatever the function made of it
+            return InterruptResult() if attempt.revocation else timeout_result(claim)
+        return result
+
+
+def error_result(attempt: Attempt, error: BaseException) -> ErrorResult:
+    """Return the result of an attempt whose code raised an exception.
+
+    Raises:
+        BaseException: The exception, if it came from outside of that code.
+    """
+    if attempt.is_stopped_by(error):
+        raise error
+    return ErrorResult(error)
+
+
+def timeout_result(claim: Claim) -> ErrorResult:
+    """Return the result of an attempt whose timeout expired."""
+    seconds = claim.timeout_seconds
+    message = f"the job ran longer than its timeout of {seconds:g} seconds"
+    return ErrorResult(TimeoutError(message), timed_out=True)

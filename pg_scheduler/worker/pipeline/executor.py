@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
@@ -33,11 +34,9 @@ from pg_scheduler.jobs.outcome import (
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, Revocation
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.pipeline.attempt_runner import RETURNED, AttemptRunner
-from pg_scheduler.worker.pipeline.calls import timeout_result
+from pg_scheduler.worker.pipeline.attempt_runner import RETURNED, AttemptRunner, timeout_result
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
-from pg_scheduler.worker.runners.asyncio import start_task
 
 KILL_MARGIN_S: Final = 0.5
 """Seconds after ``stop_grace`` in which the attempts of killed processes end."""
@@ -80,8 +79,7 @@ class Executor:
 
     def submit(self, claim: Claim) -> asyncio.Task[None]:
         """Start a claimed job, even if no slot is free."""
-        [weight] = self._record_starts((claim,))
-        return self._begin(self.take_slot(claim, weight))
+        return self.begin(self.take_slot(claim))
 
     def submit_all(self, claims: Sequence[Claim], *, soon: bool = False) -> None:
         """Start claimed jobs, even if no slots are free.
@@ -90,7 +88,7 @@ class Executor:
             claims: The jobs.
             soon: Whether they only get slots now, and start as soon as the caller awaits something.
         """
-        weights = self._record_starts(claims)
+        weights = [0] * len(claims) if self._meter is None else self._meter.record_starts(claims)
         attempts = [self.take_slot(claim, weight) for claim, weight in zip(claims, weights, strict=True)]
         if soon:
             if not self._submitted:
@@ -100,10 +98,11 @@ class Executor:
             for attempt in attempts:
                 self._begin(attempt)
 
-    def begin(self, attempt: Attempt) -> None:
+    def begin(self, attempt: Attempt) -> asyncio.Task[None]:
         """Start a claimed job that has a slot."""
-        [attempt.measured_for] = self._record_starts((attempt.claim,))
-        self._begin(attempt)
+        if self._meter is not None:
+            [attempt.measured_for] = self._meter.record_starts((attempt.claim,))
+        return self._begin(attempt)
 
     async def refuse(self, attempt: Attempt, error: Exception) -> None:
         """End an attempt that cannot run: its job fails, without retries."""
@@ -125,16 +124,23 @@ class Executor:
         self._attempts[claim.job_id] = attempt = Attempt(claim, measured_for)
         return attempt
 
-    def _record_starts(self, claims: Sequence[Claim]) -> list[int]:
-        return [0] * len(claims) if self._meter is None else self._meter.record_starts(claims)
-
     def _begin_all(self) -> None:
         attempts, self._submitted = self._submitted, []
         for attempt in attempts:
             self._begin(attempt)
 
     def _begin(self, attempt: Attempt) -> asyncio.Task[None]:
-        attempt.task = start_task(self._run(attempt), name=TASK_NAME_PREFIX + attempt.claim.job_id)
+        """Create the task of an attempt, eagerly on Python 3.12 and later.
+
+        An eager task runs up to its first suspension within this call, so a job that never suspends ends
+        without an iteration of the event loop. If the application has set a task factory, that creates it.
+        """
+        name = TASK_NAME_PREFIX + attempt.claim.job_id
+        loop = asyncio.get_running_loop()
+        if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
+            attempt.task = asyncio.Task(self._run(attempt), loop=loop, name=name, eager_start=True)
+        else:
+            attempt.task = loop.create_task(self._run(attempt), name=name)
         return attempt.task
 
     async def submit_when_free(self, claim: Claim) -> asyncio.Task[None]:

@@ -1,4 +1,4 @@
-"""Run middleware around an attempt."""
+"""Run middleware around an attempt, the first one outermost."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ CHECK_INTERVAL_S: Final = 0.02
 """Seconds between two looks at a thread that middleware has stopped waiting for."""
 
 
-class MiddlewareChain:
-    """The middleware of a Scheduler, the outermost first. Without any, there is no chain."""
+def run_in_loop(
+    middleware: Sequence[Middleware], attempt: Attempt, task: Task, /, *args: Any, **kwargs: Any
+) -> Awaitable[Any]:
+    """Run the coroutine function of an attempt in the event loop."""
+    call = JobCall(attempt.claim, task.func, args, kwargs, is_typed=task.typed is not None)
+    attempt.call = call
+    return _run(middleware, call, lambda: call.func(*call.args, **call.kwargs))
 
-    def __init__(self, middleware: Sequence[Middleware]) -> None:
-        self._outward: Final = tuple(reversed(middleware))
 
-    def run(self, attempt: Attempt, task: Task, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        """Run the coroutine function of an attempt in the event loop."""
-        call = JobCall(attempt.claim, task.func, args, kwargs, is_typed=task.typed is not None)
-        attempt.call = call
-        return self._run(call, lambda: call.func(*call.args, **call.kwargs))
-
-    async def run_with(self, executor: JobExecutor, call: JobCall) -> Any:
-        """Run an attempt with an executor."""
-        try:
-            call.kwargs = dict(call.kwargs)  # which middleware may change
-            value = await self._run(call, partial(_execute, executor, call))
-        except asyncio.CancelledError:
-            if call.was_cancelled:  # not this task: the flag of the call decides its outcome
-                return None
-            raise
-        except BaseException:  # of the job or of middleware, such as a timeout of its own
-            await _end_of_thread(call)
-            raise
+async def run_in_executor(middleware: Sequence[Middleware], executor: JobExecutor, call: JobCall) -> Any:
+    """Run an attempt with an executor."""
+    try:
+        call.kwargs = dict(call.kwargs)  # which middleware may change
+        value = await _run(middleware, call, partial(_execute, executor, call))
+    except asyncio.CancelledError:
+        if call.was_cancelled:  # not this task: the flag of the call decides its outcome
+            return None
+        raise
+    except BaseException:  # of the job or of middleware, such as a timeout of its own
         await _end_of_thread(call)
-        return value
+        raise
+    await _end_of_thread(call)
+    return value
 
-    def _run(self, call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-        for each in self._outward:
-            call_next = partial(each, call, call_next)
-        return call_next()
+
+def _run(
+    middleware: Sequence[Middleware], call: JobCall, call_next: Callable[[], Awaitable[Any]]
+) -> Awaitable[Any]:
+    for each in reversed(middleware):
+        call_next = partial(each, call, call_next)
+    return call_next()
 
 
 async def _end_of_thread(call: JobCall) -> None:

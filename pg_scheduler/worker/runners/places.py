@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.foreign import current_task, ends_task
 from pg_scheduler.jobs.executors import ASYNC, PROCESS, THREAD
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.process import ProcessExecutor
@@ -28,3 +32,35 @@ def check_executors(given: Mapping[str, JobExecutor] | None) -> dict[str, JobExe
                 "derive its class from pg_scheduler.JobExecutor"
             )
     return {THREAD: ThreadExecutor(), PROCESS: ProcessExecutor(), **(given or {})}
+
+
+class Place:
+    """An executor of a worker, started by its first job."""
+
+    def __init__(self, name: str, executor: JobExecutor) -> None:
+        self._name = name
+        self.executor = executor
+        limit = executor.capacity
+        self.room = nullcontext() if limit is None else asyncio.Semaphore(limit)
+        self._is_started = False
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Start the executor, unless it was started."""
+        async with self._starting:
+            if not self._is_started:
+                await self.executor.start()
+                self._is_started = True
+
+    async def stop(self, grace: float) -> None:
+        """Stop the executor if it was started, within ``grace`` seconds."""
+        if not self._is_started:
+            return
+        self._is_started = False
+        try:
+            async with asyncio.timeout(grace):
+                await self.executor.stop(grace)
+        except BaseException as error:  # user code
+            if ends_task(error, current_task()):
+                raise
+            logger.exception("executor %r could not be stopped", self._name, extra=record_fields())
