@@ -173,7 +173,7 @@ class EventLog:
                 pass
             case types.UnregisteredName(busy_workers=busy) if busy:
                 level = logging.INFO  # the name may be registered there
-            case types.PassFinished(service=service):
+            case types.PassFinished(service=service) if service in self._retrying:
                 self._note_resumed(service)
             case types.ServiceRetrying():
                 level, has_traceback = self._note_retrying(event)
@@ -214,8 +214,6 @@ class EventLog:
         return (logging.ERROR if rejected and is_news else logging.WARNING), is_news
 
     def _note_resumed(self, service: str) -> None:
-        if service not in self._retrying:
-            return
         self._retrying.remove(service)
         if not self._retrying:
             logger.warning(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.events import (
@@ -29,7 +30,6 @@ from pg_scheduler.events import (
     ListenerLost,
     LoopBlocked,
     PassFinished,
-    PeriodicJobPlanned,
     ScheduleFired,
     ServiceFaulted,
     ServiceRetrying,
@@ -52,12 +52,10 @@ def new_meter(store: Store, events: EventBus) -> Meter:
         if isinstance(event, JobCancelled):
             meter.record_end(event.job_name, "skipped" if event.reason == LOCK_TAKEN else "cancelled")
 
-    def record_service(event: Event) -> None:
-        _RECORDERS[type(event)](meter, event)
-
     events.subscribe(record_end, *_OUTCOMES)
     events.subscribe(record_cancelled, JobCancelled)
-    events.subscribe(record_service, *_RECORDERS)
+    for kind, record in _RECORDERS.items():
+        events.subscribe(partial(record, meter), kind)
     return meter
 
 
@@ -100,6 +98,5 @@ _RECORDERS: Final[dict[type[Event], Callable[[Meter, Any], None]]] = {
     KeeperLost: lambda meter, _: meter.set_gauge("keeper_connected", 0),
     JobsReclaimed: _record_reclaimed,
     JobsVacuumed: _record_vacuumed,
-    ScheduleFired: _record_fired,
-    PeriodicJobPlanned: _record_fired,
+    ScheduleFired: _record_fired,  # its subclass PeriodicJobPlanned too
 }

@@ -161,7 +161,11 @@ class Claimer(Service):
             for job in answer.jobs:
                 self._results.put(job, RELEASE)
         elif answer.jobs:
-            await self._execute(answer.jobs, claims_follow=is_full)
+            jobs = self._admission.keep_limited(answer.jobs)
+            self._executor.submit_all(jobs, soon=is_full)  # then once the next claim has been sent
+            self._signals.jobs_claimed()
+            if not is_full:
+                await asyncio.sleep(0)  # the jobs start now, before this pass ends
         self._results.claims_follow = is_full and self.is_running  # as soon as a slot is free
         if found:
             self._pacing.reset_polls()
@@ -309,13 +313,6 @@ class Claimer(Service):
         for job in await self._claims.quarantine_oversized(names, self._batch, isolated_from=left_out):
             self._events.publish(JobFailed(*job))
         self._has_timed_out = False
-
-    async def _execute(self, claimed: list[Claim], *, claims_follow: bool) -> None:
-        jobs = self._admission.keep_limited(claimed)
-        self._executor.submit_all(jobs, soon=claims_follow)  # then once the next claim has been sent
-        self._signals.jobs_claimed()
-        if not claims_follow:
-            await asyncio.sleep(0)  # the jobs start now, before this pass ends
 
     def _next_delay(self, sent_at: float, due_in: float | None) -> float:
         self.next_due_at = None if due_in is None else sent_at + due_in
