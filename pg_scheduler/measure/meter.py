@@ -74,7 +74,7 @@ class Meter:
         self._now = now or _utc_now
         self._monotonic = monotonic
         self._max_names = max_names
-        self._jobs: dict[str, _Job] = {}
+        self._jobs = _Jobs(max_names)
         self._counters: dict[tuple[str, str], float] = {}
         self._gauges: dict[str, float] = {}
         self._durations: dict[tuple[str, str], _Buckets] = {}
@@ -85,7 +85,7 @@ class Meter:
 
     def record_scheduled(self, job_name: str, number: int = 1) -> None:
         """Count jobs that this process stored."""
-        (self._jobs.get(job_name) or self._job(job_name)).scheduled += number
+        self._jobs[job_name].scheduled += number
 
     def record_starts(self, claims: Sequence[Start]) -> list[int]:
         """Count the attempts of one claim, and measure how late they are.
@@ -101,7 +101,7 @@ class Meter:
         if not names:
             return weights
         if names.count(names[0]) == len(names):  # most claims are of one name, and this is the hot path
-            job = self._jobs.get(names[0]) or self._job(names[0])
+            job = self._jobs[names[0]]
             measured = job.start(len(names))
             if late := claims[measured]:
                 weights[measured] = [job.weight] * len(late)
@@ -111,7 +111,7 @@ class Meter:
             return weights
         now = self._now()
         for place, claim in enumerate(claims):
-            job = self._jobs.get(claim.job_name) or self._job(claim.job_name)
+            job = self._jobs[claim.job_name]
             if job.start(1).start == 0:
                 weights[place] = job.weight
                 job.lateness.add((now - claim.execution_time).total_seconds(), job.weight)
@@ -119,20 +119,20 @@ class Meter:
 
     def record_duration(self, job_name: str, seconds: float, weight: int = 1) -> None:
         """Add how long an attempt ran, for as many attempts as ``record_starts()`` returned."""
-        self._job(job_name).durations.add(seconds, weight)
+        self._jobs[job_name].durations.add(seconds, weight)
 
     def record_completions(self, claims: Sequence[Start]) -> None:
         """Count the completed attempts of one batch."""
         names = [claim.job_name for claim in claims]
         if names and names.count(names[0]) == len(names):
-            self._job(names[0]).ended[0] += len(names)
+            self._jobs[names[0]].ended[0] += len(names)
             return
         for name in names:
-            self._job(name).ended[0] += 1
+            self._jobs[name].ended[0] += 1
 
     def record_end(self, job_name: str, outcome: str) -> None:
         """Count one attempt, or one job that ended without an attempt, by its outcome."""
-        self._job(job_name).ended[_PLACES[outcome]] += 1
+        self._jobs[job_name].ended[_PLACES[outcome]] += 1
 
     def count(self, metric: str, label: str = "", by: float = 1) -> None:
         """Add to a counter."""
@@ -178,15 +178,6 @@ class Meter:
         """Forget a batch that is written."""
         if batch.number == self._batch.number:
             self._batch = Batch(batch.number, {})
-
-    def _job(self, name: str) -> _Job:
-        job = self._jobs.get(name)
-        if job is None:
-            is_surplus = len(self._jobs) >= self._max_names or len(name) > MAX_NAME_LENGTH
-            if is_surplus and name != OTHER:
-                return self._job(OTHER)
-            job = self._jobs[name] = _Job()
-        return job
 
     def _bounded(self, key: tuple[str, str]) -> tuple[str, str]:
         metric, _ = key
@@ -266,6 +257,21 @@ class _Job:
             self.durations.histogram(),
             self.lateness.histogram(),
         )
+
+
+class _Jobs(dict[str, _Job]):
+    """The figures by job name; those of all names that are not counted separately under ``OTHER``."""
+
+    def __init__(self, max_names: int) -> None:
+        super().__init__()
+        self._max_names = max_names
+
+    def __missing__(self, name: str) -> _Job:
+        is_surplus = len(self) >= self._max_names or len(name) > MAX_NAME_LENGTH
+        if is_surplus and name != OTHER:
+            return self[OTHER]
+        job = self[name] = _Job()
+        return job
 
 
 _PLACES: Final[Mapping[str, int]] = {outcome: place for place, outcome in enumerate(OUTCOMES)}

@@ -91,7 +91,7 @@ class Claimer(Service):
                 return NEVER
             if not self._lease.is_trusted:  # other workers could get the jobs while they run here
                 self._results.claims_follow = False
-                self._results.request_write()
+                self._signals.results_waiting()
                 self._signals.lease_suspect()
                 return self._polling.min_interval
             try:
@@ -115,7 +115,7 @@ class Claimer(Service):
         async with self._claiming:
             self._has_stopped = True
             self._results.claims_follow = False
-            self._results.request_write()
+            self._signals.results_waiting()
 
     def announce(self, due: datetime | None = None) -> None:
         """Claim a job that is due at this time, which may precede the cursor; None if it is unknown."""
@@ -140,7 +140,7 @@ class Claimer(Service):
         limit = min(self._executor.free, self._batch)
         if limit == 0:
             if self._results.has_results:  # more jobs run than there are slots: no claim follows
-                self._results.request_write()
+                self._signals.results_waiting()
             return self._polling.semaphore_full_interval
         if self._may_have_unacknowledged:
             await self._release_unacknowledged()
@@ -170,7 +170,7 @@ class Claimer(Service):
         if found:
             self._pacing.reset_polls()
         if not is_full:
-            self._results.request_write()  # no claim follows that would take results along
+            self._signals.results_waiting()  # no claim follows that would take results along
         is_done = self._move_cursor(answer, found, is_full=is_full, is_at_start=is_at_start)
         if not is_done or answer.crashed is not None:
             return 0  # crashed jobs that were not claimed may have taken the place of others

@@ -112,10 +112,6 @@ class ResultBuffer:
         """End every ``room()`` call, since no more outcomes are written."""
         self._room.set()
 
-    def request_write(self) -> None:
-        """Make the completer write the outcomes."""
-        self._signals.results_waiting()
-
     def unwritten(self) -> dict[str, int]:
         """Return the attempt numbers of all outcomes whose write is not confirmed, by job id.
 
