@@ -1,13 +1,15 @@
-"""Build the parts of a worker.
+"""Build the parts of a worker, start them in order, and stop them in reverse order.
 
-They are built anew at each start, so settings that were changed in between take effect.
+They are built anew at each start, so settings that were changed in between take effect. There is no leader:
+every part runs on every node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from pg_scheduler.errors import ConnectionRejectedError
+from pg_scheduler.errors import ConnectionRejectedError, PoolClosedError
 from pg_scheduler.events import KeeperLost
 from pg_scheduler.jobs.context import current
 from pg_scheduler.jobs.rows import Claim
@@ -33,7 +35,7 @@ from pg_scheduler.worker.pipeline.head import HeadScanner
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.reporter import Reporter
-from pg_scheduler.worker.supervisor import Part, Supervisor
+from pg_scheduler.worker.service import Service
 
 
 class Runtime:
@@ -140,3 +142,65 @@ class Runtime:
     async def execute_when_free(self, claim: Claim) -> None:
         """Run one claimed job as soon as a slot is free."""
         await (await self.executor.submit_when_free(claim))
+
+
+class Part(Protocol):
+    """A part that starts and stops."""
+
+    async def start(self) -> None:
+        """Start the part; return when it runs."""
+
+    async def stop(self) -> None:
+        """Stop the part and everything that it started."""
+
+
+class Supervisor:
+    """The parts of one Scheduler."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    async def start(self, before_last: Callable[[], None] = lambda: None) -> None:
+        """Start all parts. If one fails, stop those that were started.
+
+        Args:
+            before_last: Called before the last part starts.
+        """
+        for index, part in enumerate(self._parts):
+            if index == len(self._parts) - 1:
+                before_last()
+            try:
+                await part.start()
+            except BaseException:  # whatever it was, no started part may run on
+                await self._stop(self._parts[: index + 1])
+                raise
+
+    def retry(self) -> None:
+        """End the backoff of every service: the database is available."""
+        for part in self._parts:
+            if isinstance(part, Service):
+                part.retry()
+
+    async def stop(self) -> None:
+        """Stop all parts, in reverse order.
+
+        Raises:
+            DatabaseUnavailableError: The database was unavailable and results could not be written. Every
+                service has stopped.
+        """
+        await self._stop(self._parts)
+
+    @staticmethod
+    async def _stop(parts: Sequence[Part]) -> None:
+        faults: list[BaseException] = []
+        for part in reversed(parts):
+            try:
+                await part.stop()
+            except BaseException as fault:  # noqa: BLE001 - whatever it was, the others must stop too
+                faults.append(fault)
+        # Other errors say more than that the pool is closed, such as which results are lost.
+        faults.sort(key=lambda fault: isinstance(fault, PoolClosedError))
+        if faults:
+            for other in faults[1:]:
+                faults[0].add_note(f"another part could not stop either: {other!r}")
+            raise faults[0]

@@ -10,7 +10,7 @@ import pytest
 from pg_scheduler import DatabaseUnavailableError, PoolClosedError, Scheduler, SchemaMissingError
 from pg_scheduler.events import PassFinished, ServiceFaulted, WorkerStarted, WorkerStopped
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
-from pg_scheduler.worker.supervisor import Supervisor
+from pg_scheduler.worker.runtime import Supervisor
 from tests.support.worker import PATIENCE, Gate, Recorder, holds, now
 
 
