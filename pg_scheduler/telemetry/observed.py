@@ -9,7 +9,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges, items_of
-from pg_scheduler.worker.gauges import gauges_of
+from pg_scheduler.worker.health import gauges_of
 
 PREFIX: Final = "pg_scheduler."
 

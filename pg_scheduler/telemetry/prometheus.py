@@ -27,7 +27,7 @@ from pg_scheduler.telemetry.families import Families
 from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges
 from pg_scheduler.telemetry.server import ThreadServer, listen
 from pg_scheduler.version import __version__
-from pg_scheduler.worker.gauges import gauges_of
+from pg_scheduler.worker.health import gauges_of
 
 __all__ = ["SchedulerCollector", "metrics_app", "serve_metrics"]
 
