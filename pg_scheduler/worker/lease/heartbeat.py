@@ -1,15 +1,22 @@
-"""Renew the worker's lease, and detect jobs that were cancelled elsewhere or lost."""
+"""Renew the worker's lease, and stop attempts that this worker must not continue.
+
+The answer of a heartbeat names the jobs that the worker no longer holds: cancelled on any node, or lost. All
+are lost without a lease.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
+from pg_scheduler.events import LeaseLost
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.measure.health import STEADY_INTERVALS
-from pg_scheduler.worker.lease.revoker import Revoker
+from pg_scheduler.status import JobStatus
+from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.service import Service
@@ -31,6 +38,7 @@ class Heartbeat(Service):
     def __init__(self, node: Node, reporter: Reporter) -> None:
         super().__init__(node.events)
         self._workers = node.store.workers
+        self._jobs = node.store.jobs
         self._in_flight = node.in_flight
         self._worker_id = node.worker_id
         self._lease = node.lease
@@ -38,7 +46,7 @@ class Heartbeat(Service):
         self._clock = node.clock
         self._audience = node.audience
         self._reporter = reporter
-        self._revoker = Revoker(node)
+        self._reported_at_renewal: int | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._is_confirming = False
         self.renewed_at = float("-inf")
@@ -85,7 +93,7 @@ class Heartbeat(Service):
         self._clock.read(answer.now, requested_at)
         interval = self._lease.renewal_interval
         if not answer.alive:
-            self._revoker.revoke_all()
+            self._revoke_all()
             await self._register()
             self._signals.worker_registered()
             return interval
@@ -93,8 +101,7 @@ class Heartbeat(Service):
         has_new_state = self._reporter.obey(answer.wanted)
         if self._audience.update(kind for kind in answer.subscriptions if kind is not None):
             self._signals.subscriptions_changed()
-        if lost := {job_id: held[job_id] for job_id in answer.lost if job_id in held}:
-            await self._revoker.revoke(lost)
+        await self._revoke({job_id: held[job_id] for job_id in answer.lost if job_id in held})
         if has_new_state:
             return 0  # the next heartbeat reports it
         if answer.late or (held and not self._signals.notifications_up.is_set):
@@ -164,7 +171,7 @@ class Heartbeat(Service):
         if self._is_confirming:
             return
         if self._lease.extension_s is None or self.outage is not None:
-            self._revoker.revoke_all()
+            self._revoke_all()
             return
         self._is_confirming = True
         self.wake()
@@ -177,4 +184,25 @@ class Heartbeat(Service):
         if self._lease.is_trusted:  # renewed in the keeper's thread
             self._set_timer()
         elif self._in_flight.held():
-            self._revoker.revoke_all()
+            self._revoke_all()
+
+    async def _revoke(self, lost: Mapping[str, int]) -> None:
+        """Stop these attempts, given as attempt numbers by job id, and report cancelled jobs as such.
+
+        Attempts that are being stopped, as in threads, are not looked up again.
+        """
+        lost = {job_id: number for job_id, number in lost.items() if self._in_flight.runs(job_id, number)}
+        if not lost:
+            return
+        found = await self._jobs.read_revoked(list(lost))
+        for job_id, attempt in lost.items():
+            status, is_awaited = found.get(job_id, (None, False))
+            reason = Revocation.CANCELLED if status is JobStatus.CANCELLED else Revocation.LOST
+            self._in_flight.revoke(job_id, attempt, reason, is_awaited=is_awaited)
+
+    def _revoke_all(self) -> None:
+        """Revoke every attempt, because the lease is lost. Publish ``LeaseLost`` once for each loss."""
+        if self._reported_at_renewal != self._lease.renewals:  # the timer and each heartbeat may detect it
+            self._reported_at_renewal = self._lease.renewals
+            self._events.publish(LeaseLost(self._worker_id))
+        self._in_flight.revoke_all(Revocation.LOST)
