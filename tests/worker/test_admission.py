@@ -11,6 +11,7 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError, Limit
 from pg_scheduler.events import JobBlocked, JobLost, JobReleased
+from pg_scheduler.jobs.outcome import RELEASE
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker.in_flight import Revocation
@@ -178,6 +179,19 @@ async def test_unblocker_forgets_admitted_attempts_that_were_lost(parts: Parts) 
     bench.unblocker.request_scan()
     await bench.unblocker.run_once()
     assert bench.unblocker._admitted == {}
+
+
+async def test_unblocker_keeps_an_admitted_attempt_while_the_result_of_a_former_one_is_not_written(
+    parts: Parts,
+) -> None:
+    bench = Bench(parts, 2)
+    (held,) = await bench.claim("a")
+    await bench.admission.run_once()
+    parts.results.put(held._replace(attempt=held.attempt - 1), RELEASE)
+    bench.unblocker.request_scan()
+    await bench.unblocker.run_once()
+    assert list(bench.unblocker._admitted) == ["a"]
+    await bench.end()
 
 
 async def test_unblocker_ignores_the_end_of_another_attempt_of_an_admitted_job(parts: Parts) -> None:

@@ -284,7 +284,7 @@ class Claimer(Service):
 
     async def _release_unacknowledged(self) -> None:
         """Release jobs of a claim whose response was lost, before their lease expires."""
-        known = self._in_flight.unwritten() | self._in_flight.held()
+        known = self._in_flight.unreported()
         self._may_have_unacknowledged = False  # before: an attempt that is lost meanwhile sets it again
         try:
             job_ids = await self._claims.release_unacknowledged(self._worker_id, known)

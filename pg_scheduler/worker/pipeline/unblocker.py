@@ -185,7 +185,7 @@ class Unblocker(Service):
         self._is_scan_requested = False
         now = time.monotonic()
         self._next_scan = now + self.scan_interval_s
-        held = self._in_flight.held() | self._in_flight.unwritten()
+        held = self._in_flight.unreported()
         for job_id in [each for each, (attempt, _) in self._admitted.items() if held.get(each) != attempt]:
             del self._admitted[job_id]  # it was cancelled or lost
         if now >= self._next_cleanup:
