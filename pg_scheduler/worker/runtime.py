@@ -30,8 +30,8 @@ from pg_scheduler.worker.notifier import Notifier
 from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.cursor import HeadScanner
 from pg_scheduler.worker.pipeline.executor import Executor
-from pg_scheduler.worker.pipeline.head import HeadScanner
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.reporter import Reporter
@@ -50,15 +50,7 @@ class Runtime:
         self.unblocker = Unblocker(node)
         self.admission = Admission(node, self.executor, self.unblocker)
         self.claimer = Claimer(node, self.executor, self.admission)
-        self.head = HeadScanner(
-            store.claims,
-            node.events,
-            self.claimer.cursor,
-            node.in_flight,
-            node.routing.names,
-            node.signals,
-            isolated_from=self.claimer.isolated_from,
-        )
+        self.head = HeadScanner(node, self.claimer.cursor, isolated_from=self.claimer.isolated_from)
         self.watchdog = LoopWatchdog(node.events, node.in_flight)
         self.reporter = Reporter(node, self.watchdog)
         self.heartbeat = Heartbeat(node, self.reporter)

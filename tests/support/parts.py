@@ -36,8 +36,8 @@ from pg_scheduler.worker.notifier import Notifier
 from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.cursor import HeadScanner
 from pg_scheduler.worker.pipeline.executor import Executor
-from pg_scheduler.worker.pipeline.head import HeadScanner
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
@@ -203,15 +203,7 @@ class Parts(Node):
 
     def head_scanner(self, claimer: Claimer) -> HeadScanner:
         """The search in front of the position of a claimer; both receive signals as in a worker."""
-        scanner = HeadScanner(
-            self.store.claims,
-            self.events,
-            claimer.cursor,
-            self.in_flight,
-            self.routing.names,
-            self.signals,
-            isolated_from=claimer.isolated_from,
-        )
+        scanner = HeadScanner(self, claimer.cursor, isolated_from=claimer.isolated_from)
         self.signals.due.connect(claimer.announce, scanner.announce)
         self.signals.head_skipped.connect(scanner.begin)
         return scanner
