@@ -65,7 +65,7 @@ class LegacyMethods(SchedulerMethods):
         Raises:
             ValueError: This worker has not claimed the job, or runs it already.
         """
-        await self._parts.running().execute(await self._claim_of(job_row))
+        await self._parts.running().executor.submit(await self._claim_of(job_row))
 
     async def execute_job_with_concurrency_control(self, job_row: Mapping[str, Any]) -> None:
         """Run one job that this worker has claimed once a slot is free, and wait until it has finished.
@@ -76,7 +76,8 @@ class LegacyMethods(SchedulerMethods):
         Raises:
             ValueError: This worker has not claimed the job, or runs it already.
         """
-        await self._parts.running().execute_when_free(await self._claim_of(job_row))
+        executor = self._parts.running().executor
+        await (await executor.submit_when_free(await self._claim_of(job_row)))
 
     async def _claim_of(self, job_row: Mapping[str, Any]) -> Claim:
         job_id = check_job_id(job_row["job_id"])

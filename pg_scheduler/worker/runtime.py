@@ -12,7 +12,6 @@ from typing import Protocol
 from pg_scheduler.errors import ConnectionRejectedError, PoolClosedError
 from pg_scheduler.events import KeeperLost
 from pg_scheduler.jobs.context import current
-from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.worker.event_relay import EventRelay
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
@@ -126,14 +125,6 @@ class Runtime:
         """Return whether the caller is a job that this worker runs."""
         job = current.get(None)
         return job is not None and self.node.in_flight.holds(job[0].job_id, job[0].attempt)
-
-    async def execute(self, claim: Claim) -> None:
-        """Run one claimed job now, even if no slot is free."""
-        await self.executor.submit(claim)
-
-    async def execute_when_free(self, claim: Claim) -> None:
-        """Run one claimed job as soon as a slot is free."""
-        await (await self.executor.submit_when_free(claim))
 
 
 class Part(Protocol):
