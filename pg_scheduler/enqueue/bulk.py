@@ -12,7 +12,6 @@ from pg_scheduler.errors import JobConflictError
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
 from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
 
@@ -66,25 +65,19 @@ class BulkInserter:
     async def _insert_or_raise(
         self, jobs: Sequence[AnyJob], batch_size: int, connection: Connection | None
     ) -> None:
-        """Insert all jobs in one transaction. The events of the caller's are discarded."""
+        """Insert all jobs in one transaction."""
         if not jobs:
             return
-        async with self._store.jobs.all_or_nothing(connection) as own:
-            transaction = Transaction(own, [])
-            await self._insert_each(jobs, batch_size, transaction)
-        if connection is None:
-            self._store.statements.publish_all(transaction.events)
-
-    async def _insert_each(self, jobs: Sequence[AnyJob], batch_size: int, transaction: Transaction) -> None:
         left = jobs
-        for _ in range(MAX_ROUNDS):
-            inserted = await self._writer.insert(left, transaction, batch_size=batch_size)
-            left = [job for job in left if job.job_id not in inserted]
-            if not left:
-                return
-            if (conflict := await self._writer.conflict(left, transaction.connection)) is not None:
-                raise conflict
-        raise JobConflictError(left[0].job_id, ENDED, left[0].unique_key)
+        async with self._store.statements.transaction(within=connection, reserved=False) as transaction:
+            for _ in range(MAX_ROUNDS):
+                inserted = await self._writer.insert(left, transaction, batch_size=batch_size)
+                left = [job for job in left if job.job_id not in inserted]
+                if not left:
+                    return
+                if (conflict := await self._writer.conflict(left, transaction.connection)) is not None:
+                    raise conflict
+            raise JobConflictError(left[0].job_id, ENDED, left[0].unique_key)
 
 
 def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> list[AnyJob]:

@@ -133,8 +133,8 @@ class ScheduleWriter:
             ScheduleOwnedByCodeError: The schedule is declared in code.
         """
         schedules = self._store.schedules
-        async with self._store.jobs.all_or_nothing() as transaction:
-            locked = await schedules.lock([schedule_id], on=transaction)
+        async with self._store.statements.transaction() as (connection, _):
+            locked = await schedules.lock([schedule_id], on=connection)
             if schedule_id not in locked:
                 raise ScheduleNotFoundError(schedule_id)
             old, now = locked[schedule_id]
@@ -143,7 +143,7 @@ class ScheduleWriter:
             if if_version is not None and if_version != old.version:
                 raise ScheduleConflictError(schedule_id, old.version, expected=if_version)
             row = definition.applied_to(old, max_bytes=self._max_bytes, encoder_of=self._jobs.encoder_of)
-            return await self._write(row, old, now, on=transaction)
+            return await self._write(row, old, now, on=connection)
 
     async def trigger(self, schedule_id: str) -> ExtendedJob | None:
         """Enqueue one job of a schedule now; return None for an unknown id.

@@ -263,7 +263,7 @@ class JobWriter:
         async def write(transaction: Transaction) -> list[ExtendedJob]:
             written: list[ExtendedJob] = []
             for batch in _batches(in_order, batch_size):
-                written += await self._write_unique(batch, transaction.connection)
+                written += await self._write_unique(batch, transaction)
             if waiting := [job for job in written if job.after]:
                 await self._store.dependencies.block(waiting, transaction, replaced=True)
             return written
@@ -273,18 +273,19 @@ class JobWriter:
         written = await self._store.statements.run_retrying(write, within=connection)
         return {job.unique_key: job for job in written}
 
-    async def _write_unique(self, jobs: Sequence[ExtendedJob], transaction: Connection) -> list[ExtendedJob]:
+    async def _write_unique(self, jobs: Sequence[ExtendedJob], transaction: Transaction) -> list[ExtendedJob]:
+        connection = transaction.connection
         written: list[ExtendedJob] = []
         left = jobs
         for _ in range(MAX_ROUNDS):
-            inserted = await self._store.jobs.insert_extended(left, connection=transaction)
+            inserted = await self._store.jobs.insert_extended(left, connection=connection)
             written += [job for job in left if job.job_id in inserted]
             left = [job for job in left if job.job_id not in inserted]
-            targets = await self._targets(left, transaction) if left else {}
+            targets = await self._targets(left, connection) if left else {}
             if targets:
                 try:
-                    async with self._store.jobs.all_or_nothing(transaction) as savepoint:
-                        await self._store.jobs.replace_extended([*targets.values()], connection=savepoint)
+                    async with self._store.statements.transaction(within=transaction):
+                        await self._store.jobs.replace_extended([*targets.values()], connection=connection)
                 except UniqueKeyTakenError:
                     continue
                 written += targets.values()
@@ -294,11 +295,11 @@ class JobWriter:
                 return written
         raise JobConflictError(left[0].job_id, ENDED, left[0].unique_key)
 
-    async def _targets(self, jobs: Sequence[ExtendedJob], transaction: Connection) -> dict[str, ExtendedJob]:
+    async def _targets(self, jobs: Sequence[ExtendedJob], connection: Connection) -> dict[str, ExtendedJob]:
         """Return the jobs by the id of the row to replace, each row once."""
         keys = [key for job in jobs if (key := job.unique_key) is not None]
-        holders = await self._store.unique_keys.lock_holders(keys, transaction)
-        existing = await self._store.jobs.statuses_of([job.job_id for job in jobs], connection=transaction)
+        holders = await self._store.unique_keys.lock_holders(keys, connection)
+        existing = await self._store.jobs.statuses_of([job.job_id for job in jobs], connection=connection)
         targets: dict[str, ExtendedJob] = {}
         for job in jobs:
             holder = holders.get(job.unique_key or "")

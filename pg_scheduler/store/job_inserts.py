@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
 from pg_scheduler.jobs.rows import EPOCH, ExtendedJob, GeneratedIdJob, NewJob
-from pg_scheduler.store.connections.session import Connection, transact
+from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.copy import COLUMNS, packed
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.queries import Route
@@ -174,17 +174,6 @@ class JobInserts:
                 *zip(*(job.extras for job in jobs), strict=True),
                 on=connection,
             )
-
-    @asynccontextmanager
-    async def all_or_nothing(self, connection: Connection | None = None) -> AsyncIterator[Connection]:
-        """Yield a transaction, or the caller's connection within a savepoint."""
-        if connection is None:
-            async with self._statements.connections.transaction() as own:
-                yield own
-        else:
-            with translated():
-                async with transact(connection, self._statements.call_timeout_s):
-                    yield connection
 
 
 def _delayed(row: NewJob) -> tuple[Any, ...]:

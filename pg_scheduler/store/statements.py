@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import datetime
 from functools import cache, partial
@@ -104,12 +104,16 @@ class Statements:
 
     @asynccontextmanager
     async def transaction(
-        self, *, within: Connection | Transaction | None = None
+        self, *, within: Connection | Transaction | None = None, reserved: bool = True
     ) -> AsyncIterator[Transaction]:
         """Yield a transaction for statements that belong together; publish its events after the commit.
 
         Within another transaction it is a savepoint, whose events are added to those of that one. Within the
         connection of a caller they are discarded: it is unknown whether its transaction commits.
+
+        Args:
+            within: The other transaction, or the connection of a caller in one; None for none.
+            reserved: Whether it may use the connection of the hot path, which must be for a short time.
         """
         events: list[Event] = []
         if within is not None:
@@ -119,12 +123,8 @@ class Statements:
                     yield Transaction(outer.connection, events)
             outer.events.extend(events)
             return
-        async with self.connections.transaction(reserved=True) as connection:
+        async with self.connections.transaction(reserved=reserved) as connection:
             yield Transaction(connection, events)
-        self.publish_all(events)
-
-    def publish_all(self, events: Iterable[Event]) -> None:
-        """Publish the events of a transaction that was committed."""
         for event in events:
             self.publish(event)
 

@@ -392,10 +392,10 @@ async def test_many_parents_that_end_concurrently_unblock_every_job(
 
 async def test_parent_that_ends_while_a_job_is_added_unblocks_it(store: Store, pool: Pool) -> None:
     (a,) = await running(store, new_job("a"))
-    async with store.jobs.all_or_nothing() as connection:
+    async with store.statements.transaction() as transaction:
         job = child("c", "a")
-        await store.jobs.insert_extended([job], connection=connection)
-        await store.dependencies.block([job], Transaction(connection, []))
+        await store.jobs.insert_extended([job], connection=transaction.connection)
+        await store.dependencies.block([job], transaction)
         end = asyncio.ensure_future(settle(store, a))
         await _wait_for_a_lock(pool)
     await end

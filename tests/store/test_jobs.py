@@ -70,10 +70,10 @@ async def test_insert_joins_the_transaction_of_the_caller(store: Store, pool: Po
     assert await store.jobs.statuses_of(["a", "b"]) == {}
 
 
-async def test_all_or_nothing_rolls_back_when_the_block_raises(store: Store, pool: Pool) -> None:
+async def test_transaction_rolls_back_when_the_block_raises(store: Store, pool: Pool) -> None:
     async def fail(connection: Connection | None) -> None:
-        async with store.jobs.all_or_nothing(connection) as one:
-            await store.jobs.insert([new_job("a")], connection=one)
+        async with store.statements.transaction(within=connection) as transaction:
+            await store.jobs.insert([new_job("a")], connection=transaction.connection)
             raise LookupError
 
     with pytest.raises(LookupError):

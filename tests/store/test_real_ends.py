@@ -125,7 +125,7 @@ async def test_job_that_comes_after_a_cancelled_one_waits_while_its_attempt_runs
     await cancel(store)
     assert await on_end(pool) == {"alive": True}
     assert await store.jobs.read_revoked(["a"]) == {"a": (JobStatus.CANCELLED, True)}
-    async with store.jobs.all_or_nothing() as connection:
+    async with store.statements.transaction() as (connection, _):
         assert await store.dependencies.lock_unfinished(["a"], connection) == {"a"}
         locked = await store.schedules.lock_last_jobs(["a"], on=connection)
         assert (locked["a"].waits, locked["a"].is_locked) == (False, True)
@@ -133,7 +133,7 @@ async def test_job_that_comes_after_a_cancelled_one_waits_while_its_attempt_runs
     assert await state(pool, "b", "c") == [BLOCKED, BLOCKED]
     await store.results.settle("w1", [(claim, REVOKED)])
     assert await state(pool, "b", "c") == [FREE, CANCELLED]
-    async with store.jobs.all_or_nothing() as connection:
+    async with store.statements.transaction() as (connection, _):
         assert await store.dependencies.lock_unfinished(["a"], connection) == set()
         assert await store.schedules.lock_last_jobs(["a"], on=connection) == {}
 

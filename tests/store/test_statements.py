@@ -543,7 +543,6 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "locks.channel",
         "jobs.statuses_of",
         "jobs.read_revoked",
-        "jobs.all_or_nothing",
         "claims.held_claim",
         "claims.explain_expiry",
         "claims.quarantine_oversized",

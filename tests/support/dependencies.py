@@ -22,7 +22,7 @@ def child(
 
 async def add(store: Store, *jobs: ExtendedJob, replace: bool = False) -> None:
     """Insert jobs that wait for others."""
-    async with store.jobs.all_or_nothing() as connection:
+    async with store.statements.transaction() as (connection, _):
         if replace:
             await store.jobs.replace_extended(jobs, connection=connection)
         else:
