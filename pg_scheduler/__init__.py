@@ -36,20 +36,28 @@ from pg_scheduler.errors import (
     ServiceCancelledError,
     TransientFault,
 )
-from pg_scheduler.jobs.call import Call, call
 from pg_scheduler.jobs.context import CurrentJob, current_job
 from pg_scheduler.jobs.control import Abort, Snooze
 from pg_scheduler.jobs.decorator import job
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.middleware import Middleware, ScheduledCall
-from pg_scheduler.jobs.model import ConflictResolution, Job, JobCounts, JobPriority, JobSpec, Worker
-from pg_scheduler.jobs.page import Page
+from pg_scheduler.jobs.model import (
+    UNSET,
+    Call,
+    ConflictResolution,
+    Job,
+    JobCounts,
+    JobPriority,
+    JobSpec,
+    Page,
+    Worker,
+    call,
+)
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unique import Unique
-from pg_scheduler.jobs.unset import UNSET
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.decorator import periodic

@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.api.base import SchedulerMethods
-from pg_scheduler.jobs.model import Job, JobCounts, Worker
-from pg_scheduler.jobs.page import Page
+from pg_scheduler.jobs.model import Job, JobCounts, Page, Worker
 from pg_scheduler.jobs.payload import encode_object
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 from pg_scheduler.measure.health import Health, judge

@@ -7,19 +7,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pg_scheduler.api.base import SchedulerMethods
-from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.model import (
+    UNSET,
     AfterOutcome,
+    Call,
     ConflictResolution,
     JobFunction,
     JobPriority,
     JobSpec,
+    Unset,
 )
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import split_task_data
 from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.jobs.unique import Unique
-from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.store.connections.session import Connection
 

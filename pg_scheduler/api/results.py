@@ -12,8 +12,7 @@ from pg_scheduler.api.control import ControlMethods
 from pg_scheduler.api.jobs import JobMethods
 from pg_scheduler.errors import JobNotFoundError, JobResult
 from pg_scheduler.events import Event, JobFailed
-from pg_scheduler.jobs.call import Call
-from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.jobs.model import Call, JobFunction
 from pg_scheduler.jobs.validation import check_delay, check_job_id
 
 R = TypeVar("R")

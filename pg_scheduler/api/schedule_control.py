@@ -13,9 +13,8 @@ from pg_scheduler.api.control import cancel_job
 from pg_scheduler.enqueue.schedule_writer import ScheduleWriter
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import Event, SchedulePaused, ScheduleRemoved, ScheduleResumed
-from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.jobs.model import JobFunction, Page
 from pg_scheduler.jobs.naming import check_name
-from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_kind, check_text
 from pg_scheduler.schedules.definition import check_schedule_id

@@ -8,10 +8,8 @@ from typing import Any
 
 from pg_scheduler.api.schedule_control import ScheduleControl
 from pg_scheduler.events import ScheduleAdded, ScheduleUpdated
-from pg_scheduler.jobs.call import Call
-from pg_scheduler.jobs.ids import new_job_id
-from pg_scheduler.jobs.model import ConflictResolution, JobFunction, JobPriority
-from pg_scheduler.jobs.unset import UNSET, Unset
+from pg_scheduler.jobs.model import UNSET, Call, ConflictResolution, JobFunction, JobPriority, Unset
+from pg_scheduler.jobs.rows import new_job_id
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.schedules.definition import Definition, check_schedule_id
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap

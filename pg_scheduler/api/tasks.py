@@ -12,13 +12,12 @@ from typing import Any, Final, TypeVar, overload
 from pg_scheduler.api.base import Parts, SchedulerMethods
 from pg_scheduler.events import TaskPaused, TaskResumed
 from pg_scheduler.jobs.limits import Limit, check_limits
-from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobFunction, JobPriority, Unset
 from pg_scheduler.jobs.naming import check_aliases, check_name
 from pg_scheduler.jobs.pause import Pause, TaskInfo
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.task import Task, TaskOptions
 from pg_scheduler.jobs.unique import Unique
-from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_execution_time, check_text
 
 F = TypeVar("F", bound=JobFunction)

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.schedules.catalogue import PeriodicCatalogue
-from pg_scheduler.schedules.declared import NO_CHANGES, PeriodicJobConfig, plan_sync
+from pg_scheduler.schedules.declared import NO_CHANGES, PeriodicCatalogue, PeriodicJobConfig, plan_sync
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.serialization import kinds_of

@@ -23,7 +23,7 @@ from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, NewJob
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.session import Connection, check_connection
-from pg_scheduler.store.due import due_message
+from pg_scheduler.store.locks import due_message
 from pg_scheduler.store.queries import Route
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS

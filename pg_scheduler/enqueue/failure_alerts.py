@@ -15,7 +15,7 @@ from pg_scheduler.enqueue.writer import JobWriter
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.consequences import EndedJob
-from pg_scheduler.store.due import due_message
+from pg_scheduler.store.locks import due_message
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 

@@ -26,8 +26,8 @@ from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, GeneratedIdJob
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.due import due_message
 from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
+from pg_scheduler.store.locks import due_message
 
 MAX_JOBS: Final = 1000
 """Jobs per statement."""

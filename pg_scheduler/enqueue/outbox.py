@@ -21,7 +21,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.listen import TASKS
-from pg_scheduler.store.due import DUE, due_message, earliest
+from pg_scheduler.store.locks import DUE, due_message, earliest
 from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.workers import HEARTBEAT_REQUEST

@@ -9,17 +9,24 @@ from operator import attrgetter, is_not
 from typing import Any, Final, NamedTuple, cast
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.ids import new_job_ids
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
-from pg_scheduler.jobs.model import JobFunction, JobSpec, share_options
+from pg_scheduler.jobs.model import UNSET, JobFunction, JobSpec, Unset, share_options
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.options import JOB_OPTIONS, as_stored
 from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import NO_EXTRAS, AnyJob, ExtendedJob, Extras, GeneratedIdJob, NewJob, Span
+from pg_scheduler.jobs.rows import (
+    NO_EXTRAS,
+    AnyJob,
+    ExtendedJob,
+    Extras,
+    GeneratedIdJob,
+    NewJob,
+    Span,
+    new_job_ids,
+)
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names, unique_text
-from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import check_execution_time, check_job_id, check_kind
 
 OUTCOMES: Final = ("completed", "ended")

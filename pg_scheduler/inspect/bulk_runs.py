@@ -22,7 +22,7 @@ from pg_scheduler.inspect.bulk_state import BulkState
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.store.bulk import StaleRunError
 from pg_scheduler.inspect.store.bulk_runs import RESUME, START
-from pg_scheduler.jobs.ids import new_job_id
+from pg_scheduler.jobs.rows import new_job_id
 from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.store.author import acting_as
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from pg_scheduler.errors import JobCancelledError
 from pg_scheduler.jobs.metadata import metadata_of
+from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.progress import JobProgress, checked_progress
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.stored_json import object_from
 
 if TYPE_CHECKING:
     import asyncpg

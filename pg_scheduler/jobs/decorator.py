@@ -7,13 +7,12 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from pg_scheduler.jobs.limits import Limit, check_limits
-from pg_scheduler.jobs.model import JobFunction, JobPriority
+from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority, Unset
 from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.jobs.unique import Unique
-from pg_scheduler.jobs.unset import UNSET, Unset
 
 F = TypeVar("F", bound=JobFunction)
 

@@ -1,4 +1,4 @@
-"""The history of a job's attempts: entries to write, and those read from a row.
+"""The history of a job's attempts: entries to write with the last log lines, and those read from a row.
 
 An attempt that does not simply complete appends an entry to the ``errors`` column, in the statement that ends
 it. The entry is a JSON object with the outcome, the error and its traceback; the statement adds the attempt,
@@ -11,14 +11,16 @@ of the wrong type reads as None.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from pg_scheduler.foreign import cause_of, class_name, guarded, message_of, traceback_lines, traceback_of
 from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
-from pg_scheduler.jobs.stored_json import value_from
+from pg_scheduler.jobs.payload import value_from
 
 PARENT: Final = "parent"
 """The outcome of a job that was cancelled because of another job."""
@@ -211,3 +213,57 @@ def _error_from(entry: dict[str, Any]) -> AttemptError:
 
 def _log_from(value: object) -> tuple[str, ...]:
     return tuple(line for line in value if isinstance(line, str)) if isinstance(value, list) else ()
+
+
+# -- log lines -----------------------------------------------------------------------------------------
+
+MAX_LINES: Final = 64
+MAX_LINE_LENGTH: Final = 1000
+MAX_LOG_LENGTH: Final = 8000
+"""Characters of all lines together; the oldest ones are dropped."""
+
+
+class KeptLog:
+    """The lines of the attempt that runs in the current context, and of what it starts.
+
+    A ``JobLogHandler`` adds them.
+
+    Attributes:
+        is_used: Whether anything adds lines, so that attempts have to remember them.
+    """
+
+    def __init__(self) -> None:
+        self.is_used = False
+        self._lines: ContextVar[deque[str]] = ContextVar("pg_scheduler_kept_log")
+
+    @property
+    def has_attempt(self) -> bool:
+        """Whether an attempt runs in this context."""
+        return self._lines.get(None) is not None
+
+    def begin(self) -> deque[str]:
+        """Return where the lines of an attempt are kept that begins in this context."""
+        lines: deque[str] = deque(maxlen=MAX_LINES)
+        self._lines.set(lines)
+        return lines
+
+    def add(self, line: str) -> None:
+        """Keep a line, if an attempt runs in this context; any thread may call it."""
+        lines, line = self._lines.get(None), str.__str__(line)
+        if lines is not None:
+            lines.append(line if len(line) <= MAX_LINE_LENGTH else line[:MAX_LINE_LENGTH] + " ...")
+
+
+kept_log: Final = KeptLog()
+
+
+def kept_lines(lines: deque[str]) -> list[str]:
+    """Return the newest lines that are stored, oldest first."""
+    kept: list[str] = []
+    length = 0
+    for line in reversed(list(lines)):
+        length += len(line)
+        if length > MAX_LOG_LENGTH:
+            break
+        kept.append(line)
+    return kept[::-1]

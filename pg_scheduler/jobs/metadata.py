@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.payload import encode_object
-from pg_scheduler.jobs.stored_json import object_from
+from pg_scheduler.jobs.payload import encode_object, object_from
 
 NO_METADATA: Final[Mapping[str, Any]] = {}
 

@@ -1,19 +1,74 @@
-"""The public values of a job: its specification, row and priority."""
+"""The public values of jobs: what callers give for them, and what they receive."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
-from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.unique import Unique
-from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.status import JobStatus
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R_co]):
+    """A function and its arguments, made by ``call()``. Its type parameter is what the function returns."""
+
+    func: Callable[..., Any]
+    """The function."""
+    args: tuple[Any, ...]
+    """The positional arguments."""
+    kwargs: Mapping[str, Any]
+    """The keyword arguments."""
+
+
+@overload
+def call(func: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+@overload
+def call(func: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+def call(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call[Any]:
+    """Return a function and its arguments as one value, instead of ``args=`` and ``kwargs=``.
+
+    It is accepted wherever a function is. So mypy and pyright check the arguments of a job as those of a
+    direct call. Nothing is called.
+
+    Args:
+        func: The function to run.
+        args: Its positional arguments, that JSON can represent.
+        kwargs: Its keyword arguments, that JSON can represent.
+
+    Example:
+        >>> from pg_scheduler import call
+        >>> async def send(to: str, *, copies: int = 1) -> None: ...
+        >>> call(send, "ada@example.org", copies=2).args
+        ('ada@example.org',)
+    """
+    return Call(func, args, kwargs)
+
+
+class Unset(Enum):
+    """The type of UNSET. It is an enum, so that copies and pickles are the same object."""
+
+    UNSET = "UNSET"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+"""An option that was not given: it takes the value of the schedule, the task or the Scheduler."""
+
 
 AfterOutcome: TypeAlias = Literal["completed", "ended"]
 """Which end of another job lets a job start that waits for it."""
@@ -278,3 +333,33 @@ class Worker:
     (``seconds``, ``job_id``, ``job_name``). Empty for a worker of an earlier release."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The settings of the worker, and the limits of its tasks. Empty for a worker of an earlier release."""
+
+
+T = TypeVar("T")
+
+
+class Page(list[T]):
+    """A part of a longer list: a list with the position of the following part.
+
+    A page can be short, or empty, although others follow: a call that filters examines a bounded number of
+    rows. Only ``next`` shows whether the list ends.
+
+    Args:
+        items: The items of the page.
+        next: The attribute of the same name.
+
+    Example::
+
+        page = await scheduler.list_jobs(status="failed")
+        while page.next is not None:
+            page = await scheduler.list_jobs(status="failed", after=page.next)
+    """
+
+    __slots__ = ("next",)
+
+    next: str | None
+    """The ``after=`` of the following page; None at the end."""
+
+    def __init__(self, items: Iterable[T] = (), *, next: str | None = None) -> None:  # noqa: A002 - the name of the attribute
+        super().__init__(items)
+        self.next = next

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority
-from pg_scheduler.jobs.unset import UNSET
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobPriority
 from pg_scheduler.jobs.validation import (
     check_count,
     check_grace,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from pg_scheduler.jobs.history import storable, to_ascii
-from pg_scheduler.jobs.stored_json import object_from
+from pg_scheduler.jobs.payload import object_from
 
 MAX_NUMBER: Final = 1e300
 

@@ -11,8 +11,7 @@ from typing import Any, Final
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.foreign import MAX_MESSAGE_LENGTH, class_name, guarded, is_a, traceback_of
 from pg_scheduler.jobs.history import storable, to_ascii
-from pg_scheduler.jobs.payload import encode_value
-from pg_scheduler.jobs.stored_json import object_from
+from pg_scheduler.jobs.payload import encode_value, object_from
 from pg_scheduler.jobs.validation import MAX_KEEP_S
 
 MAX_TRACEBACK_LENGTH: Final = 16_000

@@ -1,26 +1,85 @@
-"""A registered function with the defaults of its jobs."""
+"""A registered function with the arguments that it accepts, and the defaults of its jobs."""
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from pg_scheduler.jobs.arity import Arity
 from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
 from pg_scheduler.jobs.limits import Limit, LimitRow, check_limits, common_keys
 from pg_scheduler.jobs.metadata import check_metadata
-from pg_scheduler.jobs.model import JobFunction, JobPriority
+from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority, Unset
 from pg_scheduler.jobs.naming import check_name, qualified_name
 from pg_scheduler.jobs.options import JOB_OPTIONS
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names
-from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import check_kind
+
+MAX_SHAPES: Final = 100
+"""Combinations of names that are remembered for one function."""
+
+
+class Arity:
+    """The arguments that a function accepts. Its signature decides; nothing is called.
+
+    Attributes:
+        counts: The numbers of positional arguments that are enough without keyword arguments.
+        accepted: The numbers that were enough together with keyword arguments, by the names of those.
+        last: The names of the keyword arguments that were accepted last, and the number of the others. To
+            compare a list is cheaper than a lookup.
+        signature: The signature; None if the function has none that can be read.
+    """
+
+    __slots__ = ("_name", "accepted", "counts", "last", "signature")
+
+    def __init__(self, func: JobFunction) -> None:
+        self._name = func.__qualname__
+        self.accepted: Final[dict[tuple[str, ...], set[int]]] = {}
+        self.last: tuple[list[str], int] = ([], 0)
+        self.signature: inspect.Signature | None
+        try:
+            # The call goes to a wrapper itself, whatever function it wraps.
+            self.signature = inspect.signature(func, follow_wrapped=False)
+        except (TypeError, ValueError):  # a __signature__ that is none
+            self.signature = None
+        self.counts: Final = _counts(self.signature)
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> None:
+        """Raise TypeError unless the function accepts the arguments, and remember their number."""
+        named = kwargs or {}
+        try:
+            if self.signature is not None:
+                self.signature.bind(*args, **named)
+        except TypeError as error:  # its text has names only, no values
+            raise TypeError(
+                f"{self._name}() cannot be called with the arguments of the job: {error}; "
+                "pass args= and kwargs= that fit its signature"
+            ) from None
+        if len(self.accepted) < MAX_SHAPES:
+            self.accepted.setdefault(tuple(named), set()).add(len(args))
+
+
+def _counts(signature: inspect.Signature | None) -> range:
+    if signature is None:
+        return range(sys.maxsize)
+    least = most = 0
+    for each in signature.parameters.values():
+        if each.kind is each.VAR_POSITIONAL:
+            most = sys.maxsize - 1
+        elif each.kind is each.KEYWORD_ONLY:
+            if each.default is each.empty:
+                return range(0)
+        elif each.kind is not each.VAR_KEYWORD:
+            most += 1
+            least += each.default is each.empty
+    return range(least, most + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Schedules as the code declares them, and the changes that bring the database to them."""
+"""Schedules as the code declares them, their catalogue, and the changes that bring the database to them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
-from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.errors import ConfigurationError, NameConflictError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_function, module_name, qualified_name, required_parameters
-from pg_scheduler.jobs.registry import catalogue
+from pg_scheduler.jobs.registry import captures_same, catalogue
 from pg_scheduler.jobs.validation import check_kind, check_text
 from pg_scheduler.schedules.definition import Definition, check_trigger, to_seconds
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
@@ -313,3 +313,56 @@ def _searched(row: ScheduleRow, trigger: Trigger, now: datetime) -> ScheduleRow:
         return row
     first = first_to_plan(row)
     return replace(row, next_fire_at=first, resume_from=None, finished_at=now if first is None else None)
+
+
+class PeriodicCatalogue:
+    """The periodic functions by dedup key. Every Scheduler of the process reads it."""
+
+    def __init__(self) -> None:
+        self._configs: dict[str, PeriodicJobConfig] = {}
+        self.version = 0
+
+    def add(self, config: PeriodicJobConfig) -> None:
+        """Add a config, or replace the one of the same function and key.
+
+        Raises:
+            ValueError: Another function has the key, or its given job name.
+            NameConflictError: The function has another key with other captured values or another object.
+        """
+        known = self._configs.get(config.dedup_key)
+        if known and known.function != config.function:
+            raise ValueError(
+                f"dedup_key {config.dedup_key!r} already belongs to {known.function}; "
+                f"pass another dedup_key= for {config.function}"
+            )
+        for key, other in self._configs.items():
+            if key != config.dedup_key and not _may_share_name(config, other):
+                raise NameConflictError(
+                    f"{config.function} already has the schedule {key!r} as a method of another object or "
+                    "with other captured values, and a row stores the name only; "
+                    "decorate a function of another name"
+                )
+        # Default job names are loose, since functions of different modules share them; given names are exact.
+        catalogue.register(
+            config.func,
+            aliases=[config.job_name] if config.named else [],
+            loose=[] if config.named else [config.job_name],
+        )
+        self._configs[config.dedup_key] = config
+        self.version += 1
+
+    def configs(self) -> dict[str, PeriodicJobConfig]:
+        """Return a copy of the configs by dedup key."""
+        return dict(self._configs)
+
+    def clear(self) -> None:
+        """Remove every config, for tests."""
+        self._configs.clear()
+        self.version += 1
+
+
+def _may_share_name(one: PeriodicJobConfig, other: PeriodicJobConfig) -> bool:
+    return one.function != other.function or captures_same(one.func, other.func)
+
+
+periodic_catalogue: Final = PeriodicCatalogue()

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
-from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.schedules.declared import (
     MAX_DEDUP_KEY_LENGTH,
     MAX_JOB_NAME_LENGTH,
     PeriodicJobConfig,
     check_label,
+    periodic_catalogue,
     trigger_for,
 )
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap

@@ -8,10 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.model import JobPriority
-from pg_scheduler.jobs.payload import decode
-from pg_scheduler.jobs.stored_json import object_from
-from pg_scheduler.jobs.unset import UNSET, Unset
+from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
+from pg_scheduler.jobs.payload import decode, object_from
 from pg_scheduler.schedules.policies import CatchUp, Overlap
 from pg_scheduler.schedules.row import Owner, ScheduleRow, catch_up_of, is_trigger_built_in, read_trigger
 from pg_scheduler.schedules.timing import first_to_plan, not_before

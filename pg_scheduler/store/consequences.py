@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
 
-from pg_scheduler.jobs.stored_json import object_from
+from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.statements import Statements, Transaction
 

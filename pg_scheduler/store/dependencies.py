@@ -23,7 +23,7 @@ from pg_scheduler.sqltext import qualify
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
-from pg_scheduler.store.due import due_message
+from pg_scheduler.store.locks import due_message
 from pg_scheduler.store.statements import Statements, Transaction
 
 AFTER: Final = "after"

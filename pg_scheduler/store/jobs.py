@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 import asyncpg
 
 from pg_scheduler.events.types import BY_CALLER
-from pg_scheduler.jobs.model import Job, JobCounts
-from pg_scheduler.jobs.page import Page
+from pg_scheduler.jobs.model import Job, JobCounts, Page
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences

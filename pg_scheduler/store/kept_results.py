@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pg_scheduler.errors import JobError, JobResult
+from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.result import KeptResult, keep_seconds_of, kept_error
-from pg_scheduler.jobs.stored_json import value_from
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob

@@ -9,9 +9,8 @@ from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.history import errors_from, instant_from
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import Job, JobPriority, Worker
-from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.payload import decode, object_from
 from pg_scheduler.jobs.progress import progress_from
-from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.status import JobStatus
 

@@ -22,8 +22,7 @@ from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.limits import LimitRepository
 from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.store.pauses import PauseRepository
-from pg_scheduler.store.progress import ProgressRepository
-from pg_scheduler.store.results import ResultRepository
+from pg_scheduler.store.results import ProgressRepository, ResultRepository
 from pg_scheduler.store.retention import RetentionRepository
 from pg_scheduler.store.schedules import ScheduleRepository
 from pg_scheduler.store.statements import Statements

@@ -9,24 +9,25 @@ from pg_scheduler.blocking import Blocking, BlockingFacet, BlockingIterator
 from pg_scheduler.clock import Clock
 from pg_scheduler.errors import JobResult
 from pg_scheduler.events import Event, Subscriber
-from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import (
+    UNSET,
     AfterOutcome,
+    Call,
     ConflictResolution,
     Job,
     JobCounts,
     JobFunction,
     JobPriority,
     JobSpec,
+    Page,
+    Unset,
     Worker,
 )
-from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unique import Unique
-from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.measure.health import Health
 from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap

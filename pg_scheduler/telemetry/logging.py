@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from pg_scheduler.jobs.context import current, current_job
-from pg_scheduler.jobs.kept_log import kept_log
+from pg_scheduler.jobs.history import kept_log
 from pg_scheduler.jobs.metadata import trace_id_of
 from pg_scheduler.jobs.rows import Claim
 

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from pg_scheduler.events import ListenerConnected, ListenerLost
 from pg_scheduler.store.connections.listen import EVENTS, RESULT, SUBSCRIPTIONS, TASKS, Subscription
-from pg_scheduler.store.due import DUE, read_due
+from pg_scheduler.store.locks import DUE, read_due
 from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.store.workers import HEARTBEAT_REQUEST
 from pg_scheduler.worker.event_relay import EventRelay

@@ -34,7 +34,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.jobs.model import JobFunction
-from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.schedules.declared import periodic_catalogue
 from tests.api.conftest import Make
 from tests.support.logs import records_of
 from tests.support.worker import Recorder, now

@@ -16,7 +16,7 @@ import pytest
 from pg_scheduler import JobPriority, JobStatus, PeriodicJobConfig, Scheduler, current_job, periodic
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCancelled, JobCompleted, JobStarted, PassFinished, PeriodicJobPlanned
-from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.schedules.declared import periodic_catalogue
 from tests.api.conftest import Make
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE, Gate, Recorder, now

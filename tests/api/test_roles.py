@@ -15,7 +15,7 @@ import pytest
 from pg_scheduler import JobCall, JobExecutor, JobStatus, PollingConfig, Scheduler, periodic
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import JobCompleted, JobsReclaimed, PassFinished, WorkerStarted
-from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.schedules.declared import periodic_catalogue
 from tests.support.worker import Recorder, now
 
 

@@ -31,7 +31,7 @@ from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import EPOCH, Claim, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.measure.figures import JobFigures
-from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.claims import FROM_THE_START, NO_IDS
 from pg_scheduler.store.connections.options import ConnectionOptions

@@ -28,7 +28,7 @@ from pg_scheduler.events import (
     ListenerConnected,
     ListenerLost,
 )
-from pg_scheduler.schedules.catalogue import PeriodicCatalogue
+from pg_scheduler.schedules.declared import PeriodicCatalogue
 from tests.cluster.bouncer import SERVER_CONNECTIONS, bouncer, find_program
 from tests.support.worker import PATIENCE, Gate, Recorder
 

@@ -18,7 +18,7 @@ from pg_scheduler.inspect import ChangeOutcome, Inspector, Progress, SearchError
 from pg_scheduler.inspect.job_actions import BulkOptions
 from pg_scheduler.inspect.store.bulk import MAX_RECORDED_BYTES
 from pg_scheduler.store.author import Author, acting_as
-from pg_scheduler.store.due import due_message
+from pg_scheduler.store.locks import due_message
 from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
 

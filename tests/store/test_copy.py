@@ -10,12 +10,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.ids import new_job_ids
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob, new_job_ids
 from pg_scheduler.jobs.validation import INFINITIES, MAX_INTEGER
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.copy import CHUNK_ROWS
+from pg_scheduler.store.job_inserts import CHUNK_ROWS
 from pg_scheduler.store.store import Store
 from tests.support.store import NOW, SECOND, Pool, new_job
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.page import Page
+from pg_scheduler.jobs.model import Job, Page
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.jobs import MAX_EXAMINED_ROWS
 from pg_scheduler.store.queries import load_queries

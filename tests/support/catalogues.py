@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
-from pg_scheduler.schedules.catalogue import PeriodicCatalogue, periodic_catalogue
+from pg_scheduler.schedules.declared import PeriodicCatalogue, periodic_catalogue
 
 
 @contextmanager

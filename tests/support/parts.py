@@ -18,7 +18,7 @@ from pg_scheduler.jobs.context import GetScheduler
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import NewJob
-from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.settings import PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.event_relay import EventRelay

@@ -29,7 +29,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.blocking import Crossing
 from pg_scheduler.events import Event, JobCompleted, WorkerStarted
-from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.sync import SyncScheduler, portal
 from pg_scheduler.sync import scheduler as scheduler_module
 from pg_scheduler.sync.portal import Portal

@@ -15,13 +15,11 @@ from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.events import EventBus, ServiceRetrying
-from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, NewJob, new_job_id
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.due import due_message, read_due
-from pg_scheduler.store.locks import LockRepository
+from pg_scheduler.store.locks import LockRepository, due_message, read_due
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import NEVER
 from tests.support.dependencies import add, child

@@ -14,7 +14,7 @@ from pg_scheduler import Job, JobStatus, PeriodicJobConfig, periodic
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
 from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store

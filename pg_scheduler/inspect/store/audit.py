@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from pg_scheduler.jobs.stored_json import object_from
+from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.store.statements import Statements
 
 

@@ -21,9 +21,8 @@ from pg_scheduler.status import JobStatus
 from pg_scheduler.store.audit import AuditRepository
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences
-from pg_scheduler.store.due import due_message
 from pg_scheduler.store.jobs import JobFilters
-from pg_scheduler.store.locks import LockRepository
+from pg_scheduler.store.locks import LockRepository, due_message
 from pg_scheduler.store.statements import Statements, Transaction
 from pg_scheduler.store.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
 from pg_scheduler.store.workers import HEARTBEAT_REQUEST

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
-from pg_scheduler.jobs.stored_json import object_from
+from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.store.audit import AuditRepository
 from pg_scheduler.store.statements import Statements
 

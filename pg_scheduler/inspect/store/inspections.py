@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.stored_json import object_from
+from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import job_from

@@ -21,7 +21,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.events.types import BY_CALLER
-from pg_scheduler.jobs.kept_log import kept_lines, kept_log
+from pg_scheduler.jobs.history import kept_lines, kept_log
 from pg_scheduler.jobs.outcome import (
     REVOKED,
     CrashResult,

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pg_scheduler import Call, JobSpec, PayloadError, call
-from pg_scheduler.jobs.arity import MAX_SHAPES, Arity
 from pg_scheduler.jobs.model import JobFunction
-from pg_scheduler.jobs.task import Task
+from pg_scheduler.jobs.task import MAX_SHAPES, Arity, Task
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -12,8 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.model import ConflictResolution, JobCounts, JobPriority, JobSpec
-from pg_scheduler.jobs.unset import UNSET
+from pg_scheduler.jobs.model import UNSET, ConflictResolution, JobCounts, JobPriority, JobSpec
 from pg_scheduler.jobs.validation import (
     MAX_ID_BYTES,
     MAX_INTEGER,

@@ -18,11 +18,10 @@ from pg_scheduler.errors import ConfigurationError, NameConflictError
 from pg_scheduler.jobs import decorator
 from pg_scheduler.jobs import registry as tasks
 from pg_scheduler.jobs.decorator import job
-from pg_scheduler.jobs.model import JobFunction, JobPriority
+from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority
 from pg_scheduler.jobs.naming import module_name, qualified_name
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.jobs.unset import UNSET
 
 
 def make(name: str, module: str = "app") -> JobFunction:

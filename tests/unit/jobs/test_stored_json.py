@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pg_scheduler.jobs.stored_json import is_equal_json
+from pg_scheduler.jobs.payload import is_equal_json
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,12 @@ import pytest
 
 from pg_scheduler import Unique
 from pg_scheduler.enqueue.prepare import JobPreparer, build, rule_of
-from pg_scheduler.jobs.model import JobSpec
+from pg_scheduler.jobs.model import UNSET, JobSpec
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import NO_EXTRAS, NewJob
 from pg_scheduler.jobs.task import Task, TaskOptions
 from pg_scheduler.jobs.unique import check_unique, slot_id, unique_text
-from pg_scheduler.jobs.unset import UNSET
 from tests.support.foreign import overriding
 
 DUE = datetime(2030, 1, 1, 12, 30, tzinfo=UTC)

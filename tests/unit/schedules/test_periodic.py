@@ -15,10 +15,9 @@ from pg_scheduler.enqueue.schedule_jobs import advisory_lock_key
 from pg_scheduler.errors import NameConflictError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.schedules import catalogue as module
+from pg_scheduler.schedules import declared as module
 from pg_scheduler.schedules import decorator
-from pg_scheduler.schedules.catalogue import PeriodicCatalogue
-from pg_scheduler.schedules.declared import PeriodicJobConfig
+from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig
 from pg_scheduler.schedules.decorator import periodic
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
