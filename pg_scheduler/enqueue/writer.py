@@ -200,26 +200,31 @@ class JobWriter:
 
     # -- jobs of schedules ---------------------------------------------------------------------------------
 
-    async def insert_queues(self, queues: Sequence[Queue], transaction: Transaction) -> list[Queued]:
-        """Insert the jobs of schedules: those of unique tasks one by one, all others with one statement."""
+    async def insert_queues(
+        self, queues: Sequence[Queue], transaction: Transaction, *, message: str | None = None
+    ) -> list[Queued]:
+        """Insert the jobs of schedules: those of unique tasks one by one, all others with one statement.
+
+        Each statement that inserts a job sends the message; None for none. The commit sends it once.
+        """
         jobs = [job for queue in queues if not queue.is_unique for job in _linked(queue)]
         connection = transaction.connection
-        inserted = await self._store.jobs.insert_extended(jobs, connection=connection) if jobs else set()
+        inserted = await self._store.jobs.insert_extended(jobs, message=message, connection=connection)
         new = [[] if queue.is_unique else _linked(queue, inserted) for queue in queues]
         if waiting := [job for each in new for job in each if job.after]:
             await self._store.dependencies.block(waiting, transaction)
         return [
-            await self._insert_unique(queue, transaction) if queue.is_unique else Queued(each)
+            await self._insert_unique(queue, transaction, message) if queue.is_unique else Queued(each)
             for queue, each in zip(queues, new, strict=True)
         ]
 
-    async def _insert_unique(self, queue: Queue, transaction: Transaction) -> Queued:
+    async def _insert_unique(self, queue: Queue, transaction: Transaction, message: str | None) -> Queued:
         """Insert unique jobs one by one: no job waits for one that was rejected."""
         inserted: list[ExtendedJob] = []
         last_job_id, conflict = queue.last_job_id, None
         for job in queue.jobs:
             (linked,) = _linked(queue._replace(jobs=[job], last_job_id=last_job_id))
-            if await self._insert_waiting([linked], transaction):
+            if await self._insert_waiting([linked], transaction, message=message):
                 inserted.append(linked)
                 last_job_id = linked.job_id
             else:
@@ -229,12 +234,19 @@ class JobWriter:
     # -- jobs that wait for others -------------------------------------------------------------------------
 
     async def _insert_waiting(
-        self, jobs: Sequence[ExtendedJob], transaction: Transaction, *, batch_size: int = BATCH_SIZE
+        self,
+        jobs: Sequence[ExtendedJob],
+        transaction: Transaction,
+        *,
+        batch_size: int = BATCH_SIZE,
+        message: str | None = None,
     ) -> set[str]:
         """Insert jobs, and block those that wait for others."""
         inserted: set[str] = set()
         for batch in _batches(jobs, batch_size):
-            inserted |= await self._store.jobs.insert_extended(batch, connection=transaction.connection)
+            inserted |= await self._store.jobs.insert_extended(
+                batch, message=message, connection=transaction.connection
+            )
         if waiting := [job for job in jobs if job.after and job.job_id in inserted]:
             await self._store.dependencies.block(waiting, transaction)
         return inserted

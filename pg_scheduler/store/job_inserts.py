@@ -96,6 +96,8 @@ class JobInserts:
         connection: Connection | None = None,
     ) -> set[str]:
         """Insert the jobs whose ids and unique keys are free, as ``insert()``."""
+        if not jobs:
+            return set()
         values = await self._values_of([job.row for job in jobs], jobs, message, lock_timeout, connection)
         rows = await self._statements.fetch_retrying(
             "insert_extended_jobs", *values, on=connection, route=Route.STICKY

@@ -42,7 +42,6 @@ class ManualRuntime(Runtime):
     is_dead = False
     """Whether the worker has crashed: nothing of it is written any more."""
 
-    _plans = 0
     renewed_at: datetime | None = None
     """When the lease was renewed last, by the virtual clock."""
 
@@ -53,7 +52,6 @@ class ManualRuntime(Runtime):
         self.rescuer.answer_timeout_s = 0.0
         self.unblocker.gap_s = 0.0
         self.node.signals.jobs_claimed.connect(self._count_claim)
-        self.node.signals.jobs_planned.connect(self._count_plan)
         for part in self.parts:
             if isinstance(part, Service):
                 await part.prepare()
@@ -106,10 +104,10 @@ class ManualRuntime(Runtime):
 
     async def plan(self) -> bool:
         """Enqueue the jobs of all due fire times; return whether there were any."""
-        before = self._plans
+        before = self.planner.jobs_planned
         if self.node.config.plans:
             await self._pass_while_behind(self.planner)
-        return self._plans > before
+        return self.planner.jobs_planned > before
 
     async def run_due(self, *, most: int | None = None) -> int:
         """Run due jobs until none is left, or so many; return how many were started."""
@@ -185,9 +183,6 @@ class ManualRuntime(Runtime):
         await self.executor.stop()
         await self.relay.drain()
         await self.listener.drain()
-
-    def _count_plan(self, _due: datetime | None) -> None:
-        self._plans += 1
 
     def _count_claim(self) -> None:
         self._claimed.append(next(reversed(self.node.in_flight.attempts.values())))

@@ -71,7 +71,6 @@ class Signals:
         self.attempt_lost = Signal("an attempt ended, and its row may still be claimed by this worker")
         self.results_waiting = Signal("outcomes are buffered that no claim will write")
         self.jobs_released = DueSignal("this worker released jobs that other workers can claim")
-        self.jobs_planned = DueSignal("the planner enqueued jobs")
         self.switches_written = Signal("the planner wrote that this process enabled or disabled a schedule")
         self.schedules_changed = Signal("a schedule was enabled or disabled, here or elsewhere")
         self.tasks_changed = Signal("a task was paused or resumed, here or elsewhere")

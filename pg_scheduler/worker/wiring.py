@@ -26,7 +26,6 @@ def wiring(to: Runtime) -> Wiring:
         (signals.attempt_lost, (to.claimer.reconcile_claims,)),
         (signals.results_waiting, (to.completer.wake,)),
         (signals.jobs_released, (outbox.add_due,)),
-        (signals.jobs_planned, (outbox.add_due,)),
         (signals.switches_written, (outbox.add_schedules,)),
         (signals.schedules_changed, (to.planner.wake,)),
         (signals.tasks_changed, (to.pauses.wake,)),

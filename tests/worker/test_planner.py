@@ -17,6 +17,7 @@ from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.locks import due_message
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import Trigger, trigger_kind
 from pg_scheduler.worker.maintenance.planner import FAST_POLL_INTERVAL_S, POLL_INTERVAL_S
@@ -97,9 +98,48 @@ async def test_planner_fires_a_new_schedule_one_interval_after_its_first_write(
     (job,) = await jobs(parts.store)
     assert job.job_id == f"periodic:{KEY}:2026-03-10T12:10:00+00:00"
     assert (job.job_name, job.execution_time) == ("periodic_work", NOON + 10 * MINUTE)
-    assert parts.calls == ["jobs_planned"]
+    assert planner.jobs_planned == 1
     after = await row(parts.store)
     assert (after.last_fire_at, after.next_fire_at) == (NOON + 10 * MINUTE, NOON + 20 * MINUTE)
+
+
+@pytest.mark.parametrize("unique", [None, "key"])
+async def test_planner_notifies_workers_with_the_commit_of_the_jobs(
+    parts: Parts, clock: FakeClock, dsn: str, unique: str | None
+) -> None:
+    heard: asyncio.Queue[object] = asyncio.Queue()
+    other = await asyncpg.connect(dsn)
+    await other.add_listener(await parts.store.locks.channel(), lambda *call: heard.put_nowait(call[3]))
+    for key, function in (("a", work), ("b", other_work)):
+        periodic(every=MINUTE, dedup_key=key)(function)
+    parts.tasks.register(work, options=TaskOptions(unique=unique))
+    await parts.notifier().prepare()
+    planner = parts.planner()
+    await planner.run_once()
+    clock.advance(MINUTE)
+    await planner.run_once()
+    assert planner.jobs_planned == 2
+    assert parts.outbox.flush_in is None, "nothing is left to send"
+    await parts.store.locks.notify(["end"])
+    assert await heard.get() == due_message("mine", NOON + MINUTE)
+    assert await heard.get() == "end"
+    await other.close()
+
+
+async def test_planner_leaves_queued_notifications_when_the_jobs_exist(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool
+) -> None:
+    await parts.notifier().prepare()
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    clock.advance(MINUTE)
+    await planner.run_once()
+    await pool.execute("UPDATE scheduler_schedules SET next_fire_at = $1, last_fire_at = NULL", NOON + MINUTE)
+    parts.outbox.add_due(NOON)
+    await planner.run_once()
+    assert planner.jobs_planned == 1
+    assert parts.outbox.flush_in is not None
 
 
 async def test_planner_publishes_a_planned_job_after_the_commit(

@@ -1,9 +1,9 @@
 """Write the schedules declared in code to the database, and enqueue jobs at the fire times of all schedules.
 
 Every node runs a planner, and plans the schedules whose task and trigger it has registered. One transaction
-locks due rows, inserts the jobs of their fire times and advances the rows; rows that another planner has
-locked are skipped. The fire time is part of the job's id, so even a row that was set back by hand cannot
-enqueue a fire time twice while its job exists.
+locks due rows, inserts the jobs of their fire times, notifies workers and advances the rows; rows that
+another planner has locked are skipped. The fire time is part of the job's id, so even a row that was set back
+by hand cannot enqueue a fire time twice while its job exists.
 
 An error of one trigger pauses its own schedule only. Triggers of the application, which may take any time,
 are called in a thread, and planned in a transaction without the others. It keeps their rows locked, so no
@@ -104,6 +104,8 @@ class Planner(Service):
         self._signals = node.signals
         self.next_fire_in: float | None = None
         """Seconds from the last pass to the next fire time, for the test kit; None for none."""
+        self.jobs_planned = 0
+        """How many jobs it has enqueued, for the test kit."""
 
     async def prepare(self) -> None:
         """Make the first pass write the schedules declared in code."""
@@ -160,14 +162,18 @@ class Planner(Service):
             unfinished = await schedules.lock_last_jobs(last_jobs, on=connection) if last_jobs else {}
             planned = await self._plan_rows(rows, now, unfinished)
             queues = [plan.queue for plan in planned.plans]
-            queued = await self._writer.insert_queues(queues, transaction)
+            first = min((job.execution_time for queue in queues for job in queue.jobs), default=None)
+            message = None if first is None else self._outbox.message_to_carry(first)
+            began = time.monotonic()
+            queued = await self._writer.insert_queues(queues, transaction, message=message)
             for plan, (new, conflict) in zip(planned.plans, queued, strict=True):
                 _add(planned, plan, new, conflict)
             if planned.changes:
                 await schedules.advance(planned.changes, on=connection)
             events[:0] = planned.events  # before those of blocked jobs
-        if jobs := [job for queue in queues for job in queue.jobs]:
-            self._signals.jobs_planned(min(job.execution_time for job in jobs))
+        if inserted := sum(len(new) for new, _ in queued):
+            self.jobs_planned += inserted
+            self._outbox.carried(began, first)
         for job_id in planned.cancelled:
             await self._cancel(job_id)
         return len(rows) if planned.changes else 0, len(due) - len(rows)
