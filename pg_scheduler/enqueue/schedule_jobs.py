@@ -14,11 +14,10 @@ from pg_scheduler.enqueue.headers import Sender
 from pg_scheduler.enqueue.prepare import build, resolve
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import JobPriority
-from pg_scheduler.jobs.options import JOB_OPTIONS
 from pg_scheduler.jobs.payload import decode, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, NewJob, new_job_id
-from pg_scheduler.jobs.task import Task
+from pg_scheduler.jobs.task import JOB_OPTIONS, Task
 from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.schedules.definition import Encode, to_seconds
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger

@@ -1,4 +1,4 @@
-"""A registered function with the arguments that it accepts, and the defaults of its jobs."""
+"""The options of jobs, and registered functions, which give defaults of them and accept certain arguments."""
 
 from __future__ import annotations
 
@@ -8,19 +8,56 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
 from pg_scheduler.jobs.limits import Limit, LimitRow, check_limits, common_keys
 from pg_scheduler.jobs.metadata import check_metadata
-from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority, Unset
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobFunction, JobPriority, Unset
 from pg_scheduler.jobs.naming import check_name, qualified_name
-from pg_scheduler.jobs.options import JOB_OPTIONS
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names
-from pg_scheduler.jobs.validation import check_kind
+from pg_scheduler.jobs.validation import (
+    check_count,
+    check_grace,
+    check_keep_result,
+    check_kind,
+    check_timeout,
+)
+
+
+class JobOption(NamedTuple):
+    """An option of jobs.
+
+    Attributes:
+        check: Returns a given value in the unit of the rows, or raises a TypeError or ValueError.
+        default: The value if neither a call, a schedule nor a task gives one; UNSET for the Scheduler's.
+        is_column: Whether it is a column of its row; otherwise it is a key of ``options`` unless it is None.
+    """
+
+    check: Callable[[Any], Any]
+    default: Any
+    is_column: bool = False
+
+
+JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
+    "priority": JobOption(
+        partial(check_kind, "priority", kind=JobPriority), JobPriority.NORMAL, is_column=True
+    ),
+    "max_retries": JobOption(partial(check_count, "max_retries"), 0, is_column=True),
+    "misfire_grace_time": JobOption(check_grace, UNSET, is_column=True),
+    "timeout": JobOption(check_timeout, DEFAULT_TIMEOUT.total_seconds(), is_column=True),
+    "keep_result": JobOption(check_keep_result, None),
+}
+"""The options by their names, which tasks and rows of schedules have too. The columns are in their order."""
+
+
+def as_stored(value: Any) -> Any:
+    """Return a checked value as rows store it."""
+    return value.db_value if isinstance(value, JobPriority) else value
+
 
 MAX_SHAPES: Final = 100
 """Combinations of names that are remembered for one function."""

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeAlias
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
-from pg_scheduler.jobs.options import JOB_OPTIONS, as_stored
 from pg_scheduler.jobs.payload import check_size, encode, is_equal_json, object_from
+from pg_scheduler.jobs.task import JOB_OPTIONS, as_stored
 from pg_scheduler.jobs.validation import (
     check_count,
     check_execution_time,

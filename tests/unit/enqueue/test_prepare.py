@@ -12,10 +12,9 @@ import pytest
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.model import JobPriority, JobSpec, share_options
-from pg_scheduler.jobs.options import JOB_OPTIONS
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
-from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.jobs.task import JOB_OPTIONS, TaskOptions
 
 DUE = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
