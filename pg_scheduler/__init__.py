@@ -37,7 +37,6 @@ from pg_scheduler.errors import (
     TransientFault,
 )
 from pg_scheduler.jobs.context import CurrentJob, current_job
-from pg_scheduler.jobs.control import Abort, Snooze
 from pg_scheduler.jobs.decorator import job
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.limits import Limit
@@ -56,7 +55,7 @@ from pg_scheduler.jobs.model import (
 )
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.progress import JobProgress
-from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.retry import Abort, RetryPolicy, Snooze
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.schedules.declared import PeriodicJobConfig

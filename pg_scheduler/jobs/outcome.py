@@ -28,10 +28,9 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import class_name, guarded, is_a, message_of
-from pg_scheduler.jobs.control import Abort, Snooze, delay_of
 from pg_scheduler.jobs.history import exception_entry, history_entry, storable
 from pg_scheduler.jobs.result import KeptResult, keep_seconds, kept_error, kept_value
-from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
+from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, Abort, RetryPolicy, Snooze, delay_of
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.status import JobStatus

@@ -27,12 +27,12 @@ from pg_scheduler.errors import PayloadError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import class_name, guarded, is_a
 from pg_scheduler.jobs.context import CurrentJob
-from pg_scheduler.jobs.control import Snooze
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.metadata import trace_from
 from pg_scheduler.jobs.middleware import ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.outcome import may_retry
+from pg_scheduler.jobs.retry import Snooze
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.recorded import Attributes, JobHistograms, MessagingMetrics
 from pg_scheduler.worker.runners.call import CrashedError, JobCall

@@ -25,8 +25,8 @@ from pg_scheduler.store.connections.asyncpg_private import (
     prepare_as_pool,
     server_host,
 )
-from pg_scheduler.store.connections.dedicated import DedicatedConnection
 from pg_scheduler.store.connections.fork import inherited_sockets
+from pg_scheduler.store.connections.held import DedicatedConnection, StickyConnection
 from pg_scheduler.store.connections.options import (
     ADMISSION_SETTINGS,
     HOT_TRANSACTION_SETTINGS,
@@ -45,7 +45,6 @@ from pg_scheduler.store.connections.session import (
     transact,
     transact_with,
 )
-from pg_scheduler.store.connections.sticky import StickyConnection
 from pg_scheduler.store.faults import connecting, reading_dsn, translated
 
 DEFAULT_OPTIONS: Final = ConnectionOptions()

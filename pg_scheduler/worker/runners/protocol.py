@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.foreign import class_name, guarded, is_a, message_of, traceback_lines
-from pg_scheduler.jobs.control import Snooze, delay_of
 from pg_scheduler.jobs.history import storable
 from pg_scheduler.jobs.result import NoValue, keep_seconds, kept_value
+from pg_scheduler.jobs.retry import Snooze, delay_of
 from pg_scheduler.jobs.rows import Claim
 
 HEADER: Final = struct.Struct("!I")
