@@ -17,6 +17,7 @@ import pytest
 from pg_scheduler import embedded
 from pg_scheduler.embedded import EmbeddedError, EmbeddedPostgres, ExternalPostgres, binaries
 from pg_scheduler.embedded.__main__ import main
+from tests.support.processes import is_alive
 
 pytestmark = pytest.mark.slow
 
@@ -45,16 +46,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not hold within 20 s"
         time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    # Dead processes remain as zombies in a container whose init does not reap them.
-    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def home_of(postgres: EmbeddedPostgres) -> Path:

@@ -137,10 +137,13 @@ async def test_row_that_takes_too_long_to_read_fails_alone(
     make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await insert_as_earlier_release(pool, SLOW)
-    began = time.monotonic()
-    assert await pool.fetchval("SELECT octet_length(task_data::text) FROM scheduled_jobs") > 3e8
+    durations = []
+    for _ in range(3):  # one of them undisturbed by other tests
+        began = time.monotonic()
+        assert await pool.fetchval("SELECT octet_length(task_data::text) FROM scheduled_jobs") > 3e8
+        durations.append(time.monotonic() - began)
     # To send the text takes longer than to compute its size.
-    use_options(monkeypatch, hot_timeout_s=1.75 * (time.monotonic() - began))
+    use_options(monkeypatch, hot_timeout_s=1.75 * min(durations))
     scheduler = make()
     seen = Recorder(scheduler)
     scheduler.register(note)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from datetime import UTC, datetime
-from pathlib import Path
 
 import asyncpg
 
 from pg_scheduler import JobStatus, Scheduler
 from tests.cluster import stubborn
 from tests.cluster.fleet import TIMEOUT_S, Fleet
+from tests.support.processes import is_alive
 
 OPTIONS = ("--lease", "1.5", "--jobs", "tests.cluster.stubborn", "--stop-grace", "0.5")
 
@@ -94,14 +93,6 @@ async def test_process_of_a_job_ends_with_its_killed_worker_and_the_job_runs_aga
     assert after is not None
     assert (after.attempt, after.crash_count) == (2, 1)
     async with asyncio.timeout(TIMEOUT_S):
-        while is_running(began.details["pid"]):  # noqa: ASYNC110 - nothing reports it
+        while is_alive(began.details["pid"]):  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0.05)
     await other.stop()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()  # no longer, if nobody reaped it
