@@ -309,8 +309,9 @@ def test_any_text_is_parsed_or_rejected_with_a_position_in_it(
     assert len(conditions) == len(search.terms)
     query = load_search("public", "search_newest", tuple((each.name, each.is_negated) for each in conditions))
     assert f"${3 + sum(len(each.values) for each in conditions)}" in query.text
+    usual = load_search("public", "search_newest", ()).text
     for each in text.split():
-        assert len(each) < 12 or each not in query.text, "no part of the text becomes SQL"
+        assert len(each) < 12 or each in usual or each not in query.text, "no part of the text becomes SQL"
 
 
 @given(st.text(min_size=1).filter(lambda text: not set(text) & {"\x00"} and text.isprintable()))
