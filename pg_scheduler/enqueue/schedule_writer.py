@@ -16,7 +16,7 @@ from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.definition import Definition
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
-from pg_scheduler.schedules.timing import fire_times_between, must_retime, searched, unsearched
+from pg_scheduler.schedules.timing import find_next_fire, fire_times_between, must_retime, request_search
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
@@ -220,10 +220,10 @@ class ScheduleWriter:
 async def _timed(row: ScheduleRow, *, now: datetime, is_new: bool = False) -> ScheduleRow:
     """Return a row with its next fire time; found in a thread unless the search for it is quick."""
     trigger = read_trigger(row.trigger)
-    row = unsearched(row, trigger, now=now, is_new=is_new)
+    row = request_search(row, trigger, now=now, is_new=is_new)
     if is_quick(trigger):
-        return searched(row)
-    return await search_in_own_thread(row.trigger, partial(searched, row))
+        return find_next_fire(row)
+    return await search_in_own_thread(row.trigger, partial(find_next_fire, row))
 
 
 def _kinds(row: ScheduleRow) -> list[str]:

@@ -18,7 +18,7 @@ from pg_scheduler.jobs.validation import check_kind, check_text
 from pg_scheduler.schedules.definition import Definition, check_trigger, to_seconds
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version
-from pg_scheduler.schedules.timing import first_to_plan, must_retime, unsearched
+from pg_scheduler.schedules.timing import first_to_plan, must_retime, request_search
 from pg_scheduler.triggers.base import Trigger, is_quick
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
@@ -205,7 +205,7 @@ def new_row(config: PeriodicJobConfig, now: datetime, chained: datetime | None =
     """Return the row that a declared schedule has when it is new; for ``chained``, see ``plan_sync()``."""
     row = _declared(definition_of(config).new_row(config.dedup_key, now=now), config)
     row = replace(row, anchor=chained or now, last_fire_at=chained, paused_at=None if config.enabled else now)
-    return _searched(unsearched(row, config.trigger, now=now, is_new=True), config.trigger, now)
+    return _find_or_finish(request_search(row, config.trigger, now=now, is_new=True), config.trigger, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ def _edited(config: PeriodicJobConfig, old: ScheduleRow, now: datetime) -> Sched
         row = replace(row, resume_from=now)
     if not must_retime(row, old, config.trigger):
         return row
-    return _searched(unsearched(row, config.trigger, now=now), config.trigger, now)
+    return _find_or_finish(request_search(row, config.trigger, now=now), config.trigger, now)
 
 
 def _declared(row: ScheduleRow, config: PeriodicJobConfig) -> ScheduleRow:
@@ -304,7 +304,7 @@ def _declared(row: ScheduleRow, config: PeriodicJobConfig) -> ScheduleRow:
     )
 
 
-def _searched(row: ScheduleRow, trigger: Trigger, now: datetime) -> ScheduleRow:
+def _find_or_finish(row: ScheduleRow, trigger: Trigger, now: datetime) -> ScheduleRow:
     """Return the row with its next fire time; finished without one.
 
     The planner searches for that of a trigger that may take long or raise, and pauses the schedule then.

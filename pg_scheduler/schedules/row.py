@@ -9,7 +9,6 @@ from typing import Final, Literal
 
 from pg_scheduler.schedules.policies import CatchUp
 from pg_scheduler.triggers.base import Trigger
-from pg_scheduler.triggers.serialization import is_built_in
 
 Owner = Literal["code", "api"]
 
@@ -97,16 +96,6 @@ def read_trigger(text: str) -> Trigger:
         ValueError: It is invalid.
     """
     return Trigger.from_json(text)
-
-
-@lru_cache(maxsize=1024)
-def is_trigger_built_in(text: str) -> bool:
-    """Return whether the trigger of a row calls no code of the application, which may take any time.
-
-    Raises:
-        ValueError: It cannot be read.
-    """
-    return is_built_in(read_trigger(text))
 
 
 def catch_up_of(row: ScheduleRow) -> CatchUp:

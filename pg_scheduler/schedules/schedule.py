@@ -11,10 +11,11 @@ from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
 from pg_scheduler.jobs.payload import decode, object_from
 from pg_scheduler.schedules.policies import CatchUp, Overlap
-from pg_scheduler.schedules.row import Owner, ScheduleRow, catch_up_of, is_trigger_built_in, read_trigger
+from pg_scheduler.schedules.row import Owner, ScheduleRow, catch_up_of, read_trigger
 from pg_scheduler.schedules.timing import first_to_plan, not_before
 from pg_scheduler.triggers.base import Trigger, is_fixed_delay
 from pg_scheduler.triggers.search import INSTANT, SearchLimitError, to_utc
+from pg_scheduler.triggers.serialization import is_built_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,7 @@ def schedule_from_row(row: ScheduleRow) -> Schedule:
 
 def _next_fire_at(row: ScheduleRow, trigger: Trigger | None) -> datetime | None:
     """Return the next fire time, also of a schedule that was resumed and awaits the next pass."""
-    if row.resume_from is None or trigger is None or not is_trigger_built_in(row.trigger):
+    if row.resume_from is None or trigger is None or not is_built_in(trigger):
         return row.next_fire_at
     try:
         return first_to_plan(row)

@@ -34,7 +34,8 @@ class Advance:
         is_exact: Whether there are no more missed ones than that.
         is_finished: Whether no further fire time becomes a job.
         following: The fire time after the latest due one, which is the next if the task is unique and none of
-            the jobs is enqueued; None if there is none, or if it is not needed.
+            the jobs is enqueued; None if there is none. It is searched for only if it may become the
+            next one: a search may take long, and its error pauses the schedule.
     """
 
     fire_times: tuple[datetime, ...] = ()
@@ -61,7 +62,7 @@ def must_retime(row: ScheduleRow, old: ScheduleRow, trigger: Trigger) -> bool:
     return not (has_same_fire_times and is_within)
 
 
-def unsearched(row: ScheduleRow, trigger: Trigger, *, now: datetime, is_new: bool = False) -> ScheduleRow:
+def request_search(row: ScheduleRow, trigger: Trigger, *, now: datetime, is_new: bool = False) -> ScheduleRow:
     """Return a new or edited schedule with its anchor, for which the planner searches the next fire time.
 
     A start is the anchor, and the first fire time of a new schedule, even if it has passed. An edited one
@@ -73,11 +74,12 @@ def unsearched(row: ScheduleRow, trigger: Trigger, *, now: datetime, is_new: boo
     if start is not None:
         anchor = _anchor_for(trigger, start)
         after = not_before(trigger, start) if is_new else now
+    # Due now: the planner searches in its next pass, unless the caller does.
     return replace(row, anchor=anchor, next_fire_at=now, resume_from=after, finished_at=None)
 
 
-def searched(row: ScheduleRow) -> ScheduleRow:
-    """Return an unsearched schedule with its next fire time.
+def find_next_fire(row: ScheduleRow) -> ScheduleRow:
+    """Return a schedule with the next fire time for which a search was requested.
 
     Raises:
         ValueError: It has none from its start to its end, or the search takes too many steps.
@@ -141,9 +143,9 @@ def pass_time(
         return Advance(next_fire_at=following, is_finished=following is None)
     is_missed = grace_s is not None and (now - latest).total_seconds() > grace_s
     if latest == first:
-        due = FireCount(1, is_exact=True)
+        count = FireCount(1, is_exact=True)
     else:
-        due = count_fire_times(trigger, first=first, now=limit, anchor=anchor)
+        count = count_fire_times(trigger, first=first, now=limit, anchor=anchor)
     if latest == first and not is_missed:
         chosen = [first]
     else:
@@ -168,11 +170,24 @@ def pass_time(
         last_fire_at=latest,
         next_fire_at=next_fire_at,
         skipped=skipped,
-        missed=max(due.number - len(chosen) - skipped, 0),
-        is_exact=due.is_exact,
+        missed=max(count.number - len(chosen) - skipped, 0),
+        is_exact=count.is_exact,
         is_finished=next_fire_at is None and not waits,
         following=following,
     )
+
+
+def without_rejected(row: ScheduleRow, advance: Advance, rejected: int) -> Advance:
+    """Return what becomes of the fire times of a unique task: those whose jobs were rejected are skipped."""
+    if not rejected:
+        return advance
+    inserted = len(advance.fire_times) - rejected
+    advance = replace(advance, skipped=advance.skipped + rejected)
+    if inserted and not advance.is_finished:
+        return advance
+    is_last = row.max_runs is not None and row.runs + inserted >= row.max_runs
+    following = None if is_last else advance.following
+    return replace(advance, next_fire_at=following, is_finished=following is None)
 
 
 def fire_times_between(row: ScheduleRow, start: datetime, end: datetime, *, limit: int) -> list[datetime]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import ClassVar, Final
@@ -37,10 +37,10 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.policies import Overlap
-from pg_scheduler.schedules.row import ScheduleRow, is_trigger_built_in
-from pg_scheduler.schedules.timing import Advance, pass_time
+from pg_scheduler.schedules.row import ScheduleRow, read_trigger
+from pg_scheduler.schedules.timing import Advance, pass_time, without_rejected
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
-from pg_scheduler.triggers.serialization import registered_kinds
+from pg_scheduler.triggers.serialization import is_built_in, registered_kinds
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
 
@@ -54,7 +54,7 @@ SLOW_POLL_INTERVAL_S: Final = 2.0
 """The same while there are no schedules: one that is added elsewhere is found within 2 seconds."""
 
 LOCKED_RETRY_S: Final = 0.05
-"""Seconds until the next pass if all due rows are locked: another node is planning them."""
+"""Seconds until the next pass if no due row could be planned: all are locked, or wait for ends of jobs."""
 
 MAX_ROWS: Final = 500
 """Schedules that one transaction plans."""
@@ -74,7 +74,7 @@ class Plan:
     """
 
     row: ScheduleRow
-    due: Advance
+    advance: Advance
     queue: Queue
 
 
@@ -123,12 +123,10 @@ class Planner(Service):
         next_in = await self._store.schedules.next_fire_in(plannable)
         soonest = 0.0
         if next_in is not None and next_in <= 0:
-            count, others = await self._plan(plannable, built_in=True)
+            changed, others = await self._plan(plannable, built_in=True)
             if others:
-                count += (await self._plan(plannable, built_in=False))[0]
-            if count == MAX_ROWS:
-                return 0.0
-            soonest = 0.0 if count else LOCKED_RETRY_S
+                changed += (await self._plan(plannable, built_in=False))[0]
+            soonest = 0.0 if changed else LOCKED_RETRY_S
             next_in = await self._store.schedules.next_fire_in(plannable)
         await self.declared.refresh()
         self.next_fire_in = next_in
@@ -149,15 +147,15 @@ class Planner(Service):
         """Plan due schedules with built-in triggers, or the others, in one transaction.
 
         Returns:
-            How many were locked for it, and how many others are due.
+            How many it has changed, and how many others are due.
         """
         schedules = self._store.schedules
         async with self._store.statements.transaction() as transaction:
             connection, events = transaction
-            due, now = await schedules.lock_due(plannable, MAX_ROWS, on=connection)
+            locked, now = await schedules.lock_due(plannable, MAX_ROWS, on=connection)
             if now is None:
                 return 0, 0
-            rows = [row for row in due if _is_built_in(row) == built_in]
+            rows = [row for row in locked if _is_built_in(row) == built_in]
             last_jobs = [row.last_job_id for row in rows if row.last_job_id and row.overlap != Overlap.ALLOW]
             unfinished = await schedules.lock_last_jobs(last_jobs, on=connection) if last_jobs else {}
             planned = await self._plan_rows(rows, now, unfinished)
@@ -176,7 +174,7 @@ class Planner(Service):
             self._outbox.carried(began, first)
         for job_id in planned.cancelled:
             await self._cancel(job_id)
-        return len(rows) if planned.changes else 0, len(due) - len(rows)
+        return len(planned.changes), len(locked) - len(rows)
 
     async def _cancel(self, job_id: str) -> None:
         """Cancel the job that a new one replaces. If the planner dies before, the new one waits for it."""
@@ -208,7 +206,7 @@ class Planner(Service):
     async def _plan_row(
         self, row: ScheduleRow, now: datetime, unfinished: Mapping[str, LastJob], planned: Planned
     ) -> None:
-        last = unfinished.get(row.last_job_id or "") if row.overlap != Overlap.ALLOW else None
+        last = unfinished.get(row.last_job_id or "")
         is_busy = last is not None and (
             row.overlap == Overlap.SKIP or (row.overlap == Overlap.QUEUE_ONE and last.waits)
         )
@@ -223,63 +221,50 @@ class Planner(Service):
             is_busy=is_busy,
             is_unique=builder.is_unique,
         )
-        due = search() if _is_built_in(row) else await search_in_own_thread(row.trigger, search)
+        advance = search() if _is_built_in(row) else await search_in_own_thread(row.trigger, search)
         jobs = [
             builder.fire_time_job(fire_time, due_time, now)
-            for fire_time, due_time in zip(due.fire_times, due.due_times, strict=True)
+            for fire_time, due_time in zip(advance.fire_times, advance.due_times, strict=True)
         ]
         last_job_id = None if last is None else row.last_job_id
         queue = Queue(jobs, last_job_id, row.overlap != Overlap.ALLOW, builder.is_unique)
-        planned.plans.append(Plan(row, due, queue))
+        planned.plans.append(Plan(row, advance, queue))
 
 
 def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: JobConflictError | None) -> None:
     """Add the change of a schedule, and its events, for the jobs of its fire times, of which some are new."""
-    row, due, jobs = plan.row, plan.due, plan.queue.jobs
+    row, advance, jobs = plan.row, plan.advance, plan.queue.jobs
     if plan.queue.is_unique:
-        due, jobs = _without_rejected(plan, len(jobs) - len(new)), new
+        advance, jobs = without_rejected(row, advance, len(jobs) - len(new)), new
     about = row.schedule_id
     if row.overlap == Overlap.CANCEL and new and plan.queue.last_job_id is not None:
         planned.cancelled.append(plan.queue.last_job_id)
     kind = PeriodicJobPlanned if row.is_declared else ScheduleFired
-    events: list[Event] = [kind(about, job.job_id, due.next_fire_at) for job in jobs]
-    if due.skipped:
+    events: list[Event] = [kind(about, job.job_id, advance.next_fire_at) for job in jobs]
+    if advance.skipped:
         holder = row.last_job_id if conflict is None else conflict.job_id
-        events.append(ScheduleSkipped(about, due.skipped, holder or ""))
-    if due.missed:
-        events.append(ScheduleMissed(about, due.missed, due.is_exact))
-    if due.is_finished:
+        events.append(ScheduleSkipped(about, advance.skipped, holder or ""))
+    if advance.missed:
+        events.append(ScheduleMissed(about, advance.missed, advance.is_exact))
+    if advance.is_finished:
         events.append(ScheduleFinished(about))
     planned.events += events
     planned.changes.append(
         ScheduleChange(
             about,
-            next_fire_at=due.next_fire_at,
-            last_fire_at=due.last_fire_at,
+            next_fire_at=advance.next_fire_at,
+            last_fire_at=advance.last_fire_at,
             last_job_id=new[-1].job_id if new else None,
             runs=len(jobs),
-            skipped=due.skipped,
-            missed=due.missed,
-            is_finished=due.is_finished,
+            skipped=advance.skipped,
+            missed=advance.missed,
+            is_finished=advance.is_finished,
         )
     )
 
 
-def _without_rejected(plan: Plan, rejected: int) -> Advance:
-    """Return what becomes of the fire times of a unique task: those whose jobs were rejected are skipped."""
-    if not rejected:
-        return plan.due
-    row, inserted = plan.row, len(plan.queue.jobs) - rejected
-    due = replace(plan.due, skipped=plan.due.skipped + rejected)
-    if inserted and not due.is_finished:
-        return due
-    is_last = row.max_runs is not None and row.runs + inserted >= row.max_runs
-    following = None if is_last else due.following
-    return replace(due, next_fire_at=following, is_finished=following is None)
-
-
 def _is_built_in(row: ScheduleRow) -> bool:
     try:
-        return is_trigger_built_in(row.trigger)
+        return is_built_in(read_trigger(row.trigger))
     except ValueError:  # planning it reports the error
         return True
