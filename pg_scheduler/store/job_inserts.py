@@ -83,7 +83,6 @@ class JobInserts:
             message,
             lock_timeout,
             on=connection,
-            route=Route.STICKY,
         )
         return {row[0]: row[1] for row in rows}
 
@@ -99,9 +98,7 @@ class JobInserts:
         if not jobs:
             return set()
         values = await self._values_of([job.row for job in jobs], jobs, message, lock_timeout, connection)
-        rows = await self._statements.fetch_retrying(
-            "insert_extended_jobs", *values, on=connection, route=Route.STICKY
-        )
+        rows = await self._statements.fetch_retrying("insert_extended_jobs", *values, on=connection)
         return {row[0] for row in rows}
 
     async def enqueue_extended(
@@ -115,9 +112,7 @@ class JobInserts:
         """Insert the jobs whose ids and unique keys are free, due a delay from now, as ``enqueue()``."""
         delayed = [_delayed(job.row) for job in jobs]
         values = await self._values_of(delayed, jobs, message, lock_timeout, connection)
-        rows = await self._statements.fetch_retrying(
-            "enqueue_extended_jobs", *values, on=connection, route=Route.STICKY
-        )
+        rows = await self._statements.fetch_retrying("enqueue_extended_jobs", *values, on=connection)
         return {row[0]: row[1] for row in rows}
 
     async def _values_of(

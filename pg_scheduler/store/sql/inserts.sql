@@ -201,7 +201,7 @@ ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
 
 -- name: enqueue_job
--- route: pool | sticky
+-- route: sticky
 -- Insert one job that is due a delay from now, as insert_job does, and return the time of the call.
 --
 -- The message gets that time: the job is due then or later.
@@ -215,7 +215,7 @@ RETURNING job_id, {called_at},
     CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13::text || ' ' || extract(epoch FROM {called_at})) END;
 
 -- name: enqueue_jobs
--- route: pool | sticky
+-- route: sticky
 -- Insert jobs that are due a delay from now, as insert_jobs does, and return the time of the call.
 --
 -- The message gets that time: the jobs are due then or later.
@@ -230,7 +230,7 @@ RETURNING job_id, {called_at},
     CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13::text || ' ' || extract(epoch FROM {called_at})) END;
 
 -- name: insert_extended_jobs
--- route: pool | sticky
+-- route: sticky
 -- Insert jobs with options ($14), unique keys ($15), what they wait for ($16) and their consequences ($17).
 --
 -- Returns the ids of those whose id and unique key are free, sends a message and limits the wait ($18), as
@@ -243,7 +243,7 @@ INSERT INTO {schema}scheduled_jobs (
 RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
 
 -- name: enqueue_extended_jobs
--- route: pool | sticky
+-- route: sticky
 -- Insert jobs that are due a delay from now, as insert_extended_jobs does, and return the time of the call.
 --
 -- The message gets that time: the jobs are due then or later.
