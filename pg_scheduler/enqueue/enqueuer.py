@@ -85,7 +85,7 @@ class Enqueuer:
             check_connection(connection)
         publishes = connection is None and self._events.wants(JobScheduled)
         replaces = conflict_resolution is ConflictResolution.REPLACE
-        if is_delayed and (replaces or (isinstance(job, ExtendedJob) and needs_time(job))):
+        if is_delayed and needs_time(job, conflict_resolution):
             job, is_delayed = await self.at_due_time(job, connection), False
         due_job = job
         if is_delayed and publishes:  # before the insert, so that a failure leaves no job behind
@@ -209,6 +209,8 @@ class Enqueuer:
             await self._store.locks.notify([due_message("", due)], connection=connection)
 
 
-def needs_time(job: ExtendedJob) -> bool:
+def needs_time(job: AnyJob, conflict_resolution: ConflictResolution) -> bool:
     """Return whether a delayed job needs its due time before the statement that inserts it."""
-    return job.span is not None or bool(job.after)
+    if isinstance(job, ExtendedJob) and (job.span is not None or job.after):
+        return True
+    return conflict_resolution is ConflictResolution.REPLACE

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pg_scheduler.enqueue.bulk import PREPARE_BATCH
-from pg_scheduler.enqueue.enqueuer import Enqueuer
+from pg_scheduler.enqueue.enqueuer import Enqueuer, needs_time
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.metadata import with_trace
@@ -91,7 +91,7 @@ class SendingEnqueuer:
         is_delayed: bool = False,
     ) -> str:
         """Insert one validated job, as ``Enqueuer.insert()``."""
-        if is_delayed and (isinstance(job, ExtendedJob) or conflict_resolution is ConflictResolution.REPLACE):
+        if is_delayed and needs_time(job, conflict_resolution):
             job, is_delayed = await self.enqueuer.at_due_time(job, connection), False
         due = datetime.now(UTC) + (job.execution_time - EPOCH) if is_delayed else job.execution_time
         call = ScheduledCall(job.job_id, job.job_name, due, None, job.task_data)

@@ -61,7 +61,8 @@ class ScheduledCall:
     job_name: str
     """The name of the job."""
     execution_time: datetime
-    """When it is due; by the clock of this machine for a plain job of ``enqueue()``."""
+    """When it is due; by the clock of this machine for a job of ``enqueue()`` that neither replaces nor waits
+    for another one and is not unique in a time span."""
     schedule_id: str | None
     """The schedule that enqueues it; None for other jobs."""
     _task_data: str = field(repr=False)
