@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, Self, TypeAlias
 
-from pg_scheduler.jobs.unique import slot_id
-
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""A delayed job is due as long after this time as after its insertion, by the clock of the database."""
+"""A delayed job is due as long after this time as after its insertion, by the clock of the database. Time
+spans are counted from it too."""
 
 
 class NewJob(NamedTuple):
@@ -81,6 +80,15 @@ class Span(NamedTuple):
     per: timedelta
     """The length of the time span."""
 
+    def id_at(self, execution_time: datetime) -> str:
+        """Return the id of the job of the span that contains a time."""
+        number = (execution_time - EPOCH) // self.per
+        try:
+            begin = (EPOCH + number * self.per).isoformat()
+        except OverflowError:  # the span begins before the first day of the calendar
+            begin = str(number)
+        return f"{self.text}:{begin}"
+
 
 @dataclass(frozen=True, slots=True)
 class ExtendedJob:
@@ -128,7 +136,7 @@ class ExtendedJob:
         """Return the job with another due time."""
         row = self.row.due_at(execution_time)
         if self.span is not None:
-            row = row._replace(job_id=slot_id(self.span.text, self.span.per, execution_time))
+            row = row._replace(job_id=self.span.id_at(execution_time))
         return replace(self, row=row)
 
     def with_task_data(self, task_data: str) -> ExtendedJob:

@@ -10,7 +10,7 @@ import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
@@ -25,7 +25,6 @@ MAX_NAME_LENGTH: Final = 200
 
 MIN_PER: Final = timedelta(seconds=1)
 MAX_PER: Final = timedelta(days=366)
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 OTHER_NAMES: Final = "**"
 """The key of the arguments for ``**kwargs``. No parameter has this name."""
 
@@ -139,16 +138,6 @@ def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, ta
     text = json.dumps([task, per_s, values], sort_keys=True, separators=(",", ":"))
     digest = sha256(text.encode()).hexdigest()[:32]
     return f"unique:{task[:MAX_NAME_LENGTH]}:{digest}"
-
-
-def slot_id(text: str, per: timedelta, execution_time: datetime) -> str:
-    """Return the id of the job of a time span."""
-    number = (execution_time - EPOCH) // per
-    try:
-        slot = (EPOCH + number * per).isoformat()
-    except OverflowError:  # the span begins before the first day of the calendar
-        slot = str(number)
-    return f"{text}:{slot}"
 
 
 def _bound(

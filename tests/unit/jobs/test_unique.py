@@ -14,9 +14,9 @@ from pg_scheduler.enqueue.prepare import JobPreparer, build, rule_of
 from pg_scheduler.jobs.model import UNSET, JobSpec
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import NO_EXTRAS, NewJob
+from pg_scheduler.jobs.rows import NO_EXTRAS, NewJob, Span
 from pg_scheduler.jobs.task import Task, TaskOptions
-from pg_scheduler.jobs.unique import check_unique, slot_id, unique_text
+from pg_scheduler.jobs.unique import check_unique, unique_text
 from tests.support.foreign import overriding
 
 DUE = datetime(2030, 1, 1, 12, 30, tzinfo=UTC)
@@ -84,15 +84,16 @@ def test_unique_key_of_a_function_without_signature_compares_the_arguments_as_gi
     assert len({of(1), of(a=1), of(a=2), of()}) == 4
 
 
-def test_slot_id_is_the_same_within_a_span_counted_from_the_epoch() -> None:
-    assert slot_id("unique:x:1", HOUR, DUE) == "unique:x:1:2030-01-01T12:00:00+00:00"
-    assert slot_id("a", HOUR, DUE + HOUR / 2 - timedelta(microseconds=1)) == slot_id("a", HOUR, DUE)
-    assert slot_id("a", HOUR, DUE + HOUR / 2) == "a:2030-01-01T13:00:00+00:00"
-    week = slot_id("a", timedelta(days=7), DUE)
+def test_id_of_a_time_span_is_the_same_within_a_span_counted_from_the_epoch() -> None:
+    assert Span("unique:x:1", HOUR).id_at(DUE) == "unique:x:1:2030-01-01T12:00:00+00:00"
+    assert Span("a", HOUR).id_at(DUE + HOUR / 2 - timedelta(microseconds=1)) == Span("a", HOUR).id_at(DUE)
+    assert Span("a", HOUR).id_at(DUE + HOUR / 2) == "a:2030-01-01T13:00:00+00:00"
+    week = Span("a", timedelta(days=7)).id_at(DUE)
     assert week == "a:2029-12-27T00:00:00+00:00", "the epoch was a Thursday"
-    assert slot_id("a", HOUR, datetime(1969, 12, 31, 23, 59, tzinfo=UTC)) == "a:1969-12-31T23:00:00+00:00"
+    assert Span("a", HOUR).id_at(datetime(1969, 12, 31, 23, 59, tzinfo=UTC)) == "a:1969-12-31T23:00:00+00:00"
     first = datetime(1, 1, 1, 0, 0, 1, tzinfo=UTC)
-    assert slot_id("a", timedelta(days=366), first).startswith("a:-"), "the calendar begins within the span"
+    year = Span("a", timedelta(days=366)).id_at(first)
+    assert year.startswith("a:-"), "the calendar begins within the span"
 
 
 def test_spans_of_another_length_have_other_ids() -> None:
