@@ -19,7 +19,7 @@ from pg_scheduler.enqueue.writer import JobWriter
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import EventBus, JobScheduled
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
-from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, NewJob
+from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, PlainJob
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.session import Connection, check_connection
@@ -114,7 +114,7 @@ class Enqueuer:
 
     def _statement_of(self, job: AnyJob, *, is_delayed: bool) -> InsertOne:
         """Return what inserts a job, unless its id exists or its unique key is taken."""
-        if isinstance(job, NewJob):
+        if isinstance(job, PlainJob):
             return (self._delayed if is_delayed else self._plain).insert
         if job.after:
             return self._insert_dependent

@@ -165,7 +165,10 @@ class InsertBatcher:
 
 
 def _wait_of(jobs: Sequence[AnyJob], wait: LockWait) -> LockWait:
-    """Return how long a statement waits for locks. Generated ids are in no other transaction."""
+    """Return how long a statement waits for locks. Generated ids are in no other transaction.
+
+    An extended job with one may have a unique key that another transaction has inserted.
+    """
     for job in jobs:
         if not isinstance(job, GeneratedIdJob):
             return wait

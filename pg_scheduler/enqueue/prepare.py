@@ -20,7 +20,7 @@ from pg_scheduler.jobs.rows import (
     ExtendedJob,
     Extras,
     GeneratedIdJob,
-    NewJob,
+    PlainJob,
     Span,
     new_job_ids,
 )
@@ -41,7 +41,7 @@ class Shared(NamedTuple):
         task: The task; None if the name is not registered here.
         encode: Encodes the arguments.
         metadata: That of the task.
-        columns: The fields of NewJob after the due time.
+        columns: The fields of PlainJob after the due time.
         extras: The columns that plain jobs lack; None if they are NULL.
         unique: That of the task: which jobs exclude one another; None if they do not.
     """
@@ -104,9 +104,9 @@ class JobPreparer:
             if limit is not None and len(task_data) > limit:
                 check_size(task_data, limit)
             if spec.job_id is None:
-                row: NewJob = GeneratedIdJob(next(ids), task_data, due, *columns)
+                row: PlainJob = GeneratedIdJob(next(ids), task_data, due, *columns)
             else:
-                row = NewJob(check_job_id(spec.job_id), task_data, due, *columns)
+                row = PlainJob(check_job_id(spec.job_id), task_data, due, *columns)
             after: tuple[str, ...] = ()
             if spec.after != () or spec.after_outcome != "completed":
                 after = _check_after(spec.after, spec.after_outcome)
@@ -144,7 +144,7 @@ class JobPreparer:
         task = self._tasks.resolve(name)
         shared = self._resolve(name, task, JobSpec(name, due))  # type: ignore[arg-type] # a name
         task_data = with_metadata(encode((), kwargs), shared.metadata, None)
-        row = NewJob(job_id, task_data, due, *shared.columns)
+        row = PlainJob(job_id, task_data, due, *shared.columns)
         chain = [*failed_tasks, name]
         next_alert = None if task is None else task.on_failure
         on_end = None
@@ -215,7 +215,7 @@ def resolve(
 
 
 def build(
-    row: NewJob,
+    row: PlainJob,
     task: Task | None,
     extras: Extras,
     *,

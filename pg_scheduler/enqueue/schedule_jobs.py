@@ -16,7 +16,7 @@ from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.payload import decode, encode
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import ExtendedJob, Extras, NewJob, new_job_id
+from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob, new_job_id
 from pg_scheduler.jobs.task import JOB_OPTIONS, Task
 from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.schedules.definition import Encode, to_seconds
@@ -37,7 +37,7 @@ class JobBuilder:
     """
 
     row: ScheduleRow
-    template: NewJob
+    template: PlainJob
     options: Mapping[str, Any]
     on_end: str | None
     task: Task | None
@@ -66,7 +66,7 @@ class JobBuilder:
         job_id = f"{job_id_prefix(self.row.schedule_id, self.row.owner)}manual:{new_job_id()}"
         return self._build(self.template._replace(job_id=job_id, execution_time=now), self.options)
 
-    def _build(self, row: NewJob, options: Mapping[str, Any]) -> ExtendedJob:
+    def _build(self, row: PlainJob, options: Mapping[str, Any]) -> ExtendedJob:
         extras = Extras(options=json.dumps(options), on_end=self.on_end)
         job = build(row, self.task, extras, unique=None if self.task is None else self.task.unique)
         return job if self.sender is None else self.sender.add_to_planned(job, self.row.schedule_id)
@@ -101,7 +101,7 @@ class ScheduleJobs:
             raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
         given = {name: read(options[name]) for name, read in _READ.items() if name in options}
         columns, of_jobs = resolve(given, task, misfire_grace_time=self._grace)
-        template = NewJob(
+        template = PlainJob(
             "",
             _task_data(row, task),
             row.anchor,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from pg_scheduler.errors import JobConflictError, JobNotFoundError
-from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob, PlainJob
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
@@ -36,7 +36,7 @@ class Kinds(NamedTuple):
         dependents: Jobs that wait for others.
     """
 
-    plain: list[NewJob]
+    plain: list[PlainJob]
     copied: list[GeneratedIdJob]
     extended: list[ExtendedJob]
     dependents: list[ExtendedJob]
@@ -48,7 +48,7 @@ def split(jobs: Sequence[AnyJob]) -> Kinds:
     for job in jobs:
         if isinstance(job, GeneratedIdJob):
             kinds.copied.append(job)
-        elif isinstance(job, NewJob):
+        elif isinstance(job, PlainJob):
             kinds.plain.append(job)
         elif job.after:
             kinds.dependents.append(job)

@@ -18,8 +18,8 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 spans are counted from it too."""
 
 
-class NewJob(NamedTuple):
-    """A validated job, ready to be inserted.
+class PlainJob(NamedTuple):
+    """A validated job without extras, ready to be inserted.
 
     It is a tuple, since a bulk call creates many. Fields that differ between jobs precede those that many
     jobs share.
@@ -50,8 +50,8 @@ class NewJob(NamedTuple):
         return self._replace(task_data=task_data)
 
 
-class GeneratedIdJob(NewJob):
-    """A job with a generated id. The id cannot exist, so the job may be inserted by COPY."""
+class GeneratedIdJob(PlainJob):
+    """A plain job with a generated id. The id cannot exist, so the job may be inserted by COPY."""
 
     __slots__ = ()
 
@@ -94,7 +94,7 @@ class Span(NamedTuple):
 class ExtendedJob:
     """A job with values that plain jobs lack. Statements of their own insert it."""
 
-    row: NewJob
+    row: PlainJob
     extras: Extras
     after: tuple[str, ...] = ()
     """Ids of jobs that must end before; each once."""
@@ -149,7 +149,7 @@ class ExtendedJob:
         return replace(self, extras=extras, after=parents, after_outcome="ended")
 
 
-AnyJob: TypeAlias = NewJob | ExtendedJob
+AnyJob: TypeAlias = PlainJob | ExtendedJob
 """A validated job, plain or extended."""
 
 

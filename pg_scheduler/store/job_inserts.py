@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import Any, Final
 
-from pg_scheduler.jobs.rows import EPOCH, ExtendedJob, GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import EPOCH, ExtendedJob, GeneratedIdJob, PlainJob
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.queries import Route
@@ -31,7 +31,7 @@ class JobInserts:
 
     async def insert(
         self,
-        jobs: Sequence[NewJob],
+        jobs: Sequence[PlainJob],
         *,
         message: str | None = None,
         lock_timeout: str | None = None,
@@ -63,7 +63,7 @@ class JobInserts:
 
     async def enqueue(
         self,
-        jobs: Sequence[NewJob],
+        jobs: Sequence[PlainJob],
         *,
         message: str | None = None,
         lock_timeout: str | None = None,
@@ -154,7 +154,7 @@ class JobInserts:
                         timeout=self._statements.call_timeout_s,
                     )
 
-    async def replace(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> None:
+    async def replace(self, jobs: Sequence[PlainJob], *, connection: Connection | None = None) -> None:
         """Insert jobs, or give existing ones a new definition. The ids must differ."""
         if jobs:
             columns = zip(*jobs, strict=True)
@@ -180,14 +180,14 @@ class JobInserts:
             )
 
 
-def _delayed(row: NewJob) -> tuple[Any, ...]:
+def _delayed(row: PlainJob) -> tuple[Any, ...]:
     """Return a row with its delay in seconds instead of its due time."""
     return (*row[:2], (row.execution_time - EPOCH).total_seconds(), *row[3:])
 
 
 # -- rows of COPY --------------------------------------------------------------------------------------
 
-COLUMNS: Final = (*NewJob._fields, "expires_at")
+COLUMNS: Final = (*PlainJob._fields, "expires_at")
 """Columns in the order of the rows. ``created_at`` follows if the database does not set it."""
 
 CHUNK_ROWS: Final = 500
@@ -206,7 +206,7 @@ _bigint = Struct(">iq").pack
 _double = Struct(">id").pack
 
 
-async def packed(jobs: Sequence[NewJob], created_at: datetime | None) -> AsyncIterator[bytes]:
+async def packed(jobs: Sequence[PlainJob], created_at: datetime | None) -> AsyncIterator[bytes]:
     """Yield the COPY stream in chunks."""
     columns = _count(len(COLUMNS) + (created_at is not None))
     end = b"" if created_at is None else _instant(_microseconds(created_at))
@@ -227,7 +227,7 @@ async def packed(jobs: Sequence[NewJob], created_at: datetime | None) -> AsyncIt
     yield TRAILER
 
 
-def _tail(job: NewJob) -> bytes:
+def _tail(job: PlainJob) -> bytes:
     due, grace = _microseconds(job.execution_time), job.misfire_grace_time
     return b"".join(
         (

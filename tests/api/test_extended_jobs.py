@@ -12,7 +12,7 @@ import pytest
 
 from pg_scheduler import ConflictResolution, JobConflictError, JobSpec
 from pg_scheduler.enqueue.enqueuer import Enqueuer
-from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, Extras, NewJob
+from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, Extras, PlainJob
 from tests.api.conftest import Make
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ DUE = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def job(job_id: str, options: str | None = "{}") -> AnyJob:
-    plain = NewJob(job_id, "{}", DUE, "app.work", 5, 0, 60, None)
+    plain = PlainJob(job_id, "{}", DUE, "app.work", 5, 0, 60, None)
     return plain if options is None else ExtendedJob(plain, Extras(options))
 
 

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobPriority, Scheduler
-from pg_scheduler.jobs.rows import NewJob
+from pg_scheduler.jobs.rows import PlainJob
 from tests.cluster.fleet import ROOT, environment
 from tests.cluster.limited import OBSERVED
 from tests.support.worker import now
@@ -66,7 +66,7 @@ async def enqueue(
     task_data = json.dumps({"args": arguments, "kwargs": {}})
     due = now() + delay
     jobs = [
-        NewJob(f"{prefix}-{n}", task_data, due, "observed", JobPriority.NORMAL.db_value, 0, None, None)
+        PlainJob(f"{prefix}-{n}", task_data, due, "observed", JobPriority.NORMAL.db_value, 0, None, None)
         for n in range(count)
     ]
     await client._parts.store.jobs.insert(jobs)

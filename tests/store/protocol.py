@@ -23,7 +23,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobCancelled, JobCompleted, JobFailed, JobRetried, JobSnoozed
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
-from pg_scheduler.jobs.rows import Claim, NewJob
+from pg_scheduler.jobs.rows import Claim, PlainJob
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.claims import ExchangeResult
 from pg_scheduler.store.connections.pool import Connections
@@ -168,7 +168,7 @@ class Deregister(Op):
 
 @dataclass
 class Insert(Op):
-    new: NewJob
+    new: PlainJob
     number: int = 0
 
     async def run(self, store: Store) -> set[str]:
@@ -311,7 +311,7 @@ class Renew(Op):
 class Finish(Op):
     worker_id: str
     outcomes: Sequence[tuple[Claim, Outcome]]
-    definitions: Mapping[int, NewJob]
+    definitions: Mapping[int, PlainJob]
 
     async def run(self, store: Store) -> set[str]:
         return await store.results.settle(self.worker_id, self.outcomes)
@@ -351,7 +351,7 @@ class Finish(Op):
             assert row.ended
 
 
-def defined(row: Row, new: NewJob, now: datetime) -> Row:
+def defined(row: Row, new: PlainJob, now: datetime) -> Row:
     """Return the row with its replacement applied."""
     assert row.waiting is not None
     changes = {"definition": row.waiting, "retries": 0, "crashes": 0, "grace": new.misfire_grace_time}
@@ -361,7 +361,7 @@ def defined(row: Row, new: NewJob, now: datetime) -> Row:
 @dataclass
 class RescueOp(Op):
     skips: ClassVar[bool] = True
-    definitions: Mapping[int, NewJob]
+    definitions: Mapping[int, PlainJob]
     suspects: Sequence[str] = ()
     """Suspects; None for every worker whose lease expired."""
 
@@ -412,7 +412,7 @@ class GiveBack(Op):
     skips: ClassVar[bool] = True
     worker_id: str
     known: Mapping[str, int]
-    definitions: Mapping[int, NewJob]
+    definitions: Mapping[int, PlainJob]
 
     async def run(self, store: Store) -> list[str]:
         return await store.claims.release_unacknowledged(self.worker_id, self.known)
@@ -663,7 +663,7 @@ class World:
 
     def __init__(self, pool: asyncpg.Pool, watch: Connection, actors: Sequence[Actor]) -> None:
         self.now = NOW
-        self.definitions: dict[int, NewJob] = {}
+        self.definitions: dict[int, PlainJob] = {}
         self.claims: list[tuple[str, Claim]] = []
         """Every fencing token so far, and its worker."""
         self.actors = actors
@@ -719,7 +719,7 @@ class World:
         self.claims.clear()
         self.state = State({}, {}, frozenset())
 
-    def define(self, job_id: str, **changes: Any) -> tuple[NewJob, int]:
+    def define(self, job_id: str, **changes: Any) -> tuple[PlainJob, int]:
         """Return a new definition of a job, identified by its argument."""
         number = len(self.definitions)
         text = f'{{"args":[{number}],"kwargs":{{}}}}'

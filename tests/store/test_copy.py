@@ -11,7 +11,7 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob, new_job_ids
+from pg_scheduler.jobs.rows import GeneratedIdJob, PlainJob, new_job_ids
 from pg_scheduler.jobs.validation import INFINITIES, MAX_INTEGER
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.job_inserts import CHUNK_ROWS
@@ -34,7 +34,7 @@ KINDS = [
 ]
 
 
-def fresh(jobs: Sequence[NewJob]) -> list[GeneratedIdJob]:
+def fresh(jobs: Sequence[PlainJob]) -> list[GeneratedIdJob]:
     """The jobs with generated ids."""
     return [
         GeneratedIdJob(job_id, *job[1:]) for job_id, job in zip(new_job_ids(len(jobs)), jobs, strict=True)
@@ -54,7 +54,7 @@ async def rows(pool: Pool) -> list[dict[str, object]]:
 
 
 async def test_copy_writes_the_same_rows_as_insert(store: Store, pool: Pool) -> None:
-    jobs = [NewJob(*job) for job in fresh(KINDS)]
+    jobs = [PlainJob(*job) for job in fresh(KINDS)]
     assert await store.jobs.insert(jobs) == {job.job_id for job in jobs}
     inserted = await rows(pool)
     await pool.execute("TRUNCATE scheduled_jobs")
@@ -64,7 +64,7 @@ async def test_copy_writes_the_same_rows_as_insert(store: Store, pool: Pool) -> 
 
 
 async def test_every_insert_method_writes_the_same_rows(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([NewJob(*job) for job in fresh(KINDS)])
+    await store.jobs.insert([PlainJob(*job) for job in fresh(KINDS)])
     inserted = await rows(pool)
     await pool.execute("TRUNCATE scheduled_jobs")
     several = fresh(KINDS)
@@ -76,8 +76,8 @@ async def test_every_insert_method_writes_the_same_rows(store: Store, pool: Pool
     assert await rows(pool) == inserted
     await pool.execute("TRUNCATE scheduled_jobs")
     for job in fresh(KINDS):
-        assert await store.jobs.insert([NewJob(*job)]) == {job.job_id}
-        assert await store.jobs.insert([NewJob(*job)]) == set()
+        assert await store.jobs.insert([PlainJob(*job)]) == {job.job_id}
+        assert await store.jobs.insert([PlainJob(*job)]) == set()
     assert await rows(pool) == inserted
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.jobs.rows import ExtendedJob, Extras, NewJob
+from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.store import Store
 from tests.support.store import NAME, NOW, SECOND, Pool, column, new_job, row, running
@@ -43,7 +43,7 @@ async def test_insert_extended_writes_every_column(store: Store, pool: Pool) -> 
     plain = extended("plain", Extras())
     assert await store.jobs.insert_extended([job, plain]) == {"job", "plain"}
     found = await row(pool)
-    assert {name: found[name] for name in NewJob._fields if name != "task_data"} == {
+    assert {name: found[name] for name in PlainJob._fields if name != "task_data"} == {
         name: value for name, value in job.row._asdict().items() if name != "task_data"
     }
     assert found["expires_at"] == NOW + 5 * SECOND

@@ -17,7 +17,7 @@ from pg_scheduler.events import EventBus, ServiceFaulted
 from pg_scheduler.jobs.context import GetScheduler
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
-from pg_scheduler.jobs.rows import NewJob
+from pg_scheduler.jobs.rows import PlainJob
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.settings import PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.store.store import Store
@@ -251,7 +251,7 @@ class Parts(Node):
         """Attempts of no executor."""
         return InFlight(NoResults())
 
-    async def run(self, executor: Executor, *jobs: NewJob) -> None:
+    async def run(self, executor: Executor, *jobs: PlainJob) -> None:
         """Insert jobs, claim them, run them and wait for all to end; nothing is written yet."""
         for each in await claim(self.store, *jobs, worker_id=self.worker_id):
             executor.submit(each)

@@ -14,7 +14,7 @@ import pytest
 
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.jobs.rows import Claim, NewJob
+from pg_scheduler.jobs.rows import Claim, PlainJob
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.claims import FROM_THE_START, NO_IDS
 from pg_scheduler.store.connections import session
@@ -75,9 +75,9 @@ def new_schedule(schedule_id: str = "key", **changes: Any) -> ScheduleRow:
     return ScheduleRow(schedule_id=schedule_id, **(values | changes))
 
 
-def new_job(job_id: str = "job", **changes: Any) -> NewJob:
+def new_job(job_id: str = "job", **changes: Any) -> PlainJob:
     """Return a job that is due at NOW."""
-    job = NewJob(
+    job = PlainJob(
         job_id=job_id,
         job_name=NAME,
         execution_time=NOW,
@@ -95,7 +95,7 @@ def worker(worker_id: str = "w1", **changes: Any) -> Worker:
     return replace(Worker(worker_id, "host", 7, "1.0", 25, 0, NOW, NOW, NOW, True), **changes)
 
 
-async def running(store: Store, *jobs: NewJob, worker_id: str = "w1") -> list[Claim]:
+async def running(store: Store, *jobs: PlainJob, worker_id: str = "w1") -> list[Claim]:
     """Insert jobs and have a worker claim them."""
     await store.jobs.insert(jobs)
     await store.workers.register(worker(worker_id), LEASE)

@@ -17,7 +17,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.events import Event, Subscriber
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
-from pg_scheduler.jobs.rows import Claim, NewJob
+from pg_scheduler.jobs.rows import Claim, PlainJob
 from pg_scheduler.store.store import Store
 
 E = TypeVar("E", bound=Event)
@@ -98,7 +98,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def new_job(job_id: str, name: str = "test.job", **values: Any) -> NewJob:
+def new_job(job_id: str, name: str = "test.job", **values: Any) -> PlainJob:
     """A job that is due, with defaults for all that a test does not care about."""
     defaults: dict[str, Any] = {
         "execution_time": now() - timedelta(seconds=1),
@@ -108,7 +108,7 @@ def new_job(job_id: str, name: str = "test.job", **values: Any) -> NewJob:
         "misfire_grace_time": None,
         "timeout_seconds": None,
     }
-    return NewJob(job_id=job_id, job_name=name, **(defaults | values))
+    return PlainJob(job_id=job_id, job_name=name, **(defaults | values))
 
 
 def new_worker(worker_id: str = "me") -> Worker:
@@ -117,7 +117,7 @@ def new_worker(worker_id: str = "me") -> Worker:
 
 
 async def claim(
-    store: Store, *jobs: NewJob, worker_id: str = "me", lease: float = LEASE, limit: int = 1000
+    store: Store, *jobs: PlainJob, worker_id: str = "me", lease: float = LEASE, limit: int = 1000
 ) -> list[Claim]:
     """Insert jobs and claim them for a worker that is registered for it."""
     await store.workers.register(new_worker(worker_id), lease)

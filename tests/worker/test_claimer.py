@@ -24,7 +24,7 @@ from pg_scheduler.events import (
     ServiceRetrying,
 )
 from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.jobs.rows import NewJob
+from pg_scheduler.jobs.rows import PlainJob
 from pg_scheduler.store.claims import ClaimRepository, ExchangeResult
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import Revocation
@@ -511,7 +511,7 @@ async def busy(known: Parts, monkeypatch: pytest.MonkeyPatch) -> Parts:
     return known
 
 
-def late_job() -> NewJob:
+def late_job() -> PlainJob:
     return new_job("late", execution_time=now() - timedelta(hours=2))
 
 

@@ -15,7 +15,7 @@ import pytest
 from pg_scheduler import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.outcome import Outcome
-from pg_scheduler.jobs.rows import NewJob
+from pg_scheduler.jobs.rows import PlainJob
 from pg_scheduler.store.claims import FROM_THE_START
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.pipeline import claimer as claimer_module
@@ -445,7 +445,7 @@ async def test_claimer_forgets_no_job_under_random_changes_of_the_queue(
     names = [f"test.name{n}" for n in range(3)]
     hidden: dict[str, set[str]] = {name: set() for name in names}
 
-    def job(job_id: str, name: str) -> NewJob:
+    def job(job_id: str, name: str) -> PlainJob:
         age = HOUR * dice.choice((0.0, 0.5, 0.9999, 1.0, 2.0))
         return new_job(job_id, name=name, execution_time=now() - age, priority=dice.choice((1, 3, 5, 8)))
 

@@ -14,7 +14,7 @@ from pg_scheduler.enqueue.locked_inserts import LockedInserts
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.errors import DatabaseUnavailableError, ServiceCancelledError
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.rows import NewJob
+from pg_scheduler.jobs.rows import PlainJob
 from pg_scheduler.store.store import Store
 from tests.support.worker import PATIENCE, new_job
 
@@ -28,7 +28,7 @@ class Counting:
         self.hold: asyncio.Event | None = None
         self.store = store
 
-    async def insert(self, jobs: Sequence[NewJob], **_: object) -> set[str]:
+    async def insert(self, jobs: Sequence[PlainJob], **_: object) -> set[str]:
         self.statements.append([job.job_id for job in jobs])
         if self.hold is not None and len(jobs) > 1:
             await self.hold.wait()
@@ -125,7 +125,9 @@ async def test_insert_batcher_serves_the_other_callers_when_one_is_cancelled(cou
     assert (calls[1].result(), calls[3].result()) == (True, True)
 
 
-async def begin_shared(batcher: InsertBatcher, counting: Counting, *jobs: NewJob) -> list[asyncio.Task[bool]]:
+async def begin_shared(
+    batcher: InsertBatcher, counting: Counting, *jobs: PlainJob
+) -> list[asyncio.Task[bool]]:
     """Insert jobs until their shared statement runs, which ``counting.hold`` ends."""
     counting.hold = asyncio.Event()
     calls = [asyncio.create_task(batcher.insert(job, None)) for job in (new_job("first"), *jobs)]

@@ -17,7 +17,7 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, NewJob, new_job_id
+from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, PlainJob, new_job_id
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.locks import LockRepository, due_message, read_due
 from pg_scheduler.store.store import Store
@@ -365,7 +365,7 @@ def generated(**values: Any) -> GeneratedIdJob:
     return GeneratedIdJob(*new_job(new_job_id(), **values))
 
 
-async def insert(parts: Parts, outbox: Outbox, *jobs: NewJob) -> None:
+async def insert(parts: Parts, outbox: Outbox, *jobs: PlainJob) -> None:
     """Insert jobs as single calls do."""
     preparer = JobPreparer(parts.tasks, misfire_grace_time=None, max_payload_bytes=None)
     enqueuer = Enqueuer(parts.store, parts.events, outbox, preparer)

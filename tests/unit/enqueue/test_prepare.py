@@ -13,7 +13,7 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.model import JobPriority, JobSpec, share_options
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import GeneratedIdJob, PlainJob
 from pg_scheduler.jobs.task import JOB_OPTIONS, TaskOptions
 
 DUE = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -38,23 +38,23 @@ def preparer(tasks: TaskRegistry) -> JobPreparer:
     return JobPreparer(tasks, misfire_grace_time=300, max_payload_bytes=100)
 
 
-def prepared(preparer: JobPreparer, *specs: JobSpec) -> list[NewJob]:
+def prepared(preparer: JobPreparer, *specs: JobSpec) -> list[PlainJob]:
     """Return the rows of jobs, which are plain."""
     jobs = preparer.prepare(specs)
-    assert all(isinstance(job, NewJob) for job in jobs)
-    return cast("list[NewJob]", jobs)
+    assert all(isinstance(job, PlainJob) for job in jobs)
+    return cast("list[PlainJob]", jobs)
 
 
-def named(preparer: JobPreparer, name: Any, **values: Any) -> NewJob:
+def named(preparer: JobPreparer, name: Any, **values: Any) -> PlainJob:
     (job,) = preparer.prepare([JobSpec(name, DUE, **values)], allows_names=True)
-    assert isinstance(job, NewJob)
+    assert isinstance(job, PlainJob)
     return job
 
 
 def test_prepare_fills_in_every_default(preparer: JobPreparer) -> None:
     (job,) = preparer.prepare([JobSpec(work, DUE)])
     assert isinstance(job, GeneratedIdJob)
-    assert job == NewJob(
+    assert job == PlainJob(
         job_id=job.job_id,
         task_data='{"args":[],"kwargs":{}}',
         execution_time=DUE,
@@ -79,8 +79,8 @@ def test_prepare_keeps_every_given_value(preparer: JobPreparer) -> None:
         timeout=timedelta(seconds=5),
     )
     (job,) = preparer.prepare([spec])
-    assert type(job) is NewJob
-    assert job == NewJob("mine", '{"args":[1],"kwargs":{"a":null}}', DUE, NAME, 1, 3, None, 5.0)
+    assert type(job) is PlainJob
+    assert job == PlainJob("mine", '{"args":[1],"kwargs":{"a":null}}', DUE, NAME, 1, 3, None, 5.0)
     assert job.execution_time.tzinfo is UTC
 
 

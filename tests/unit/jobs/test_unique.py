@@ -14,7 +14,7 @@ from pg_scheduler.enqueue.prepare import JobPreparer, build, rule_of
 from pg_scheduler.jobs.model import UNSET, JobSpec
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import NO_EXTRAS, NewJob, Span
+from pg_scheduler.jobs.rows import NO_EXTRAS, PlainJob, Span
 from pg_scheduler.jobs.task import Task, TaskOptions
 from pg_scheduler.jobs.unique import check_unique, unique_text
 from tests.support.foreign import overriding
@@ -42,8 +42,8 @@ def text(
     return unique_text(rule, task, inspect.signature(func), encode(args, kwargs))
 
 
-def job(**changes: Any) -> NewJob:
-    return NewJob("own", encode((7,), {}), DUE, "app.work", 5, 0, None, None)._replace(**changes)
+def job(**changes: Any) -> PlainJob:
+    return PlainJob("own", encode((7,), {}), DUE, "app.work", 5, 0, None, None)._replace(**changes)
 
 
 def test_unique_key_is_equal_for_positional_keyword_and_default_arguments() -> None:
