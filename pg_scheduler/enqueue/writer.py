@@ -113,16 +113,16 @@ class JobWriter:
             JobNotFoundError: A job waits for one that does not exist.
             ValueError: A job would wait for itself.
         """
-        kinds, store = split(jobs), self._store.jobs
+        kinds, repository = split(jobs), self._store.jobs
         connection = within.connection if isinstance(within, Transaction) else within
         inserted = {job.job_id for job in kinds.copied}
         for plain in _batches(kinds.plain, batch_size):
-            inserted |= await store.insert(plain, message=message, connection=connection)
+            inserted |= await repository.insert(plain, message=message, connection=connection)
         for extended in _batches(kinds.extended, batch_size):
-            inserted |= await store.insert_extended(extended, message=message, connection=connection)
-        await store.copy(kinds.copied, batch_size, connection=connection)
+            inserted |= await repository.insert_extended(extended, message=message, connection=connection)
+        await repository.copy(kinds.copied, batch_size, connection=connection)
         if kinds.dependents:
-            write = partial(self._insert_waiting, kinds.dependents, batch_size=batch_size)
+            write = partial(self._insert_dependents, kinds.dependents, batch_size=batch_size)
             inserted |= await self._store.statements.run_retrying(write, within=within)
         return inserted
 
@@ -146,12 +146,12 @@ class JobWriter:
         for job in jobs:
             if isinstance(job, ExtendedJob) and (key := job.unique_key) is not None:
                 unique[key] = job.with_id(unique[key].job_id) if key in unique else job
-        kinds, store = split([job for job in jobs if job.unique_key is None]), self._store.jobs
+        kinds, repository = split([job for job in jobs if job.unique_key is None]), self._store.jobs
         for plain in _batches(kinds.plain, batch_size):
-            await store.replace(plain, connection=connection)
+            await repository.replace(plain, connection=connection)
         for extended in _batches(kinds.extended, batch_size):
-            await store.replace_extended(extended, connection=connection)
-        await store.copy(kinds.copied, batch_size, connection=connection)
+            await repository.replace_extended(extended, connection=connection)
+        await repository.copy(kinds.copied, batch_size, connection=connection)
         unique_first = not any(job.after for job in unique.values())
         if unique_first:
             unique = await self._replace_unique(unique, connection, batch_size)
@@ -185,7 +185,7 @@ class JobWriter:
             job_id = jobs[0].job_id
             statuses = await self._store.jobs.statuses_of([job_id], connection=connection)
             status = statuses.get(job_id)
-            return JobConflictError(job_id, status.value if status else "deleted")
+            return None if status is None else JobConflictError(job_id, status.value)
         found = await self._store.unique_keys.find_conflicts(
             [job.job_id for job in jobs], keys, connection=connection
         )
@@ -224,7 +224,7 @@ class JobWriter:
         last_job_id, conflict = queue.last_job_id, None
         for job in queue.jobs:
             (linked,) = _linked(queue._replace(jobs=[job], last_job_id=last_job_id))
-            if await self._insert_waiting([linked], transaction, message=message):
+            if await self._insert_dependents([linked], transaction, message=message):
                 inserted.append(linked)
                 last_job_id = linked.job_id
             else:
@@ -233,7 +233,7 @@ class JobWriter:
 
     # -- jobs that wait for others -------------------------------------------------------------------------
 
-    async def _insert_waiting(
+    async def _insert_dependents(
         self,
         jobs: Sequence[ExtendedJob],
         transaction: Transaction,
