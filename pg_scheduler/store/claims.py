@@ -314,4 +314,4 @@ class ClaimRepository:
         async with self._statements.transaction() as transaction:
             rows = await self._statements.fetch("lock_unacknowledged", *args, on=transaction.connection)
             changes = {(row["job_id"], row["attempt"]): RELEASE.change for row in rows}
-            return sorted(await self._results.write(changes, worker_id, transaction))
+            return sorted(await self._results.settle_within(changes, worker_id, transaction))

@@ -96,7 +96,7 @@ class ResultRepository:
     ) -> set[str]:
         count = 0
         async with self._statements.transaction() as transaction:
-            accepted = await self.write(changes, worker_id, transaction)
+            accepted = await self.settle_within(changes, worker_id, transaction)
             completed = [
                 job_id
                 for (job_id, _), change in changes.items()
@@ -109,7 +109,7 @@ class ResultRepository:
             deleted[JobStatus.COMPLETED] += count
         return accepted
 
-    async def write(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
+    async def settle_within(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Write changes in the caller's transaction, with the consequences of the jobs that end.
 
         A refused change may have a replacement waiting, or may have been written before, by a call whose
@@ -124,14 +124,14 @@ class ResultRepository:
             The ids that were accepted.
         """
         accepted: set[str] = set()
-        for step in (self._settle, self._replace):
-            if refused := _others(changes, accepted):
-                accepted |= await step(refused, worker_id, transaction)
+        for step in (self._change_rows, self._replace):
+            if left := _unaccepted(changes, accepted):
+                accepted |= await step(left, worker_id, transaction)
         if ended := {job_id: attempt for job_id, attempt in changes if job_id not in accepted}:
             # Consequences of a job that was cancelled meanwhile may wait for this.
             await self.consequences.report_ends(ended, worker_id, transaction)
-        if refused := _others(changes, accepted):
-            accepted |= await self._find_settled(refused, worker_id, transaction)
+        if left := _unaccepted(changes, accepted):
+            accepted |= await self._find_settled(left, worker_id, transaction)
         kept = {
             job_id: change.kept
             for (job_id, _), change in changes.items()
@@ -141,7 +141,7 @@ class ResultRepository:
             await self._kept.keep(kept, transaction.connection)
         return accepted
 
-    async def _settle(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
+    async def _change_rows(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         each = changes.values()
         rows = await self._statements.fetch(
             "settle_jobs",
@@ -212,7 +212,7 @@ def _arrays(changes: Changes) -> tuple[list[str], list[int]]:
     return [job_id for job_id, _ in changes], [attempt for _, attempt in changes]
 
 
-def _others(changes: Changes, accepted: Collection[str]) -> Changes:
+def _unaccepted(changes: Changes, accepted: Collection[str]) -> Changes:
     """Return the changes that are not yet accepted. One that was revoked changes nothing."""
     return {
         key: change for key, change in changes.items() if key[0] not in accepted and not change.is_revoked

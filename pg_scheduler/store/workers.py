@@ -314,7 +314,7 @@ class WorkerRepository:
                 changes[row["job_id"]] = change
                 by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
             for worker_id, own in by_worker.items():
-                rescued |= await self._results.write(own, worker_id, transaction)
+                rescued |= await self._results.settle_within(own, worker_id, transaction)
         quarantined = [
             Quarantined(row["job_id"], row["job_name"], row["attempt"], changes[row["job_id"]].error or "")
             for row in orphans

@@ -271,7 +271,9 @@ STORE_CALLS: dict[str, Call] = {
     "exchange, with completions": lambda it, _: it.claims.exchange("w1", [NAME], 1, completed=claimed()),
     "count_crashes": lambda it, _: it.results.count_crashes([(claimed()[0], Outcome.crash("", 1))]),
     "settle": lambda it, _: it.results.settle("w1", [(claimed()[0], COMPLETE)]),
-    "write": lambda it, conn: it.results.write({("a", 1): RELEASE.change}, "w1", Transaction(conn, [])),
+    "settle_within": lambda it, conn: it.results.settle_within(
+        {("a", 1): RELEASE.change}, "w1", Transaction(conn, [])
+    ),
     "keep": lambda it, conn: it.kept_results.keep({"a": KeptResult(1.0)}, conn),
     "keep_ended": lambda it, conn: it.kept_results.keep_ended([KEPT], Transaction(conn, [])),
     "get": lambda it, _: it.kept_results.get(["a"]),

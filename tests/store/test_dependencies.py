@@ -353,7 +353,7 @@ async def test_parents_that_end_at_the_same_instant_unblock_the_job_once(
     try:
         async with first.transaction():
             changes = {("a", a.attempt): COMPLETE.change}
-            assert await store.results.write(changes, "w1", Transaction(first, [])) == {"a"}
+            assert await store.results.settle_within(changes, "w1", Transaction(first, [])) == {"a"}
             other = asyncio.ensure_future(_write_alone(store, b, second))
             await _wait_for_a_lock(pool)
             assert await state(pool, "c") == [BLOCKED]
@@ -367,7 +367,7 @@ async def test_parents_that_end_at_the_same_instant_unblock_the_job_once(
 async def _write_alone(store: Store, claim: Claim, connection: asyncpg.Connection) -> None:
     async with connection.transaction():
         changes = {(claim.job_id, claim.attempt): COMPLETE.change}
-        await store.results.write(changes, "w1", Transaction(connection, []))
+        await store.results.settle_within(changes, "w1", Transaction(connection, []))
 
 
 async def _wait_for_a_lock(pool: Pool) -> None:
