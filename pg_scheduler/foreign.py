@@ -22,7 +22,7 @@ ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | N
 
 T = TypeVar("T")
 
-Outcome: TypeAlias = tuple[T, None] | tuple[None, BaseException]
+Returned: TypeAlias = tuple[T, None] | tuple[None, BaseException]
 """What a call returned, or what it raised."""
 
 _qualname: Final = vars(type)["__qualname__"].__get__
@@ -30,13 +30,13 @@ _cause: Final = vars(BaseException)["__cause__"].__get__
 _traceback: Final = vars(BaseException)["__traceback__"].__get__
 
 
-def call_in_daemon(call: Callable[[], T], name: str) -> Future[Outcome[T]]:
+def call_in_daemon(call: Callable[[], T], name: str) -> Future[Returned[T]]:
     """Call a function in a thread of its own, which delays neither a shutdown nor the end of the process.
 
     The future has an exception as a value: asyncio's futures reject StopIteration, take the CancelledError of
     concurrent.futures for a cancellation, and pass SystemExit on to the event loop.
     """
-    found: Future[Outcome[T]] = Future()
+    found: Future[Returned[T]] = Future()
     found.set_running_or_notify_cancel()
 
     def run() -> None:

@@ -17,8 +17,8 @@ from typing import Final, TypeAlias
 from pg_scheduler.enqueue.answers import fail, start_answering
 from pg_scheduler.enqueue.locked_inserts import (
     DIVIDED_WAIT,
+    SESSION_WAIT,
     SHARED_WAIT,
-    UNLIMITED_WAIT,
     LockedInserts,
     LockWait,
 )
@@ -64,7 +64,7 @@ class InsertBatcher:
         """Insert a job; return False if its id exists or its unique key is taken."""
         if connection is not None:
             return await self._insert_within(job, connection)
-        if not self._locked.names or not self._locked.has(job):
+        if not self._locked.has(job):
             try:
                 if self._busy:
                     answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -172,7 +172,7 @@ def _wait_of(jobs: Sequence[AnyJob], wait: LockWait) -> LockWait:
     for job in jobs:
         if not isinstance(job, GeneratedIdJob):
             return wait
-    return UNLIMITED_WAIT
+    return SESSION_WAIT
 
 
 def _is_locked(jobs: Sequence[AnyJob], fault: DatabaseUnavailableError) -> bool:

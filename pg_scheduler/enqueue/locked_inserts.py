@@ -46,11 +46,11 @@ class LockWait:
     session: Callable[[], AbstractAsyncContextManager[Connection]] | None = None
 
 
-UNLIMITED_WAIT: Final = LockWait(None)
+SESSION_WAIT: Final = LockWait(None)
 SHARED_WAIT: Final = LockWait("10ms")
 DIVIDED_WAIT: Final = LockWait("2ms", may_carry=False)
 
-Insert: TypeAlias = Callable[[Sequence[AnyJob], LockWait], Awaitable[Collection[str]]]
+WriteJobs: TypeAlias = Callable[[Sequence[AnyJob], LockWait], Awaitable[Collection[str]]]
 
 
 class LockedInserts:
@@ -60,14 +60,14 @@ class LockedInserts:
         self._store = store
         self._turn = asyncio.Lock()
         self._waiting = 0
-        self.names: Counter[str] = Counter()
+        self._names: Counter[str] = Counter()
         """The ids and unique keys for which calls wait."""
 
     def has(self, job: AnyJob) -> bool:
         """Return whether a call waits to insert a job with the same id or unique key."""
-        return any(name in self.names for name in _names_of(job))
+        return bool(self._names) and any(name in self._names for name in _names_of(job))
 
-    async def insert(self, job: AnyJob, insert: Insert) -> bool:
+    async def insert(self, job: AnyJob, write: WriteJobs) -> bool:
         """Insert a job, and wait for the transaction that holds its id or key; return False if it exists.
 
         Raises:
@@ -85,7 +85,7 @@ class LockedInserts:
                         turn_s = 0 if has_one_connection else min(TURNS_S / self._waiting, left_s)
                         timeout = f"{max(turn_s, MIN_TURN_S) * 1000:.0f}ms"
                         wait = LockWait(timeout, may_carry=False, session=partial(self._session, blockers))
-                        return bool(await insert([job], wait))
+                        return bool(await write([job], wait))
                 except DatabaseUnavailableError as fault:
                     if not (is_lock_timeout(fault) or is_conflict(fault)):
                         raise  # else the next turn may succeed
@@ -100,12 +100,12 @@ class LockedInserts:
     def _counted(self, job: AnyJob) -> Iterator[None]:
         names = _names_of(job)
         self._waiting += 1
-        self.names.update(names)
+        self._names.update(names)
         try:
             yield
         finally:
             self._waiting -= 1
-            self.names -= Counter(names)
+            self._names -= Counter(names)
 
     @asynccontextmanager
     async def _session(self, blockers: list[Blocker]) -> AsyncIterator[Connection]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar, cast
 
-from pg_scheduler.foreign import Outcome, call_in_daemon, is_a
+from pg_scheduler.foreign import Returned, call_in_daemon, is_a
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.triggers.search import SearchLimitError
 
@@ -64,10 +64,10 @@ async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: 
     )
 
 
-def _result_of(trigger: str, outcome: Outcome[R]) -> R:
-    error = outcome[1]
+def _result_of(trigger: str, returned: Returned[R]) -> R:
+    error = returned[1]
     if error is None:
-        return cast("R", outcome[0])
+        return cast("R", returned[0])
     if is_a(error, Exception) and not is_a(error, StopIteration):  # which no coroutine can raise
         raise error
     raise ValueError(f"{trigger[:200]} raised {describe(error)}; raise a ValueError instead") from error

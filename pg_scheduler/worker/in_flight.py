@@ -35,6 +35,7 @@ class Attempt:
 
     Attributes:
         log: The last lines that it logged; None if they are not kept.
+        is_awaited: Whether consequences of the job, which was ended, wait for the end of the attempt.
         measured_for: How many attempts its duration stands for in the statistics; 0 if it is not measured.
     """
 
@@ -58,9 +59,7 @@ class Attempt:
         self.log: deque[str] | None = None
         self.has_begun = False
         self.has_timed_out = False
-        self.is_awaited = (
-            False  # whether consequences of the job, which was ended, wait for the attempt's end
-        )
+        self.is_awaited = False
         self.revocation: Revocation | None = None
 
     def revoke(self, reason: Revocation) -> None:

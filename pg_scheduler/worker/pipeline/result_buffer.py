@@ -199,10 +199,9 @@ class ResultBuffer:
             self.on_settled(claim for claim, _ in batch.outcomes)
         for claim, outcome in batch.outcomes:
             event = outcome.event_of(claim, accepted=claim.job_id in batch.accepted)
+            # Other outcomes are counted by their events.
             if self._meter is not None and isinstance(event, JobCompleted):
-                self._meter.record_end(
-                    claim.job_name, "completed"
-                )  # other outcomes are counted by their events
+                self._meter.record_end(claim.job_name, "completed")
             if event is not None:
                 self._events.publish(event)
 

@@ -14,16 +14,14 @@ import traceback
 from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.foreign import Returned
 from pg_scheduler.worker.runners.call import JobCall, JobExecutor, RaisedError, invoke
 
 IDLE_S: Final = 60.0
 """Seconds after which an idle thread ends."""
-
-Outcome: TypeAlias = "tuple[Any, BaseException | None]"
-"""What a function returned, and what it raised."""
 
 _numbers: Final = itertools.count(1)
 
@@ -80,7 +78,7 @@ class _Work:
         self._timer: asyncio.TimerHandle | None = None
         self._thread: _Thread | None = None
         self._has_ended = False
-        self.returned: asyncio.Future[Outcome] = self._loop.create_future()
+        self.returned: asyncio.Future[Returned[Any]] = self._loop.create_future()
 
     def begin(self) -> None:
         """Hand the attempt to an idle thread or a new one."""
@@ -103,28 +101,28 @@ class _Work:
         """Report the thread as abandoned if it runs on for too long."""
         self._timer = self._loop.call_later(self._call.stop_grace, self._abandon)
 
-    def execute(self) -> Outcome:
+    def execute(self) -> Returned[Any]:
         """Call the function; in the thread."""
         call = self._call
-        outcome: Outcome
+        returned: Returned[Any]
         try:
-            outcome = self._context.run(invoke, call.func, call.args, call.kwargs), None
+            returned = self._context.run(invoke, call.func, call.args, call.kwargs), None
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
-            outcome = None, error
+            returned = None, error
         call.was_cancelled = call.is_cancelled
         self._has_ended = True
-        return outcome
+        return returned
 
-    def end(self, outcome: Outcome) -> None:
-        """Pass the outcome to the event loop, unless that is closed; in the thread."""
+    def end(self, returned: Returned[Any]) -> None:
+        """Pass the result to the event loop, unless that is closed; in the thread."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._end, outcome)
+            self._loop.call_soon_threadsafe(self._end, returned)
 
-    def _end(self, outcome: Outcome) -> None:
+    def _end(self, returned: Returned[Any]) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if not self.returned.done():
-            self.returned.set_result(outcome)
+            self.returned.set_result(returned)
 
     def _abandon(self) -> None:
         if self.is_running() and self._thread is not None and self._thread.ident is not None:
@@ -152,10 +150,10 @@ class _Thread(threading.Thread):
                 continue
             if work is None:
                 return
-            outcome = work.execute()
+            returned = work.execute()
             self._idle.append(self)  # first: the end of this attempt may start the next
-            work.end(outcome)
-            del work, outcome
+            work.end(returned)
+            del work, returned
 
     def end(self) -> None:
         """End the thread, which is idle."""
