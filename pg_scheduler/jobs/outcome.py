@@ -1,8 +1,8 @@
 """Decide the outcome of an attempt from its result.
 
 ``decide()`` maps a result (how the attempt ended) to an outcome (the change of the row, and the event). The
-executor passes plain completions on without it, and ``exchange_jobs`` writes them; ``COMPLETE`` is for those
-that it refused.
+completion of a job without options passes on without it. ``COMPLETE`` is the same for a job with options that
+keeps no result, and for completions that the database refused.
 
 An attempt that a caller cancelled, or whose lease was lost, has a ``Revocation`` (worker/in_flight.py): its
 row belongs to another attempt by then, or has ended.
@@ -57,7 +57,7 @@ class ReturnResult:
 
 @dataclass(frozen=True, slots=True)
 class ErrorResult:
-    """The coroutine raised an exception or timed out.
+    """The function raised an exception or timed out.
 
     Attributes:
         log: The last lines that it logged.
@@ -86,7 +86,7 @@ class SkippedResult:
 
 @dataclass(frozen=True, slots=True)
 class InterruptResult:
-    """The scheduler shut down before the coroutine ended."""
+    """The attempt was stopped before its end, or could not begin. The job has not failed."""
 
 
 @dataclass(frozen=True, slots=True)

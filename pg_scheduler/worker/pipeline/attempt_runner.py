@@ -27,7 +27,6 @@ from pg_scheduler.jobs.outcome import (
     UnrunnableResult,
 )
 from pg_scheduler.jobs.payload import decode
-from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.node import Node
@@ -39,7 +38,7 @@ from pg_scheduler.worker.runners.places import Place
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 
 RETURNED: Final = ReturnResult()
-"""The result of a job that keeps none."""
+"""The result of a job without options, whatever its function returned."""
 
 
 class AttemptRunner:
@@ -80,7 +79,7 @@ class AttemptRunner:
         except BaseException as error:  # noqa: BLE001 - user code: a validator
             return error_result(attempt, error)
         if task.executor != ASYNC:
-            return await self._run_in_place(attempt, task, args, kwargs)
+            return await self._run_outside_loop(attempt, task, args, kwargs)
         current.set((claim, time.time(), self._get_scheduler, self._report_progress))
         if self._events.wants(JobStarted):
             self._events.publish(
@@ -131,7 +130,7 @@ class AttemptRunner:
         attempt.has_timed_out = True
         attempt.interrupt()
 
-    async def _run_in_place(
+    async def _run_outside_loop(
         self, attempt: Attempt, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Result:
         """Run an attempt in its executor, as soon as that has room."""
@@ -197,7 +196,7 @@ class AttemptRunner:
             if seconds is not None:
                 self._timeouts.remove(attempt, seconds)
         if call.was_cancelled:  # the flag decides, whatever the function made of it
-            return InterruptResult() if attempt.revocation else timeout_result(claim)
+            return stopped_result(attempt)
         return result
 
 
@@ -212,8 +211,10 @@ def error_result(attempt: Attempt, error: BaseException) -> ErrorResult:
     return ErrorResult(error)
 
 
-def timeout_result(claim: Claim) -> ErrorResult:
-    """Return the result of an attempt whose timeout expired."""
-    seconds = claim.timeout_seconds
+def stopped_result(attempt: Attempt) -> Result:
+    """Return the result of an attempt that a revocation or its timeout has stopped."""
+    if attempt.revocation is not None:
+        return InterruptResult()
+    seconds = attempt.claim.timeout_seconds
     message = f"the job ran longer than its timeout of {seconds:g} seconds"
     return ErrorResult(TimeoutError(message), timed_out=True)

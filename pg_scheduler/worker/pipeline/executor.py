@@ -1,7 +1,8 @@
 """Give claimed jobs slots and tasks, and pass on how their attempts ended.
 
 An attempt can be revoked for three reasons. At shutdown the job is released. If a caller cancelled the job,
-or it was lost, its row is no longer this worker's: the task is cancelled and nothing is written.
+or it was lost, its row is no longer this worker's: the task is cancelled and its outcome is dropped. Only its
+end is reported, if consequences of the job wait for that.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pg_scheduler.jobs.outcome import (
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, Revocation
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.pipeline.attempt_runner import RETURNED, AttemptRunner, timeout_result
+from pg_scheduler.worker.pipeline.attempt_runner import RETURNED, AttemptRunner, stopped_result
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 
@@ -177,7 +178,7 @@ class Executor:
                 self._leave(attempt)
             elif attempt.revocation is Revocation.SHUTDOWN and self._has(attempt):
                 del self._attempts[attempt.claim.job_id]
-                self._complete(attempt.claim, InterruptResult())
+                self._put(attempt.claim, InterruptResult())
         await self._runner.stop()
 
     def _leave(self, attempt: Attempt) -> None:
@@ -260,7 +261,7 @@ class Executor:
             if is_taken and attempt.is_awaited:
                 self._results.put(attempt.claim, REVOKED)
             elif not is_taken:
-                self._complete(attempt.claim, result)
+                self._put(attempt.claim, result)
                 if self._results.is_full:
                     await self._results.room()
         finally:
@@ -274,14 +275,13 @@ class Executor:
             self._signals.crashed_job_ended()
 
     def _cancelled(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
-        if attempt.has_timed_out and attempt.revocation is None:
-            return timeout_result(attempt.claim)
-        # asyncio.run() cancels all tasks at its end, the completer's too.
-        if attempt.revocation is not None or self._completer.is_cancelled:
+        if attempt.has_timed_out or attempt.revocation is not None:
+            return stopped_result(attempt)
+        if self._completer.is_cancelled:  # asyncio.run() cancels all tasks at its end
             return InterruptResult()
         return ErrorResult(error)  # the job cancelled itself, or awaited something that was cancelled
 
-    def _complete(self, claim: Claim, result: Result) -> None:
+    def _put(self, claim: Claim, result: Result) -> None:
         has_progress = bool(self._progress.reports) and self._progress.has(claim)
         if result is RETURNED and not has_progress:
             self._results.put_completed(claim)

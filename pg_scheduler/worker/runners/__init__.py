@@ -1,1 +1,1 @@
-"""Run coroutines as asyncio tasks, with time limits."""
+"""Call the functions of jobs in the event loop, in threads and in child processes, with time limits."""

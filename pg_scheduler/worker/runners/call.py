@@ -1,4 +1,4 @@
-"""One attempt outside of the event loop, as an executor sees it."""
+"""One attempt as executors and middleware see it, and the base class of executors."""
 
 from __future__ import annotations
 
