@@ -59,9 +59,11 @@ class Completer(Service):
                     others.outcomes,
                     deleted=None if results.keeps_completed else results.deleted,
                 )
+            due = _due(others.outcomes)
             if any(outcome is RELEASE for _, outcome in others.outcomes):
-                self._signals.jobs_released(_due(others.outcomes))
-            self._signals.due(_due(others.outcomes))  # retried jobs are pending again
+                self._signals.jobs_released(due)
+            # Also if all have ended: without LISTEN, nothing else announces a replacement that was applied.
+            self._signals.due(due)
         return 0 if results.has_results else NEVER
 
     def _announce_failures(self, outcomes: Iterable[tuple[Claim, Outcome]]) -> None:
@@ -94,7 +96,7 @@ class Completer(Service):
 
 
 def _due(outcomes: Iterable[tuple[Claim, Outcome]]) -> datetime:
-    """Return when the first job is due that is pending again: at its old time, or later than now.
+    """Return when the first job is due that is pending again: at its old time, or later than now. Else now.
 
     A replacement has a notification of its own.
     """
