@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.payload import encode_object, object_from
+from pg_scheduler.jobs.payload import encode_object, object_from, to_json
 
 NO_METADATA: Final[Mapping[str, Any]] = {}
 
@@ -114,7 +114,7 @@ def with_metadata(
         if metadata is None
         else {**inherited, **check_metadata(metadata, allows_trace=allows_trace)}
     )
-    return f'{task_data[:-1]},"metadata":{encode_object("metadata", merged)}}}' if merged else task_data
+    return f'{task_data[:-1]},"metadata":{to_json(merged)}}}' if merged else task_data
 
 
 def metadata_of(task_data: str) -> dict[str, Any]:

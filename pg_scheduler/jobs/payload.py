@@ -64,7 +64,8 @@ def _make_to_json() -> Callable[[Any], str]:
     return lambda value: "".join(chunks(value, 0))
 
 
-_to_json: Final = _make_to_json()
+to_json: Final = _make_to_json()
+"""Returns a value as JSON, without the checks of ``encode_object()``."""
 
 
 def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
@@ -92,7 +93,7 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
     if not args and not kwargs:
         return '{"args":[],"kwargs":{}}'
     try:
-        text = _to_json({"args": args, "kwargs": dict(**kwargs) if kwargs else {}})
+        text = to_json({"args": args, "kwargs": dict(**kwargs) if kwargs else {}})
     except (TypeError, ValueError, RecursionError):
         text = ""
     if text and _is_plain(text):
@@ -101,7 +102,7 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
         _check(value, f"args[{index}]", 1)
     named = dict(kwargs or {})
     _check(named, "kwargs", 0)
-    return text or _to_json({"args": args, "kwargs": named})
+    return text or to_json({"args": args, "kwargs": named})
 
 
 def encode_object(name: str, value: object) -> str:
@@ -113,7 +114,7 @@ def encode_object(name: str, value: object) -> str:
     if not isinstance(value, Mapping):
         raise PayloadError(f"{name} must be a dict, not {type(value).__name__}; pass {name}={{'key': value}}")
     _check(dict(value), name, 0)
-    return _to_json(dict(value))
+    return to_json(dict(value))
 
 
 def encode_value(value: object) -> str:
@@ -123,7 +124,7 @@ def encode_value(value: object) -> str:
         PayloadError: JSON cannot represent it; a TypeError and a ValueError.
     """
     _check(value, "the value", 1)
-    text = _to_json(value)
+    text = to_json(value)
     if "\\u0000" in text or "\\ud" in text:  # a lazy value may have changed since
         _check(_read(text)[0], "the value", 1)
     return text
