@@ -35,7 +35,7 @@ _shared_values = attrgetter("func", *JOB_OPTIONS)
 
 
 class Shared(NamedTuple):
-    """What follows from those values.
+    """What follows from the function and the options of a job, which many jobs of a call share.
 
     Attributes:
         task: The task; None if the name is not registered here.
@@ -142,7 +142,7 @@ class JobPreparer:
             failed_tasks: The tasks of the alerts that failed before it. None of them follows its own failure.
         """
         task = self._tasks.resolve(name)
-        shared = self._resolve(name, task, JobSpec(name, due))  # type: ignore[arg-type] # a name
+        shared = self._derive(name, task, JobSpec(name, due))  # type: ignore[arg-type] # a name
         task_data = with_metadata(encode((), kwargs), shared.metadata, None)
         row = PlainJob(job_id, task_data, due, *shared.columns)
         chain = [*failed_tasks, name]
@@ -165,17 +165,17 @@ class JobPreparer:
         last_task, last, shared = self._last
         # The same objects as in the call before have been validated.
         if shared is None or task is not last_task or any(map(is_not, values, last)):
-            shared = self._resolve(name, task, spec)
+            shared = self._derive(name, task, spec)
             self._last = task, values, shared
         return shared
 
-    def _resolve(self, name: str, task: Task | None, spec: JobSpec) -> Shared:
+    def _derive(self, name: str, task: Task | None, spec: JobSpec) -> Shared:
         given = {
             option: declared.check(value)
             for option, declared in JOB_OPTIONS.items()
             if not isinstance(value := getattr(spec, option), Unset)
         }
-        columns, options = resolve(given, task, misfire_grace_time=self._grace)
+        columns, options = resolve_options(given, task, misfire_grace_time=self._grace)
         on_failure = None if task is None else task.on_failure
         extras = Extras(
             options=json.dumps(options) if options else None,
@@ -191,7 +191,7 @@ class JobPreparer:
         )
 
 
-def resolve(
+def resolve_options(
     given: Mapping[str, Any], task: Task | None, *, misfire_grace_time: int | None
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the options of a job as its row stores them: those in columns, and those in ``options``.

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler.enqueue.headers import Sender
-from pg_scheduler.enqueue.prepare import build, resolve
+from pg_scheduler.enqueue.prepare import build, resolve_options
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.payload import decode, encode
@@ -100,7 +100,7 @@ class ScheduleJobs:
         if not isinstance(options, dict):
             raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
         given = {name: read(options[name]) for name, read in _READ.items() if name in options}
-        columns, of_jobs = resolve(given, task, misfire_grace_time=self._grace)
+        columns, of_jobs = resolve_options(given, task, misfire_grace_time=self._grace)
         template = PlainJob(
             "",
             _task_data(row, task),
