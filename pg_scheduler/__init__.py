@@ -55,7 +55,7 @@ from pg_scheduler.jobs.model import (
 )
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.progress import JobProgress
-from pg_scheduler.jobs.retry import Abort, RetryPolicy, Snooze
+from pg_scheduler.jobs.retry import Abort, Retry, RetryPolicy, Snooze
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.schedules.declared import PeriodicJobConfig
@@ -109,6 +109,7 @@ __all__ = [
     "PoolClosedError",
     "ProcessExecutor",
     "ResultUnavailableError",
+    "Retry",
     "RetryPolicy",
     "Schedule",
     "ScheduleConflictError",

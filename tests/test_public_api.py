@@ -70,6 +70,7 @@ NAMES = [
     "PoolClosedError",
     "ProcessExecutor",
     "ResultUnavailableError",
+    "Retry",
     "RetryPolicy",
     "Schedule",
     "ScheduleConflictError",

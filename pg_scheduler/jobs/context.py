@@ -59,6 +59,10 @@ class CurrentJob:
     """The schedule that enqueued the job; None for other jobs."""
     fire_time: datetime | None = field(default=None, kw_only=True)
     """The nominal fire time, in UTC; None unless the job belongs to a fire time of a schedule."""
+    retry_count: int = field(default=0, kw_only=True)
+    """The number of failed attempts that were retried: 0 in the first attempt."""
+    max_retries: int = field(default=0, kw_only=True)
+    """The number of retries allowed. With as many in ``retry_count``, the attempt is the last one."""
     _cancellation: Cancellation | None = field(default=None, repr=False, compare=False)
     _task_data: str = field(default="{}", repr=False, compare=False)
     _report: Callable[[JobProgress], None] | None = field(default=None, repr=False, compare=False)
@@ -174,6 +178,8 @@ def current_job() -> CurrentJob:
         partial(report, claim),
         schedule_id=schedule_id,
         fire_time=fire_time,
+        retry_count=claim.retry_count,
+        max_retries=claim.max_retries,
     )
 
 

@@ -30,7 +30,15 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import class_name, guarded, is_a, message_of
 from pg_scheduler.jobs.history import exception_entry, history_entry, storable
 from pg_scheduler.jobs.result import KeptResult, keep_seconds, kept_error, kept_value
-from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, Abort, RetryPolicy, Snooze, delay_of
+from pg_scheduler.jobs.retry import (
+    DEFAULT_RETRY_POLICY,
+    Abort,
+    Retry,
+    RetryPolicy,
+    Snooze,
+    delay_of,
+    reason_of,
+)
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.status import JobStatus
@@ -256,12 +264,12 @@ def decide(  # noqa: PLR0911 - one for each result
         case ErrorResult(error) if is_a(error, Snooze):
             return Outcome.snooze(delay_of(error))
         case ErrorResult(error, timed_out, log, trace):
-            entry = exception_entry("timeout" if timed_out else "error", error, log, trace)
-            return (
-                Outcome.retry(_retry_delay(claim, policy, spread), describe(error), error, entry)
-                if may_retry(claim, error, policy)
-                else _fail(claim, error, entry)
-            )
+            reason = reason_of(error)
+            entry = exception_entry("timeout" if timed_out else "error", reason, log, trace)
+            if not may_retry(claim, error, policy):
+                return _fail(claim, reason, entry)
+            delay = delay_of(error) if is_a(error, Retry) else _retry_delay(claim, policy, spread)
+            return Outcome.retry(delay, describe(reason), reason, entry)
         case UnrunnableResult(error):
             return _fail(claim, error, exception_entry("error", error))
         case SkippedResult(reason):
@@ -276,7 +284,9 @@ def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
     """Return whether the job is retried after this error of an attempt."""
     if claim.retry_count >= claim.max_retries or is_a(error, Abort):
         return False
-    return guarded(lambda: bool(policy.allows(error)), partial(_broken_policy, claim, True))
+    return is_a(error, Retry) or guarded(
+        lambda: bool(policy.allows(error)), partial(_broken_policy, claim, True)
+    )
 
 
 def _retry_delay(claim: Claim, policy: RetryPolicy, spread: float) -> timedelta:

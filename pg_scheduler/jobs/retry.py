@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.foreign import guarded
+from pg_scheduler.foreign import cause_of, guarded, is_a
 from pg_scheduler.jobs.validation import check_delay
 
 MAX_DELAY: Final = timedelta(days=3650)
@@ -99,7 +99,26 @@ DEFAULT_RETRY_POLICY: Final = RetryPolicy()
 DEFAULT_DELAY: Final = timedelta(minutes=1)
 
 
-class Snooze(Exception):
+class RunAgain(Exception):
+    """Ends an attempt, and makes the job due again after a delay."""
+
+    def __init__(self, delay: float | timedelta) -> None:
+        seconds = check_delay("delay", delay)
+        if not seconds:
+            raise ValueError("delay must be more than 0 seconds; return or raise Abort() to end the job")
+        self._delay = timedelta(seconds=seconds)
+        super().__init__(f"run again in {self._delay}")
+
+    @property
+    def delay(self) -> timedelta:
+        """The time until the next attempt is due; a minute for a subclass that sets none."""
+        return getattr(self, "_delay", DEFAULT_DELAY)
+
+    def __reduce__(self) -> tuple[type[RunAgain], tuple[timedelta]]:
+        return type(self), (self.delay,)
+
+
+class Snooze(RunAgain):
     """Raise it in a job to run the job again after a delay, without using a retry.
 
     The attempt counts as neither failed nor completed. A job may snooze any number of times. It gets its
@@ -119,26 +138,40 @@ class Snooze(Exception):
         ...         raise Snooze(60)
     """
 
-    def __init__(self, delay: float | timedelta) -> None:
-        seconds = check_delay("delay", delay)
-        if not seconds:
-            raise ValueError("delay must be more than 0 seconds; return or raise Abort() to end the job")
-        self._delay = timedelta(seconds=seconds)
-        super().__init__(f"run again in {self._delay}")
 
-    @property
-    def delay(self) -> timedelta:
-        """The time until the next attempt is due; a minute for a subclass that sets none."""
-        return getattr(self, "_delay", DEFAULT_DELAY)
+class Retry(RunAgain):
+    """Raise it in a job to fail the attempt and choose the delay before the retry.
 
-    def __reduce__(self) -> tuple[type[Snooze], tuple[timedelta]]:
-        return type(self), (self.delay,)
+    It uses one of the job's ``max_retries``; if none is left, the job fails. The delay replaces that of the
+    `RetryPolicy`, whose ``only=`` and ``never=`` do not apply. Raise it ``from`` the error that is the
+    reason: the job stores that error.
+
+    Args:
+        delay: The time in seconds or as a timedelta, more than 0 and at most 100 years.
+
+    Raises:
+        TypeError: ``delay`` has the wrong type.
+        ValueError: ``delay`` is out of range.
+
+    Example:
+        >>> from pg_scheduler import Retry, current_job
+        >>> async def charge(order: int) -> None:
+        ...     try:
+        ...         await call_bank(order)
+        ...     except ConnectionError as error:
+        ...         raise Retry(30 * 2 ** current_job().retry_count) from error
+    """
 
 
-def delay_of(snooze: Snooze) -> timedelta:
-    """Return the delay of a snooze; the default one if a subclass returns no valid delay."""
-    seconds = guarded(lambda: check_delay("delay", snooze.delay), lambda _: 0.0)
+def delay_of(again: RunAgain) -> timedelta:
+    """Return the delay of a `Snooze` or `Retry`; the default one if a subclass returns no valid delay."""
+    seconds = guarded(lambda: check_delay("delay", again.delay), lambda _: 0.0)
     return timedelta(seconds=seconds) if seconds else DEFAULT_DELAY
+
+
+def reason_of(error: BaseException) -> BaseException:
+    """Return the error for which an attempt failed: the cause of a `Retry` that has one."""
+    return cause_of(error) or error if is_a(error, Retry) else error
 
 
 class Abort(Exception):

@@ -160,11 +160,16 @@ async def test_default_retry_policy_applies_if_that_of_the_task_raises(
 
 
 @every_mistake
-async def test_snooze_without_a_valid_delay_lasts_a_minute(
-    scheduler: Scheduler, seen: Recorder, mistake: type[BaseException]
+@pytest.mark.parametrize(("func", "kind"), [(foreign.snooze, JobSnoozed), (foreign.retry, JobRetried)])
+async def test_snooze_and_retry_without_a_valid_delay_last_a_minute(
+    scheduler: Scheduler,
+    seen: Recorder,
+    mistake: type[BaseException],
+    func: Any,
+    kind: type[JobSnoozed | JobRetried],
 ) -> None:
-    await scheduler.enqueue(foreign.snooze, args=(MISTAKES.index(mistake),))
-    (event,) = await seen.until(JobSnoozed)
+    await scheduler.enqueue(func, args=(MISTAKES.index(mistake),))
+    (event,) = await seen.until(kind)
     assert event.delay == timedelta(minutes=1)
     await check(scheduler)
 

@@ -1,16 +1,17 @@
-"""Snooze, Abort and the exceptions that a retry policy selects, through the public API."""
+"""Snooze, Retry, Abort and the exceptions that a retry policy selects, through the public API."""
 
 from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from pg_scheduler import Abort, JobStatus, RetryPolicy, Snooze, current_job, job
+from pg_scheduler import UNSET, Abort, JobStatus, Retry, RetryPolicy, Snooze, current_job, job
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobSnoozed
 from pg_scheduler.worker.runners.protocol import error_from, error_to
@@ -19,6 +20,18 @@ from tests.support.worker import Recorder
 
 START = datetime(2040, 1, 1, tzinfo=UTC)
 QUICK = RetryPolicy(timedelta(milliseconds=1), 1.0, timedelta(milliseconds=1))
+
+
+def retry() -> None:
+    me = current_job()
+    try:
+        os.environ[f"{me.retry_count} of {me.max_retries}"]
+    except KeyError as error:
+        raise Retry(0.001) from error
+
+
+async def retry_in_the_loop() -> None:
+    retry()
 
 
 async def test_snoozed_job_is_due_after_the_delay_with_its_whole_grace_and_all_retries(make: Make) -> None:
@@ -82,6 +95,64 @@ async def test_aborted_job_fails_at_once_with_the_reason(make: Make) -> None:
     assert (found.status, found.attempt, found.error_message) == (JobStatus.FAILED, 1, event.error)
 
 
+@pytest.mark.parametrize("kind", ["coroutine", "thread", "process"])
+async def test_retry_uses_the_retries_of_the_job_and_stores_the_error_behind_it(
+    make: Make, kind: str
+) -> None:
+    scheduler = make()
+    seen = Recorder(scheduler)
+    func = retry_in_the_loop if kind == "coroutine" else retry
+    scheduler.register(func, executor="process" if kind == "process" else UNSET)
+    await scheduler.start()
+    job_id = await scheduler.enqueue(func, max_retries=2)
+    (failed,) = await seen.until(JobFailed, job_id=job_id)
+    assert failed.error == "KeyError: '2 of 2'"
+    retried = seen.of(JobRetried, job_id=job_id)
+    assert [(each.delay, each.error) for each in retried] == [
+        (timedelta(milliseconds=1), "KeyError: '0 of 2'"),
+        (timedelta(milliseconds=1), "KeyError: '1 of 2'"),
+    ]
+    found = await scheduler.get_job(job_id)
+    assert found
+    assert (found.status, found.attempt, found.retry_count) == (JobStatus.FAILED, 3, 2)
+    for error in found.errors:
+        assert (error.outcome, error.error_type) == ("error", "KeyError")
+        assert "os.environ[f" in (error.traceback or "")
+
+
+async def test_retry_has_its_own_delay_with_its_whole_grace_whatever_the_policy_selects(make: Make) -> None:
+    @job(max_retries=1, retry=RetryPolicy(only=(OSError,), never=(Retry,)))
+    async def again() -> None:
+        raise Retry(timedelta(hours=2))
+
+    scheduler = make(clock=FakeClock(START))
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    job_id = await scheduler.enqueue(again, misfire_grace_time=60)
+    (event,) = await seen.until(JobRetried, job_id=job_id)
+    assert (event.delay, event.error) == (timedelta(hours=2), "Retry: run again in 2:00:00")
+    found = await scheduler.get_job(job_id)
+    assert found
+    due = START + timedelta(hours=2)
+    assert (found.status, found.execution_time, found.expires_at, found.retry_count) == (
+        JobStatus.PENDING,
+        due,
+        due + timedelta(seconds=60),
+        1,
+    )
+
+
+async def test_job_without_retries_fails_when_it_raises_retry(make: Make) -> None:
+    async def again() -> None:
+        raise Retry(60)
+
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    (event,) = await seen.until(JobFailed, job_id=await scheduler.enqueue(again))
+    assert event.error == "Retry: run again in 0:01:00"
+
+
 async def test_retry_policy_of_a_task_selects_the_exceptions_that_are_retried(make: Make) -> None:
     @job(max_retries=3, retry=RetryPolicy(QUICK.base, 1.0, QUICK.maximum, only=(OSError,), never=(KeyError,)))
     async def unlucky() -> None:
@@ -104,19 +175,24 @@ async def test_retry_policy_of_a_task_selects_the_exceptions_that_are_retried(ma
         ("5", TypeError, "delay must be seconds"),
     ],
 )
-def test_snooze_raises_when_the_delay_is_invalid(delay: Any, error: type[Exception], rule: str) -> None:
+@pytest.mark.parametrize("kind", [Snooze, Retry])
+def test_snooze_and_retry_raise_when_the_delay_is_invalid(
+    kind: type[Exception], delay: Any, error: type[Exception], rule: str
+) -> None:
     with pytest.raises(error, match=rule):
-        Snooze(delay)
+        kind(delay)
 
 
-@pytest.mark.parametrize(("error", "kind"), [(Snooze(0.5), Snooze), (Abort("no"), Abort)])
-def test_snooze_and_abort_of_a_child_process_are_received_by_the_worker(
+@pytest.mark.parametrize(
+    ("error", "kind"), [(Snooze(0.5), Snooze), (Retry(0.5), Retry), (Abort("no"), Abort)]
+)
+def test_control_exception_of_a_child_process_is_received_by_the_worker(
     error: Exception, kind: type[Exception]
 ) -> None:
     received = error_from(json.loads(json.dumps(error_to(error))))
     assert isinstance(received, kind)
     assert (type(received).__name__, str(received)) == (kind.__name__, str(error))
-    if isinstance(received, Snooze):
+    if isinstance(received, Snooze | Retry):
         assert received.delay == timedelta(seconds=0.5)
 
 
@@ -128,8 +204,9 @@ def test_snooze_of_a_subclass_without_a_delay_is_a_minute() -> None:
     assert Later().delay == timedelta(minutes=1)
 
 
-def test_snooze_and_abort_can_be_copied_and_pickled() -> None:
-    snooze = Snooze(5)
-    for copied in (copy.copy(snooze), pickle.loads(pickle.dumps(snooze))):
+@pytest.mark.parametrize("again", [Snooze(5), Retry(5)])
+def test_control_exceptions_can_be_copied_and_pickled(again: Snooze | Retry) -> None:
+    for copied in (copy.copy(again), pickle.loads(pickle.dumps(again))):
+        assert type(copied) is type(again)
         assert (copied.delay, str(copied)) == (timedelta(seconds=5), "run again in 0:00:05")
     assert str(pickle.loads(pickle.dumps(Abort("no")))) == "no"

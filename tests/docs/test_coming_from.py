@@ -6,13 +6,16 @@ import inspect
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import pytest
 
 import pg_scheduler
 from pg_scheduler import CatchUp, CurrentJob, Job, JobResult, Schedule, Scheduler, events, sync, triggers
 from pg_scheduler.api.schedules import Schedules
 from pg_scheduler.api.tasks import Tasks
+from pg_scheduler.testing import TestScheduler
 from tests.docs.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
@@ -150,3 +153,27 @@ def test_migration_page_names_only_what_exists_here() -> None:
             if wrong := {first or second for first, second in words} - known:
                 unknown[row[0]] = wrong
     assert unknown == {}
+
+
+@pytest.mark.parametrize(("is_next_run", "runs_at_once"), [(False, 1), (True, 0)])
+async def test_moved_interval_fires_at_once_unless_it_starts_at_its_next_run(
+    pool: asyncpg.Pool, is_next_run: bool, runs_at_once: int
+) -> None:
+    now, every = datetime(2030, 1, 1, 10, tzinfo=UTC), timedelta(hours=6)
+    start_date, next_run_time = datetime(2025, 1, 1, 3, tzinfo=UTC), datetime(2030, 1, 1, 15, tzinfo=UTC)
+    assert (next_run_time - start_date) % every == timedelta(0)
+
+    async def clean() -> None: ...
+
+    async with TestScheduler(pool, now=now) as t:
+        start = next_run_time if is_next_run else start_date
+        moved = await t.scheduler.schedules.add(
+            clean, triggers.Every(every), schedule_id="clean", start=start
+        )
+        await t.drain()
+        assert t.ran(clean) == runs_at_once
+        await t.run_until(next_run_time)
+        assert t.ran(clean) == runs_at_once + 1
+        moved_on = await t.scheduler.schedules.get(moved.schedule_id)
+        assert moved_on is not None
+        assert moved_on.next_fire_at == next_run_time + every

@@ -478,6 +478,25 @@ async def test_snooze_recipe_asks_again_every_ten_minutes(
     assert capsys.readouterr().out == "captured payment 17\n"
 
 
+@recipe("guides/retries.md retry_after.py")
+async def test_retry_recipe_waits_as_long_as_the_service_asks_until_its_retries_are_used_up(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("guides/retries.md retry_after.py")
+    async with TestScheduler(pool, now=datetime(2030, 1, 1, tzinfo=UTC)) as t:
+        job_id = await t.scheduler.enqueue(module.send_sms, args=("hello",))
+        await t.run_until(timedelta(seconds=59))
+        assert t.ran(module.send_sms) == 3
+        await t.run_until(timedelta(hours=1))
+        job = await job_of(t.scheduler, job_id)
+    assert (job.status, job.attempt, job.error_message) == (
+        JobStatus.FAILED,
+        4,
+        "TooManyRequests: slow down",
+    )
+    assert capsys.readouterr().out == "".join(f"attempt {n} of 4\n" for n in range(1, 5))
+
+
 @recipe("guides/registering.md invoices.py")
 async def test_registered_methods_recipe_uses_the_pool_and_the_scheduler(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]

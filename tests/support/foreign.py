@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from pg_scheduler import Abort, JobCancelledError, Snooze, current_job, job
+from pg_scheduler import Abort, JobCancelledError, Retry, Snooze, current_job, job
 
 MISTAKES: Final = (
     RuntimeError,
@@ -161,6 +161,11 @@ def fail_in_process(name: str, mistake: int) -> None:
 @job(name="foreign.snooze")
 async def snooze(mistake: int) -> None:
     raise overriding(Snooze, MISTAKES[mistake], "@delay", "__str__")(5)
+
+
+@job(name="foreign.retry", max_retries=1)
+async def retry(mistake: int) -> None:
+    raise overriding(Retry, MISTAKES[mistake], "@delay", "@__cause__", "__str__")(5)
 
 
 @job(name="foreign.report")

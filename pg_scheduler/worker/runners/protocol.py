@@ -13,7 +13,7 @@ from typing import Any, Final
 from pg_scheduler.foreign import class_name, guarded, is_a, message_of, traceback_lines
 from pg_scheduler.jobs.history import storable
 from pg_scheduler.jobs.result import NoValue, keep_seconds, kept_value
-from pg_scheduler.jobs.retry import Snooze, delay_of
+from pg_scheduler.jobs.retry import Retry, Snooze, delay_of, reason_of
 from pg_scheduler.jobs.rows import Claim
 
 HEADER: Final = struct.Struct("!I")
@@ -67,23 +67,21 @@ def error_to(error: BaseException) -> dict[str, Any]:
     """Return an exception as values of JSON."""
     if is_a(error, Snooze):
         return {"snooze": delay_of(error).total_seconds()}
-    return {
-        "name": class_name(error),
-        "text": storable(message_of(error)),
-        "classes": guarded(lambda: _classes_of(error), lambda _: []),
-        "traceback": "".join(traceback_lines(error))[-MAX_TRACEBACK_LENGTH:],
-    }
+    if is_a(error, Retry):
+        return {**_values_of(reason_of(error)), "retry": delay_of(error).total_seconds()}
+    return _values_of(error)
 
 
 def error_from(values: dict[str, Any]) -> BaseException:
     """Return an exception of the same name and text, and of the first class that is loaded here."""
     if "snooze" in values:
         return Snooze(values["snooze"])
-    for module, path in values["classes"]:
-        derive = partial(_derive, values, module, path)
-        if (error := guarded(derive, lambda _: None)) is not None:
-            return error
-    return _filled(RemoteError(), values)
+    error = _derived(values)
+    if "retry" in values:
+        retry = Retry(values["retry"])
+        retry.__cause__ = error
+        return retry
+    return error
 
 
 def value_to(options: str | None, value: object) -> dict[str, Any]:
@@ -102,8 +100,25 @@ def value_from(values: dict[str, Any]) -> Any:
     return None if values.get("value") is None else json.loads(values["value"])
 
 
+def _values_of(error: BaseException) -> dict[str, Any]:
+    return {
+        "name": class_name(error),
+        "text": storable(message_of(error)),
+        "classes": guarded(lambda: _classes_of(error), lambda _: []),
+        "traceback": "".join(traceback_lines(error))[-MAX_TRACEBACK_LENGTH:],
+    }
+
+
 def _classes_of(error: BaseException) -> list[list[str]]:
     return [[each.__module__, each.__qualname__] for each in type(error).__mro__]
+
+
+def _derived(values: dict[str, Any]) -> RemoteError:
+    for module, path in values["classes"]:
+        derive = partial(_derive, values, module, path)
+        if (error := guarded(derive, lambda _: None)) is not None:
+            return error
+    return _filled(RemoteError(), values)
 
 
 def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | None:
