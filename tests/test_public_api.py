@@ -289,7 +289,7 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
         (Scheduler.get_periodic_job_status, "(dedup_key)"),
         (pg_scheduler.periodic, f"(every=None, cron=None, timezone=None, {PERIODIC})"),
         (pg_scheduler.job, f"(name=None, aliases=(), *, {TASK})"),
-        (pg_scheduler.JobSpec, f"(func, execution_time, args=(), kwargs=<factory>, {SPEC})"),
+        (pg_scheduler.JobSpec, f"(func, execution_time=None, args=(), kwargs=<factory>, {SPEC})"),
         (VacuumPolicy.immediate, "()"),
         (VacuumPolicy.after_days, "(days)"),
         (VacuumPolicy.keep_last, "(count)"),

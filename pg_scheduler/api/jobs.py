@@ -157,7 +157,7 @@ class JobMethods(SchedulerMethods):
             job_id: Your own id; None to generate one.
             conflict_resolution: The behaviour when the id exists or the unique key is taken.
             misfire_grace_time: Seconds after its due time within which the job may start; None for no limit.
-                Default: the task's, else the Scheduler's.
+                Default: the task's, else no limit; for a job with a delay, the Scheduler's.
             timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
                 task's, else one hour.
             keep_result: How long the result is kept after the end, for ``get_job_result()``; None for
@@ -183,7 +183,7 @@ class JobMethods(SchedulerMethods):
         delay_s = check_delay("delay", delay)
         spec = JobSpec(
             func,  # type: ignore[arg-type] # it may be a name
-            EPOCH + timedelta(seconds=delay_s),
+            EPOCH + timedelta(seconds=delay_s) if delay_s else None,
             args,  # type: ignore[arg-type] # a list is as good as a tuple
             kwargs,  # type: ignore[arg-type] # None is as good as {}
             priority,
@@ -197,7 +197,7 @@ class JobMethods(SchedulerMethods):
             after_outcome=after_outcome,
             unique=unique,
         )
-        (job,) = self._parts.preparer.prepare((spec,), allows_names=True)
+        (job,) = self._parts.preparer.prepare((spec,), allows_names=True, allows_now=True)
         return await self._parts.enqueuer.insert(job, conflict_resolution, connection, is_delayed=True)
 
     async def schedule_bulk(
@@ -208,7 +208,7 @@ class JobMethods(SchedulerMethods):
         batch_size: int = 1000,
         connection: Connection | None = None,
     ) -> list[str | None]:
-        """Schedule many jobs with few statements.
+        """Schedule many jobs with few statements, at the times that they give or now.
 
         Args:
             jobs: The jobs. All are validated before the first one is written. An empty sequence writes

@@ -28,13 +28,13 @@ class BulkInserter:
         self._writer = writer
 
     async def prepare(self, specs: Sequence[JobSpec]) -> list[AnyJob]:
-        """Validate many jobs, and yield to the event loop at intervals."""
+        """Validate many jobs, and yield to the event loop at intervals; those without a time have EPOCH."""
         specs = list(specs)  # the caller may change its list meanwhile
         jobs: list[AnyJob] = []
         for start in range(0, len(specs), PREPARE_BATCH):
             if start:
                 await asyncio.sleep(0)
-            jobs += self._preparer.prepare(specs[start : start + PREPARE_BATCH])
+            jobs += self._preparer.prepare(specs[start : start + PREPARE_BATCH], allows_now=True)
         return jobs
 
     async def insert(

@@ -171,11 +171,16 @@ class Enqueuer:
         check_connection(connection)
         check_count("batch_size", batch_size, least=1)
         jobs = await self._bulk.prepare(specs)
+        first_due = _first_due(jobs)
+        if first_due is not None and first_due <= EPOCH:  # some may be due now
+            now = await self._store.jobs.clock(connection=connection)
+            jobs = [job.due_at(now) if job.execution_time is EPOCH else job for job in jobs]
+            first_due = _first_due(jobs)
         if change is not None:
             jobs = await change(jobs)
         ids = await self._bulk.insert(jobs, conflict_resolution, batch_size, connection)
-        if jobs:
-            await self._announce(min(job.execution_time for job in jobs), connection)
+        if first_due is not None:
+            await self._announce(first_due, connection)
         if connection is None and self._meter is not None:
             await self._record_all(self._meter, jobs, ids)
         if connection is None and self._events.wants(JobScheduled):
@@ -207,6 +212,10 @@ class Enqueuer:
             await self._outbox.notify_due(due)
         elif self._outbox.is_near(due):  # sent by the caller's commit, or never
             await self._store.locks.notify([due_message("", due)], connection=connection)
+
+
+def _first_due(jobs: Sequence[AnyJob]) -> datetime | None:
+    return min((job.execution_time for job in jobs), default=None)
 
 
 def needs_time(job: AnyJob, conflict_resolution: ConflictResolution) -> bool:

@@ -1,4 +1,4 @@
-"""Enqueue the ``on_failure`` task of a job in the transaction that writes its final failure.
+"""Enqueue the ``on_failure`` task of a job in the transaction that writes its final failure, or its expiry.
 
 The id is derived from that of the failed job, so a job has one alert, even if it is run again and fails
 again. An event about the failure may be lost; this job is not.
@@ -23,6 +23,10 @@ SUFFIX: Final = ":failed"
 HASH_CHARACTERS: Final = 32
 
 
+FAILURES: Final = frozenset({JobStatus.FAILED, JobStatus.EXPIRED})
+"""The ends of a job that no caller asked for."""
+
+
 class FailureAlerts:
     """Enqueues the jobs that follow the failure of other jobs."""
 
@@ -36,8 +40,8 @@ class FailureAlerts:
         self._store.consequences.handlers["on_failure"] = self.enqueue
 
     async def enqueue(self, ended: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
-        """Enqueue the alerts of those jobs that failed."""
-        failed = [job for job in ended if job.status is JobStatus.FAILED and _task_of(job)]
+        """Enqueue the alerts of those jobs that failed or expired."""
+        failed = [job for job in ended if job.status in FAILURES and _task_of(job)]
         if failed:
             now = await self._store.jobs.clock(connection=transaction.connection)
             alerts = [

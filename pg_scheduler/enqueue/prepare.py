@@ -15,6 +15,7 @@ from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import (
+    EPOCH,
     NO_EXTRAS,
     AnyJob,
     ExtendedJob,
@@ -63,10 +64,15 @@ class JobPreparer:
         self._tasks = tasks
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
-        self._last: tuple[Task | None, tuple[object, ...], Shared | None] = (None, (), None)
+        self._last: tuple[Task | None, tuple[object, ...], bool, Shared | None] = (None, (), False, None)
 
     def prepare(
-        self, specs: Sequence[JobSpec], *, allows_names: bool = False, allows_trace: bool = False
+        self,
+        specs: Sequence[JobSpec],
+        *,
+        allows_names: bool = False,
+        allows_trace: bool = False,
+        allows_now: bool = False,
     ) -> list[AnyJob]:
         """Return the rows of jobs, in their order, and register their functions.
 
@@ -74,6 +80,7 @@ class JobPreparer:
             specs: The jobs.
             allows_names: Whether ``func`` may be the name of a task, which need not be registered here.
             allows_trace: Whether their metadata may have trace context.
+            allows_now: Whether jobs may have no time. Their due time is ``EPOCH``: they have no delay.
 
         Raises:
             TypeError: A value has the wrong type, or a function cannot be called with the arguments.
@@ -86,14 +93,16 @@ class JobPreparer:
         limit = self._max_payload_bytes
         jobs: list[AnyJob] = []
         last = check_kind("a job", specs[0], JobSpec)
-        due = check_execution_time(last.execution_time)
+        due = _due_of(last, allows_now=allows_now)
         task, encode_args, inherited, columns, extras, unique = self._share(last, allows_names=allows_names)
         for spec in specs:
             # A value that is the same object as in the spec before has been validated.
             if spec is not last:
-                if check_kind("a job", spec, JobSpec).execution_time is not last.execution_time:
-                    due = check_execution_time(spec.execution_time)
-                if not share_options(spec, last):
+                shares = share_options(check_kind("a job", spec, JobSpec), last)
+                if spec.execution_time is not last.execution_time:
+                    due = _due_of(spec, allows_now=allows_now)
+                    shares = shares and spec.execution_time is not None and last.execution_time is not None
+                if not shares:
                     task, encode_args, inherited, columns, extras, unique = self._share(
                         spec, allows_names=allows_names
                     )
@@ -142,7 +151,7 @@ class JobPreparer:
             failed_tasks: The tasks of the alerts that failed before it. None of them follows its own failure.
         """
         task = self._tasks.resolve(name)
-        shared = self._derive(name, task, JobSpec(name, due))  # type: ignore[arg-type] # a name
+        shared = self._derive(name, task, JobSpec(name))  # type: ignore[arg-type] # a name
         task_data = with_metadata(encode((), kwargs), shared.metadata, None)
         row = PlainJob(job_id, task_data, due, *shared.columns)
         chain = [*failed_tasks, name]
@@ -161,12 +170,12 @@ class JobPreparer:
         else:
             task = self._tasks.adopt(cast("JobFunction", func))  # a JobSpec takes a call() apart
             name = task.name
-        values = _shared_values(spec)
-        last_task, last, shared = self._last
+        values, is_now = _shared_values(spec), spec.execution_time is None
+        last_task, last, was_now, shared = self._last
         # The same objects as in the call before have been validated.
-        if shared is None or task is not last_task or any(map(is_not, values, last)):
+        if shared is None or task is not last_task or is_now is not was_now or any(map(is_not, values, last)):
             shared = self._derive(name, task, spec)
-            self._last = task, values, shared
+            self._last = task, values, is_now, shared
         return shared
 
     def _derive(self, name: str, task: Task | None, spec: JobSpec) -> Shared:
@@ -175,7 +184,8 @@ class JobPreparer:
             for option, declared in JOB_OPTIONS.items()
             if not isinstance(value := getattr(spec, option), Unset)
         }
-        columns, options = resolve_options(given, task, misfire_grace_time=self._grace)
+        grace = None if spec.execution_time is None else self._grace  # "now" has no due time to miss
+        columns, options = resolve_options(given, task, misfire_grace_time=grace)
         on_failure = None if task is None else task.on_failure
         extras = Extras(
             options=json.dumps(options) if options else None,
@@ -199,7 +209,7 @@ def resolve_options(
     Args:
         given: The checked values that the call or the schedule gives. The others are those of the task.
         task: The task; None if it is not registered here.
-        misfire_grace_time: That of the Scheduler.
+        misfire_grace_time: That of a job for which neither gives one.
     """
     columns: list[Any] = []
     options: dict[str, Any] = {}
@@ -266,6 +276,12 @@ def build(
     if job.job_id in after:
         raise ValueError(f"after contains {job.job_id!r}, the id of the job itself; remove it")
     return job
+
+
+def _due_of(spec: JobSpec, *, allows_now: bool) -> datetime:
+    if spec.execution_time is None and allows_now:
+        return EPOCH
+    return check_execution_time(spec.execution_time)
 
 
 def _check_after(after: Iterable[str | None], after_outcome: str) -> tuple[str, ...]:

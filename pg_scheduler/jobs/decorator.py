@@ -60,8 +60,9 @@ def job(
             omitted.
         unique: Which of its jobs exclude one another: a ``Unique()``, or one key for all. It applies to the
             fire times of schedules too. Not unique if omitted.
-        on_failure: The name of a task to enqueue when a job has failed finally, in the same transaction. It
-            is called with ``job_id=``, ``job_name=``, ``error=`` and ``attempts=``. None for none.
+        on_failure: The name of a task to enqueue when a job has failed finally or expired, in the same
+            transaction. It is called with ``job_id=``, ``job_name=``, ``error=`` and ``attempts=``. None for
+            none.
 
     Returns:
         A decorator that returns the unchanged function.

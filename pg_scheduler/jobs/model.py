@@ -134,14 +134,14 @@ class JobSpec:
 
     Args:
         func: The function to run, or a ``call()`` with the arguments.
-        execution_time: The due time, timezone-aware.
+        execution_time: The due time, timezone-aware; None for now, by the clock of the database.
         args: Positional arguments that JSON can represent.
         kwargs: Keyword arguments that JSON can represent.
         priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
         max_retries: Retries after a failed first attempt. Default: the task's, else 0.
         job_id: Your own id; None to generate one.
         misfire_grace_time: Seconds after ``execution_time`` within which the job may start; None for no
-            limit. Default: the task's, else the Scheduler's.
+            limit. Default: the task's, else the Scheduler's; without ``execution_time`` no limit.
         timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
             task's, else one hour.
         keep_result: How long the result is kept after the end of the job; None to keep none. Default: the
@@ -166,7 +166,7 @@ class JobSpec:
     """
 
     func: JobFunction | Call[Any]
-    execution_time: datetime
+    execution_time: datetime | None = None
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     priority: JobPriority | Unset = UNSET

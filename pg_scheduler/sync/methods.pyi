@@ -397,7 +397,7 @@ class BlockingMethods(Blocking):
         conflict_resolution: ConflictResolution = ConflictResolution.IGNORE,
         batch_size: int = 1000,
     ) -> list[str | None]:
-        """Schedule many jobs with few statements.
+        """Schedule many jobs with few statements, at the times that they give or now.
 
         Parameters, values and errors are those of ``Scheduler.schedule_bulk()``.
         """

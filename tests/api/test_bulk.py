@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -18,7 +18,9 @@ from pg_scheduler import (
     JobStatus,
     PayloadError,
     Scheduler,
+    Unique,
 )
+from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted
 from tests.api.conftest import Make, Pools
 from tests.support.worker import Gate, Recorder, now
@@ -203,6 +205,37 @@ async def test_bulk_stores_the_values_of_each_spec(make: Make) -> None:
     assert (first.priority, first.max_retries, first.misfire_grace_time) == (JobPriority.HIGH, 2, None)
     assert first.timeout == timedelta(seconds=5)
     assert (second.kwargs, second.misfire_grace_time) == ({"x": 1}, 11)
+
+
+@pytest.mark.parametrize("mode", ConflictResolution)
+@pytest.mark.parametrize("count", [1, 150])  # 100 and more are copied
+async def test_bulk_jobs_without_a_time_are_due_now_by_the_clock_of_the_database(
+    make: Make, mode: ConflictResolution, count: int
+) -> None:
+    start = datetime(2040, 1, 1, tzinfo=UTC)  # far from the clock of the machine
+    scheduler = make(clock=FakeClock(start), misfire_grace_time=60)
+    timed = [datetime(1960, 1, 1, tzinfo=UTC), datetime.fromtimestamp(0, UTC), start + timedelta(days=1)]
+    specs = [JobSpec(work, each) for each in [*timed, *[None] * count]]
+    specs.append(JobSpec(work, unique=Unique(per=timedelta(hours=1))))
+    ids = await scheduler.schedule_bulk(specs, conflict_resolution=mode)
+    jobs = {job.job_id: job for job in await scheduler.list_jobs(limit=1000)}
+    found = [jobs[str(job_id)] for job_id in ids]
+    assert [job.execution_time for job in found] == [*timed, *[start] * (count + 1)]
+    grace = timedelta(seconds=60)
+    assert [job.expires_at for job in found] == [*(each + grace for each in timed), *[None] * (count + 1)]
+    assert "2040-01-01T00" in found[-1].job_id, "the id of a time span follows from the due time"
+
+
+async def test_bulk_job_without_a_time_is_due_in_the_transaction_of_the_caller(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    scheduler = make()
+    async with pool.acquire() as connection, connection.transaction():
+        began = await connection.fetchval("SELECT now()")
+        await scheduler.schedule_bulk([JobSpec(work, job_id="a")], connection=connection)
+        row = await connection.fetchrow("SELECT execution_time, clock_timestamp() AS now FROM scheduled_jobs")
+    assert row is not None
+    assert began < row["execution_time"] <= row["now"]
 
 
 async def test_bulk_jobs_all_run_when_due(scheduler: Scheduler, seen: Recorder, open_gate: Gate) -> None:

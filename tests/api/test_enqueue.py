@@ -70,8 +70,8 @@ async def test_enqueue_is_due_a_delay_from_now_by_the_clock_of_the_database(
     found = await scheduler.get_job(job_id)
     assert found
     due = START + timedelta(seconds=later)
-    assert (found.execution_time, found.expires_at) == (due, due + timedelta(seconds=60))
-    assert found.created_at == START
+    assert (found.execution_time, found.created_at) == (due, START)
+    assert found.expires_at == (due + timedelta(seconds=60) if delay else None)
 
 
 async def test_enqueue_is_due_now_when_the_transaction_began_long_before(
@@ -256,8 +256,8 @@ async def test_register_sets_the_defaults_of_one_scheduler(make: Make, own_catal
     one, other = make(), make()
     one.register(tuned, priority=JobPriority.CRITICAL, timeout=5)
     normal, critical = JobPriority.NORMAL, JobPriority.CRITICAL
-    assert await options_of(one, await one.enqueue(tuned)) == (critical, 3, 300, 5.0)
-    assert await options_of(other, await other.enqueue(tuned)) == (normal, 3, 300, 3600.0)
+    assert await options_of(one, await one.enqueue(tuned, delay=60)) == (critical, 3, 300, 5.0)
+    assert await options_of(other, await other.enqueue(tuned, delay=60)) == (normal, 3, 300, 3600.0)
 
 
 async def test_retries_are_delayed_by_the_policy_of_the_task_before_that_of_the_scheduler(make: Make) -> None:

@@ -23,7 +23,7 @@ from pg_scheduler import (
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.enqueue.failure_alerts import alert_id
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.events import JobCompleted, JobFailed
+from pg_scheduler.events import JobCompleted, JobExpired, JobFailed
 from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
 from pg_scheduler.triggers import Every
@@ -130,14 +130,44 @@ async def test_job_that_did_not_fail_finally_enqueues_nothing(build: Build, outc
     assert await bench.ids() == {"a"}
 
 
-async def test_cancelled_and_expired_jobs_enqueue_nothing(build: Build) -> None:
+async def test_cancelled_job_enqueues_nothing(build: Build) -> None:
     bench = build()
     await bench.scheduler.enqueue("app.work", job_id="a")
     await bench.scheduler.cancel_job("a")
-    await bench.scheduler.enqueue("app.work", job_id="b", misfire_grace_time=1)
-    bench.clock.advance(MINUTE)
+    assert await bench.ids() == {"a"}
+
+
+async def test_job_that_no_claim_reaches_enqueues_an_alert_when_it_expires(build: Build) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("app.work", job_id="a", delay=1)
+    bench.clock.advance(timedelta(seconds=302))
     assert len(await bench.store.jobs.expire("me", ["app.work"], 10)) == 1
-    assert await bench.ids() == {"a", "b"}
+    await check_alert_of_expired(bench.scheduler)
+
+
+async def test_job_that_expires_in_a_claim_enqueues_an_alert(make: Make) -> None:
+    clock = FakeClock(START)
+    caller, worker = make(clock=clock), make(clock=clock)
+    for scheduler in (caller, worker):
+        scheduler.register(page, name="alerts.page")
+        scheduler.register(work, name="app.work", on_failure="alerts.page")
+    await caller.enqueue("app.work", job_id="a", delay=1)
+    clock.advance(timedelta(seconds=302))
+    seen = Recorder(worker)
+    await worker.start()
+    await seen.until(JobExpired, job_id="a")
+    await seen.until(JobCompleted, job_id="a:failed")
+    await check_alert_of_expired(caller)
+
+
+async def check_alert_of_expired(scheduler: Scheduler) -> None:
+    expired, alert = [await scheduler.get_job(job_id) for job_id in ("a", "a:failed")]
+    assert expired is not None
+    assert alert is not None
+    assert expired.status is JobStatus.EXPIRED
+    assert (alert.kwargs["job_id"], alert.kwargs["error"]) == ("a", expired.error_message)
+    assert str(expired.error_message).startswith("not started between 2040-01-01 00:00:01")
+    assert alert.expires_at is None, "an alert waits for a worker that runs it"
 
 
 async def test_job_that_is_quarantined_after_crashes_enqueues_an_alert(build: Build) -> None:

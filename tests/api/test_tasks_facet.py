@@ -155,7 +155,7 @@ async def test_jobs_of_a_paused_task_expire_with_the_reason(
     seen = Recorder(scheduler)
     await scheduler.tasks.pause("gate")
     await scheduler.start()
-    job_id = await scheduler.enqueue("gate")
+    job_id = await scheduler.schedule_job("gate", START, {})
     clock.advance(timedelta(seconds=11))
     assert scheduler._parts.runtime
     scheduler._parts.runtime.node.signals.grace_expired()

@@ -167,7 +167,7 @@ async def enqueue(scheduler: Scheduler, pool: asyncpg.Pool[asyncpg.Record]) -> N
     await scheduler.schedule(plain, execution_time=SOON)
     await scheduler.schedule(send, execution_time="now")  # type: ignore[arg-type]
     await scheduler.schedule(send, execution_time=SOON, priority=5)  # type: ignore[arg-type]
-    JobSpec(send)  # type: ignore[call-arg]
+    JobSpec()  # type: ignore[call-arg]
 
 
 # -- the arguments of jobs -----------------------------------------------------------------------------

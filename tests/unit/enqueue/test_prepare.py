@@ -13,7 +13,7 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.model import JobPriority, JobSpec, share_options
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import GeneratedIdJob, PlainJob
+from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, PlainJob
 from pg_scheduler.jobs.task import JOB_OPTIONS, TaskOptions
 
 DUE = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -64,6 +64,33 @@ def test_prepare_fills_in_every_default(preparer: JobPreparer) -> None:
         misfire_grace_time=300,
         timeout_seconds=3600.0,
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "grace"),
+    [({}, {}, None), ({}, {"misfire_grace_time": 9}, 9), ({"misfire_grace_time": 7}, {}, 7)],
+)
+def test_job_without_a_time_has_the_grace_of_the_call_or_the_task_only(
+    preparer: JobPreparer, tasks: TaskRegistry, options: dict[str, Any], given: dict[str, Any], grace: object
+) -> None:
+    tasks.register(work, options=TaskOptions(**options))
+    timed, now = JobSpec(work, DUE, **given), JobSpec(work, **given)
+    of_timed = given.get("misfire_grace_time", options.get("misfire_grace_time", 300))
+    for _ in range(2):  # the preparer keeps the options of the last job
+        jobs = preparer.prepare([timed, now, timed, now, now], allows_now=True)
+        assert [job.execution_time for job in jobs] == [DUE, EPOCH, DUE, EPOCH, EPOCH]
+        assert [job.misfire_grace_time for job in jobs if isinstance(job, PlainJob)] == [
+            of_timed,
+            grace,
+            of_timed,
+            grace,
+            grace,
+        ]
+
+
+def test_prepare_raises_when_a_job_that_needs_a_time_has_none(preparer: JobPreparer) -> None:
+    with pytest.raises(TypeError, match="execution_time must be a datetime, not NoneType"):
+        preparer.prepare([JobSpec(work)])
 
 
 def test_prepare_keeps_every_given_value(preparer: JobPreparer) -> None:
