@@ -43,10 +43,12 @@ from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.middleware import Middleware, ScheduledCall
 from pg_scheduler.jobs.model import (
     UNSET,
+    AfterOutcome,
     Call,
     ConflictResolution,
     Job,
     JobCounts,
+    JobFunction,
     JobPriority,
     JobSpec,
     Page,
@@ -64,6 +66,7 @@ from pg_scheduler.schedules.policies import CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import PollingConfig, VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.runners.call import JobCall, JobExecutor
 from pg_scheduler.worker.runners.process import ProcessExecutor
@@ -72,11 +75,13 @@ from pg_scheduler.worker.runners.thread import ThreadExecutor
 __all__ = [
     "UNSET",
     "Abort",
+    "AfterOutcome",
     "AttemptError",
     "Call",
     "CatchUp",
     "ConfigurationError",
     "ConflictResolution",
+    "Connection",
     "ConnectionRejectedError",
     "CurrentJob",
     "DatabaseUnavailableError",
@@ -90,6 +95,7 @@ __all__ = [
     "JobExecutor",
     "JobExpiredError",
     "JobFailedError",
+    "JobFunction",
     "JobNotFoundError",
     "JobPriority",
     "JobProgress",
@@ -143,5 +149,5 @@ __all__ = [
 logging.getLogger("pg_scheduler").addHandler(logging.NullHandler())
 
 for _name in __all__:  # tracebacks, docs and pickles name the module that users import from
-    if _name not in {"UNSET", "__version__"}:
+    if _name not in {"UNSET", "__version__", "AfterOutcome", "Connection", "JobFunction"}:
         globals()[_name].__module__ = __name__

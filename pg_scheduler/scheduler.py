@@ -110,7 +110,7 @@ class Scheduler(
 
     Example::
 
-        async with asyncpg.create_pool(dsn) as pool, Scheduler(pool) as scheduler:
+        async with asyncpg.create_pool(dsn, min_size=1) as pool, Scheduler(pool) as scheduler:
             await scheduler.schedule(send_mail, execution_time=datetime.now(UTC) + timedelta(hours=1))
             await scheduler.wait()
     """

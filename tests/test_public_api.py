@@ -29,15 +29,17 @@ from pg_scheduler import (
 )
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY
 from tests.docs.snippets import PAGES, ROOT, snippets_of
-from tools.reference.source import PUBLIC_MODULES
+from tools.reference.source import PUBLIC_MODULES, find
 
 NAMES = [
     "Abort",
+    "AfterOutcome",
     "AttemptError",
     "Call",
     "CatchUp",
     "ConfigurationError",
     "ConflictResolution",
+    "Connection",
     "ConnectionRejectedError",
     "CurrentJob",
     "DatabaseUnavailableError",
@@ -51,6 +53,7 @@ NAMES = [
     "JobExecutor",
     "JobExpiredError",
     "JobFailedError",
+    "JobFunction",
     "JobNotFoundError",
     "JobPriority",
     "JobProgress",
@@ -101,6 +104,8 @@ NAMES = [
     "job",
     "periodic",
 ]
+
+TYPE_ALIASES = ["AfterOutcome", "Connection", "JobFunction"]
 
 METHODS = [
     "start",
@@ -166,12 +171,13 @@ def test_package_exports_the_public_names_only() -> None:
 
 def test_every_public_name_has_a_docstring() -> None:
     undocumented = []
-    for name in set(NAMES) - {"__version__"}:
+    for name in set(NAMES) - {"__version__", *TYPE_ALIASES}:
         thing = getattr(pg_scheduler, name)
         own = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
         if not own or own.startswith(f"{name}("):  # a dataclass's signature is no documentation
             undocumented.append(name)
     assert undocumented == []
+    assert all(find("pg_scheduler", name).doc.summary for name in TYPE_ALIASES)
 
 
 def test_every_error_and_event_is_public_and_has_a_docstring() -> None:

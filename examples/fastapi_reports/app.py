@@ -78,7 +78,10 @@ async def write_schedule(tenant: str, times: Times, connection: PoolConnectionPr
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Start the Scheduler, and schedule what the table has: other programs may have written it."""
-    async with asyncpg.create_pool(os.environ["DATABASE_URL"]) as pool, Scheduler(pool) as scheduler:
+    async with (
+        asyncpg.create_pool(os.environ["DATABASE_URL"], min_size=1) as pool,
+        Scheduler(pool) as scheduler,
+    ):
         app.state.scheduler = scheduler
         async with pool.acquire() as connection, connection.transaction():
             await connection.execute(TABLE)

@@ -13,13 +13,21 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from hashlib import md5
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.foreign import class_name, is_a, is_ctrl_c
 from pg_scheduler.jobs.validation import check_count, check_text
 
-KeyFunction: TypeAlias = Callable[..., str | int]
+
+class KeyOfFirstArgument(Protocol):
+    """The type of ``lambda account, **_: account``: pyright infers no parameters from ``Callable[...]``."""
+
+    def __call__(self, first: Any, /, **others: Any) -> str | int:
+        """Return the key of a job."""
+
+
+KeyFunction: TypeAlias = KeyOfFirstArgument | Callable[..., str | int]
 
 BLOCKED_BY_LIMIT: Final = "limit:"
 """How ``blocked_on`` begins in a job that waits for a limit."""

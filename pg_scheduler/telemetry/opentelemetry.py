@@ -62,7 +62,7 @@ def instrument(
 
         from pg_scheduler.telemetry.opentelemetry import instrument
 
-        async with asyncpg.create_pool(dsn) as pool:
+        async with asyncpg.create_pool(dsn, min_size=1) as pool:
             scheduler = Scheduler(pool)
             instrument(scheduler)
             async with scheduler:

@@ -13,7 +13,7 @@ from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.inspect import FindingCode, ReasonCode
 from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from pg_scheduler.telemetry.logging import FIELDS
-from tests.docs.snippets import ROOT
+from tests.docs.snippets import PAGES, ROOT, snippets_of
 from tools.reference.extension import complete_findings
 
 DOCTOR = "\n## Findings of the doctor\n"
@@ -119,6 +119,19 @@ def test_reliability_names_existing_tests_and_every_outage_test() -> None:
     rows = [row for header in OUTAGES for row in table("reliability.md", header)]
     documented = {re.sub(r"\W.*", "", row[-1].strip("`")) for row in rows}
     assert documented == set(re.findall(r"def (test_\w+)", outages))
+
+
+def test_pools_of_the_examples_open_no_connections_in_advance() -> None:
+    """asyncpg opens ``min_size`` connections at once, 10 unless it is given."""
+    pools = [
+        line
+        for page in PAGES
+        for snippet in snippets_of(page)
+        for line in snippet.code.splitlines()
+        if "create_pool(" in line
+    ]
+    assert len(pools) > 10
+    assert [line for line in pools if "min_size=1" not in line] == []
 
 
 def test_life_cycle_describes_every_column() -> None:

@@ -14,14 +14,18 @@ import asyncpg
 
 import pg_scheduler
 from pg_scheduler import (
+    AfterOutcome,
     Call,
     ConflictResolution,
+    Connection,
     CurrentJob,
     Job,
     JobCounts,
+    JobFunction,
     JobPriority,
     JobSpec,
     JobStatus,
+    Limit,
     Page,
     PeriodicJobConfig,
     PollingConfig,
@@ -90,12 +94,34 @@ async def call_them() -> None:
 def plain() -> None: ...
 
 
+def account_of(account: int, amount: int) -> int:
+    return account
+
+
+async def add(
+    scheduler: Scheduler, func: JobFunction, connection: Connection | None, outcome: AfterOutcome
+) -> list[str | None]:
+    await scheduler.enqueue(func, after=["id"], after_outcome=outcome, connection=connection)
+    return await scheduler.schedule_bulk([JobSpec(func), JobSpec(send, args=("ada",))])
+
+
 job()(plain)
 periodic(every=timedelta(hours=1))(plain)
 periodic(every=60)  # type: ignore[arg-type]
 job(aliases=5)  # type: ignore[arg-type]
 job(max_retries="5")  # type: ignore[arg-type]
 job(priority=5)  # type: ignore[arg-type]
+
+
+@job(
+    limits=[
+        Limit(max_running=1, key=lambda account, **_: account),
+        Limit(max_running=2, key=account_of),
+        Limit(max_running=2, key=5),  # type: ignore[arg-type]
+    ]
+)
+async def charge(account: int, amount: int) -> None: ...
+
 
 # -- the Scheduler -------------------------------------------------------------------------------------
 

@@ -1,0 +1,117 @@
+"""The context of an attempt without one, for unit tests that call a job function."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from pg_scheduler.errors import NotRunningError
+from pg_scheduler.jobs.context import CurrentJob, cancellation, current, current_job
+from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT
+from pg_scheduler.jobs.payload import encode
+from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.validation import check_count, check_execution_time, check_timeout
+
+if TYPE_CHECKING:
+    from pg_scheduler.scheduler import Scheduler
+    from pg_scheduler.sync.scheduler import SyncScheduler
+
+
+@contextmanager
+def job_context(
+    *,
+    job_id: str = "test",
+    job_name: str = "test",
+    attempt: int = 1,
+    retry_count: int = 0,
+    max_retries: int = 0,
+    execution_time: datetime | None = None,
+    timeout: float | timedelta | None = DEFAULT_TIMEOUT,
+    metadata: Mapping[str, Any] | None = None,
+    schedule_id: str | None = None,
+    fire_time: datetime | None = None,
+    is_cancelled: bool = False,
+    scheduler: Scheduler | SyncScheduler | None = None,
+    report: Callable[[JobProgress], None] | None = None,
+) -> Iterator[CurrentJob]:
+    """Let `current_job()` return an attempt in this block, for a unit test that calls a job function.
+
+    No job is run, and no database is used. To test retries, timeouts and rows, use a `TestScheduler`.
+
+    Args:
+        job_id: The id of the job.
+        job_name: The name of the job.
+        attempt: The number of the attempt, at least 1.
+        retry_count: The failed attempts that were retried.
+        max_retries: The retries allowed.
+        execution_time: When the attempt was due, timezone-aware; None for now.
+        timeout: The time until ``deadline``, in seconds or as a timedelta; None for no timeout.
+        metadata: A JSON object.
+        schedule_id: The schedule that enqueued the job.
+        fire_time: The fire time of that schedule, timezone-aware.
+        is_cancelled: Whether the attempt should end.
+        scheduler: What ``current_job().scheduler`` returns: a `Scheduler`, or a `SyncScheduler` for a plain
+            function. It raises NotRunningError if None is given.
+        report: Called with the `JobProgress` of each ``current_job().progress()``; None to discard it.
+
+    Yields:
+        The attempt.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        ValueError: A value is out of range, or a time has no time zone.
+        PayloadError: JSON cannot represent the metadata.
+
+    Example:
+        >>> from pg_scheduler import current_job
+        >>> from pg_scheduler.testing import job_context
+        >>> async def idempotency_key(order: int) -> str:
+        ...     return f"{order}:{current_job().job_id}"
+        >>> import asyncio
+        >>> with job_context(job_id="a"):
+        ...     asyncio.run(idempotency_key(7))
+        '7:a'
+    """
+    options: dict[str, str] = {} if schedule_id is None else {"schedule_id": schedule_id}
+    if fire_time is not None:
+        options["fire_time"] = check_execution_time(fire_time, name="fire_time").isoformat()
+    claim = Claim(
+        job_id,
+        job_name,
+        job_name,
+        check_count("attempt", attempt, least=1),
+        datetime.now(UTC) if execution_time is None else check_execution_time(execution_time),
+        with_metadata(encode((), {}), NO_METADATA, metadata),
+        priority=0,
+        retry_count=check_count("retry_count", retry_count),
+        max_retries=check_count("max_retries", max_retries),
+        timeout_seconds=check_timeout(timeout),
+        lock_key=None,
+        options=json.dumps(options),
+    )
+
+    def get_scheduler() -> Scheduler:
+        if scheduler is None:
+            raise NotRunningError("job_context() has no Scheduler; pass scheduler=")
+        return cast("Scheduler", scheduler)
+
+    def pass_on(_claim: Claim, progress: JobProgress) -> None:
+        if report is not None:
+            report(progress)
+
+    tokens = (
+        current.set((claim, time.time(), get_scheduler, pass_on)),
+        cancellation.set(SimpleNamespace(is_cancelled=is_cancelled)),
+    )
+    try:
+        yield current_job()
+    finally:
+        current.reset(tokens[0])
+        cancellation.reset(tokens[1])
