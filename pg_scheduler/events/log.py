@@ -67,15 +67,18 @@ MAX_IDS: Final = 10
 
 def record_fields(
     *,
-    event: str | None = None,
+    event_type: str | None = None,
     job_id: str | None = None,
     job_name: str | None = None,
     attempt: int | None = None,
     worker_id: str | None = None,
 ) -> dict[str, object]:
-    """Return the fields of a log record, for ``extra=``; those that do not apply are None."""
+    """Return the fields of a log record, for ``extra=``; those that do not apply are None.
+
+    None is called ``event``: structlog has its message under that name, and ``ExtraAdder`` would replace it.
+    """
     return {
-        "event": event,
+        "event_type": event_type,
         "job_id": job_id,
         "job_name": job_name,
         "attempt": attempt,
@@ -86,7 +89,7 @@ def record_fields(
 def event_fields(event: types.Event, worker_id: str | None = None) -> dict[str, object]:
     """Return the fields of the record of an event; its own worker id has precedence."""
     return record_fields(
-        event=type(event).__name__,
+        event_type=type(event).__name__,
         job_id=getattr(event, "job_id", None),
         job_name=getattr(event, "job_name", None),
         attempt=getattr(event, "attempt", None),

@@ -417,6 +417,6 @@ async def test_keeper_does_not_start_with_a_small_pool_and_no_dsn(
         seen = Recorder(scheduler)
         async with scheduler:
             assert (await key_of(pool) is not None) is expected
-        records = [record for record in caplog.records if vars(record).get("event") == "KeeperLost"]
+        records = [record for record in caplog.records if vars(record).get("event_type") == "KeeperLost"]
         assert [record.levelname for record in records] == ([] if expected else ["WARNING"])
         assert len(seen.of(KeeperLost)) == len(records)

@@ -117,7 +117,7 @@ async def test_running_scheduler_warns_of_a_misspelled_name(
     with caplog.at_level(logging.WARNING, "pg_scheduler"):
         async with scheduler:
             await seen.until(UnregisteredName)
-    [record] = [record for record in caplog.records if record.__dict__["event"] == "UnregisteredName"]
+    [record] = [record for record in caplog.records if record.__dict__["event_type"] == "UnregisteredName"]
     assert record.levelname == "WARNING"
     assert record.__dict__["job_name"] == "shop.mial.send_mail"
     message = record.getMessage()

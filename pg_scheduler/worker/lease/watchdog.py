@@ -136,7 +136,7 @@ class LoopWatchdog:
             report = ping.place.describe(0.0)
             message = "event loop blocked for %.1f s, job %s (id %s):\n%s"
             about = self._blocked_s, report.job_name, report.job_id, report.stack
-            log_in_thread(logging.WARNING, message, *about, extra=event_fields(report) | {"event": None})
+            log_in_thread(logging.WARNING, message, *about, extra=event_fields(report) | {"event_type": None})
 
     @property
     def is_blocked(self) -> bool:

@@ -77,7 +77,7 @@ def test_bus_logs_the_error_and_calls_the_others_when_a_subscriber_raises(
     assert record.getMessage().endswith(
         "fail raised an exception on: job app.work (id id, attempt 1) completed"
     )
-    assert (vars(record)["event"], vars(record)["worker_id"]) == ("JobCompleted", "w1")
+    assert (vars(record)["event_type"], vars(record)["worker_id"]) == ("JobCompleted", "w1")
 
 
 def test_bus_names_the_class_of_a_subscriber_that_raises_when_it_has_no_name(

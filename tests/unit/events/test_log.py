@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import logging
 import os
 import platform
@@ -296,8 +297,27 @@ def test_log_writes_one_record_per_event_with_level_message_and_fields(
     EventLog(lambda: "w1")(event)
     (record,) = caplog.records
     assert (record.name, record.levelname, record.getMessage()) == ("pg_scheduler", level, message)
-    expected = record_fields(event=type(event).__name__, worker_id="w1") | fields
+    expected = record_fields(event_type=type(event).__name__, worker_id="w1") | fields
     assert {name: vars(record)[name] for name in expected} == expected
+
+
+def test_structlog_keeps_the_message_of_a_record_and_adds_its_fields(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    structlog = pytest.importorskip("structlog")
+    stdlib = structlog.stdlib
+    formatter = stdlib.ProcessorFormatter(
+        foreign_pre_chain=[stdlib.add_log_level, stdlib.ExtraAdder()],
+        processors=[stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer()],
+    )
+    EventLog(lambda: "w1")(events.JobExpired("a", "app.work", 0))
+    (record,) = caplog.records
+    fields = record_fields(
+        event_type="JobExpired", job_id="a", job_name="app.work", attempt=0, worker_id="w1"
+    )
+    written = json.loads(formatter.format(record))
+    assert written["event"] == record.getMessage()
+    assert {name: written[name] for name in fields} == fields
 
 
 def test_every_public_event_has_a_level_and_a_tested_message() -> None:
@@ -479,7 +499,7 @@ def test_log_reports_an_outage_once_per_service_and_at_its_end(caplog: pytest.Lo
     (end,) = caplog.records
     assert end.levelname == "WARNING"
     assert end.getMessage() == "database available again after 40.3 s; all services resumed"
-    assert (vars(end)["event"], vars(end)["worker_id"]) == (None, "w1")
+    assert (vars(end)["event_type"], vars(end)["worker_id"]) == (None, "w1")
     write(retrying("claimer"))
     assert caplog.records[-1].exc_info
 

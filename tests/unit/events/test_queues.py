@@ -103,7 +103,7 @@ async def test_async_subscriber_that_raises_is_logged_and_receives_further_event
     assert record.getMessage().endswith(
         "handle raised an exception on: job app.work (id job 1, attempt 1) completed"
     )
-    assert (vars(record)["event"], vars(record)["worker_id"]) == ("JobCompleted", "w1")
+    assert (vars(record)["event_type"], vars(record)["worker_id"]) == ("JobCompleted", "w1")
 
 
 async def test_async_subscriber_receives_the_number_of_dropped_events_when_its_queue_is_full(
