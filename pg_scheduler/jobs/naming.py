@@ -22,12 +22,11 @@ MAX_COMPARED_NAMES: Final = 1000
 _main_names: Final[dict[ModuleType, str]] = {}
 
 
-def check_function(func: object, *, decorator: str | None = None, allow_plain: bool = False) -> None:
+def check_function(func: object, *, allow_plain: bool = False) -> None:
     """Raise TypeError unless the object is a coroutine function with a name.
 
     Args:
         func: The object.
-        decorator: The decorator that it was passed to, if any.
         allow_plain: Whether it may also be a plain function or method, since it is being declared.
     """
     if inspect.iscoroutine(func):
@@ -36,9 +35,9 @@ def check_function(func: object, *, decorator: str | None = None, allow_plain: b
             "pass the function without parentheses, and its arguments as args=(...)"
         )
     if not inspect.iscoroutinefunction(func) and not (allow_plain and _is_plain(func)):
-        remedy = f", because {decorator} decorates async functions only" if decorator else ""
-        if _is_plain(func) and not decorator:
-            remedy += "; declare a plain function with @job() or register(), and its jobs run in threads"
+        remedy = ""
+        if _is_plain(func):
+            remedy = "; declare a plain function with @job() or register(), and its jobs run in threads"
         raise TypeError(f"Expected an async function (async def ...), not {func!r}{remedy}")
     if not hasattr(func, "__qualname__"):
         raise TypeError(  # the repr of a partial shows arguments

@@ -76,8 +76,7 @@ class PeriodicJobConfig:
     named: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not catalogue.declares(self.func):
-            check_function(self.func, decorator="@periodic")
+        check_function(self.func, allow_plain=True)
         if required := required_parameters(self.func):
             raise ConfigurationError(
                 f"@periodic calls {self.function} without arguments, but it requires {', '.join(required)}; "

@@ -42,7 +42,9 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
     end: datetime | None = None,
     pause_after_failures: int | None = None,
 ) -> Callable[[F], F]:
-    """Run a coroutine function periodically: each fire time is enqueued exactly once across all nodes.
+    """Run a function periodically: each fire time is enqueued exactly once across all nodes.
+
+    Plain functions run in threads, as those with `@job()`.
 
     Args:
         every: The interval between two fire times. It is anchored in the database, so restarts and late runs
@@ -70,7 +72,7 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
         A decorator that returns the unchanged function.
 
     Raises:
-        TypeError: The decorated object is not a coroutine function.
+        TypeError: The decorated object is not a function.
         ValueError: The function requires arguments, or another parameter is invalid; the message contains
             its value.
         NameConflictError: The same function with other captured values, or the same method of another object,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -59,6 +60,24 @@ async def test_interval_schedule_fires_without_drift(make: Make) -> None:
     times = [event.execution_time for event in started]
     assert len(set(times)) == 4
     assert {(time - times[0]) % timedelta(seconds=0.1) for time in times} == {timedelta(0)}
+
+
+async def test_plain_function_runs_in_a_thread_at_its_fire_time(make: Make) -> None:
+    """Real time: a tenth of a second until the first fire time."""
+    found: list[tuple[bool, datetime | None]] = []
+
+    @periodic(every=timedelta(seconds=0.1))
+    def sweep() -> None:
+        found.append((threading.current_thread() is threading.main_thread(), current_job().fire_time))
+
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    (started, *_) = await seen.until(JobCompleted)
+    is_main, fire_time = found[0]
+    assert not is_main
+    assert fire_time is not None
+    assert started.job_id.endswith(fire_time.isoformat())
 
 
 async def test_cron_schedule_with_seconds_fires_on_whole_seconds(make: Make) -> None:

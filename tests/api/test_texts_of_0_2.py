@@ -36,11 +36,6 @@ def test_periodic_error_contains_timezone_and_cron_when_an_interval_has_a_timezo
         periodic(every=timedelta(minutes=5), timezone="America/New_York")(work)
 
 
-def test_periodic_error_contains_async_functions_when_the_function_is_not_async() -> None:
-    with pytest.raises(TypeError, match="async functions"):
-        periodic(every=timedelta(minutes=5))(not_async)
-
-
 async def test_schedule_error_contains_expected_an_async_function_when_func_is_not_async(
     scheduler: Scheduler,
 ) -> None:

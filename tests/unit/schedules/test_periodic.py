@@ -179,11 +179,9 @@ def test_periodic_raises_before_it_decorates_when_the_schedule_is_invalid() -> N
             periodic(**values)
 
 
-@pytest.mark.parametrize("func", [len, lambda: None, make, None])
-def test_periodic_raises_type_error_when_it_decorates_no_coroutine_function(func: Any) -> None:
-    with pytest.raises(
-        TypeError, match=r"^Expected an async function .*, because @periodic decorates async functions only$"
-    ):
+@pytest.mark.parametrize("func", [len, lambda: None, "work", None])
+def test_periodic_raises_type_error_when_it_decorates_no_function(func: Any) -> None:
+    with pytest.raises(TypeError, match=r"^Expected an async function "):
         periodic(every=HOUR)(func)
 
 
