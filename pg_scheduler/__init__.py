@@ -39,6 +39,7 @@ from pg_scheduler.errors import (
 from pg_scheduler.jobs.context import CurrentJob, current_job
 from pg_scheduler.jobs.decorator import job
 from pg_scheduler.jobs.history import AttemptError
+from pg_scheduler.jobs.injected import Injected
 from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.middleware import Middleware, ScheduledCall
 from pg_scheduler.jobs.model import (
@@ -85,6 +86,7 @@ __all__ = [
     "ConnectionRejectedError",
     "CurrentJob",
     "DatabaseUnavailableError",
+    "Injected",
     "Job",
     "JobCall",
     "JobCancelledError",
@@ -149,5 +151,5 @@ __all__ = [
 logging.getLogger("pg_scheduler").addHandler(logging.NullHandler())
 
 for _name in __all__:  # tracebacks, docs and pickles name the module that users import from
-    if _name not in {"UNSET", "__version__", "AfterOutcome", "Connection", "JobFunction"}:
+    if _name not in {"UNSET", "__version__", "AfterOutcome", "Connection", "Injected", "JobFunction"}:
         globals()[_name].__module__ = __name__

@@ -43,6 +43,7 @@ NAMES = [
     "ConnectionRejectedError",
     "CurrentJob",
     "DatabaseUnavailableError",
+    "Injected",
     "Job",
     "JobCall",
     "JobCancelledError",
@@ -105,7 +106,7 @@ NAMES = [
     "periodic",
 ]
 
-TYPE_ALIASES = ["AfterOutcome", "Connection", "JobFunction"]
+TYPE_ALIASES = ["AfterOutcome", "Connection", "Injected", "JobFunction"]
 
 METHODS = [
     "start",

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Final
 
+from pg_scheduler.jobs.injected import own_signature
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.validation import check_text
 
@@ -57,9 +58,8 @@ def _is_plain(func: object) -> bool:
 
 
 def required_parameters(func: JobFunction) -> list[str]:
-    """Return the names of the parameters that have no default."""
-    # The call goes to a wrapper itself, whatever function it wraps.
-    parameters = inspect.signature(func, follow_wrapped=False).parameters.values()
+    """Return the names of the parameters that a call must give."""
+    parameters = own_signature(func).parameters.values()
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
 

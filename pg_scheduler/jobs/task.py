@@ -10,7 +10,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
+from pg_scheduler.jobs.injected import own_signature
 from pg_scheduler.jobs.limits import Limit, LimitRow, check_limits, common_keys
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobFunction, JobPriority, Unset
@@ -71,7 +73,7 @@ class Arity:
         accepted: The numbers that were enough together with keyword arguments, by the names of those.
         last: The names of the keyword arguments that were accepted last, and the number of the others. To
             compare a list is cheaper than a lookup.
-        signature: The signature; None if the function has none that can be read.
+        signature: The signature without injected parameters; None if the function has none that can be read.
     """
 
     __slots__ = ("_name", "accepted", "counts", "last", "signature")
@@ -82,8 +84,9 @@ class Arity:
         self.last: tuple[list[str], int] = ([], 0)
         self.signature: inspect.Signature | None
         try:
-            # The call goes to a wrapper itself, whatever function it wraps.
-            self.signature = inspect.signature(func, follow_wrapped=False)
+            self.signature = own_signature(func)
+        except ConfigurationError:
+            raise
         except (TypeError, ValueError):  # a __signature__ that is none
             self.signature = None
         self.counts: Final = _counts(self.signature)

@@ -7,7 +7,6 @@ validates that JSON as later in the attempt, so arguments that are stored fit th
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast, get_type_hints
@@ -17,6 +16,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import ArgsKwargs, to_jsonable_python
 
 from pg_scheduler.errors import ConfigurationError, PayloadError
+from pg_scheduler.jobs.injected import own_signature
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.payload import encode
 
@@ -35,8 +35,8 @@ class TypedArguments:
     def __init__(self, func: JobFunction) -> None:
         self._func = func
         self._adapter: TypeAdapter[Bound] | None = None
-        signature = inspect.signature(func, follow_wrapped=False)
-        parameters = signature.parameters.values()
+        self._signature = own_signature(func)
+        parameters = self._signature.parameters.values()
         # JSON has objects with names, or arrays: strict types accept texts as dates in these only.
         self._names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
         self._has_positional_only = any(each.kind is each.POSITIONAL_ONLY for each in parameters)
@@ -86,11 +86,14 @@ class TypedArguments:
             return args, kwargs
 
         config = ConfigDict(hide_input_in_errors=True)
+        capture.__annotations__ = {  # those of injected parameters may be unknown here
+            name: annotation
+            for name, annotation in capture.__annotations__.items()
+            if name in self._signature.parameters or name == "return"
+        }
         try:
-            capture.__annotations__ = get_type_hints(self._func, include_extras=True)
-            capture.__signature__ = inspect.signature(  # type: ignore[attr-defined]
-                self._func, follow_wrapped=False
-            )
+            capture.__annotations__ = get_type_hints(capture, include_extras=True)
+            capture.__signature__ = self._signature  # type: ignore[attr-defined]
             self._adapter = TypeAdapter(cast("Any", capture), config=config)
         except (PydanticUserError, NameError, TypeError) as error:
             raise ConfigurationError(

@@ -22,7 +22,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from pg_scheduler import Job, JobProgress, JobStatus, NameConflictError, Scheduler
+from pg_scheduler import Job, JobProgress, JobStatus, NameConflictError, PayloadError, Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import (
     JobBlocked,
@@ -928,6 +928,44 @@ async def test_celery_recipe_schedules_a_task_and_plans_a_beat_entry(
         report = await scheduler.trigger_periodic_job("weekly")
         await seen.until(JobCompleted, job_id=report)
     assert capsys.readouterr().out == "invoice 1\nweekly report\n"
+
+
+@recipe("guides/middleware.md dishka_jobs.py")
+async def test_dishka_recipe_opens_a_scope_for_each_attempt(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("dishka", reason="dev.py has not updated this environment")
+    module = await load("guides/middleware.md dishka_jobs.py")
+    sessions: list[object] = []
+
+    def remember(session: object) -> None:
+        sessions.append(session)
+
+    module.Session.__init__ = remember
+    scheduler = Scheduler(pool, middleware=[module.open_scope])
+    scheduler.register(module.ship, typed=True)
+    async with scheduler, asyncio.timeout(30):
+        for order in (1, 2):
+            await scheduler.run_job(module.ship, args=(order,))
+        with pytest.raises(PayloadError, match="order: Input should be a valid integer"):
+            await scheduler.enqueue(module.ship, args=("x",))
+        with pytest.raises(PayloadError, match="session: Unexpected keyword argument"):
+            await scheduler.enqueue(module.ship, args=(3,), kwargs={"session": 4})
+    assert capsys.readouterr().out == "ship 1 by Session\nship 2 by Session\n"
+    assert len(set(map(id, sessions))) == 2
+
+
+@recipe("guides/middleware.md depends_jobs.py")
+async def test_fast_depends_recipe_passes_a_dependency(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("fast_depends", reason="dev.py has not updated this environment")
+    module = await load("guides/middleware.md depends_jobs.py")
+    async with Scheduler(pool) as scheduler, asyncio.timeout(30):
+        await scheduler.run_job(module.pay, args=(7,))
+        await scheduler.run_job(module.pay, args=(8,), metadata={"tenant": "acme"})
+    steps = "".join(f"open\npay {order} of {tenant}\nclose\n" for order, tenant in ((7, "all"), (8, "acme")))
+    assert capsys.readouterr().out == steps
 
 
 @recipe("guides/inspecting.md tenants.py")

@@ -1,0 +1,70 @@
+"""Parameters that middleware passes, and the row of a job does not."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_origin
+
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.model import JobFunction
+
+T = TypeVar("T")
+
+MARKER: Final = "pg_scheduler.Injected"
+
+NAMED: Final = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+
+Injected: TypeAlias = Annotated[T, MARKER]
+"""The type of a parameter that middleware passes, such as ``session: Injected[Session]``. It is no argument
+of the job: calls leave it out, and `@job(typed=True)` does not validate it."""
+
+
+def own_signature(func: JobFunction) -> inspect.Signature:
+    """Return the signature of a function without its injected parameters.
+
+    A call goes to a wrapper itself, whatever function it wraps.
+
+    Raises:
+        ConfigurationError: An injected parameter is positional-only, or precedes one that is positional.
+        TypeError: The function has no signature that can be read, as for ValueError.
+    """
+    signature = inspect.signature(func, follow_wrapped=False)
+    parameters = list(signature.parameters.values())
+    injected = [each for each in parameters if _is_injected(each.annotation, func)]
+    if not injected:
+        return signature
+    first = injected[0]
+    own = [each for each in parameters if each not in injected]
+    behind = [each for each in parameters[parameters.index(first) :] if each in own]
+    if first.kind is first.POSITIONAL_ONLY or any(each.kind not in NAMED for each in behind):
+        raise ConfigurationError(
+            f"parameter {first.name!r} of {func.__qualname__}() is Injected, so jobs cannot give a parameter "
+            f"by its position after it; make it keyword-only: (..., *, {first.name}: Injected[...])"
+        )
+    return signature.replace(parameters=own)
+
+
+def _is_injected(annotation: object, func: JobFunction) -> bool:
+    """Return whether an annotation is ``Injected[T]``. The type T need not exist yet."""
+    if isinstance(annotation, str):
+        if "[" not in annotation:
+            return False
+        try:
+            node = ast.parse(annotation.strip(), mode="eval").body
+        except SyntaxError:
+            return False
+        namespace: Mapping[str, Any] = getattr(inspect.unwrap(func), "__globals__", {})
+        return isinstance(node, ast.Subscript) and _value_of(node.value, namespace) is Injected
+    return get_origin(annotation) is Annotated and MARKER in annotation.__metadata__  # type: ignore[attr-defined]
+
+
+def _value_of(node: ast.expr, namespace: Mapping[str, Any]) -> object:
+    """Return the value of a name, or of an attribute of one."""
+    match node:
+        case ast.Name(id=name):
+            return namespace.get(name)
+        case ast.Attribute(value=owner, attr=name):
+            return getattr(_value_of(owner, namespace), name, None)
+    return None
