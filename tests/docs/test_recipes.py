@@ -8,7 +8,9 @@ import os
 import re
 import shlex
 import signal
+import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -18,6 +20,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 import pytest
+from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -278,9 +281,10 @@ async def test_worker_process_runs_jobs_that_a_web_process_enqueues(
     assert await pool.fetchval("SELECT count(*) FROM scheduler_workers") == 0
 
 
-@recipe("guides/web.md sockets.py")
+@recipe("guides/web.md live.py", "guides/web.md sockets.py")
 async def test_websocket_recipe_sends_the_events_of_one_job(load: Load, dsn: str, pool: Pool) -> None:
     pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
+    await load("guides/web.md live.py")
     app = (await load("guides/web.md sockets.py")).app
     gate = Gate()
     async with asgi.lifespan(app), asyncio.timeout(40), Scheduler(pool) as worker:
@@ -295,6 +299,54 @@ async def test_websocket_recipe_sends_the_events_of_one_job(load: Load, dsn: str
                 await seen.until(PassFinished, len(seen.of(PassFinished)) + 1)
             gate.open.set()
             assert await receive() == {"event": "JobCompleted"}
+
+
+@recipe("guides/web.md stream.py")
+@pytest.mark.parametrize("kind", ["websocket", "stream"])
+@pytest.mark.parametrize("host", ["uvicorn", "hypercorn"])
+async def test_web_server_ends_within_seconds_after_sigterm_with_a_client_connected(
+    dsn: str, pool: Pool, tmp_path: Path, host: str, kind: str
+) -> None:
+    pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
+    await Scheduler(pool).initialize_db()
+    job_id = await Scheduler(pool).enqueue("elsewhere.work")
+    for name in ("live", "sockets", "stream"):
+        (tmp_path / f"{name}.py").write_text(code_of(f"guides/web.md {name}.py"), encoding="utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = {
+        "uvicorn": ("--port", str(port), "--timeout-graceful-shutdown", "3"),
+        "hypercorn": ("--bind", f"127.0.0.1:{port}", "--workers", "0"),  # in one process
+    }
+    app = {"websocket": "sockets:app", "stream": "stream:app"}[kind]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", host, app, *options[host]),
+        cwd=tmp_path,
+        env=os.environ | {"DATABASE_URL": dsn, "PYTHONPATH": str(ROOT)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(120), ClientSession(f"http://127.0.0.1:{port}") as client:
+            assert process.stderr
+            while b"unning on http" not in await process.stderr.readline():
+                pass
+            if kind == "websocket":
+                websocket = await client.ws_connect(f"/jobs/{job_id}")
+                assert await websocket.receive_json() == {"status": "pending"}
+            else:
+                response = await client.get(f"/jobs/{job_id}/events")
+                assert await response.content.readline() == b"data: pending\n"
+            assert await pool.fetchval("SELECT count(*) FROM scheduler_workers") == 1
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            await process.wait()
+            assert time.monotonic() - began < 15, "3 seconds, and the time of a busy machine"
+        assert await pool.fetchval("SELECT count(*) FROM scheduler_workers") == 0, "the lifespan has ended"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 # -- code without asyncio ------------------------------------------------------------------------------
