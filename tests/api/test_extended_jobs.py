@@ -44,7 +44,7 @@ async def insert_all(
     enqueuer: Enqueuer, jobs: Sequence[AnyJob], *args: Any, monkeypatch: pytest.MonkeyPatch
 ) -> list[str | None]:
     """Insert these rows in place of those that a preparer would return."""
-    monkeypatch.setattr(enqueuer._bulk, "_preparer", SimpleNamespace(prepare=lambda _specs: list(jobs)))
+    monkeypatch.setattr(enqueuer._bulk, "_preparer", SimpleNamespace(prepare=lambda _specs, **_: list(jobs)))
 
     async def work() -> None: ...
 
