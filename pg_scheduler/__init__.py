@@ -68,6 +68,7 @@ from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import PollingConfig, VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.foreign.adapter import ConnectionAdapter
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.runners.call import JobCall, JobExecutor
 from pg_scheduler.worker.runners.process import ProcessExecutor
@@ -83,6 +84,7 @@ __all__ = [
     "ConfigurationError",
     "ConflictResolution",
     "Connection",
+    "ConnectionAdapter",
     "ConnectionRejectedError",
     "CurrentJob",
     "DatabaseUnavailableError",

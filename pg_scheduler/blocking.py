@@ -2,8 +2,8 @@
 
 A coroutine function becomes a function that blocks, an asynchronous iterator becomes an iterator, and a facet
 (an attribute whose class has coroutine functions) becomes a property whose class is derived likewise. Other
-functions run in that event loop too. Signatures stay, except for ``connection=``: the event loop cannot use a
-connection of another one.
+functions run in that event loop too. Signatures stay, except for the type of ``connection=``. With one a
+method runs in the thread of its caller, without an event loop, since all of its statements run there.
 
 `SyncScheduler` and the Scheduler that jobs in threads see are derived. Type checkers read
 ``sync/methods.pyi``, which ``python -m tools.reference.stub`` writes.
@@ -17,7 +17,7 @@ import inspect
 import re
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,8 +26,11 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 T = TypeVar("T")
 
-LEFT_OUT: Final = "connection"
-"""The parameter that blocking methods do not have."""
+CONNECTION: Final = "connection"
+"""The parameter for a connection of the caller."""
+
+SYNC_CONNECTION: Final = "AnySyncConnection | None"
+"""Its type in blocking methods."""
 
 END: Final = object()
 
@@ -63,6 +66,26 @@ def check_may_block(name: str, owner: str = "a SyncScheduler") -> None:
         f"{name}() of {owner} would block the event loop of this thread; await the method of a Scheduler "
         f"instead, or call await asyncio.to_thread(scheduler.{name}, ...)"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingConnection:
+    """A connection of a caller without asyncio, on which a method runs in the thread of that caller."""
+
+    connection: object
+
+
+def run_at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that never waits, without an event loop."""
+    try:
+        while coroutine.send(None) is None:  # asyncio.sleep(0), which yields to other tasks
+            pass
+    except StopIteration as end:
+        found: T = end.value
+        return found
+    finally:
+        coroutine.close()
+    raise RuntimeError("a method waits for the event loop, although a connection was passed")
 
 
 async def _result_of(function: Callable[[], Any]) -> Any:
@@ -164,7 +187,8 @@ def members_of(cls: type) -> Iterator[Member]:
     seen = set()
     for owner in cls.__mro__[:-1]:
         for name in (*vars(owner), *inspect.get_annotations(owner)):
-            if not name.startswith("_") and name not in seen:
+            is_constructor = isinstance(vars(owner).get(name), classmethod)
+            if not name.startswith("_") and name not in seen and not is_constructor:
                 seen.add(name)
                 yield _member(owner, name)
 
@@ -237,7 +261,15 @@ class Blocking:
         """Return the object whose properties are read."""
         return self._target()
 
+    def _local_target(self) -> Any:
+        """Return the object whose methods run in the thread of the caller, on its connection."""
+        return self._target()
+
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs.get(CONNECTION) is not None:
+            connection = BlockingConnection(kwargs[CONNECTION])
+            method = getattr(self._local_target(), name)
+            return run_at_once(method(*args, **{**kwargs, CONNECTION: connection}))
         check_may_block(name, self._owner_name)
         return self._portal().call(functools.partial(getattr(self._target(), name), *args, **kwargs))
 
@@ -261,6 +293,9 @@ class BlockingFacet(Blocking):
 
     def _target(self) -> Any:
         return getattr(self._owner._target(), self._name)  # noqa: SLF001
+
+    def _local_target(self) -> Any:
+        return getattr(self._owner._local_target(), self._name)  # noqa: SLF001
 
 
 def derive(
@@ -301,22 +336,19 @@ def _derive_member(member: Member, path: str, is_by_hand: bool) -> Any:
 def _derive_function(member: Member, path: str, is_by_hand: bool) -> Any:
     name, source = member.name, member.source
     signature = inspect.signature(source)
-    lacks_one = LEFT_OUT in signature.parameters
 
     def blocking(self: Blocking, *args: Any, **kwargs: Any) -> Any:
-        if lacks_one and LEFT_OUT in kwargs:
-            raise TypeError(
-                f"{name}() of {self._owner_name} has no parameter {LEFT_OUT!r}: its statements run on "
-                "connections of its own; call it after your transaction has committed"
-            )
         if is_by_hand:
             return getattr(self, f"_{name}")(*args, **kwargs)
         run: Callable[..., Any] = self._iterate if member.kind == "iterator" else self._call
         return run(name, args, kwargs)
 
     functools.update_wrapper(blocking, source)
-    kept = [each for each in signature.parameters.values() if each.name != LEFT_OUT]
-    blocking.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    parameters = [
+        each.replace(annotation=SYNC_CONNECTION) if each.name == CONNECTION else each
+        for each in signature.parameters.values()
+    ]
+    blocking.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     text = SECTION.split(inspect.cleandoc(source.__doc__ or ""))[0].strip()
     blocking.__doc__ = f"{text}\n\nParameters, values and errors are those of ``{path}.{name}()``."
     return blocking

@@ -40,6 +40,7 @@ NAMES = [
     "ConfigurationError",
     "ConflictResolution",
     "Connection",
+    "ConnectionAdapter",
     "ConnectionRejectedError",
     "CurrentJob",
     "DatabaseUnavailableError",
@@ -266,9 +267,9 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
         (Scheduler.schedule_bulk, f"(jobs, *, {IGNORE}, batch_size=1000, connection=None)"),
         (
             Scheduler.schedule_job,
-            f"(job_name, execution_time, task_data, {SCHEDULE}, *, {LATER})",
+            f"(job_name, execution_time, task_data, {SCHEDULE}, *, {LATER}, connection=None)",
         ),
-        (Scheduler.cancel_job, "(job_id)"),
+        (Scheduler.cancel_job, "(job_id, *, connection=None)"),
         (
             Scheduler.cancel_jobs,
             "(*, status=None, job_name=None, worker_id=None, due_from=None, due_before=None, metadata=None)",

@@ -12,7 +12,7 @@ from threading import local
 from typing import Any
 
 import asyncpg
-import psycopg  # type: ignore[import-not-found]
+import psycopg
 from pgqueuer import PgQueuer  # type: ignore[import-not-found]
 from pgqueuer.db import (  # type: ignore[import-not-found]
     AsyncpgDriver,

@@ -12,21 +12,33 @@ from pg_scheduler.events import JobCancelled
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.foreign.adapter import AnyConnection
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 
 
 class ControlMethods(SchedulerMethods):
     """The methods of `Scheduler` that change jobs."""
 
-    async def cancel_job(self, job_id: str) -> bool:
+    async def cancel_job(self, job_id: str, *, connection: AnyConnection | None = None) -> bool:
         """Cancel a pending or running job.
 
         The task of a running job is cancelled within a second, on whichever worker runs it.
 
+        Args:
+            job_id: The job.
+            connection: A connection of yours, as in ``schedule()``: the job is cancelled if and only if its
+                transaction commits. The row is locked until then.
+
         Returns:
             True if the job was pending or running, False if it has finished or does not exist.
+
+        Raises:
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: ``connection`` is not in a transaction that the call needs.
         """
-        return await cancel_job(self._parts, check_job_id(job_id))
+        checked = self._parts.store.connections.check_call(connection)
+        return await cancel_job(self._parts, check_job_id(job_id), checked)
 
     async def cancel_jobs(
         self,
@@ -147,9 +159,13 @@ class ControlMethods(SchedulerMethods):
         return {status.value: count for status, count in (await vacuum.run()).items()}
 
 
-async def cancel_job(parts: Parts, job_id: str) -> bool:
-    """Cancel a pending or running job; return whether it was one."""
-    change = await parts.store.jobs.cancel(job_id, _reason(parts, "cancelled"))
+async def cancel_job(parts: Parts, job_id: str, connection: Connection | None = None) -> bool:
+    """Cancel a pending or running job, in the caller's transaction if given; return whether it was one."""
+    change = await parts.store.jobs.cancel(job_id, _reason(parts, "cancelled"), connection)
+    if connection is not None:  # its commit notifies the worker; whether it commits is unknown
+        if change.worker_id is not None:
+            await parts.outbox.notify_worker(change.worker_id, connection)
+        return change.changed
     await _notify_owner(parts, change.worker_id)
     # A worker that runs the job publishes the event itself.
     if change.changed and change.worker_id is None:

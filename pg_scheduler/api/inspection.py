@@ -13,6 +13,7 @@ from pg_scheduler.jobs.payload import encode_object
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 from pg_scheduler.measure.health import Health, judge
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.foreign.adapter import AnyConnection
 from pg_scheduler.store.jobs import JobFilters
 from pg_scheduler.worker.health import facts_about
 
@@ -23,9 +24,16 @@ MAX_PAGE_LENGTH: Final = 10_000
 class InspectionMethods(SchedulerMethods):
     """The methods of `Scheduler` that read."""
 
-    async def get_job(self, job_id: str) -> Job | None:
-        """Return the job, or None if it does not exist."""
-        return await self._parts.store.jobs.get_job(check_job_id(job_id))
+    async def get_job(self, job_id: str, *, connection: AnyConnection | None = None) -> Job | None:
+        """Return the job, or None if it does not exist.
+
+        Args:
+            job_id: The job.
+            connection: A connection of yours, as in ``schedule()``; the call sees what its transaction has
+                changed.
+        """
+        checked = self._parts.store.connections.check_call(connection)
+        return await self._parts.store.jobs.get_job(check_job_id(job_id), checked)
 
     async def list_jobs(
         self,

@@ -22,7 +22,7 @@ from pg_scheduler.jobs.payload import split_task_data
 from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.validation import check_delay
-from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.foreign.adapter import AnyConnection
 
 
 class JobMethods(SchedulerMethods):
@@ -46,7 +46,7 @@ class JobMethods(SchedulerMethods):
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
         unique: Unique | str | Unset | None = UNSET,
-        connection: Connection | None = None,
+        connection: AnyConnection | None = None,
     ) -> str:
         """Schedule one job at one time.
 
@@ -75,8 +75,8 @@ class JobMethods(SchedulerMethods):
             unique: Which jobs exclude one another: a key of 1 to 200 bytes, shared by all tasks, or a
                 ``Unique()``, whose key contains the task and its arguments. At most one unfinished job has
                 the key. None for a job that is not unique. Default: the task's, else None.
-            connection: An asyncpg connection inside a transaction. The job exists if and only if that
-                transaction commits.
+            connection: Your connection, session or ConnectionAdapter: asyncpg inside a transaction, psycopg,
+                SQLAlchemy or SQLModel. The job exists if and only if its transaction commits.
 
         Returns:
             The id of the job; under IGNORE and REPLACE that of the existing one.
@@ -84,8 +84,8 @@ class JobMethods(SchedulerMethods):
         Raises:
             TypeError: ``func`` is not a coroutine function or cannot be called with the arguments, or a value
                 has the wrong type.
-            ValueError: ``execution_time`` is naive, ``connection`` is not in a transaction, or another value
-                is out of range.
+            ValueError: ``execution_time`` is naive, ``connection`` is not in a transaction that the call
+                needs, or another value is out of range.
             PayloadError: JSON cannot represent an argument, or arguments and metadata exceed
                 ``max_payload_bytes``. Nothing is stored.
             JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE; or under
@@ -140,7 +140,7 @@ class JobMethods(SchedulerMethods):
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
         unique: Unique | str | Unset | None = UNSET,
-        connection: Connection | None = None,
+        connection: AnyConnection | None = None,
     ) -> str:
         """Run one job now, or after a delay, by the clock of the database.
 
@@ -166,8 +166,8 @@ class JobMethods(SchedulerMethods):
             after: Ids of jobs that must end before, as in ``schedule()``, with ``after_outcome``.
             after_outcome: ``"completed"`` or ``"ended"``.
             unique: A key or a ``Unique()``, as in ``schedule()``.
-            connection: An asyncpg connection inside a transaction; see ``schedule()``. A delay counts from
-                this call, not from the commit.
+            connection: A connection of yours; see ``schedule()``. A delay counts from this call, not from the
+                commit.
 
         Returns:
             The id of the job.
@@ -206,7 +206,7 @@ class JobMethods(SchedulerMethods):
         *,
         conflict_resolution: ConflictResolution = ConflictResolution.IGNORE,
         batch_size: int = 1000,
-        connection: Connection | None = None,
+        connection: AnyConnection | None = None,
     ) -> list[str | None]:
         """Schedule many jobs with few statements, at the times that they give or now.
 
@@ -217,7 +217,7 @@ class JobMethods(SchedulerMethods):
                 inserts all jobs or none. Of the jobs with one id or key, IGNORE keeps the first and REPLACE
                 the last.
             batch_size: Jobs per statement.
-            connection: An asyncpg connection inside a transaction; see ``schedule()``.
+            connection: A connection of yours; see ``schedule()``.
 
         Returns:
             The ids in the order of ``jobs``, None where a job was not inserted. Under REPLACE, the id of a
@@ -252,6 +252,7 @@ class JobMethods(SchedulerMethods):
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
         unique: Unique | str | Unset | None = UNSET,
+        connection: AnyConnection | None = None,
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.
 
@@ -271,6 +272,7 @@ class JobMethods(SchedulerMethods):
             after: Ids of jobs that must end before, as in ``schedule()``.
             after_outcome: ``"completed"`` or ``"ended"``.
             unique: A key or a ``Unique()``, as in ``schedule()``.
+            connection: A connection of yours, as in ``schedule()``.
 
         Returns:
             The id of the job. ``schedule()`` lists the errors.
@@ -293,4 +295,4 @@ class JobMethods(SchedulerMethods):
             unique=unique,
         )
         (job,) = self._parts.preparer.prepare((spec,), allows_names=True, allows_trace=True)
-        return await self._parts.enqueuer.insert(job, conflict_resolution, None)
+        return await self._parts.enqueuer.insert(job, conflict_resolution, connection)

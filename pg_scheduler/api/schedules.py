@@ -14,7 +14,7 @@ from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.schedules.definition import Definition, check_schedule_id
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
-from pg_scheduler.store.connections.session import Connection, check_connection
+from pg_scheduler.store.foreign.adapter import AnyConnection
 from pg_scheduler.triggers.base import Trigger
 
 
@@ -59,7 +59,7 @@ class Schedules(ScheduleControl):
         keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
-        connection: Connection | None = None,
+        connection: AnyConnection | None = None,
     ) -> Schedule:
         """Store a schedule. Nodes that have registered the task and the kind of the trigger plan it.
 
@@ -92,7 +92,7 @@ class Schedules(ScheduleControl):
             conflict_resolution: The behaviour when the id exists. REPLACE keeps the timing, the counters and
                 a pause if the trigger is equal, so it is harmless at every start. A finished schedule is
                 added again with each of them.
-            connection: An asyncpg connection inside a transaction; see ``Scheduler.schedule()``.
+            connection: A connection of yours, in a transaction; see ``Scheduler.schedule()``.
 
         Returns:
             The schedule as stored.
@@ -112,9 +112,8 @@ class Schedules(ScheduleControl):
 
             await scheduler.schedules.add(send_mail, Every(minutes=15), args=("ada@example.org",))
         """
-        self._store.connections.check_loop()
+        checked = self._store.connections.check_call(connection)
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
-        check_connection(connection)
         for name, flag in (("run_now", run_now), ("paused", paused)):
             check_kind(name, flag, bool)
         if isinstance(func, Call):
@@ -146,11 +145,11 @@ class Schedules(ScheduleControl):
             run_now=run_now,
             paused=paused,
             conflict_resolution=conflict_resolution,
-            connection=connection,
+            connection=checked,
         )
         if change != "kept":
             event = (ScheduleAdded if change == "added" else ScheduleUpdated)(row.schedule_id)
-            await self._announce(event, connection=connection, due=row.updated_at if run_now else None)
+            await self._announce(event, connection=checked, due=row.updated_at if run_now else None)
         return schedule_from_row(row)
 
     async def update(

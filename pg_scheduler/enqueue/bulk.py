@@ -12,11 +12,15 @@ from pg_scheduler.errors import JobConflictError
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
 from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.foreign.connection import as_foreign
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
 
 PREPARE_BATCH: Final = 500
 """Jobs that are validated before other tasks run: some two milliseconds."""
+
+MAX_FOREIGN_CHARACTERS: Final = 8 * 2**20
+"""Characters of arguments per statement on a connection of another library, which copies them more often."""
 
 
 class BulkInserter:
@@ -45,6 +49,9 @@ class BulkInserter:
         connection: Connection | None,
     ) -> list[str | None]:
         """Insert many validated jobs; return their ids, None where one was not inserted."""
+        if as_foreign(connection) is not None and jobs:
+            largest = max(len(job.task_data) for job in jobs)
+            batch_size = min(batch_size, max(1, MAX_FOREIGN_CHARACTERS // largest))
         chosen = _choose(jobs, conflict_resolution)
         dependents = [job for job in chosen if isinstance(job, ExtendedJob) and job.after]
         if dependents:

@@ -22,7 +22,8 @@ from pg_scheduler.jobs.model import ConflictResolution, JobSpec
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, PlainJob
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.measure.meter import Meter
-from pg_scheduler.store.connections.session import Connection, check_connection
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.foreign.adapter import AnyConnection
 from pg_scheduler.store.locks import due_message
 from pg_scheduler.store.queries import Route
 from pg_scheduler.store.store import Store
@@ -62,7 +63,7 @@ class Enqueuer:
         self,
         job: AnyJob,
         conflict_resolution: ConflictResolution,
-        connection: Connection | None,
+        connection: AnyConnection | None,
         *,
         is_delayed: bool = False,
     ) -> str:
@@ -79,10 +80,8 @@ class Enqueuer:
             JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE.
             JobNotFoundError: The job waits for one that does not exist.
         """
-        self._store.connections.check_loop()
+        connection = self._store.connections.check_call(connection)
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
-        if connection is not None:
-            check_connection(connection)
         publishes = connection is None and self._events.wants(JobScheduled)
         replaces = conflict_resolution is ConflictResolution.REPLACE
         if is_delayed and needs_time(job, conflict_resolution):
@@ -106,10 +105,9 @@ class Enqueuer:
             self._events.publish(JobScheduled(job.job_id, job.job_name, 0, due_job.execution_time))
         return job.job_id
 
-    async def at_due_time(self, job: AnyJob, connection: Connection | None) -> AnyJob:
+    async def at_due_time(self, job: AnyJob, connection: AnyConnection | None) -> AnyJob:
         """Return a delayed job with its due time by the clock of the database, and its final id."""
-        self._store.connections.check_loop()
-        now = await self._store.jobs.clock(connection=check_connection(connection))
+        now = await self._store.jobs.clock(connection=self._store.connections.check_call(connection))
         return job.due_at(now + (job.execution_time - EPOCH))
 
     def _statement_of(self, job: AnyJob, *, is_delayed: bool) -> InsertOne:
@@ -148,7 +146,7 @@ class Enqueuer:
         specs: Sequence[JobSpec],
         conflict_resolution: ConflictResolution,
         batch_size: int,
-        connection: Connection | None,
+        connection: AnyConnection | None,
         *,
         change: Callable[[Sequence[AnyJob]], Awaitable[list[AnyJob]]] | None = None,
     ) -> list[str | None]:
@@ -166,9 +164,8 @@ class Enqueuer:
                 Nothing is inserted.
             JobNotFoundError: A job waits for one that does not exist. Nothing is inserted.
         """
-        self._store.connections.check_loop()
+        connection = self._store.connections.check_call(connection)
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
-        check_connection(connection)
         check_count("batch_size", batch_size, least=1)
         jobs = await self._bulk.prepare(specs)
         first_due = _first_due(jobs)

@@ -16,7 +16,7 @@ from pg_scheduler.jobs.metadata import with_trace
 from pg_scheduler.jobs.middleware import Middleware, ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob
-from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.foreign.adapter import AnyConnection
 
 
 class Sender:
@@ -86,7 +86,7 @@ class SendingEnqueuer:
         self,
         job: AnyJob,
         conflict_resolution: ConflictResolution,
-        connection: Connection | None,
+        connection: AnyConnection | None,
         *,
         is_delayed: bool = False,
     ) -> str:
@@ -104,7 +104,7 @@ class SendingEnqueuer:
         specs: Sequence[JobSpec],
         conflict_resolution: ConflictResolution,
         batch_size: int,
-        connection: Connection | None,
+        connection: AnyConnection | None,
     ) -> list[str | None]:
         """Validate and insert many jobs, as ``Enqueuer.insert_all()``."""
         specs = list(specs)

@@ -21,6 +21,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.listen import TASKS
+from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.locks import DUE, due_message, earliest
 from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.store.store import Store
@@ -128,10 +129,13 @@ class Outbox:
         self._queue_due(due)
         self._announce_message()
 
-    async def notify_worker(self, worker_id: str) -> None:
-        """Notify a worker that one of its running jobs was changed."""
+    async def notify_worker(self, worker_id: str, connection: Connection | None = None) -> None:
+        """Notify a worker that one of its running jobs was changed, by the commit of the caller if given."""
         for message in _checks([worker_id]):
-            await self._send(message)
+            if connection is None:
+                await self._send(message)
+            else:
+                await self._store.locks.notify([message], connection=connection)
 
     async def request_heartbeats(self, worker_ids: Collection[str]) -> None:
         """Request heartbeats now. The workers' time to respond starts when this method returns."""

@@ -41,6 +41,7 @@ _HOME_SCHEMA = qualify_builtins("""
         current_schema()
     )
 """)
+_SEARCH_PATH = qualify_builtins("SELECT current_setting('search_path')")
 _APPLIED = qualify_builtins("""
     SELECT record.version, record.checksum, record.needs,
         NULL::text AS relation, NULL::text AS kind, NULL::text AS name, NULL::text AS value
@@ -92,7 +93,7 @@ async def home_schema(connection: AnyConnection, schema: str | None = None) -> s
         return schema
     home: str | None = await connection.fetchval(_HOME_SCHEMA, timeout=QUERY_TIMEOUT_S)
     if home is None:
-        search_path = await connection.fetchval("SHOW search_path", timeout=QUERY_TIMEOUT_S)
+        search_path = await connection.fetchval(_SEARCH_PATH, timeout=QUERY_TIMEOUT_S)
         raise SchemaMissingError(
             f"the search path {search_path!r} names no schema that exists; create one of them, or pass "
             "schema=..., which is created if it is missing"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 
@@ -52,15 +52,32 @@ TRANSIENT_STATES: Final = frozenset({"25006", "25P03", "25P04", "55P03", "55006"
 process was suspended in it, lock not available, object in use."""
 
 
+DEADLOCK: Final = "40P01"
+FORBIDDEN: Final = "42501"
+LOCK_NOT_AVAILABLE: Final = "55P03"
+SERIALIZATION_FAILURE: Final = "40001"
+MISSING: Final = frozenset({"3F000", "42703", "42883", "42P01"})
+"""Schema, column, function or table that does not exist."""
+
+FOREIGN_LIBRARIES: Final = frozenset({"django", "psycopg", "psycopg2", "sqlalchemy"})
+"""Libraries of callers, whose errors have the classes of PEP 249."""
+
+LIBRARIES: Final = frozenset({"asyncpg", *FOREIGN_LIBRARIES})
+
+UNAVAILABLE: Final = frozenset({"InterfaceError", "OperationalError"})
+"""Classes of PEP 249 of which an error without SQLSTATE is one of the connection."""
+
+
 def is_transient(error: BaseException) -> bool:
     """Return whether a later retry can succeed."""
     if isinstance(error, asyncpg.InvalidCachedStatementError):  # the table was altered
         return True
-    if isinstance(error, asyncpg.PostgresError):
-        state = error.sqlstate or ""
+    if state := sqlstate_of(error):
         return state[:2] in TRANSIENT_CLASSES or state in TRANSIENT_STATES
     if isinstance(error, asyncpg.DataError | ValueError):  # an invalid argument, found before it was sent
         return False
+    if _library_of(error) in FOREIGN_LIBRARIES:
+        return any(kind.__name__ in UNAVAILABLE for kind in type(error).__mro__)
     # InterfaceError: the connection or pool is closed. InternalClientError: the protocol was interrupted.
     return isinstance(
         error,
@@ -72,28 +89,78 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
+def sqlstate_of(error: BaseException | None) -> str | None:
+    """Return the SQLSTATE of an error of asyncpg or of a library of the caller; None if it has none."""
+    source = _source_of(error)
+    if source is None:  # the attributes of an error of user code may raise
+        return None
+    state = getattr(source, "sqlstate", None) or getattr(source, "pgcode", None)
+    return state if isinstance(state, str) else None
+
+
+def constraint_of(error: BaseException) -> str | None:
+    """Return the name of the constraint that a statement violated; None if the error has none."""
+    source = _source_of(error)
+    for each in (source, getattr(source, "diag", None), getattr(source, "__cause__", None)):
+        name = getattr(each, "constraint_name", None)
+        if isinstance(name, str):
+            return name
+    return None
+
+
+def _source_of(error: BaseException | None) -> Any:
+    """Return the error of the driver, which SQLAlchemy and Django wrap; None if no library raised it."""
+    match _library_of(error):
+        case None:
+            return None
+        case "sqlalchemy":
+            return getattr(error, "orig", None) or error
+        case "django":
+            return getattr(error, "__cause__", None) or error
+        case _:
+            return error
+
+
+def _library_of(error: object) -> str | None:
+    roots = (kind.__module__.partition(".")[0] for kind in type(error).__mro__)
+    return next((root for root in roots if root in LIBRARIES), None)
+
+
 REVEALING_CLASSES: Final = frozenset({"22", "23"})
 """Data exception, integrity constraint violation: their DETAIL shows the failing row with its arguments."""
 
 
 def _remove_values(error: BaseException) -> None:
-    if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "")[:2] in REVEALING_CLASSES:
+    if _library_of(error) == "sqlalchemy" and hasattr(error, "hide_parameters"):
+        error.hide_parameters = True  # else its message has the values of the statement
+    if (sqlstate_of(error) or "")[:2] not in REVEALING_CLASSES:
+        return
+    if isinstance(error, asyncpg.PostgresError):
         error.detail = None
+    elif _library_of(error) in FOREIGN_LIBRARIES:  # the lines of whose messages have it
+        for each in (error, _source_of(error)):
+            each.args = tuple(str(part).partition("\n")[0] for part in each.args[:1])
 
 
 def _summarize(error: BaseException) -> str:
-    text = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else "")
+    text = _summary(error) or ("no answer in time" if isinstance(error, TimeoutError) else "")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _summary(error: BaseException) -> str:
+    """Return the message of an error, without the statement and the values that other libraries add."""
+    is_foreign = _library_of(error) in FOREIGN_LIBRARIES
+    return str(_source_of(error)).partition("\n")[0] if is_foreign else str(error)
 
 
 def is_conflict(fault: DatabaseUnavailableError) -> bool:
     """Return whether a transaction lost against another one, and can run again at once."""
-    return isinstance(fault.__cause__, asyncpg.DeadlockDetectedError | asyncpg.SerializationError)
+    return sqlstate_of(fault.__cause__) in {DEADLOCK, SERIALIZATION_FAILURE}
 
 
 def is_lock_timeout(fault: DatabaseUnavailableError) -> bool:
     """Return whether a statement failed because a row was locked. Its connection stays usable."""
-    return isinstance(fault.__cause__, asyncpg.LockNotAvailableError)
+    return sqlstate_of(fault.__cause__) == LOCK_NOT_AVAILABLE
 
 
 def is_timeout(fault: DatabaseUnavailableError) -> bool:
@@ -162,40 +229,29 @@ def translated() -> Iterator[None]:
     """
     try:
         yield
-    except (
-        asyncpg.UndefinedTableError,
-        asyncpg.UndefinedColumnError,
-        asyncpg.InvalidSchemaNameError,
-    ) as error:
-        raise SchemaMissingError(
-            f"the scheduler's tables are missing or old ({error})",
-            "; call await scheduler.initialize_db() or start()",
-        ) from error
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise SchemaForbiddenError(
-            f"this database role lacks a privilege on the scheduler's tables ({error}); grant it as their "
-            "owner (the documentation lists, under Roles, the privileges of each role)"
-        ) from error
+    except SchedulerError:
+        raise
     except LOST_STATEMENTS as error:
         raise ConfigurationError(
             f"a prepared statement of a pool's connection is gone ({error.sqlstate}): a reset= callable runs "
             "DISCARD ALL or DEALLOCATE, or a pooler shares the session; pass statement_cache_size=0 to "
             "asyncpg.create_pool()"
         ) from error
-    except asyncpg.CheckViolationError as error:
+    except Exception as error:
         _remove_values(error)
-        if error.constraint_name not in TOO_LARGE:
-            raise
-        what = TOO_LARGE[error.constraint_name]
-        raise PayloadError(f"{what}; store large data elsewhere and pass a reference to it") from error
-    except (
-        asyncpg.PostgresError,
-        asyncpg.InterfaceError,
-        asyncpg.InternalClientError,
-        OSError,
-        TimeoutError,
-    ) as error:
-        if isinstance(error, DatabaseUnavailableError) or not is_transient(error):
-            _remove_values(error)
-            raise
-        raise DatabaseUnavailableError(_summarize(error)) from error
+        state = sqlstate_of(error)
+        if state in MISSING:
+            raise SchemaMissingError(
+                f"the scheduler's tables are missing or old ({_summary(error)})",
+                "; call await scheduler.initialize_db() or start()",
+            ) from error
+        if state == FORBIDDEN:
+            raise SchemaForbiddenError(
+                f"this database role lacks a privilege on the scheduler's tables ({_summary(error)}); grant "
+                "it as their owner (the documentation lists, under Roles, the privileges of each role)"
+            ) from error
+        if what := TOO_LARGE.get(constraint_of(error) or ""):
+            raise PayloadError(f"{what}; store large data elsewhere and pass a reference to it") from error
+        if is_transient(error):
+            raise DatabaseUnavailableError(_summarize(error)) from error
+        raise

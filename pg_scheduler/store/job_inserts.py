@@ -18,6 +18,7 @@ from typing import Any, Final
 from pg_scheduler.jobs.rows import EPOCH, ExtendedJob, GeneratedIdJob, PlainJob
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import translated
+from pg_scheduler.store.foreign.connection import as_foreign
 from pg_scheduler.store.queries import Route
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.unique_keys import detecting_taken_keys
@@ -137,6 +138,10 @@ class JobInserts:
         self, jobs: Sequence[GeneratedIdJob], batch_size: int, *, connection: Connection | None = None
     ) -> None:
         """Insert jobs by COPY, the cheapest way, with one statement per batch."""
+        if as_foreign(connection) is not None:
+            for start in range(0, len(jobs), batch_size):
+                await self.insert(jobs[start : start + batch_size], connection=connection)
+            return
         if not jobs:
             return
         schema, now = await self._statements.schema(on=connection), self._statements.now

@@ -124,9 +124,11 @@ class JobRepository(JobInserts):
 
     # -- change ----------------------------------------------------------------------------------------
 
-    async def cancel(self, job_id: str, reason: str = BY_CALLER) -> StatusChange:
+    async def cancel(
+        self, job_id: str, reason: str = BY_CALLER, connection: Connection | None = None
+    ) -> StatusChange:
         """Cancel a pending or running job, for a reason that its row states."""
-        return await self._change("cancel_job", job_id, self._statements.now, reason)
+        return await self._change("cancel_job", job_id, self._statements.now, reason, within=connection)
 
     async def retry(self, job_id: str) -> bool:
         """Make a finished job due now and reset its retries and crashes; return False if there is none.
@@ -150,9 +152,11 @@ class JobRepository(JobInserts):
         args = status.value, lease_s, self._statements.now, reason
         return await self._unique_keys.restart(job_id, lambda: self._change("set_status", job_id, *args))
 
-    async def _change(self, name: str, job_id: str, *args: object) -> StatusChange:
+    async def _change(
+        self, name: str, job_id: str, *args: object, within: Connection | None = None
+    ) -> StatusChange:
         """Change one job; in a transaction if its end has consequences."""
-        rows = await self._statements.fetch(name, job_id, *args, False)
+        rows = await self._statements.fetch(name, job_id, *args, False, on=within)
         if rows and not rows[0]["changed"]:
 
             async def change(transaction: Transaction) -> list[asyncpg.Record]:
@@ -160,7 +164,7 @@ class JobRepository(JobInserts):
                 await self._consequences.run([job_id], transaction)
                 return found
 
-            rows = await self._statements.run_retrying(change)
+            rows = await self._statements.run_retrying(change, within=within)
         if not rows:
             return StatusChange(False)
         (row,) = rows
@@ -236,9 +240,9 @@ class JobRepository(JobInserts):
 
     # -- read ------------------------------------------------------------------------------------------
 
-    async def get_job(self, job_id: str) -> Job | None:
+    async def get_job(self, job_id: str, connection: Connection | None = None) -> Job | None:
         """Return the job, or None if it does not exist."""
-        rows = await self._statements.fetch("get_job", job_id)
+        rows = await self._statements.fetch("get_job", job_id, on=connection)
         return job_from(rows[0]) if rows else None
 
     async def get_jobs(self, job_ids: Collection[str]) -> list[Job]:

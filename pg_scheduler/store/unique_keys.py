@@ -11,10 +11,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeVar
 
-import asyncpg
-
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.faults import constraint_of
 from pg_scheduler.store.statements import Statements
 
 KEY_INDEX: Final = "scheduled_jobs_unique"
@@ -51,8 +50,8 @@ def detecting_taken_keys() -> Iterator[None]:
     """Raise the violation of the unique index as UniqueKeyTakenError."""
     try:
         yield
-    except asyncpg.UniqueViolationError as error:
-        if error.constraint_name != KEY_INDEX:
+    except Exception as error:
+        if constraint_of(error) != KEY_INDEX:
             raise
         raise UniqueKeyTakenError from error
 

@@ -34,6 +34,7 @@ from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import PollingConfig, VacuumConfig
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.foreign.adapter import AnySyncConnection
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.worker.runners.call import JobExecutor
 
@@ -116,6 +117,7 @@ class BlockingSchedules(BlockingFacet):
         keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
+        connection: AnySyncConnection | None = None,
     ) -> Schedule:
         """Store a schedule. Nodes that have registered the task and the kind of the trigger plan it.
 
@@ -360,6 +362,7 @@ class BlockingMethods(Blocking):
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
         unique: Unique | str | Unset | None = UNSET,
+        connection: AnySyncConnection | None = None,
     ) -> str:
         """Schedule one job at one time.
 
@@ -383,6 +386,7 @@ class BlockingMethods(Blocking):
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
         unique: Unique | str | Unset | None = UNSET,
+        connection: AnySyncConnection | None = None,
     ) -> str:
         """Run one job now, or after a delay, by the clock of the database.
 
@@ -396,6 +400,7 @@ class BlockingMethods(Blocking):
         *,
         conflict_resolution: ConflictResolution = ConflictResolution.IGNORE,
         batch_size: int = 1000,
+        connection: AnySyncConnection | None = None,
     ) -> list[str | None]:
         """Schedule many jobs with few statements, at the times that they give or now.
 
@@ -418,12 +423,13 @@ class BlockingMethods(Blocking):
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
         unique: Unique | str | Unset | None = UNSET,
+        connection: AnySyncConnection | None = None,
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.
 
         Parameters, values and errors are those of ``Scheduler.schedule_job()``.
         """
-    def cancel_job(self, job_id: str) -> bool:
+    def cancel_job(self, job_id: str, *, connection: AnySyncConnection | None = None) -> bool:
         """Cancel a pending or running job.
 
         The task of a running job is cancelled within a second, on whichever worker runs it.
@@ -468,7 +474,7 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.run_vacuum()``.
         """
-    def get_job(self, job_id: str) -> Job | None:
+    def get_job(self, job_id: str, *, connection: AnySyncConnection | None = None) -> Job | None:
         """Return the job, or None if it does not exist.
 
         Parameters, values and errors are those of ``Scheduler.get_job()``.

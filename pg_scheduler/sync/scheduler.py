@@ -15,7 +15,7 @@ import asyncpg
 
 from pg_scheduler.blocking import check_may_block
 from pg_scheduler.dsn import check_dsn
-from pg_scheduler.errors import DatabaseUnavailableError, NotRunningError
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.validation import check_count
 from pg_scheduler.scheduler import Scheduler
@@ -29,6 +29,8 @@ CLASS_ATTRIBUTES: Final = ("HEARTBEAT_THRESHOLD", "LEASE_DURATION", "WORKER_ID_L
 
 POOL_CLOSE_TIMEOUT_S: Final = 5.0
 """Time for calls in progress to end before their connections are terminated."""
+
+NO_DSN: Final = "SyncScheduler has no DSN; pass connection=, or create SyncScheduler(dsn)"
 
 CLOSE_MARGIN_S: Final = 15.0
 """Time to write results and close the pool, after ``shutdown_timeout``."""
@@ -77,16 +79,22 @@ class SyncScheduler(BlockingMethods):
     a forked child, where registered functions and subscribers remain. Any number of threads may call. Async
     jobs and subscribers run in the daemon thread. ``start()`` makes it a worker, ``with`` does not.
 
+    With ``connection=`` a method runs on a connection of yours instead: in the thread of the call and in the
+    transaction of that connection. This needs neither the daemon thread nor a DSN.
+
     Args:
-        dsn: Address of the database: ``postgresql://user:password@host:5432/database``.
+        dsn: Address of the database: ``postgresql://user:password@host:5432/database``. None if all
+            calls pass ``connection=``.
         pool_size: Maximum number of connections. They are opened when needed, and closed after five minutes
             without use. With fewer than 5, the connection of an insert is reset after each call, which is
             another round trip.
         **settings: The other parameters of `Scheduler`, by name.
 
     Raises:
-        ConfigurationError: A setting is invalid. The first call raises it if uWSGI runs without threads.
-        RuntimeError: A method was called in a thread with a running event loop, or after ``close()``.
+        ConfigurationError: A setting is invalid. The first call without ``connection=`` raises it if there is
+            no DSN, or uWSGI runs without threads.
+        RuntimeError: A method was called without ``connection=`` in a thread with a running event loop, or
+            after ``close()``.
 
     Example::
 
@@ -94,10 +102,10 @@ class SyncScheduler(BlockingMethods):
             scheduler.schedule(send_mail, execution_time=datetime.now(UTC))
     """
 
-    def __init__(self, dsn: str, *, pool_size: int = 5, **settings: Unpack[Settings]) -> None:
-        if not isinstance(dsn, str):
+    def __init__(self, dsn: str | None = None, *, pool_size: int = 5, **settings: Unpack[Settings]) -> None:
+        if not isinstance(dsn, str | None):
             raise TypeError(f"dsn must be a str, not {type(dsn).__name__}; for a pool, use Scheduler")
-        self._dsn = check_dsn(dsn, "dsn")
+        self._dsn = None if dsn is None else check_dsn(dsn, "dsn")
         self._pool_size = check_count("pool_size", pool_size, least=1)
         self._settings = settings
         self._draft = self._last = self._new_draft()
@@ -153,6 +161,11 @@ class SyncScheduler(BlockingMethods):
     def _source(self) -> Scheduler:
         return self._last if self._is_closed else self._portal().resource
 
+    def _local_target(self) -> Scheduler:
+        if self._is_closed:
+            raise RuntimeError(CLOSED)
+        return self._draft
+
     def _portal(self) -> Portal[PortalScheduler]:
         portal = self._current
         if portal is not None and portal.is_alive:
@@ -160,6 +173,8 @@ class SyncScheduler(BlockingMethods):
         with shared.starting:
             if self._is_closed:
                 raise RuntimeError(CLOSED)
+            if self._dsn is None:
+                raise ConfigurationError(NO_DSN)
             if self._current is None or not self._current.is_alive:
                 self._current = self._start_portal()
                 self._last = self._current.resource
@@ -218,6 +233,7 @@ class SyncScheduler(BlockingMethods):
     def _register(self, func: Any = None, **options: Any) -> Any:
         def add(function: Any) -> Any:
             self._declare("register", lambda scheduler: scheduler.register(function, **options))
+            self._draft.register(function, **options)  # for calls with connection=
             return function
 
         return add if func is None else add(func)

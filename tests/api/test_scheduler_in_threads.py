@@ -118,15 +118,23 @@ async def test_job_in_a_thread_registers_functions_and_subscribes(scheduler: Sch
     assert [type(event) for event in events] == [JobCompleted]
 
 
-async def test_blocking_methods_take_no_connection(scheduler: Scheduler) -> None:
-    def job() -> str:
-        with pytest.raises(TypeError) as raised:
-            current_scheduler().enqueue(nothing, connection=None)  # type: ignore[call-arg]
-        return str(raised.value)
+async def test_blocking_methods_run_on_a_connection_of_the_job(
+    scheduler: Scheduler, dsn: str, pool: asyncpg.Pool
+) -> None:
+    psycopg2 = pytest.importorskip("psycopg2")
 
-    assert (await run(scheduler, job)).startswith(
-        "enqueue() of current_job().scheduler in a thread has no parameter 'connection'"
-    )
+    def job() -> list[str]:
+        connection = psycopg2.connect(dsn)
+        lost = current_scheduler().enqueue(nothing, delay=HOUR, connection=connection)
+        connection.rollback()
+        kept = current_scheduler().enqueue(nothing, delay=HOUR, connection=connection)
+        connection.commit()
+        connection.close()
+        return [lost, kept]
+
+    lost, kept = await run(scheduler, job)
+    assert await scheduler.get_job(lost) is None
+    assert await scheduler.get_job(kept) is not None
 
 
 async def test_cancellation_interrupts_the_call_that_waits_and_no_later_one(

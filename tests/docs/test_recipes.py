@@ -22,8 +22,10 @@ import asyncpg
 import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
+from sqlalchemy import create_engine
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 from pg_scheduler import Job, JobProgress, JobStatus, NameConflictError, PayloadError, Scheduler
 from pg_scheduler.clock import FakeClock
@@ -376,11 +378,21 @@ async def test_django_view_enqueues_a_job_when_its_transaction_commits(
     (tmp_path / "views.py").write_text(code_of("guides/sync.md views.py"), encoding="utf-8")
     main = """
 import os
+from urllib.parse import parse_qs, urlsplit
+
 from django.conf import settings
 
+address = urlsplit(os.environ["DATABASE_URL"])
 settings.configure(
-    JOBS_DSN=os.environ["DATABASE_URL"],
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    DATABASES={
+        "default": {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": address.path[1:],
+            "USER": address.username,
+            "HOST": address.hostname or parse_qs(address.query)["host"][0],
+            "PORT": parse_qs(address.query).get("port", [address.port or ""])[0],
+        }
+    },
     ROOT_URLCONF=__name__,
     ALLOWED_HOSTS=["*"],
 )
@@ -405,6 +417,21 @@ except LookupError:
     async with program(snippet, tmp_path, dsn) as process, asyncio.timeout(30):
         assert await process.wait() == 0
     assert await names_and_arguments(pool) == [("mail.welcome", "ada@example.org")]
+
+
+@recipe("guides/sync.md orders_sync.py")
+async def test_blocking_session_commits_the_job_with_the_order(load: Load, dsn: str, pool: Pool) -> None:
+    pytest.importorskip("psycopg2")
+    module = await load("guides/sync.md orders_sync.py")
+    await pool.execute(ORDERS)
+    await pool.execute("INSERT INTO orders VALUES (2)")
+    engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg2://", 1))
+    with Session(engine) as session:
+        module.place_order(session, 1)
+        with pytest.raises(IntegrityError):
+            module.place_order(session, 2)
+    engine.dispose()
+    assert await pool.fetchval("SELECT array_agg(job_id) FROM scheduled_jobs") == ["invoice:1"]
 
 
 @recipe("guides/sync.md enqueue.py")
@@ -827,13 +854,13 @@ async def test_sqlalchemy_outbox_commits_the_job_with_the_order(
     engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://", 1))
     async with running(pool) as (scheduler, seen):
         async with AsyncSession(engine) as session:
-            await module.place_order(session, 1)
+            await module.place_order(session, scheduler, 1)
             with pytest.raises(IntegrityError):
-                await module.place_order(session, 2)
+                await module.place_order(session, scheduler, 2)
         await seen.until(JobCompleted, job_id="invoice:1")
         assert await scheduler.get_job("invoice:2") is None
         job = await job_of(scheduler, "invoice:1")
-        assert (job.args, job.kwargs, job.expires_at) == ((1,), {}, None)
+        assert (job.args, job.kwargs, job.max_retries) == ((1,), {}, 5)
         assert not seen.of(JobFailed)
     await engine.dispose()
     assert capsys.readouterr().out == "invoice for order 1\n"

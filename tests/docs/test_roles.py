@@ -288,10 +288,9 @@ async def test_enqueuer_role_can_schedule(roles: Roles) -> None:
     await workers.release(listener)
 
 
-async def test_enqueuer_role_can_insert_the_columns_of_the_sqlalchemy_recipe(roles: Roles) -> None:
+async def test_enqueuer_role_can_insert_the_columns_of_a_plain_row(roles: Roles) -> None:
     pool = await roles.connect(ENQUEUER)
-    recipe = FILES["docs/guides/transactions.md sqlalchemy_orders.py"].code
-    (columns,) = re.findall(r"INSERT INTO scheduled_jobs (\(.+\))", recipe)
+    columns = "(job_id, job_name, execution_time, task_data)"
     statement = (
         f"{INSERT} {columns} VALUES ('own', 'app.work', now(), '{{}}') ON CONFLICT (job_id) DO NOTHING"
     )

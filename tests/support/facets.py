@@ -39,9 +39,12 @@ class Shelf:
         Args:
             name: Its name.
             copies: How many.
-            connection: Not for callers without asyncio.
+            connection: Runs the call in the thread of the caller.
         """
         self.books[name] = copies
+        if connection is not None:
+            await asyncio.sleep(0)
+            return f"{name} {connection}"
         task = asyncio.current_task()
         assert task
         return name or task.get_name()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import gc
 import inspect
 import threading
@@ -14,7 +15,15 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.blocking import Blocking, derive, members_of
+from pg_scheduler.blocking import (
+    CONNECTION,
+    SYNC_CONNECTION,
+    Blocking,
+    BlockingConnection,
+    derive,
+    members_of,
+    run_at_once,
+)
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.sync.portal import Portal
 from tests.support.facets import Face
@@ -67,10 +76,21 @@ def test_derived_facet_has_blocking_methods(face: Any, name: str) -> None:
     assert type(shelf).add.__doc__.endswith(f"are those of ``Face.{name}.add()``.")
 
 
-def test_derived_method_rejects_a_connection_and_names_the_remedy(face: Any) -> None:
-    with pytest.raises(TypeError, match=r"^add\(\) of a SyncScheduler .* after your transaction"):
-        face.shelf.add("Emma", connection=None)
-    assert str(inspect.signature(face.shelf.add)) == "(name: 'str', *, copies: 'int' = 1) -> 'str'"
+async def test_derived_method_runs_at_once_in_its_thread_with_a_connection(face: Any) -> None:
+    assert face.shelf.add("Emma", connection=7) == f"Emma {BlockingConnection(7)}"
+    expected = "(name: 'str', *, copies: 'int' = 1, connection: 'AnySyncConnection | None' = None) -> 'str'"
+    assert str(inspect.signature(face.shelf.add)) == expected
+
+
+def test_call_that_waits_for_an_event_loop_is_rejected() -> None:
+    async def wait() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def call() -> None:
+        run_at_once(wait())
+
+    with pytest.raises(RuntimeError, match="waits for the event loop"):
+        asyncio.run(call())
 
 
 def test_derived_method_rejects_unknown_parameters(face: Any) -> None:
@@ -131,13 +151,16 @@ def signature_of(function: Any) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def test_sync_methods_have_the_signatures_of_the_scheduler_without_connection() -> None:
+def test_sync_methods_have_the_signatures_of_the_scheduler_except_for_connections() -> None:
     different = []
     for name in [member.name for member in members_of(Scheduler) if member.kind in {"method", "iterator"}]:
         theirs = signature_of(getattr(Scheduler, name))
-        kept = [each for each in theirs.parameters.values() if each.name != "connection"]
+        parameters = [
+            each.replace(annotation=SYNC_CONNECTION) if each.name == CONNECTION else each
+            for each in theirs.parameters.values()
+        ]
         ours = getattr(SyncScheduler, name)
-        if signature_of(ours) != theirs.replace(parameters=kept) or inspect.iscoroutinefunction(ours):
+        if signature_of(ours) != theirs.replace(parameters=parameters) or inspect.iscoroutinefunction(ours):
             different.append(name)
     assert different == []
 
@@ -149,7 +172,9 @@ def test_stub_equals_what_the_signatures_of_the_scheduler_generate() -> None:
 def test_stub_leaves_the_signatures_of_the_reference_pages_alone() -> None:
     stub()
     (schedule,) = find("pg_scheduler.api.jobs", "JobMethods").functions()["schedule"]
-    assert "connection" in [each.arg for each in schedule.args.kwonlyargs]
+    found = {each.arg: each.annotation for each in schedule.args.kwonlyargs}["connection"]
+    assert found is not None
+    assert ast.unparse(found) == "AnyConnection | None"
 
 
 def classes_of(code: str) -> dict[str, dict[str, list[str]]]:
@@ -178,7 +203,7 @@ def test_stub_declares_facets_iterators_and_settings() -> None:
     code = stub("tests.support.facets", "Face")
     found = classes_of(code)
     assert found["Settings"] == {"size": []}
-    assert found["BlockingShelf"] == {"add": ["self", "name", "copies"], "list": ["self"]}
+    assert found["BlockingShelf"] == {"add": ["self", "name", "copies", "connection"], "list": ["self"]}
     assert found["BlockingMethods"].keys() == {member.name for member in members_of(Face)}
     assert "def generate(self, count: int) -> BlockingIterator[int]:" in code
     assert "def generate_more(self) -> BlockingIterator[str]:" in code

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import multiprocessing
 import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 from pg_scheduler import (
     ConfigurationError,
@@ -480,3 +483,102 @@ def test_scheduler_works_with_the_loops_of_uvloop_and_asyncio(
         assert type(loop).__module__.startswith(module)
         scheduler.start()
         assert scheduler.schedule(work, execution_time=LATER)
+
+
+# -- connections of the caller ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client() -> Iterator[SyncScheduler]:
+    """A SyncScheduler without a DSN."""
+    before = portal_threads()
+    client = SyncScheduler()
+    yield client
+    assert portal_threads() == before
+
+
+def test_call_without_connection_and_dsn_names_both(client: SyncScheduler) -> None:
+    for call in (client.start, client.count_jobs, lambda: client.enqueue(work)):
+        with pytest.raises(ConfigurationError, match="no DSN; pass connection=, or create"):
+            call()
+
+
+def test_call_with_a_connection_starts_no_thread_although_there_is_a_dsn(dsn: str) -> None:
+    before = portal_threads()
+    scheduler = SyncScheduler(dsn)
+    with _psycopg2(dsn) as connection:
+        scheduler.enqueue(work, connection=connection)
+        assert portal_threads() == before
+        connection.commit()
+    assert scheduler.count_jobs().pending == 1
+    scheduler.close()
+    with _psycopg2(dsn) as connection, pytest.raises(RuntimeError, match="was closed"):
+        scheduler.enqueue(work, connection=connection)
+
+
+def test_options_of_registered_functions_apply_with_a_connection(dsn: str) -> None:
+    with SyncScheduler(dsn) as scheduler, _psycopg2(dsn) as connection:
+        scheduler.count_jobs()  # starts the portal
+        scheduler.register(work, name="test.work", max_retries=4)
+        job_id = scheduler.enqueue("test.work", connection=connection)
+        found = scheduler.get_job(job_id, connection=connection)
+        assert found is not None
+        assert (found.job_name, found.max_retries) == ("test.work", 4)
+
+
+def test_call_with_a_connection_works_in_a_forked_child(client: SyncScheduler, dsn: str) -> None:
+    client.register(work, name="test.work")
+
+    def enqueue() -> None:
+        with _psycopg2(dsn) as connection:
+            client.enqueue("test.work", args=(7,), connection=connection)
+            connection.commit()
+
+    child = multiprocessing.get_context("fork").Process(target=enqueue)
+    child.start()
+    child.join(TIMEOUT_S)
+    assert child.exitcode == 0
+    with SyncScheduler(dsn) as scheduler:
+        assert scheduler.count_jobs().pending == 1
+
+
+async def test_call_with_a_connection_works_inside_of_run_sync(
+    client: SyncScheduler, dsn: str, pool: asyncpg.Pool
+) -> None:
+    engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://"))
+
+    def enqueue(session: Session) -> str:
+        first = client.enqueue(work, connection=session)
+        client.schedule_bulk([JobSpec(work, LATER) for _ in range(1200)], connection=session)
+        return client.enqueue(work, after=[first], connection=session)
+
+    async with AsyncSession(engine) as session:
+        await session.run_sync(enqueue)
+        await session.rollback()
+        job_id = await session.run_sync(enqueue)
+        await session.commit()
+    await engine.dispose()
+    assert await pool.fetchval("SELECT blocked_on FROM scheduled_jobs WHERE job_id = $1", job_id) == "after"
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 1202
+
+
+def test_threads_may_share_a_scheduler_for_their_own_connections(client: SyncScheduler, dsn: str) -> None:
+    def enqueue(_number: int) -> list[str]:
+        with _psycopg2(dsn) as connection:
+            ids = [client.enqueue(work, args=(n,), connection=connection) for n in range(20)]
+            connection.commit()
+            return ids
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        ids = [each for found in threads.map(enqueue, range(THREADS)) for each in found]
+    assert len(set(ids)) == THREADS * 20
+
+
+@contextmanager
+def _psycopg2(dsn: str) -> Iterator[Any]:
+    psycopg2 = pytest.importorskip("psycopg2")
+    connection = psycopg2.connect(dsn)
+    try:
+        yield connection
+    finally:
+        connection.close()

@@ -6,11 +6,14 @@ no longer finds is an error too. The code never runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import assert_type
 from zoneinfo import ZoneInfo
 
 import asyncpg
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 import pg_scheduler
 from pg_scheduler import (
@@ -18,6 +21,7 @@ from pg_scheduler import (
     Call,
     ConflictResolution,
     Connection,
+    ConnectionAdapter,
     CurrentJob,
     Job,
     JobCounts,
@@ -70,7 +74,6 @@ async def send(to: str, *, copies: int = 1) -> bool:
 def resize(path: str) -> None:
     assert_type(current_scheduler().enqueue(send, args=(path,)), str)
     assert_type(current_scheduler().count_jobs(), JobCounts)
-    current_scheduler().enqueue(send, connection=None)  # type: ignore[call-arg]
 
 
 @periodic(every=timedelta(minutes=5), priority=JobPriority.LOW)
@@ -185,6 +188,8 @@ async def enqueue(scheduler: Scheduler, pool: asyncpg.Pool[asyncpg.Record]) -> N
         await scheduler.schedule(send, execution_time=SOON, args=["ada"], connection=connection)
         await scheduler.schedule_bulk(specs, connection=connection)
         await scheduler.enqueue(send, args=["ada"], connection=connection)
+        await scheduler.cancel_job(job_id, connection=connection)
+        await scheduler.schedule_job("app.work", SOON, data, connection=connection)
     assert_type(await scheduler.enqueue(send, args=["ada"], delay=timedelta(minutes=1), max_retries=2), str)
     assert_type(await scheduler.enqueue("mail.send", kwargs={"to": "ada"}, delay=2.5), str)
     await scheduler.enqueue(send, delay="5")  # type: ignore[arg-type]
@@ -194,6 +199,26 @@ async def enqueue(scheduler: Scheduler, pool: asyncpg.Pool[asyncpg.Record]) -> N
     await scheduler.schedule(send, execution_time="now")  # type: ignore[arg-type]
     await scheduler.schedule(send, execution_time=SOON, priority=5)  # type: ignore[arg-type]
     JobSpec()  # type: ignore[call-arg]
+
+
+# -- connections of other libraries --------------------------------------------------------------------
+
+
+async def run_statement(statement: str, texts: Sequence[str]) -> list[str]:
+    return [statement, *texts]
+
+
+async def enqueue_with_orders(
+    scheduler: Scheduler, blocking: SyncScheduler, session: AsyncSession, blocking_session: Session
+) -> None:
+    await scheduler.enqueue(report, connection=session)
+    await scheduler.enqueue(report, connection=await session.connection())
+    await scheduler.enqueue(report, connection=ConnectionAdapter(run_statement))
+    assert_type(await scheduler.get_job("1", connection=session), Job | None)
+    await scheduler.enqueue(report, connection=blocking_session)  # type: ignore[arg-type]
+    assert_type(blocking.enqueue(report, connection=blocking_session), str)
+    blocking.enqueue(report, connection="default")
+    blocking.enqueue(report, connection=session)  # type: ignore[arg-type]
 
 
 # -- the arguments of jobs -----------------------------------------------------------------------------
@@ -281,7 +306,6 @@ def call_without_asyncio() -> None:
         async def counted(number: int) -> int:
             return number
 
-        scheduler.schedule(counted, execution_time=SOON, connection=None)  # type: ignore[call-arg]
         scheduler.schedule(counted, execution_time="now")  # type: ignore[arg-type]
         scheduler.schedule(counted)  # type: ignore[call-arg]
         scheduler.undefined()  # type: ignore[attr-defined]

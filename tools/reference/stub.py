@@ -3,7 +3,7 @@
 Run ``python -m tools.reference.stub`` after a change of a signature or docstring of `Scheduler`.
 
 A type checker cannot follow members that are derived when the package is imported, and ``ParamSpec`` cannot
-remove ``connection=`` from a signature. The stub is complete: it has the parameters, their defaults and the
+change the type of ``connection=``. The stub is complete: it has the parameters, their defaults and the
 docstrings that an editor shows.
 """
 
@@ -24,7 +24,9 @@ from tools.reference.source import Definition, Function, find, import_of, type_v
 
 COMMAND: Final = "python -m tools.reference.stub"
 STUB: Final = ROOT / "pg_scheduler" / "sync" / "methods.pyi"
-LEFT_OUT: Final = "connection"
+CONNECTION: Final = "connection"
+SYNC_CONNECTION: Final = "AnySyncConnection"
+ADAPTER: Final = "pg_scheduler.store.foreign.adapter"
 DERIVE: Final = "pg_scheduler.blocking"
 
 HEADER: Final = '''\
@@ -95,7 +97,7 @@ class _Stub:
         for owner in _lineage(it):
             for node in owner.body:
                 member = _name(node)
-                if member and not member.startswith("_") and member not in seen:
+                if member and not member.startswith("_") and member not in seen and not _is_constructor(node):
                     seen.add(member)
                     lines += self._member(owner, member, node)
         self._classes.setdefault(name, "\n".join(lines))
@@ -136,17 +138,19 @@ class _Stub:
         for decorator in node.decorator_list:
             yield f"    @{self._expression(owner, decorator)}"
         given = copy.copy(node.args)  # the pages show the whole signature
-        kept = [
-            (argument, default)
-            for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
-            if argument.arg != LEFT_OUT
-        ]
-        given.kwonlyargs = [argument for argument, _ in kept]
-        given.kw_defaults = [default for _, default in kept]
+        given.kwonlyargs = [self._synchronous(argument) for argument in given.kwonlyargs]
         self._note_names(owner, given)
         yield f"    def {node.name}({ast.unparse(given)}) -> {self._returned(owner, node)}:"
         doc = _SECTION.split(ast.get_docstring(documented) or "")[0].strip()
         yield _quoted(f"{doc}\n\nParameters, values and errors are those of ``{self._path}.{node.name}()``.")
+
+    def _synchronous(self, argument: ast.arg) -> ast.arg:
+        """Return a parameter, with the type that it has in blocking methods."""
+        if argument.arg != CONNECTION:
+            return argument
+        self._imports[SYNC_CONNECTION] = f"from {ADAPTER} import {SYNC_CONNECTION}"
+        annotation = ast.parse(f"{SYNC_CONNECTION} | None", mode="eval").body
+        return ast.arg(CONNECTION, annotation)
 
     def _returned(self, owner: Definition, node: Function) -> str:
         returns = node.returns
@@ -176,7 +180,7 @@ class _Stub:
 
     def _note_names(self, owner: Definition, node: ast.AST) -> None:
         for each in ast.walk(node):
-            if not isinstance(each, ast.Name) or hasattr(builtins, each.id):
+            if not isinstance(each, ast.Name) or hasattr(builtins, each.id) or each.id == SYNC_CONNECTION:
                 continue
             variable = type_variable(owner.module, each.id)
             if variable is None:
@@ -212,6 +216,10 @@ def _facet(owner: Definition, annotation: ast.expr) -> Definition | None:
 
 def _decorators(node: Function) -> list[str]:
     return [ast.unparse(each) for each in node.decorator_list]
+
+
+def _is_constructor(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "classmethod" in _decorators(node)
 
 
 def _name(node: ast.stmt) -> str | None:

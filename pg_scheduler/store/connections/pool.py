@@ -36,6 +36,7 @@ from pg_scheduler.store.connections.options import (
 )
 from pg_scheduler.store.connections.session import (
     Connection,
+    check_connection,
     check_pool,
     count_free,
     is_own_session,
@@ -46,6 +47,8 @@ from pg_scheduler.store.connections.session import (
     transact_with,
 )
 from pg_scheduler.store.faults import connecting, reading_dsn, translated
+from pg_scheduler.store.foreign.adapter import AnyConnection
+from pg_scheduler.store.foreign.connection import as_foreign
 
 DEFAULT_OPTIONS: Final = ConnectionOptions()
 
@@ -130,6 +133,19 @@ class Connections:
         """Raise RuntimeError unless the event loop of the pool runs the caller."""
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError(FOREIGN_LOOP)
+
+    def check_call(self, connection: AnyConnection | None) -> Connection | None:
+        """Return the connection of a caller for statements; None for those of the pool.
+
+        Raises:
+            RuntimeError: The event loop of the pool does not run the caller, and statements need it.
+            TypeError: It is no connection, or that of a caller without asyncio.
+            ValueError: It is an asyncpg connection that is not in a transaction.
+        """
+        checked = check_connection(connection)
+        if as_foreign(checked) is None:
+            self.check_loop()
+        return checked
 
     def check_thread(self) -> None:
         """Raise RuntimeError unless the caller is in the event loop of the pool, or no loop runs."""

@@ -5,41 +5,51 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from pg_scheduler.blocking import BlockingConnection
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.store.connections.asyncpg_private import is_initialized, local_port
 from pg_scheduler.store.faults import connecting
+from pg_scheduler.store.foreign.adapter import adapter_for
+from pg_scheduler.store.foreign.connection import ForeignConnection, as_foreign
 
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
-"""A connection of asyncpg, opened directly or by a pool."""
+"""A connection of asyncpg, opened directly or by a pool, or a ForeignConnection, which stands for one."""
+
+NO_TRANSACTION: Final = (
+    "connection is not in a transaction, so the job would be committed at once; if another library, such as "
+    "SQLAlchemy, owns the connection, pass its session or connection instead; else call the method within "
+    "async with connection.transaction(), or omit connection="
+)
 
 ENDED: Final = "the connection ended during a call"
 """Replaces asyncpg's AttributeError when a connection ends between two steps of a call."""
 
 
 def check_connection(connection: object) -> Connection | None:
-    """Return the connection if it is an asyncpg connection or None.
+    """Return what statements run on: an asyncpg connection, or what stands for one of another library.
 
     Raises:
-        TypeError: It is neither.
-        ValueError: It is not in a transaction.
+        TypeError: It is no connection, or a call on it would block the event loop.
+        ValueError: It is an asyncpg connection that is not in a transaction.
     """
     if connection is None:
         return None
-    if not isinstance(connection, Connection):
-        raise TypeError(  # its repr could be a DSN with a password
-            f"connection must be an asyncpg connection, not {type(connection).__name__}"
-        )
-    if is_open(connection) and not connection.is_in_transaction():
-        raise ValueError(
-            "connection is not in a transaction, so the job would be committed at once; schedule within "
-            "async with connection.transaction(): or omit connection="
-        )
-    return connection
+    if isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
+        if is_open(connection) and not connection.is_in_transaction():
+            raise ValueError(NO_TRANSACTION)
+        return connection
+    if isinstance(connection, ForeignConnection):
+        return cast("Connection", connection)
+    if isinstance(connection, BlockingConnection):
+        adapter = adapter_for(connection.connection, is_async=False)
+    else:
+        adapter = adapter_for(connection, is_async=True)
+    return cast("Connection", ForeignConnection(adapter))
 
 
 def check_pool(pool: asyncpg.Pool) -> None:
@@ -109,6 +119,10 @@ def terminate(connection: Connection) -> None:
 @asynccontextmanager
 async def transact(connection: Connection, timeout_s: float) -> AsyncIterator[None]:
     """Run a transaction, or a savepoint within one, with a timeout for each of its statements."""
+    if (foreign := as_foreign(connection)) is not None:
+        async with foreign.savepoint():
+            yield
+        return
     transaction = connection.transaction()
     # Not wait_for(): the connection may end before the first step of its task, and asyncpg fails on that.
     async with asyncio.timeout(timeout_s):

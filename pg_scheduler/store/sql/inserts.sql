@@ -211,7 +211,7 @@ INSERT INTO {schema}scheduled_jobs (
 {delayed_values}
 {limited_wait}
 ON CONFLICT (job_id) DO NOTHING
-RETURNING job_id, {called_at},
+RETURNING job_id, {called_at} AS called_at,
     CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13::text || ' ' || extract(epoch FROM {called_at})) END;
 
 -- name: enqueue_jobs
@@ -226,7 +226,7 @@ INSERT INTO {schema}scheduled_jobs (
 {limited_wait}
 ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO NOTHING
-RETURNING job_id, {called_at},
+RETURNING job_id, {called_at} AS called_at,
     CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13::text || ' ' || extract(epoch FROM {called_at})) END;
 
 -- name: insert_extended_jobs
@@ -252,13 +252,13 @@ INSERT INTO {schema}scheduled_jobs (
 )
 {delayed_extended_rows}
 {extended_order}
-RETURNING job_id, {called_at},
+RETURNING job_id, {called_at} AS called_at,
     CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13::text || ' ' || extract(epoch FROM {called_at})) END;
 
 -- name: clock
 -- route: pool
 -- Return the clock of the scheduler, also late in a transaction.
-SELECT coalesce($1, statement_timestamp());
+SELECT coalesce($1, statement_timestamp()) AS now;
 
 -- name: replace_jobs
 -- route: pool

@@ -1,7 +1,7 @@
 -- name: now
 -- route: pool
 -- Return the clock of the scheduler.
-SELECT coalesce($1, now());
+SELECT coalesce($1, now()) AS now;
 
 -- name: declared_schedules
 -- route: shared, reserved

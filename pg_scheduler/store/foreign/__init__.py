@@ -1,0 +1,1 @@
+"""Run the statements of the Scheduler on connections of other libraries."""

@@ -1,0 +1,143 @@
+"""Recognise the connections of other libraries, without importing those."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Final, Protocol, TypeAlias
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+Texts: TypeAlias = Iterable[str]
+
+LIBRARIES: Final = ("django", "psycopg", "psycopg2", "sqlalchemy")
+
+TEXT: Final = "CAST(${} AS pg_catalog.text)"
+"""A placeholder, for drivers that convert a value to the type that a statement gives it."""
+
+PLACEHOLDER: Final = re.compile(re.escape(TEXT).replace(r"\{\}", r"\d+"))
+
+COMMANDS: Final = ("RELEASE", "ROLLBACK", "SAVEPOINT")
+"""How statements begin that have no rows."""
+
+ACCEPTED: Final = (
+    "pass a connection of asyncpg, psycopg or psycopg2, a session or connection of SQLAlchemy or SQLModel, "
+    "an alias or connection of Django, or a ConnectionAdapter(); open one first if you have an engine, a "
+    "pool or a session factory"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionAdapter:
+    """Runs statements on a connection that the Scheduler does not know.
+
+    Attributes:
+        run: Called with a statement and the texts of its placeholders ``$1``, ``$2`` ..., each of which
+            occurs once and in this order. It executes the statement in the transaction of the caller, and
+            returns the rows, which have one text each. Commands such as ``SAVEPOINT`` have none.
+        is_async: Whether ``run`` returns an awaitable: for `Scheduler`; otherwise for `SyncScheduler`.
+
+    Example:
+        >>> def adapter_of(connection):
+        ...     async def run(statement, texts):
+        ...         return [row[0] for row in await connection.fetch(statement, *texts)]
+        ...
+        ...     return ConnectionAdapter(run)
+    """
+
+    run: Callable[[str, Sequence[str]], Texts | Awaitable[Texts]]
+    is_async: bool = True
+
+
+class Result(Protocol):
+    """The result of a statement, or a cursor, whose rows are there."""
+
+    def fetchall(self) -> Sequence[Any]:
+        """Return the rows."""
+
+
+class AsyncConnection(Protocol):
+    """A connection or session of asyncpg, psycopg, SQLAlchemy or SQLModel whose methods are awaited."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        """Execute a statement."""
+
+
+class ExecutingConnection(Protocol):
+    """A connection or session of psycopg, SQLAlchemy or SQLModel whose methods block."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Result:
+        """Execute a statement."""
+
+
+class CursorConnection(Protocol):
+    """A connection of psycopg2 or Django."""
+
+    def cursor(self, *args: Any, **kwargs: Any) -> Result:
+        """Return a cursor."""
+
+
+AnyConnection: TypeAlias = AsyncConnection | ConnectionAdapter
+"""What callers of `Scheduler` pass as a connection."""
+
+AnySyncConnection: TypeAlias = ExecutingConnection | CursorConnection | ConnectionAdapter | str
+"""What callers of `SyncScheduler` pass as a connection; a text is an alias of Django."""
+
+
+@lru_cache(maxsize=1000)
+def with_percent(statement: str) -> str:
+    """Return a statement with the placeholders ``%s``, for drivers that leave values as they are."""
+    return PLACEHOLDER.sub("%s", statement.replace("%", "%%"))
+
+
+def has_rows(statement: str) -> bool:
+    """Return whether a statement has rows, of which there may be none."""
+    return not statement.startswith(COMMANDS)
+
+
+def library_of(connection: object) -> str | None:
+    """Return the library that has the class of a connection or one of its bases; None if none has.
+
+    A proxy has the class of its target as ``__class__``.
+    """
+    if isinstance(connection, str):
+        return "django"
+    classes = (*type(connection).__mro__, *connection.__class__.__mro__)
+    return next((root for kind in classes if (root := kind.__module__.partition(".")[0]) in LIBRARIES), None)
+
+
+def adapter_for(connection: object, *, is_async: bool) -> ConnectionAdapter:
+    """Return what runs statements on a connection of another library than asyncpg.
+
+    Args:
+        connection: The connection, session or alias.
+        is_async: Whether the caller awaits: a method of `Scheduler`, and not of `SyncScheduler`.
+
+    Raises:
+        TypeError: The connection is not supported, or belongs to the other class.
+    """
+    kind = type(connection).__name__  # its repr could be a DSN with a password
+    adapter: ConnectionAdapter | None = None
+    library = library_of(connection)
+    if isinstance(connection, ConnectionAdapter):
+        adapter = connection
+    elif isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
+        adapter = ConnectionAdapter(_not_here)
+    elif library is not None:
+        adapter = import_module(f"pg_scheduler.store.foreign.{library}").adapter_for(connection)
+    if adapter is None:
+        raise TypeError(f"connection must not be of the type {kind}; {ACCEPTED}")
+    if adapter.is_async is not is_async:
+        here, other = ("Scheduler", "SyncScheduler") if is_async else ("SyncScheduler", "Scheduler")
+        how = "blocks" if is_async else "is asynchronous"
+        raise TypeError(f"a connection of the type {kind} {how}; pass it to a method of {other}, not {here}")
+    return adapter
+
+
+def _not_here(_statement: str, _texts: Sequence[str]) -> Texts:
+    """Stand for an asyncpg connection, which is asynchronous."""
+    raise NotImplementedError

@@ -1,0 +1,214 @@
+"""Run the named statements on connections of other libraries, as on those of asyncpg.
+
+Values travel as texts, and each row as one text of JSON. So nothing that the owner of a connection has set
+can change them: no codec, adapter, row factory or time zone. The statement is rewritten once for each
+combination of types: a placeholder has the type of its value, and NULL is written out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.store.faults import sqlstate_of
+from pg_scheduler.store.foreign.adapter import TEXT, ConnectionAdapter
+
+TIME_COLUMNS: Final = frozenset(
+    {
+        "anchor",
+        "due",
+        "execution_time",
+        "last_heartbeat",
+        "lease_until",
+        "now",
+        "resume_from",
+    }
+)
+"""The columns with times, besides those whose names end with ``_at``."""
+
+MAX_INTEGER: Final = 2**31 - 1
+
+WIDEST: Final = ("float8", "int8")
+"""Types of arrays with numbers of several types."""
+
+NO_TRANSACTION: Final = "25P01"
+
+SAVEPOINT: Final = "pg_scheduler_savepoint"
+
+ROW: Final = "pg_scheduler_row"
+ROW_TEXT: Final = f"pg_catalog.row_to_json({ROW})::pg_catalog.text"
+
+_TOKEN: Final = re.compile(
+    r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<comment>--[^\n]*)|\$(?P<place>\d+)|(?P<bracket>[()])"""
+    r"""|\b(?P<word>SELECT|INSERT|UPDATE|DELETE|RETURNING)\b"""
+)
+
+
+class Rewritten(NamedTuple):
+    """A statement for other libraries.
+
+    Attributes:
+        text: Each placeholder occurs once, and their numbers ascend.
+        places: The values of the placeholders, by their places among those of the statement.
+    """
+
+    text: str
+    places: tuple[int, ...]
+
+
+class Row(dict[str, Any]):
+    """A row that is read as those of asyncpg: by name or place, and by iterating over its values."""
+
+    def __getitem__(self, key: str | int) -> Any:
+        return list(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values())
+
+
+class ForeignConnection:
+    """A connection of another library, with the methods of asyncpg's that statements use."""
+
+    def __init__(self, adapter: ConnectionAdapter) -> None:
+        self._adapter = adapter
+
+    async def fetch(self, statement: str, *values: Any, timeout: float | None = None) -> list[Row]:  # noqa: ARG002
+        """Run a statement and return its rows. The connection has time limits of its own."""
+        kinds, texts = [], []
+        for value in values:
+            kind, text = _written(value)
+            kinds.append(kind)
+            texts.append(text)
+        rewritten = rewrite(statement, tuple(kinds))
+        rows = await self._run(rewritten.text, [texts[place] for place in rewritten.places])
+        return [_row_from(row) for row in rows]
+
+    async def fetchval(self, statement: str, *values: Any, timeout: float | None = None) -> Any:  # noqa: ARG002
+        """Run a statement and return the first value of its first row; None without rows."""
+        rows = await self.fetch(statement, *values)
+        return rows[0][0] if rows else None
+
+    async def execute(self, statement: str, *, timeout: float | None = None) -> None:  # noqa: ARG002
+        """Run a statement without values and rows."""
+        await self._run(statement, [])
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """Run the block within a savepoint.
+
+        Raises:
+            ValueError: The connection is not in a transaction.
+        """
+        try:
+            await self.execute(f"SAVEPOINT {SAVEPOINT}")
+        except Exception as error:
+            if sqlstate_of(error) != NO_TRANSACTION:
+                raise
+            raise ValueError(
+                "connection is not in a transaction, which this call needs: it writes all of its jobs or "
+                "none; begin a transaction, or turn autocommit off"
+            ) from error
+        try:
+            yield
+        except Exception:  # after an interruption the connection may be busy: its owner rolls back
+            await self.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+            await self.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
+            raise
+        await self.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
+
+    async def _run(self, statement: str, texts: Sequence[str]) -> Iterable[str]:
+        rows = self._adapter.run(statement, texts)
+        return await rows if isinstance(rows, Awaitable) else rows
+
+
+def as_foreign(connection: object) -> ForeignConnection | None:
+    """Return a connection of another library, which stands for one of asyncpg; None for any other object."""
+    return connection if isinstance(connection, ForeignConnection) else None
+
+
+@lru_cache(maxsize=1000)
+def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
+    """Return a statement whose values are texts, and whose rows have one column, their JSON.
+
+    Args:
+        statement: A statement that PostgreSQL can prepare.
+        kinds: The types of its values; None for NULL.
+    """
+    places: list[int] = []
+    parts: list[str] = []
+    starts: dict[str, int] = {}  # of the words outside of brackets, in parts
+    depth = end = 0
+    for token in _TOKEN.finditer(statement):
+        parts.append(statement[end : token.start()])
+        end = token.end()
+        text = token[0]
+        match token.lastgroup:
+            case "comment":
+                text = ""
+            case "place":
+                kind = kinds[place := int(token["place"]) - 1]
+                if kind is not None:
+                    places.append(place)
+                text = "NULL" if kind is None else f"{TEXT.format(len(places))}::pg_catalog.{kind}"
+            case "bracket":
+                depth += 1 if text == "(" else -1
+            case "word" if depth == 0:
+                starts.setdefault(text, len(parts))
+        parts.append(text)
+    parts.append(statement[end:].removesuffix(";"))
+    returning = starts.pop("RETURNING", None)
+    word, begin = min(starts.items(), key=lambda item: item[1])
+    before, body = "".join(parts[:begin]).strip(), "".join(parts[begin:returning])
+    if word == "SELECT":
+        text = f"{before}," if before else "WITH"
+        text += f" {ROW} AS ({body})\nSELECT {ROW_TEXT} FROM {ROW}"
+    elif returning is None:
+        text = f"{before} {body} RETURNING '{{}}'"
+    else:
+        columns = "".join(parts[returning + 1 :])
+        text = f"{before} {body} RETURNING (SELECT {ROW_TEXT} FROM (SELECT {columns}) AS {ROW})"  # noqa: S608
+    return Rewritten(text.strip(), tuple(places))
+
+
+def _written(value: Any) -> tuple[str | None, str]:
+    """Return the type and the text of a value; no type for None."""
+    kind, text = None, "NULL"
+    match value:
+        case None:
+            pass
+        case str():
+            kind, text = "text", value
+        case bool():
+            kind, text = "bool", str(value)
+        case int():
+            kind, text = "int4" if abs(value) <= MAX_INTEGER else "int8", str(value)
+        case float():
+            kind, text = "float8", repr(value)
+        case datetime():
+            kind, text = "timestamptz", value.isoformat()
+        case _:
+            elements = [_written(element) for element in value]
+            kinds = {each for each, _ in elements if each is not None} or {"text"}
+            kind = f"{next((each for each in WIDEST if each in kinds), min(kinds))}[]"
+            text = ",".join(written if each is None else _quoted(written) for each, written in elements)
+            text = f"{{{text}}}"
+    return kind, text
+
+
+def _quoted(text: str) -> str:
+    """Return an element of an array."""
+    escaped = text.replace("\\", r"\\").replace('"', r"\"")
+    return f'"{escaped}"'
+
+
+def _row_from(text: str) -> Row:
+    row = Row(json.loads(text))
+    for name, value in row.items():
+        if value is not None and (name in TIME_COLUMNS or name.endswith("_at")):
+            row[name] = datetime.fromisoformat(value).astimezone(UTC)
+    return row

@@ -1,0 +1,33 @@
+"""Run statements on connections of psycopg 3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.rows import tuple_row
+
+from pg_scheduler.store.foreign.adapter import ConnectionAdapter, has_rows, with_percent
+
+
+def adapter_for(connection: object) -> ConnectionAdapter | None:
+    """Return what runs statements on a connection; None for any other object."""
+    if isinstance(connection, AsyncConnection):
+        return ConnectionAdapter(partial(_run_async, connection))
+    if isinstance(connection, Connection):
+        return ConnectionAdapter(partial(_run, connection), is_async=False)
+    return None
+
+
+async def _run_async(connection: AsyncConnection[Any], statement: str, texts: Sequence[str]) -> list[str]:
+    async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+        await cursor.execute(with_percent(statement).encode(), texts)
+        return [row[0] for row in await cursor.fetchall()] if has_rows(statement) else []
+
+
+def _run(connection: Connection[Any], statement: str, texts: Sequence[str]) -> list[str]:
+    with Cursor(connection, row_factory=tuple_row) as cursor:
+        cursor.execute(with_percent(statement).encode(), texts)
+        return [row[0] for row in cursor.fetchall()] if has_rows(statement) else []

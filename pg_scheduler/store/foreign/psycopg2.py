@@ -1,0 +1,24 @@
+"""Run statements on connections of psycopg2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from psycopg2.extensions import connection as Connection  # noqa: N812 - a class
+from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class
+
+from pg_scheduler.store.foreign.adapter import ConnectionAdapter, has_rows, with_percent
+
+
+def adapter_for(connection: object) -> ConnectionAdapter | None:
+    """Return what runs statements on a connection; None for any other object."""
+    if isinstance(connection, Connection) and not connection.async_:
+        return ConnectionAdapter(partial(_run, connection), is_async=False)
+    return None
+
+
+def _run(connection: Connection, statement: str, texts: Sequence[str]) -> list[str]:
+    with connection.cursor(cursor_factory=Cursor) as cursor:
+        cursor.execute(with_percent(statement), texts)
+        return [row[0] for row in cursor.fetchall()] if has_rows(statement) else []

@@ -1,0 +1,55 @@
+"""Run statements on sessions and connections of SQLAlchemy and SQLModel.
+
+SQLAlchemy begins a transaction with its own first statement. A statement on the connection of the driver
+would come before, and be committed alone: therefore SQLAlchemy executes each one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Connection, CursorResult, Dialect
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from pg_scheduler.store.foreign.adapter import ConnectionAdapter, with_percent
+
+OPTIONS: Final = {"stream_results": False}
+"""A stream would be a cursor in the server, which cannot insert."""
+
+
+def adapter_for(connection: object) -> ConnectionAdapter | None:
+    """Return what runs statements on a session or connection; None for any other object."""
+    if isinstance(connection, AsyncConnection | AsyncSession | async_scoped_session):
+        return ConnectionAdapter(partial(_run_async, connection))
+    if isinstance(connection, Connection | Session | scoped_session):
+        return ConnectionAdapter(partial(_run, connection), is_async=False)
+    return None
+
+
+async def _run_async(source: Any, statement: str, texts: Sequence[str]) -> list[str]:
+    connection = source if isinstance(source, AsyncConnection) else await source.connection()
+    statement = _written(statement, connection.dialect)
+    return _rows(await connection.exec_driver_sql(statement, tuple(texts), OPTIONS))
+
+
+def _run(source: Any, statement: str, texts: Sequence[str]) -> list[str]:
+    connection = source if isinstance(source, Connection) else source.connection()
+    return _rows(connection.exec_driver_sql(_written(statement, connection.dialect), tuple(texts), OPTIONS))
+
+
+def _written(statement: str, dialect: Dialect) -> str:
+    """Return a statement with the placeholders of the driver.
+
+    Raises:
+        TypeError: The database is not PostgreSQL.
+    """
+    if dialect.name != "postgresql":
+        raise TypeError(f"connection leads to {dialect.name}, and not to PostgreSQL")
+    return statement if dialect.paramstyle == "numeric_dollar" else with_percent(statement)
+
+
+def _rows(result: CursorResult[Any]) -> list[str]:
+    return list(result.scalars()) if result.returns_rows else []

@@ -1,0 +1,207 @@
+"""Jobs in the transaction of the caller, on the connections of eight kinds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from hashlib import md5
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import (
+    ConflictResolution,
+    JobConflictError,
+    JobSpec,
+    JobStatus,
+    PayloadError,
+)
+from pg_scheduler.triggers import Every
+from tests.support.transactions import KINDS, Application, application, settled
+from tests.support.worker import now
+
+HOUR = timedelta(hours=1)
+REPLACE = ConflictResolution.REPLACE
+CHANNEL = f"pg_scheduler_{md5(b'public').hexdigest()}"
+
+
+async def work(number: int = 0) -> None: ...
+
+
+@pytest.fixture(params=KINDS)
+async def app(request: Any, dsn: str, pool: asyncpg.Pool) -> AsyncIterator[Application]:
+    async with application(request.param, dsn, pool) as opened:
+        yield opened
+
+
+async def ids_in(pool: asyncpg.Pool) -> set[str]:
+    return {row[0] for row in await pool.fetch("SELECT job_id FROM scheduled_jobs")}
+
+
+@asynccontextmanager
+async def listening(pool: asyncpg.Pool) -> AsyncIterator[Callable[[], Awaitable[list[str]]]]:
+    """Yield a function that returns the notifications that have been sent since."""
+    messages: list[str] = []
+
+    def note(*notification: Any) -> None:
+        messages.append(notification[-1])
+
+    async with pool.acquire() as connection:
+
+        async def received() -> list[str]:
+            await connection.execute("SELECT 1")  # notifications arrive with its answer
+            return messages
+
+        await connection.add_listener(CHANNEL, note)
+        try:
+            yield received
+        finally:
+            await connection.remove_listener(CHANNEL, note)
+
+
+async def test_job_of_the_first_statement_is_gone_after_a_rollback(
+    app: Application, pool: asyncpg.Pool
+) -> None:
+    await app.call("schedule", work, execution_time=now())
+    await app.execute("CREATE TABLE orders ()")
+    await settled(app.rollback())
+    assert await ids_in(pool) == set()
+
+
+async def test_job_exists_once_the_transaction_is_committed(app: Application, pool: asyncpg.Pool) -> None:
+    await app.execute("CREATE TABLE orders ()")
+    job_id = await app.call("schedule", work, execution_time=now(), args=(1,))
+    assert await ids_in(pool) == set()
+    await settled(app.commit())
+    assert await ids_in(pool) == {job_id}
+
+
+async def test_job_of_a_savepoint_is_gone_when_that_is_rolled_back(
+    app: Application, pool: asyncpg.Pool
+) -> None:
+    kept = await app.call("enqueue", work)
+    await app.execute("SAVEPOINT one")
+    await app.call("enqueue", work)
+    await app.call("schedule_bulk", [JobSpec(work, now()) for _ in range(3)])
+    await app.execute("ROLLBACK TO SAVEPOINT one")
+    await settled(app.commit())
+    assert await ids_in(pool) == {kept}
+
+
+async def test_transaction_goes_on_after_errors_of_a_call(app: Application, pool: asyncpg.Pool) -> None:
+    job_id = await app.call("schedule", work, execution_time=now(), job_id="one", unique="key")
+    for twice in ({"job_id": "one"}, {"unique": "key"}):
+        with pytest.raises(JobConflictError, match="'one'"):
+            await app.call("schedule", work, execution_time=now(), **twice)
+    specs = [JobSpec(work, now()), JobSpec(work, now(), job_id="one")]
+    with pytest.raises(JobConflictError):
+        await app.call("schedule_bulk", specs, conflict_resolution=ConflictResolution.RAISE)
+    with pytest.raises(PayloadError):
+        await app.call("enqueue", work, args=(object(),))
+    with pytest.raises(TypeError):
+        await app.call("enqueue", work, args=(1, 2, 3))
+    await app.execute("CREATE TABLE orders ()")
+    await settled(app.commit())
+    assert await ids_in(pool) == {job_id}
+
+
+async def test_workers_are_notified_by_the_commit(app: Application, pool: asyncpg.Pool) -> None:
+    async with listening(pool) as received:
+        await app.call("schedule", work, execution_time=now())
+        assert await received() == []
+        await settled(app.commit())
+        assert [each.split()[0] for each in await received()] == ["due"]
+
+
+async def test_bulk_call_returns_ids_in_order_and_skips_existing_ones(
+    app: Application, pool: asyncpg.Pool
+) -> None:
+    await app.call("enqueue", work, job_id="taken")
+    specs = [JobSpec(work, now() + HOUR, (number,)) for number in range(150)]
+    specs.insert(7, JobSpec(work, now(), job_id="taken"))
+    specs.append(JobSpec(work, now(), unique="one", keep_result=HOUR, metadata={"tenant": 7}))
+    ids = await app.call("schedule_bulk", specs, batch_size=40)
+    assert ids[7] is None
+    await settled(app.commit())
+    assert await ids_in(pool) == {each for each in ids if each} | {"taken"}
+    assert len(ids) == 152
+
+
+async def test_replace_gives_a_job_its_new_definition(app: Application, pool: asyncpg.Pool) -> None:
+    for number in (1, 2):
+        await app.call("enqueue", work, args=(number,), job_id="plain", conflict_resolution=REPLACE)
+        await app.call("enqueue", work, args=(number,), unique="key", conflict_resolution=REPLACE)
+    specs = [JobSpec(work, now(), (3,), job_id="plain"), JobSpec(work, now(), (3,), unique="key")]
+    await app.call("schedule_bulk", specs, conflict_resolution=REPLACE)
+    await settled(app.commit())
+    found = await pool.fetch("SELECT task_data -> 'args' ->> 0 FROM scheduled_jobs")
+    assert [row[0] for row in found] == ["3", "3"]
+
+
+async def test_job_after_another_one_waits_and_is_cancelled_with_it(
+    app: Application, pool: asyncpg.Pool
+) -> None:
+    first = await app.call("enqueue", work, keep_result=HOUR)
+    second = await app.call("enqueue", work, after=[first])
+    assert (await app.call("get_job", second)).blocked_on == "after"
+    assert await app.call("cancel_job", first) is True
+    assert await app.call("cancel_job", first) is False
+    assert (await app.call("get_job", second)).status is JobStatus.CANCELLED
+    await settled(app.commit())
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_results") == 1
+
+
+async def test_cancelled_job_is_pending_again_after_a_rollback(app: Application, pool: asyncpg.Pool) -> None:
+    job_id = await app.call("schedule", work, execution_time=now() + HOUR)
+    await settled(app.commit())
+    assert await app.call("cancel_job", job_id) is True
+    await settled(app.rollback())
+    assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "pending"
+
+
+async def test_worker_of_a_running_job_is_notified_of_its_cancellation_by_the_commit(
+    app: Application, pool: asyncpg.Pool
+) -> None:
+    job_id = await app.call("schedule", work, execution_time=now())
+    await settled(app.commit())
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'running', attempt = 1, worker_id = 'w', started_at = now(), "
+        "last_heartbeat = now(), lease_until = now() + interval '1 hour'"
+    )
+    async with listening(pool) as received:
+        assert await app.call("cancel_job", job_id) is True
+        await settled(app.commit())
+        assert await received() == ["check w"]
+
+
+async def test_get_job_returns_what_the_transaction_has_written(app: Application, pool: asyncpg.Pool) -> None:
+    due = now() + HOUR
+    options: dict[str, Any] = {"timeout": 2.5, "misfire_grace_time": 7, "metadata": {"a": "ü\\'\"%$1:x"}}
+    job_id = await app.call("schedule", work, execution_time=due, args=(5,), job_id='a"\\{}%s:b', **options)
+    job = await app.call("get_job", job_id)
+    assert (job.execution_time, job.args, job.metadata) == (due, (5,), options["metadata"])
+    assert (job.timeout, job.expires_at) == (timedelta(seconds=2.5), due + timedelta(seconds=7))
+    assert job.created_at.utcoffset() == timedelta(0)
+    await settled(app.commit())
+    assert await app.call("get_job", job_id) == job
+    assert await app.call("get_job", "none") is None
+
+
+async def test_schedule_by_name_is_part_of_the_transaction(app: Application, pool: asyncpg.Pool) -> None:
+    await app.call("schedule_job", "mail.send", now(), {"args": [1]}, job_id="one")
+    await settled(app.rollback())
+    await app.call("schedule_job", "mail.send", now(), {"args": [1]}, job_id="two")
+    await settled(app.commit())
+    assert await ids_in(pool) == {"two"}
+
+
+async def test_schedule_of_jobs_is_part_of_the_transaction(app: Application, pool: asyncpg.Pool) -> None:
+    app.scheduler.register(work)
+    await app.call("schedules.add", work, Every(hours=1), schedule_id="one", run_now=True)
+    await settled(app.rollback())
+    added = await app.call("schedules.add", work, Every(hours=1), schedule_id="two")
+    await settled(app.commit())
+    rows = await pool.fetch("SELECT schedule_id, next_fire_at FROM scheduler_schedules")
+    assert [tuple(row) for row in rows] == [("two", added.next_fire_at)]
