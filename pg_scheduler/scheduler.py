@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
@@ -25,12 +26,14 @@ from pg_scheduler.api.periodic import PeriodicMethods
 from pg_scheduler.api.results import ResultMethods
 from pg_scheduler.api.tasks import TaskMethods
 from pg_scheduler.clock import Clock
+from pg_scheduler.dsn import normalise_dsn
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import EventLog, GapLog
 from pg_scheduler.jobs.middleware import Middleware
@@ -40,6 +43,7 @@ from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.settings import PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.faults import connecting, reading_dsn, translated
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.event_meter import new_meter
 from pg_scheduler.worker.lifecycle import Lifecycle
@@ -226,6 +230,49 @@ class Scheduler(
         store.statements.get_author = self._parts.get_author
         self._parts.use_middleware(middleware)
         self._switch_tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, url: str, *, pool_size: int = 10, start: bool = True, **settings: Any
+    ) -> AsyncIterator[Self]:
+        """Yield a Scheduler with a pool of its own, started; stop it and close the pool at the end.
+
+        Args:
+            url: Address of the database: ``postgresql://user:password@host:5432/database``, or the URL of a
+                SQLAlchemy engine.
+            pool_size: Maximum number of connections. One is opened at once, the others when needed.
+            start: Whether it is started. Otherwise it is a client, which schedules, reads and changes jobs;
+                the tables must exist.
+            **settings: The other parameters of `Scheduler`, by name.
+
+        Raises:
+            ConfigurationError: The URL or a setting is invalid.
+            ConnectionRejectedError: The server rejects the role, its password or the database.
+            DatabaseUnavailableError: The server is unavailable.
+
+        Example::
+
+            async with Scheduler.connect(dsn, start=False) as scheduler:
+                await scheduler.enqueue("mail.send", args=("ada@example.org",))
+        """
+        check_count("pool_size", pool_size, least=1)
+        dsn = normalise_dsn(url, "url")
+        with translated(), connecting(), reading_dsn("url"):
+            pool = await asyncpg.create_pool(dsn, min_size=1, max_size=pool_size)
+        try:
+            scheduler = cls(pool, **settings)
+            if start:
+                async with scheduler:
+                    yield scheduler
+            else:
+                yield scheduler
+                with suppress(
+                    DatabaseUnavailableError
+                ):  # the jobs are committed; workers find them by polling
+                    await scheduler._parts.outbox.flush()
+        finally:
+            await pool.close()
 
     @property
     def worker_id(self) -> str:

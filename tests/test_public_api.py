@@ -110,6 +110,7 @@ NAMES = [
 TYPE_ALIASES = ["AfterOutcome", "Connection", "Injected", "JobFunction"]
 
 METHODS = [
+    "connect",
     "start",
     "shutdown",
     "wait",
@@ -152,6 +153,7 @@ METHODS = [
 ]
 
 PLAIN_METHODS = [
+    "connect",
     "health",
     "register",
     "subscribe",

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, Unpack
 import asyncpg
 
 from pg_scheduler.blocking import check_may_block
-from pg_scheduler.dsn import check_dsn
+from pg_scheduler.dsn import normalise_dsn
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.validation import check_count
@@ -83,8 +83,8 @@ class SyncScheduler(BlockingMethods):
     transaction of that connection. This needs neither the daemon thread nor a DSN.
 
     Args:
-        dsn: Address of the database: ``postgresql://user:password@host:5432/database``. None if all
-            calls pass ``connection=``.
+        dsn: Address of the database: ``postgresql://user:password@host:5432/database``, or the URL of a
+            SQLAlchemy engine. None if all calls pass ``connection=``.
         pool_size: Maximum number of connections. They are opened when needed, and closed after five minutes
             without use. With fewer than 5, the connection of an insert is reset after each call, which is
             another round trip.
@@ -105,7 +105,7 @@ class SyncScheduler(BlockingMethods):
     def __init__(self, dsn: str | None = None, *, pool_size: int = 5, **settings: Unpack[Settings]) -> None:
         if not isinstance(dsn, str | None):
             raise TypeError(f"dsn must be a str, not {type(dsn).__name__}; for a pool, use Scheduler")
-        self._dsn = None if dsn is None else check_dsn(dsn, "dsn")
+        self._dsn = None if dsn is None else normalise_dsn(dsn, "dsn")
         self._pool_size = check_count("pool_size", pool_size, least=1)
         self._settings = settings
         self._draft = self._last = self._new_draft()

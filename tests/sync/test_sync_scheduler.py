@@ -258,7 +258,7 @@ def test_next_call_starts_another_thread_when_the_thread_has_ended(
     [
         (5, TypeError, "dsn must be a str, not int"),
         ("localhost/app", ConfigurationError, "dsn must start with postgresql://"),
-        ("postgresql+psycopg://u:secret@h/app", ConfigurationError, "without the name of a driver"),
+        ("mysql+psycopg://u:secret@h/app", ConfigurationError, "without the name of a driver"),
     ],
 )
 def test_constructor_rejects_an_invalid_dsn_without_showing_it(
@@ -582,3 +582,12 @@ def _psycopg2(dsn: str) -> Iterator[Any]:
         yield connection
     finally:
         connection.close()
+
+
+# -- addresses -------------------------------------------------------------------------------------------
+
+
+def test_url_of_sqlalchemy_is_accepted(dsn: str) -> None:
+    for driver in ("asyncpg", "psycopg2"):
+        with SyncScheduler(dsn.replace("postgresql://", f"postgresql+{driver}://")) as scheduler:
+            assert scheduler.count_jobs().total == 0

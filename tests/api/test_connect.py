@@ -1,0 +1,52 @@
+"""A Scheduler with a pool of its own."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from pg_scheduler import ConfigurationError, ConnectionRejectedError, Scheduler
+from pg_scheduler.events import JobCompleted
+from tests.api.conftest import SLOW_POLLING
+from tests.support.worker import Recorder
+
+
+async def work() -> None: ...
+
+
+@pytest.mark.parametrize("scheme", ["postgresql://", "postgres://", "postgresql+asyncpg://"])
+async def test_connect_starts_and_closes_its_pool(empty_dsn: str, scheme: str) -> None:
+    url = empty_dsn.replace("postgresql://", scheme)
+    async with Scheduler.connect(url, pool_size=4, identity="here") as scheduler:
+        assert scheduler.db_pool.get_max_size() == 4
+        seen = Recorder(scheduler)
+        await scheduler.enqueue(work)
+        await seen.until(JobCompleted)
+    assert not scheduler.is_running
+    assert scheduler.db_pool.is_closing()
+
+
+async def test_connect_without_start_is_a_client_that_sends_its_notifications(
+    dsn: str, pool: asyncpg.Pool
+) -> None:
+    async with Scheduler(pool, polling_config=SLOW_POLLING) as worker:
+        seen = Recorder(worker)
+        worker.register(work, name="test.work")
+        async with Scheduler.connect(dsn, start=False) as client:
+            job_id = await client.enqueue("test.work")
+            assert not client.is_running
+        await seen.until(JobCompleted, job_id=job_id)
+
+
+async def test_connect_rejects_an_invalid_url_or_role_without_showing_the_password(dsn: str) -> None:
+    for url, error in (
+        ("mysql://app:secret@db/shop", ConfigurationError),
+        (f"{dsn.replace('postgresql://', 'postgresql://nobody:secret')}", ConnectionRejectedError),
+    ):
+        with pytest.raises(error) as raised:
+            async with Scheduler.connect(url):
+                pass
+        assert "secret" not in str(raised.value)
+    with pytest.raises(ConfigurationError, match="pool_size"):
+        async with Scheduler.connect(dsn, pool_size=0):
+            pass
