@@ -68,3 +68,6 @@ DROP TABLE
     {schema}scheduler_totals,
     {schema}scheduler_audit,
     {schema}scheduler_bulk_runs;
+
+DROP FUNCTION IF EXISTS {schema}scheduler_add_job(text, jsonb, jsonb, timestamptz, text, jsonb);
+DROP FUNCTION IF EXISTS {schema}scheduler_cancel_job(text);

@@ -368,3 +368,125 @@ CREATE TABLE {schema}scheduler_bulk_runs (
 );
 
 CREATE INDEX scheduler_bulk_runs_created ON {schema}scheduler_bulk_runs (created_at);
+
+-- Jobs for triggers, psql and programs in other languages, with the rights of the caller. The keys of "options" may
+-- grow; the signatures never change.
+CREATE OR REPLACE FUNCTION {schema}scheduler_add_job(
+    name           text,
+    args           jsonb DEFAULT '[]',
+    kwargs         jsonb DEFAULT '{}',
+    execution_time timestamptz DEFAULT statement_timestamp(),
+    job_id         text DEFAULT NULL,
+    options        jsonb DEFAULT '{}'
+) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $add_job$
+#variable_conflict use_variable
+DECLARE
+    known CONSTANT text[] :=
+        '{priority,max_retries,misfire_grace_time,timeout,metadata,keep_result,unique,on_conflict}';
+    grace CONSTANT integer := options ->> 'misfire_grace_time';
+    mode  CONSTANT text := coalesce(options ->> 'on_conflict', 'raise');
+    key   CONSTANT text := options ->> 'unique';
+    wrong text;
+    tables oid;
+BEGIN
+    wrong := (SELECT min(each) FROM jsonb_object_keys(options) AS each WHERE each <> ALL (known));
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION 'unknown option %', quote_literal(wrong)
+            USING ERRCODE = '22023', HINT = 'The options are ' || array_to_string(known, ', ') || '.';
+    END IF;
+    wrong := CASE
+        WHEN coalesce(name, '') = '' THEN 'name must be a text that is not empty'
+        WHEN jsonb_typeof(args) IS DISTINCT FROM 'array' THEN 'args must be an array'
+        WHEN jsonb_typeof(kwargs) IS DISTINCT FROM 'object' THEN 'kwargs must be an object'
+        WHEN jsonb_typeof(options -> 'metadata') <> 'object' THEN 'metadata must be an object'
+        WHEN octet_length(job_id) NOT BETWEEN 1 AND 2000 THEN 'job_id must have 1 to 2000 bytes'
+        WHEN octet_length(key) NOT BETWEEN 1 AND 200 THEN 'unique must have 1 to 200 bytes'
+        WHEN mode <> ALL ('{raise,ignore}')
+            THEN 'on_conflict must be ''raise'' or ''ignore'', not ' || quote_literal(mode)
+    END;
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION '%', wrong USING ERRCODE = '22023';
+    END IF;
+    job_id := coalesce(job_id, encode(set_bit(set_bit(overlay(
+        uuid_send(gen_random_uuid())
+        PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6
+    ), 52, 1), 53, 1), 'hex')::uuid::text);  -- version 7
+    INSERT INTO {schema}scheduled_jobs AS job (
+        job_id, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time, expires_at,
+        timeout_seconds, unique_key, options
+    ) VALUES (
+        job_id,
+        name,
+        execution_time,
+        jsonb_build_object('args', args, 'kwargs', kwargs)
+            || CASE WHEN options -> 'metadata' <> '{}' THEN jsonb_build_object('metadata', options -> 'metadata')
+                ELSE '{}' END,
+        CASE lower(coalesce(options ->> 'priority', 'normal'))
+            WHEN 'critical' THEN 1 WHEN 'high' THEN 3 WHEN 'normal' THEN 5 WHEN 'low' THEN 8
+            ELSE (options ->> 'priority')::integer END,
+        coalesce((options ->> 'max_retries')::integer, 0),
+        grace,
+        execution_time + make_interval(secs => grace),
+        CASE WHEN options ? 'timeout' THEN (options ->> 'timeout')::double precision ELSE 3600 END,
+        key,
+        CASE WHEN options ->> 'keep_result' IS NOT NULL
+            THEN jsonb_build_object('keep_result', (options ->> 'keep_result')::double precision) END
+    )
+    ON CONFLICT DO NOTHING
+    RETURNING job.tableoid INTO tables;
+    IF tables IS NOT NULL THEN
+        IF execution_time <= statement_timestamp() + interval '1 minute' THEN
+            PERFORM pg_notify('pg_scheduler_' || md5(namespace.nspname), 'due  ' || extract(epoch FROM execution_time))
+            FROM pg_class AS class
+            JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
+            WHERE class.oid = tables;
+        END IF;
+    ELSIF mode = 'ignore' THEN
+        job_id := coalesce((
+            SELECT job.job_id
+            FROM {schema}scheduled_jobs AS job
+            WHERE job.unique_key = key AND job.finished_at IS NULL
+        ), job_id);
+    ELSE
+        RAISE EXCEPTION 'a job with the id % or its unique key exists', quote_literal(job_id)
+            USING ERRCODE = 'unique_violation', HINT = 'Pass another id, or the option "on_conflict": "ignore".';
+    END IF;
+    RETURN job_id;
+END
+$add_job$;
+
+-- Cancel a pending or running job. A scan applies the consequences of its end, as after a change by hand.
+CREATE OR REPLACE FUNCTION {schema}scheduler_cancel_job(job_id text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $cancel_job$
+#variable_conflict use_variable
+DECLARE
+    old record;
+BEGIN
+    SELECT job.status, job.worker_id, job.tableoid AS tables INTO old
+    FROM {schema}scheduled_jobs AS job
+    WHERE job.job_id = job_id AND job.finished_at IS NULL
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    UPDATE {schema}scheduled_jobs AS job SET
+        status        = 'cancelled',
+        finished_at   = now(),
+        error_message = concat_ws(
+            '; ', 'cancelled by ' || session_user, 'error of the last attempt: ' || job.error_message
+        ),
+        lease_until   = NULL,
+        blocked_on    = NULL,
+        on_end        = nullif((coalesce(job.on_end, '{}') - 'replacement')
+            || CASE WHEN job.options ? 'keep_result' THEN jsonb_build_object('result', true) ELSE '{}' END, '{}')
+    WHERE job.job_id = job_id;
+    IF old.status = 'running' THEN
+        PERFORM pg_notify('pg_scheduler_' || md5(namespace.nspname), 'check ' || old.worker_id)
+        FROM pg_class AS class
+        JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
+        WHERE class.oid = old.tables;
+    END IF;
+    RETURN true;
+END
+$cancel_job$;

@@ -116,7 +116,7 @@ _KINDS: Final = {
     "c": ("composite type", "TYPE"),
 }
 
-_ENTRY: Final = re.compile(r"^(?=table |    (?:column|constraint|CREATE|with) )", re.MULTILINE)
+_ENTRY: Final = re.compile(r"^(?=table |function |    (?:column|constraint|CREATE|with) )", re.MULTILINE)
 _COLUMN: Final = re.compile(
     r"(?P<type>.+?)(?: NOT NULL)?(?: DEFAULT (?P<default>.+)| GENERATED ALWAYS AS IDENTITY)?"
 )

@@ -56,13 +56,19 @@ _SHAPE = """
         ) AS indexdef
         UNION ALL
         SELECT relname, 4, option, '    with ' || option FROM relation, unnest(reloptions) AS option
+        UNION ALL
+        SELECT proname, 5, '', format(
+            'function %s(%s) RETURNS %s', proname, pg_get_function_arguments(oid), pg_get_function_result(oid)
+        )
+        FROM pg_proc
+        WHERE pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)
     )
     SELECT line FROM line ORDER BY relname COLLATE "C", part, place COLLATE "C"
 """
 
 
 async def describe(connection: asyncpg.Connection, schema: str) -> str:
-    """Return the columns, constraints, indexes and storage options of all tables, one per line."""
+    """Return the columns, constraints, indexes and storage options of all tables, and functions, by line."""
     lines = await connection.fetch(_SHAPE, schema)
     return "".join(row["line"] + "\n" for row in lines)
 

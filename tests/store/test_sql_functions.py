@@ -1,0 +1,188 @@
+"""The SQL functions for triggers, psql and programs in other languages."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pg_scheduler import JobPriority, JobStatus, PollingConfig, Scheduler
+from pg_scheduler.events import JobCompleted, JobScheduled
+from tests.support.transactions import KINDS, application, settled
+from tests.support.worker import Recorder
+
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+COLUMNS = """
+    job_name, execution_time, status, task_data::text, priority, max_retries, misfire_grace_time, expires_at,
+    timeout_seconds, function, lock_key, unique_key, (options ->> 'keep_result')::float8,
+    options - 'keep_result', blocked_on, on_end, attempt, retry_count
+"""
+
+ADD = "SELECT scheduler_add_job($1, $2::jsonb, $3::jsonb, $4, $5, $6::jsonb)"
+
+
+async def work(*args: object) -> None: ...
+
+
+def texts() -> st.SearchStrategy[str]:
+    return st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=9)
+
+
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), texts())
+SPECS = st.fixed_dictionaries(
+    {
+        "args": st.lists(VALUES, max_size=3),
+        "kwargs": st.dictionaries(texts(), VALUES, max_size=2),
+        "execution_time": st.datetimes(datetime(2000, 1, 1), datetime(2090, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
+    },
+    optional={
+        "priority": st.sampled_from(JobPriority),
+        "max_retries": st.integers(0, 9),
+        "misfire_grace_time": st.none() | st.integers(0, 10**6),
+        "timeout": st.none() | st.integers(1, 10**6),
+        "metadata": st.dictionaries(texts().filter(lambda key: key != "trace"), VALUES, max_size=2),
+        "keep_result": st.integers(1, 10**6).map(lambda seconds: timedelta(seconds=seconds)),
+        "unique": texts().filter(bool),
+    },
+)
+
+
+def options_of(spec: dict[str, Any]) -> str:
+    options = {key: value for key, value in spec.items() if key not in {"args", "kwargs", "execution_time"}}
+    if "priority" in options:
+        options["priority"] = str(options["priority"].value)
+    if "keep_result" in options:
+        options["keep_result"] = options["keep_result"].total_seconds()
+    return json.dumps(options)
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(spec=SPECS)
+async def test_every_way_in_writes_the_same_row(dsn: str, pool: asyncpg.Pool, spec: dict[str, Any]) -> None:
+    scheduler = Scheduler(pool, misfire_grace_time=None)
+    data = {"args": spec["args"], "kwargs": spec["kwargs"]}
+    rest = {key: value for key, value in spec.items() if key not in data}
+    rows = []
+
+    async def take_row() -> None:
+        (row,) = await pool.fetch(f"DELETE FROM scheduled_jobs RETURNING {COLUMNS}")
+        rows.append(tuple(row))
+
+    await scheduler.schedule_job("test.work", task_data=data, **rest)
+    await take_row()
+    arguments = json.dumps(spec["args"]), json.dumps(spec["kwargs"])
+    await pool.fetchval(ADD, "test.work", *arguments, spec["execution_time"], None, options_of(spec))
+    await take_row()
+    for kind in KINDS[1:]:
+        async with application(kind, dsn, pool, misfire_grace_time=None) as app:
+            await app.call("schedule_job", "test.work", task_data=data, **rest)
+            await settled(app.commit())
+        await take_row()
+    assert rows == [rows[0]] * len(rows)
+
+
+async def test_defaults_are_those_of_a_job_that_never_expires(pool: asyncpg.Pool) -> None:
+    job_id = await pool.fetchval("SELECT scheduler_add_job('test.work')")
+    job = await Scheduler(pool).get_job(job_id)
+    assert job is not None
+    assert (job.args, job.kwargs, job.misfire_grace_time, job.timeout) == ((), {}, None, HOUR)
+    assert job_id[14] == "7"
+    assert job_id[19] in "89ab"
+
+
+async def test_id_sorts_by_its_time(pool: asyncpg.Pool) -> None:
+    ids = [await pool.fetchval("SELECT scheduler_add_job('x') FROM pg_sleep(0.002)") for _ in range(5)]
+    assert ids == sorted(ids)
+
+
+async def test_job_of_a_trigger_runs_after_its_commit(pool: asyncpg.Pool) -> None:
+    await pool.execute("""
+        CREATE TABLE orders (number integer);
+        CREATE FUNCTION note_order() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            PERFORM scheduler_add_job(
+                'test.work', jsonb_build_array(NEW.number), job_id => 'order:' || NEW.number
+            );
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER note_order AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION note_order();
+    """)
+    slow = PollingConfig(idle_start_interval=600, max_interval=600, semaphore_full_interval=600)
+    async with Scheduler(pool, polling_config=slow) as scheduler:
+        scheduler.register(work, name="test.work")
+        seen = Recorder(scheduler)
+        await pool.execute("INSERT INTO orders VALUES (7)")
+        await seen.until(JobCompleted, job_id="order:7")
+        assert not seen.of(JobScheduled)
+
+
+async def test_existing_id_or_key_raises_or_is_returned(pool: asyncpg.Pool) -> None:
+    add = "SELECT scheduler_add_job('x', job_id => $1, options => $2::jsonb)"
+    assert await pool.fetchval(add, "one", '{"unique": "key"}') == "one"
+    for job_id, options in (("one", {}), ("two", {"unique": "key"})):
+        with pytest.raises(asyncpg.UniqueViolationError, match=f"'{job_id}'"):
+            await pool.fetchval(add, job_id, json.dumps(options))
+        assert await pool.fetchval(add, job_id, json.dumps({**options, "on_conflict": "ignore"})) == "one"
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("'x', options => '{\"prio\": 3}'", "unknown option 'prio'"),
+        ("''", "name must be"),
+        ("NULL", "name must be"),
+        ("'x', '{}'", "args must be an array"),
+        ("'x', kwargs => '[]'", "kwargs must be an object"),
+        ("'x', job_id => ''", "job_id must have 1 to 2000 bytes"),
+        ("'x', options => '{\"metadata\": 5}'", "metadata must be an object"),
+        ("'x', options => '{\"unique\": \"\"}'", "unique must have 1 to 200 bytes"),
+        ("'x', options => '{\"on_conflict\": \"replace\"}'", "on_conflict must be"),
+    ],
+)
+async def test_invalid_value_is_rejected_with_its_rule(pool: asyncpg.Pool, call: str, message: str) -> None:
+    with pytest.raises(asyncpg.InvalidParameterValueError, match=message):
+        await pool.fetchval(f"SELECT scheduler_add_job({call})")
+
+
+async def test_cancelled_job_and_its_worker_and_its_children_end(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+    parent = await scheduler.schedule(work, execution_time=LATER, keep_result=HOUR)
+    child = await scheduler.schedule(work, execution_time=LATER, after=[parent])
+    assert await pool.fetchval("SELECT scheduler_cancel_job($1)", parent) is True
+    assert await pool.fetchval("SELECT scheduler_cancel_job($1)", parent) is False
+    assert await pool.fetchval("SELECT scheduler_cancel_job('none')") is False
+    await scheduler._parts.store.consequences.apply_lost(10)
+    for job_id in (parent, child):
+        job = await scheduler.get_job(job_id)
+        assert job is not None
+        assert job.status is JobStatus.CANCELLED
+    result = await scheduler.get_job_result(parent)
+    assert result is not None
+    assert result.status is JobStatus.CANCELLED
+
+
+async def test_functions_use_the_tables_of_their_schema_whatever_the_search_path(dsn: str) -> None:
+    from pg_scheduler.migrate import migrate
+
+    schema = 'o\'brien "jobs"'
+    async with asyncpg.create_pool(dsn, min_size=1) as pool:
+        async with pool.acquire() as connection:
+            await migrate(connection, schema=schema)
+            await connection.execute(
+                "CREATE SCHEMA fake; CREATE FUNCTION fake.now() RETURNS timestamptz LANGUAGE sql "
+                "AS $$ SELECT '2000-01-01'::timestamptz $$; SET search_path = fake, pg_catalog"
+            )
+            quoted = '"o\'brien ""jobs"""'
+            job_id = await connection.fetchval(f"SELECT {quoted}.scheduler_add_job('x')")
+            await connection.execute("SET search_path = public")
+            assert await connection.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+        found = await Scheduler(pool, schema=schema).get_job(job_id)
+        assert found is not None
+        assert found.created_at.year > 2000
