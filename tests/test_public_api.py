@@ -324,7 +324,18 @@ def test_public_value_has_its_fields_in_the_documented_order(value: type, first_
     assert " ".join(inspect.signature(value).parameters).startswith(first_fields)
 
 
-PRIVATE_PACKAGES = {"api", "enqueue", "jobs", "measure", "schedules", "store", "telemetry", "text", "worker"}
+PRIVATE_PACKAGES = {
+    "api",
+    "enqueue",
+    "integrations",
+    "jobs",
+    "measure",
+    "schedules",
+    "store",
+    "telemetry",
+    "text",
+    "worker",
+}
 PRIVATE_MODULES = {
     "blocking",
     "dsn",

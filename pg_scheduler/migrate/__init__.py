@@ -7,10 +7,12 @@ migrations in one transaction. It also recreates dropped tables.
 from .apply import migrate
 from .indexes import build_indexes, missing_indexes
 from .plan import Migration, shipped_migrations
+from .shape import TABLES
 from .verify import REMEDY, home_schema, verify
 
 __all__ = [
     "REMEDY",
+    "TABLES",
     "Migration",
     "build_indexes",
     "home_schema",

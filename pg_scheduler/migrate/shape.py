@@ -116,6 +116,11 @@ _KINDS: Final = {
     "c": ("composite type", "TYPE"),
 }
 
+_SHAPE: Final = (migrations_folder() / "schema.txt").read_text(encoding="utf-8")
+
+TABLES: Final[tuple[str, ...]] = tuple(re.findall(r"^table (\w+)$", _SHAPE, re.MULTILINE))
+"""The tables of the newest version, for tools that must not change them."""
+
 _ENTRY: Final = re.compile(r"^(?=table |function |    (?:column|constraint|CREATE|with) )", re.MULTILINE)
 _COLUMN: Final = re.compile(
     r"(?P<type>.+?)(?: NOT NULL)?(?: DEFAULT (?P<default>.+)| GENERATED ALWAYS AS IDENTITY)?"
@@ -245,17 +250,12 @@ def unlogged_tables(parts: Iterable[Part]) -> list[str]:
     return sorted(part.table for part in parts if part.kind == "relation" and part.value == "u")
 
 
-def shipped_tables() -> tuple[str, ...]:
-    """Return the names of the tables of the newest version."""
-    return tuple(dict.fromkeys(part.table for part, _ in _expected_parts()))
-
-
 @cache
 def shipped_storage() -> Mapping[str, Mapping[str, str]]:
     """Return the storage settings of the newest version, by table."""
     storage: dict[str, dict[str, str]] = {}
     table = ""
-    for entry in _ENTRY.split(_shipped_shape()):
+    for entry in _ENTRY.split(_SHAPE):
         kind, _, text = entry.strip().partition(" ")
         if kind == "table":
             table = text
@@ -275,11 +275,7 @@ def _key(part: Part) -> tuple[str, str, str]:
 @cache
 def _expected_parts() -> tuple[tuple[Part, str], ...]:
     """Return the parts of the newest version, each with the statement that adds it."""
-    return tuple(_parse(_shipped_shape()))
-
-
-def _shipped_shape() -> str:
-    return (migrations_folder() / "schema.txt").read_text(encoding="utf-8")
+    return tuple(_parse(_SHAPE))
 
 
 def _parse(shape: str) -> Iterator[tuple[Part, str]]:

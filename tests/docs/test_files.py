@@ -26,6 +26,9 @@ TESTED = {  # the others are in test_recipes.py
     "README.md example.py",
     "docs/quickstart.md worker.py",
     "docs/guides/testing.md test_reminders.py",
+    # in tests/integrations/test_alembic.py
+    "docs/guides/sqlalchemy.md env.py",
+    "docs/guides/sqlalchemy.md models.py",
     # in test_roles.py
     "docs/operations/database.md owner.sql",
     "docs/operations/database.md worker.sql",

@@ -12,7 +12,7 @@ from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges_of
 from pg_scheduler.inspect.store.server import PRIVILEGES, RightsRow, RoleRow
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.migrate.shape import shipped_tables
+from pg_scheduler.migrate import TABLES
 from pg_scheduler.sqltext import quote_identifier
 
 OTHERS: Final = (Role.EXPORTER, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
@@ -20,7 +20,7 @@ OTHERS: Final = (Role.EXPORTER, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 
 async def _check_rights(facts: SharedFacts, _: Thresholds) -> Found:
-    rights = await facts.store.server.rights(shipped_tables())
+    rights = await facts.store.server.rights(TABLES)
     return judge_rights(await facts.store.schema(), await facts.role(), rights)
 
 

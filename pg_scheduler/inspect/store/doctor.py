@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from pg_scheduler.errors import SchemaError
 from pg_scheduler.measure.figures import Histogram
 from pg_scheduler.migrate import missing_indexes
-from pg_scheduler.migrate.shape import index_statements, shipped_tables
+from pg_scheduler.migrate.shape import TABLES, index_statements
 from pg_scheduler.migrate.verify import verify_parts
 from pg_scheduler.store.statements import Statements
 
@@ -196,9 +196,7 @@ class DoctorRepository:
 
     async def tables(self) -> list[TableRow]:
         """Return the tables with their settings and statistics."""
-        rows = await self._statements.fetch(
-            "doctor_tables", await self._statements.schema(), list(shipped_tables())
-        )
+        rows = await self._statements.fetch("doctor_tables", await self._statements.schema(), list(TABLES))
         return [
             TableRow(**{**row, "options": dict(each.split("=", 1) for each in row["options"] or ())})
             for row in rows
@@ -207,7 +205,7 @@ class DoctorRepository:
     async def indexes(self) -> list[IndexRow]:
         """Return the first 500 indexes of the tables."""
         rows = await self._statements.fetch(
-            "doctor_indexes", await self._statements.schema(), list(shipped_tables()), MAX_INDEXES
+            "doctor_indexes", await self._statements.schema(), list(TABLES), MAX_INDEXES
         )
         return [IndexRow(*row) for row in rows]
 

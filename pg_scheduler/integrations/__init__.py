@@ -1,0 +1,1 @@
+"""Connect pg_scheduler to other libraries, one module for each; nothing else imports those libraries."""
