@@ -461,7 +461,7 @@ assert before == after, [pair for pair in zip(before, after) if pair[0] != pair[
 ours = logging.getLogger("pg_scheduler")
 assert [type(each) for each in ours.handlers] == [logging.NullHandler], ours.handlers
 assert (ours.level, ours.propagate, ours.disabled) == (logging.NOTSET, True, False)
-heavy = {"fastapi", "rich", "uvloop", "pg_scheduler.embedded", "pytest"} & set(sys.modules)
+heavy = {"fastapi", "rich", "sentry_sdk", "uvloop", "pg_scheduler.embedded", "pytest"} & set(sys.modules)
 assert not heavy, heavy
 """
 

@@ -25,17 +25,16 @@ from opentelemetry.trace import (
 
 from pg_scheduler.errors import PayloadError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.foreign import class_name, guarded, is_a
+from pg_scheduler.foreign import class_name, guarded
 from pg_scheduler.jobs.context import CurrentJob
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.metadata import trace_from
 from pg_scheduler.jobs.middleware import ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.outcome import may_retry
-from pg_scheduler.jobs.retry import Snooze
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.telemetry.outcomes import ERRORS, outcome_of
 from pg_scheduler.telemetry.recorded import Attributes, JobHistograms, MessagingMetrics
-from pg_scheduler.worker.runners.call import CrashedError, JobCall
+from pg_scheduler.worker.runners.call import JobCall
 
 Propagation: TypeAlias = Literal["auto", "link", "parent"]
 
@@ -154,11 +153,10 @@ class Tracing(SendingMiddleware):
                 try:
                     value = await call_next()
                 except BaseException as error:  # recorded in the span, and raised again
-                    outcome = self._outcome(call, error)
+                    outcome, cause = outcome_of(self._scheduler._parts, call, error)  # noqa: SLF001 - a front end of the Scheduler
                     span.set_attribute("pg_scheduler.outcome", outcome)
-                    if outcome in {"failed", "retried", "crashed"}:
-                        kind = TimeoutError() if call.cancelled_by == "timeout" else error
-                        attributes["error.type"] = _fail(span, kind)
+                    if outcome in ERRORS:
+                        attributes["error.type"] = _fail(span, cause)
                     raise
                 span.set_attribute("pg_scheduler.outcome", "completed")
                 return value
@@ -199,19 +197,6 @@ class Tracing(SendingMiddleware):
         except SchedulerError:  # a link is missing; the job runs
             logger.debug("cannot read the trace of the attempt before", exc_info=True, extra=record_fields())
             return None
-
-    def _outcome(self, call: JobCall, error: BaseException) -> str:
-        if is_a(error, Snooze):
-            return "snoozed"
-        if is_a(error, CrashedError):
-            return "crashed"
-        if call.cancelled_by not in {None, "timeout"}:
-            return {"shutdown": "released"}.get(call.cancelled_by or "", call.cancelled_by or "")
-        if call.cancelled_by == "timeout":
-            error = TimeoutError()
-        task = self._scheduler._parts.tasks.resolve(call.claim.function)  # noqa: SLF001 - a front end of the Scheduler
-        policy = self._scheduler._parts.retry_policy if task is None or task.retry is None else task.retry  # noqa: SLF001
-        return "retried" if may_retry(call.claim, error, policy) else "failed"
 
     # -- both ------------------------------------------------------------------------------------------
 

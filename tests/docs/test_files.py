@@ -26,6 +26,7 @@ TESTED = {  # the others are in test_recipes.py
     "README.md example.py",
     "docs/quickstart.md worker.py",
     "docs/guides/testing.md test_reminders.py",
+    "docs/operations/sentry.md sentry_jobs.py",
     # in tests/integrations/test_alembic.py
     "docs/guides/sqlalchemy.md env.py",
     "docs/guides/sqlalchemy.md models.py",
@@ -108,6 +109,13 @@ async def test_quickstart_worker_runs_a_job_and_stops_on_sigint(dsn: str, tmp_pa
         assert await connection.fetchval("SELECT count(*) FROM scheduler_workers") == 0
     finally:
         await connection.close()
+
+
+async def test_sentry_page_example_runs_with_all_integrations_of_the_sdk(dsn: str, tmp_path: Path) -> None:
+    snippet = FILES["docs/operations/sentry.md sentry_jobs.py"]
+    async with program(snippet, tmp_path, dsn, "-W", "ignore") as process, asyncio.timeout(120):
+        output, _ = await process.communicate()
+        assert (process.returncode, output) == (0, b"invoice 1\n")
 
 
 async def test_testing_guide_example_passes_under_pytest(

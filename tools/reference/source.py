@@ -24,6 +24,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.events",
     "pg_scheduler.inspect",
     "pg_scheduler.integrations.alembic",
+    "pg_scheduler.integrations.sentry",
     "pg_scheduler.migrate",
     "pg_scheduler.sync",
     "pg_scheduler.telemetry.cluster",

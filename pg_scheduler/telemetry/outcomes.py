@@ -1,0 +1,34 @@
+"""How an attempt ended that raised an exception, as middleware of this library reports it."""
+
+from __future__ import annotations
+
+from pg_scheduler.api.base import Parts
+from pg_scheduler.foreign import is_a
+from pg_scheduler.jobs.outcome import may_retry
+from pg_scheduler.jobs.retry import Snooze
+from pg_scheduler.worker.pipeline.attempt_runner import timeout_result
+from pg_scheduler.worker.runners.call import CrashedError, JobCall, RaisedError
+
+ERRORS = frozenset({"failed", "retried", "crashed"})
+"""The outcomes that are errors of the job."""
+
+
+def outcome_of(parts: Parts, call: JobCall, raised: BaseException) -> tuple[str, BaseException]:
+    """Return the outcome of an attempt, and the error that counts: a ``TimeoutError`` for a timeout.
+
+    The outcome is ``failed``, ``retried``, ``crashed`` (its process), ``snoozed``, ``cancelled``, ``lost``
+    (its lease) or ``released`` (at a shutdown).
+    """
+    if is_a(raised, Snooze):
+        return "snoozed", raised
+    if is_a(raised, CrashedError):
+        return "crashed", raised
+    reason = call.cancelled_by
+    if reason is not None and reason != "timeout":
+        return {"shutdown": "released"}.get(reason, reason), raised
+    error = raised.error if is_a(raised, RaisedError) else raised
+    if reason == "timeout":
+        error = timeout_result(call.claim).error
+    task = parts.tasks.resolve(call.claim.function)
+    policy = parts.retry_policy if task is None or task.retry is None else task.retry
+    return "retried" if may_retry(call.claim, error, policy) else "failed", error
