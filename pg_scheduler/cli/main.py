@@ -46,6 +46,7 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     "demo": "demo:demo",
     "completion": "completion:COMMANDS",
     "migrate": "migrate:COMMANDS",
+    "import": "imports:COMMANDS",
     "jobs": "jobs:COMMANDS",
     "schedules": "schedules:COMMANDS",
     "tasks": "tasks:COMMANDS",

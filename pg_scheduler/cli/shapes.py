@@ -16,6 +16,7 @@ from .commands import Command
 from .doctor import ADVICE_SHAPE, FINDING
 from .errors import CommandError, ExitCode, hint_at
 from .health import HEALTH
+from .imports import IMPORTED
 from .job_rows import JOB
 from .job_run import RESULT
 from .job_show import SHOWN_JOB
@@ -54,7 +55,7 @@ SHAPES: Final[Mapping[str, Shape[Any]]] = {
     each.name: each
     for each in (
         ACTION, ADVICE_SHAPE, AREA, BULK, CHANGE, CONFIG, EXPLANATION, FIGURES, FINDING, FIRE_TIME,
-        GROUP, HEALTH, HOUR_LOAD, INDEX, JOB, LIMIT, LIMIT_KEY, LIST, OUTCOME, RECORD, REGISTERED,
+        GROUP, HEALTH, HOUR_LOAD, IMPORTED, INDEX, JOB, LIMIT, LIMIT_KEY, LIST, OUTCOME, RECORD, REGISTERED,
         REQUEST, RESULT, RETENTION, RUN, SCHEDULE, SHOWN_JOB, SHOWN_SCHEDULE, STEP, TASK,
         TASK_CHANGE, VACUUM_DAY, VERIFIED, VERSION, WORKER,
     )

@@ -40,7 +40,16 @@ def test_page_lists_every_exit_code_format_and_variable() -> None:
 
 
 def test_page_lists_every_command(call: Run) -> None:
-    for group in ((), ("migrate",), ("jobs",), ("schedules",), ("tasks",), ("limits",), ("workers",)):
+    for group in (
+        (),
+        ("migrate",),
+        ("import",),
+        ("jobs",),
+        ("schedules",),
+        ("tasks",),
+        ("limits",),
+        ("workers",),
+    ):
         shown = call(*group, "--help").out.partition("Commands:\n")[2]
         for name in re.findall(r"^  ([a-z]+)", shown, re.MULTILINE):
             assert f"`{' '.join((*group, name))}" in TEXT, name

@@ -1,0 +1,252 @@
+"""Read the jobs of an APScheduler 3 job store, as jobs and schedules of this library.
+
+Rows of the store are pickles, so this runs where APScheduler and the classes of the arguments are installed.
+The store's own methods are not used: they delete the rows that they cannot restore.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, Final, TypeAlias
+
+from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from pg_scheduler.foreign import guarded
+from pg_scheduler.schedules.policies import CatchUp, Overlap
+from pg_scheduler.triggers import Cron, During, Every, Trigger
+from pg_scheduler.triggers.search import INSTANT
+
+PREFIX: Final = "aps:"
+"""Before the ids of imported jobs and schedules."""
+
+COMPARED: Final = 10
+"""Fire times that must be equal before a cron trigger is imported."""
+
+WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+MONDAY: Final = datetime(2024, 1, 1)  # noqa: DTZ001 - a wall time
+MAXIMA: Final = {"second": 59, "minute": 59, "hour": 23, "day": 31, "month": 12}
+POSITIONS: Final = {"1st": 1, "2nd": 2, "3rd": 3, "4th": 4, "5th": 5}
+
+_OPEN_RANGE: Final = re.compile(r"(\d+)/(\d+)")
+_POSITION: Final = re.compile(r"(1st|2nd|3rd|4th|5th|last) (\w{3})")
+
+
+class StoreUnreadableError(Exception):
+    """The job store cannot be read."""
+
+
+class NotImportedError(Exception):
+    """A job that has no equivalent here; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredJob:
+    """A row of the store.
+
+    Attributes:
+        source_id: Its id there.
+        state: What APScheduler has pickled; None if it cannot be read.
+        problem: Why it cannot be read.
+    """
+
+    source_id: str
+    state: dict[str, Any] | None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundJob:
+    """A job at one time."""
+
+    task: str
+    due: datetime
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    metadata: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSchedule:
+    """A job with a trigger; the fields are arguments of ``schedules.add()``."""
+
+    task: str
+    trigger: Trigger
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    metadata: dict[str, Any] | None
+    start: datetime | None
+    end: datetime | None
+    jitter: float
+    paused: bool
+    overlap: Overlap
+    catch_up: CatchUp
+
+
+Found: TypeAlias = FoundJob | FoundSchedule
+
+
+def read_store(url: str, table: str, schema: str | None) -> list[StoredJob]:
+    """Return the rows of a store by id. Nothing is written.
+
+    Raises:
+        StoreUnreadableError: The URL is invalid, its driver is not installed, or a statement fails.
+    """
+    try:
+        store = SQLAlchemyJobStore(url=url, tablename=table, tableschema=schema)
+        columns = store.jobs_t.c
+        try:
+            with store.engine.connect() as connection:
+                rows = connection.execute(select(columns.id, columns.job_state).order_by(columns.id)).all()
+        finally:
+            store.engine.dispose()
+    except (SQLAlchemyError, ImportError) as error:
+        raise StoreUnreadableError(str(error)) from error
+    return [_unpickled(row.id, row.job_state) for row in rows]
+
+
+def _unpickled(source_id: str, state: bytes) -> StoredJob:
+    return guarded(
+        lambda: StoredJob(source_id=source_id, state=dict(pickle.loads(state))),  # noqa: S301 - as APScheduler does
+        lambda kind: StoredJob(source_id=source_id, state=None, problem=f"its pickle raises {kind}"),
+    )
+
+
+def convert(job: StoredJob, now: datetime) -> Found:
+    """Return what a row becomes.
+
+    Raises:
+        NotImportedError: It has no equivalent.
+    """
+    state = job.state
+    if state is None:
+        raise NotImportedError(job.problem)
+    trigger, due = state["trigger"], state["next_run_time"]
+    function = state["func"].partition(":")[2]
+    if "<" in function or not function:
+        raise NotImportedError(f"the function {state['func']} has no name")
+    metadata = None if state["name"] in {function, function.rpartition(".")[2]} else {"name": state["name"]}
+    common: dict[str, Any] = {
+        "task": state["func"].replace(":", "."),
+        "args": tuple(state["args"]),
+        "kwargs": dict(state["kwargs"]),
+        "metadata": metadata,
+    }
+    if type(trigger) is DateTrigger:
+        if due is None:
+            raise NotImportedError("it is paused, and a job at one time cannot be; schedule it by hand")
+        return FoundJob(**common, due=due)
+    jitter = getattr(trigger, "jitter", None) or 0
+    start = None if due is None else due - timedelta(seconds=jitter)
+    found: Trigger
+    if type(trigger) is IntervalTrigger:
+        found = Every(trigger.interval)
+        start = _upcoming(due or trigger.start_date, trigger.interval, now)
+    elif type(trigger) is CronTrigger:
+        start = start if start is not None and start > now else None
+        found = cron_of(trigger, start or now)
+    else:
+        raise NotImportedError(f"{type(trigger).__name__} has no equivalent that is certain")
+    may_overlap = state["max_instances"] > 1
+    return FoundSchedule(
+        **common,
+        trigger=found,
+        start=start,
+        end=trigger.end_date,
+        jitter=jitter,
+        paused=due is None,
+        overlap=Overlap.ALLOW if may_overlap else Overlap.SKIP,
+        catch_up=CatchUp.all() if may_overlap and not state["coalesce"] else CatchUp.latest(),
+    )
+
+
+def _upcoming(start: datetime, interval: timedelta, now: datetime) -> datetime:
+    """Return the first run that is not in the past; a schedule that starts there would run at once."""
+    return start if start > now else start + ((now - start) // interval + 1) * interval
+
+
+# -- cron ----------------------------------------------------------------------------------------------
+
+
+def cron_of(trigger: CronTrigger, since: datetime) -> Trigger:
+    """Return a trigger with the fire times of a cron trigger of APScheduler.
+
+    Raises:
+        NotImportedError: There is none, or the next fire times would differ.
+    """
+    fields = {field.name: field for field in trigger.fields}
+    text = {name: _field(name, str(field)) for name, field in fields.items()}
+    if text["year"] != "*" or text["week"] != "*":
+        raise NotImportedError("it restricts years or weeks; write Cron(...) & During(...)")
+    zone = _zone_name(trigger.timezone)
+    days = [
+        name
+        for number, name in enumerate(WEEKDAYS)
+        if fields["day_of_week"].get_next_value(MONDAY + timedelta(days=number)) == number
+    ]
+    weekdays = "*" if len(days) == len(WEEKDAYS) else ",".join(days)
+    day = "L" if text["day"] == "last" else text["day"]
+    during: During | None = None
+    if position := _POSITION.fullmatch(day):
+        number = POSITIONS.get(position[1])
+        if weekdays != "*":
+            raise NotImportedError(f"it restricts weekdays to {weekdays} and days to {day}")
+        name = (WEEKDAYS.index(position[2]) + 1) % 7
+        day, weekdays = "*", f"L{name}" if number is None else f"{name}#{number}"
+    elif day != "*" and weekdays != "*":  # both must match there
+        during, weekdays = During(weekdays=weekdays, timezone=zone), "*"
+    words = [text["minute"], text["hour"], day, text["month"], weekdays]
+    if text["second"] != "0":
+        words.append(text["second"])
+    try:
+        cron: Trigger = Cron(" ".join(words), timezone=zone)
+    except ValueError as error:
+        raise NotImportedError(f"{trigger}: {error}") from error
+    found = cron if during is None else cron & during
+    theirs = list(_fires_of(trigger, since))
+    ours = found.upcoming(COMPARED, after=since - INSTANT)[: len(theirs)]
+    if ours != theirs:
+        first = next(each for each in sorted({*ours, *theirs}) if (each in ours) != (each in theirs))
+        raise NotImportedError(f"the fire times of {trigger} and {found} differ at {first.isoformat()}")
+    return found
+
+
+def _field(name: str, text: str) -> str:
+    """Return a field of a cron expression; ``5/10`` has an end here."""
+    maximum = MAXIMA.get(name)
+    if maximum is None:
+        return text
+    return ",".join(
+        f"{found[1]}-{maximum}/{found[2]}" if (found := _OPEN_RANGE.fullmatch(part)) else part
+        for part in text.split(",")
+    )
+
+
+def _zone_name(zone: tzinfo) -> str:
+    name = getattr(zone, "key", None) or getattr(zone, "zone", None) or str(zone)
+    try:
+        return Cron("0 0 * * *", timezone=name).timezone
+    except ValueError as error:
+        raise NotImportedError(f"its time zone {name!r} has no IANA name") from error
+
+
+def _fires_of(trigger: CronTrigger, since: datetime) -> Iterator[datetime]:
+    jitter, trigger.jitter = trigger.jitter, None
+    try:
+        previous, now = None, since
+        for _ in range(COMPARED):
+            fire = trigger.get_next_fire_time(previous, now)
+            if fire is None:
+                return
+            yield fire
+            previous, now = fire, fire + INSTANT
+    finally:
+        trigger.jitter = jitter
