@@ -86,7 +86,7 @@ class Signals:
         self.notifications_up = Condition("the listener receives notifications; some may have been missed")
         self.clock_stepped = Signal("the server's clock was set forward or back")
         self.subscriptions_changed = Signal("other workers want other classes of events")
-        self.worker_registered = Signal("the row of this worker was missing and is written anew")
+        self.worker_registered = Signal("the row of this worker was missing and was written again")
         self.database_up = Signal("the lease keeper has connected")
 
     def __iter__(self) -> Iterator[tuple[str, Signal]]:
