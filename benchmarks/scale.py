@@ -91,17 +91,17 @@ FILL: Final = {
             array_fill(3, ARRAY[48])
         FROM generate_series(0, 359) AS m, generate_series(0, $1::integer * 0 + 199) AS k""",
 }
-"""What is in the tables, for $1 jobs."""
+"""The contents of the tables, for $1 jobs."""
 
 
 @dataclass
 class Visit:
-    """What a page cost.
+    """The costs of a page.
 
     Attributes:
         milliseconds: Of each statement, by its text.
         total: Seconds of each answer.
-        says: What the page says that it searched.
+        says: The extent of the search, as the page shows it.
     """
 
     milliseconds: dict[str, list[float]] = field(default_factory=dict)

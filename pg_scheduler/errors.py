@@ -216,7 +216,7 @@ class SchemaMissingError(SchemaError):
     """A table is missing: call ``await scheduler.initialize_db()`` or ``start()`` first.
 
     Attributes:
-        problem: What is missing, without the remedy.
+        problem: The missing object, without the remedy.
     """
 
     def __init__(self, problem: str, remedy: str = "") -> None:

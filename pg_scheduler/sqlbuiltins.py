@@ -110,7 +110,7 @@ START: Final = Token("mark", ";", 0)
 
 @dataclass(slots=True)
 class Level:
-    """What was read between two parentheses, or between CASE and END.
+    """The state of the tokens read between two parentheses, or between CASE and END.
 
     Attributes:
         precedence: The precedence of the last operator of the expression.

@@ -16,7 +16,7 @@ NOT_SLOW = ["-m", "not slow"]
 """All but the tests in real time, of several processes, or in a browser."""
 
 BY_VERSION = ["tests/unit", "tests/store", "tests/migrations"]
-"""What the versions of Python and PostgreSQL affect most."""
+"""The tests that the versions of Python and PostgreSQL affect most."""
 
 
 def parallel(workers: int = WORKERS) -> list[str]:

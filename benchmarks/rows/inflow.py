@@ -70,7 +70,7 @@ GOALS: Final = tuple(
 
 
 class _Interval(NamedTuple):
-    """What a report of the worker and the counters of the server had at one instant."""
+    """The values of a report of the worker and of the counters of the server at one instant."""
 
     at: float
     started: int

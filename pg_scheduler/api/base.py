@@ -28,7 +28,7 @@ from pg_scheduler.worker.runtime import Runtime
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Parts:
-    """What a Scheduler consists of, from construction on; its worker has more while it runs."""
+    """The parts of a Scheduler, from construction on; its worker has more while it runs."""
 
     config: SchedulerConfig
     store: Store
@@ -54,7 +54,7 @@ class Parts:
 
     @property
     def actor(self) -> str:
-        """Who makes the change that is called for, for people."""
+        """The name of the caller in the audit."""
         return self.store.statements.author.actor
 
     def get_author(self) -> Author:

@@ -18,7 +18,7 @@ from pg_scheduler.store.jobs import JobFilters
 from pg_scheduler.worker.health import facts_about
 
 MAX_PAGE_LENGTH: Final = 10_000
-"""Jobs that one call of ``list_jobs()`` returns at most."""
+"""The maximum number of jobs that one call of ``list_jobs()`` returns."""
 
 
 class InspectionMethods(SchedulerMethods):

@@ -265,7 +265,7 @@ class JobMethods(SchedulerMethods):
             job_id: Your own id; None to generate one.
             conflict_resolution: The behaviour when the id exists or the unique key is taken.
             misfire_grace_time: Seconds of grace, as in ``schedule()``.
-            timeout: Time limit of one attempt, as in ``schedule()``.
+            timeout: Time limit of one attempt in seconds or as a timedelta, as in ``schedule()``.
             keep_result: How long the result is kept, as in ``schedule()``.
             metadata: A JSON object, as in ``schedule()``. Its key ``trace`` may have trace context of another
                 program: strings by name, at most 8 KiB.

@@ -30,13 +30,13 @@ class ResultMethods(JobMethods, ControlMethods):
         """Return how a job ended, and its value if it was kept.
 
         Reading does not remove the result: any number of readers may read it until it expires. A started
-        Scheduler learns of the end by a notification; others query, at intervals of 50 ms up to
+        Scheduler receives the end by a notification. Other processes query, at intervals of 50 ms up to
         ``max_interval`` of the polling.
 
         Args:
             job_id: The job.
             wait: Whether to wait for the end of the job.
-            timeout: Seconds or a timedelta to wait at most; None for no limit. The job is not affected.
+            timeout: The maximum wait in seconds or as a timedelta; None for no limit. The job runs on.
 
         Returns:
             The result; None only if ``wait`` is False and the job has not ended.
@@ -102,12 +102,12 @@ class ResultMethods(JobMethods, ControlMethods):
                 call is that of the value.
             args: Positional arguments that JSON can represent.
             kwargs: Keyword arguments that JSON can represent.
-            wait_timeout: Seconds or a timedelta to wait at most; None for no limit.
+            wait_timeout: The maximum wait in seconds or as a timedelta; None for no limit.
             cancel_on_timeout: Whether the job is cancelled if it has not ended by then; otherwise it runs on.
             **options: The other arguments of ``enqueue()``, except ``connection``.
 
         Returns:
-            What the function returned, as JSON carries it.
+            The value that the function returned, after a round trip through JSON.
 
         Raises:
             JobFailedError: The job failed. If it ran in this process, ``__cause__`` is its exception.

@@ -73,7 +73,7 @@ class Schedules(ScheduleControl):
             start: No fire time precedes this timezone-aware time. `Every` and `CalendarInterval` count from
                 it, and fire at it first. None: they count from now, and fire first one interval later.
             end: No fire time follows this timezone-aware time.
-            max_runs: The number of fire times that become jobs at most. After the last one the schedule has
+            max_runs: The maximum number of fire times that become jobs. After the last one the schedule has
                 finished, and ``VacuumConfig(schedules=)`` deletes it.
             jitter: Each job is due up to this much later than its fire time; seconds or a timedelta.
             run_now: Enqueue a job at once, in addition to the fire times.

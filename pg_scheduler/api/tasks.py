@@ -215,8 +215,8 @@ class TaskMethods(SchedulerMethods):
             func: The function; omitted when used as a decorator with arguments.
             name: The name of its jobs; ``module.qualname`` when None.
             aliases: Former names whose pending jobs run too.
-            timeout: Default time limit of one attempt, as in ``@job()``.
-            misfire_grace_time: Default misfire grace time, as in ``@job()``.
+            timeout: Default time limit of one attempt in seconds or as a timedelta, as in ``@job()``.
+            misfire_grace_time: Default misfire grace time in seconds, as in ``@job()``.
             max_retries: Default number of retries, as in ``@job()``.
             retry: The delays before its retries, as in ``@job()``.
             priority: Default priority, as in ``@job()``.

@@ -31,7 +31,7 @@ ChangeResult: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a command did to a job."""
+    """The effect of a command on a job."""
 
     job_id: str
     result: ChangeResult
@@ -41,7 +41,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkChange:
-    """What a command did to the jobs of a search."""
+    """The effect of a command on the jobs of a search."""
 
     action: BulkAction
     dry_run: bool
@@ -102,7 +102,7 @@ _RESULTS: Final[Mapping[BulkAction, tuple[ChangeResult, ChangeResult]]] = {
     "delete": ("deleted", "would be deleted"),
     "move": ("moved", "would be moved"),
 }
-"""What an action has done to a job, and what it would do."""
+"""The result of an action on a job, and that of a dry run."""
 
 Group = Annotated[
     str | None, typer.Option(metavar="F", help="Every job of a group that jobs errors prints instead.")
@@ -125,7 +125,7 @@ Start = Callable[..., AsyncGenerator[Progress, None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOptions:
-    """The options that the four commands have in common."""
+    """The options that the commands ``cancel``, ``retry``, ``delete`` and ``move`` share."""
 
     job_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The ids of jobs.")] = None
     where: Annotated[str | None, typer.Option(metavar="SEARCH", help="Every job of a search instead.")] = None

@@ -32,7 +32,7 @@ Function = Callable[..., Result | Coroutine[Any, Any, Result]]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a command works with."""
+    """The settings, the output and the context of a command."""
 
     settings: Settings
     output: Output
@@ -105,9 +105,9 @@ class Group(NamedTuple):
     """A group of commands.
 
     Attributes:
-        help: What it is for.
+        help: Its purpose.
         commands: Its commands by name.
-        function: What it does without a command; None to print its help.
+        function: The function to call without a command; None to print the help.
     """
 
     help: str
@@ -172,7 +172,7 @@ def with_common_options(
 ) -> Callable[..., Result]:
     """Return the function as Typer calls it: with its own options and those of every command.
 
-    A parameter of which the type is a dataclass stands for the options that are its fields.
+    A parameter whose type is a dataclass stands for the options that are its fields.
     """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     groups: dict[str, Any] = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}

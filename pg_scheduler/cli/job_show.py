@@ -137,7 +137,7 @@ def _result_text(found: JobResult) -> Any:
 def _write_parts(
     command: Command, events: list[Event], others: list[PastFire], *, no_arguments: bool
 ) -> None:
-    """Write what is no value of the row, for people."""
+    """Write the facts that are not values of the row, for people."""
     output = command.output
     output.write_paragraph("\n".join(["\ntimeline:", *(_event_line(command, each) for each in events)]))
     if others:

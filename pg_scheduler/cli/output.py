@@ -58,7 +58,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Shape(Generic[T]):
-    """What a command writes.
+    """The objects that a command writes.
 
     Attributes:
         name: Its name, by which ``shapes`` prints its JSON schema.
@@ -87,7 +87,7 @@ class Shape(Generic[T]):
 
 
 def read_format(text: str | None, *, is_terminal: bool) -> Format | None:
-    """Return the format; None if none was asked for and stdout is no terminal.
+    """Return the format; None if none was asked for and stdout is not a terminal.
 
     Raises:
         CommandError: The format is unknown.
@@ -275,7 +275,7 @@ def _kind(shape: Shape[Any], column: Column, numbers: Collection[str], rows: Seq
 
 
 def discard_stdout() -> None:
-    """Write nothing more to stdout, of which the reader has closed its end."""
+    """Write nothing more to stdout, because its reader has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

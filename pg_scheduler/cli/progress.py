@@ -104,7 +104,7 @@ class Reporter:
         """Show how far the command got.
 
         Args:
-            text: What was done.
+            text: The completed work, in words.
             completed: How much of the total.
             total: The total; None if that is unknown.
         """

@@ -153,7 +153,7 @@ class Chosen:
         Args:
             command: Writes the question.
             scheduler: Where they are.
-            action: What is done to them, for the question.
+            action: The verb in the question whether to change them.
             paused: Leave out those that are not paused, or those that are; an id of one is kept.
 
         Raises:
@@ -180,7 +180,7 @@ class Chosen:
         return found
 
     async def _check_task(self, scheduler: Scheduler) -> None:
-        """Raise an error if the task has no schedule, whether paused or not."""
+        """Raise CommandError (NOT_FOUND) if the task has no schedule, whether paused or not."""
         if self.task is None or await scheduler.schedules.list(task=self.task, limit=1):
             return
         tasks = {each.task async for each in _schedules(scheduler)}

@@ -60,7 +60,7 @@ class TriggerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionOptions:
-    """What a schedule is besides its trigger."""
+    """The properties of a schedule besides its trigger."""
 
     args: Annotated[str | None, typer.Option(metavar="JSON", help="A list of arguments.")] = None
     kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="Arguments by name.")] = None

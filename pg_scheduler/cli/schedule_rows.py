@@ -23,7 +23,7 @@ ActionResult: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a command did to a schedule."""
+    """The effect of a command on a schedule."""
 
     subject: str
     result: ActionResult

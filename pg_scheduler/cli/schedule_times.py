@@ -127,7 +127,7 @@ async def _enqueue(scheduler: Scheduler, schedule_id: str, fires: Sequence[datet
 
 
 def _batch_size(per_s: float | None) -> int:
-    """Return the fire times of a transaction: those of a second at most."""
+    """Return the fire times of a transaction: at most those of one second."""
     return MAX_BATCH if per_s is None else min(max(int(per_s), 1), MAX_BATCH)
 
 

@@ -103,7 +103,7 @@ async def dashboard(
 
 
 def check_extra() -> None:
-    """Raise an error if the packages of the dashboard are missing."""
+    """Raise CommandError (USAGE) if the packages of the dashboard are missing."""
     if any(find_spec(name) is None for name in ("starlette", "jinja2", "uvicorn")):
         raise CommandError(
             ExitCode.USAGE,

@@ -47,7 +47,7 @@ class ListDocument:
     is_capped: bool
     """Whether counting stopped at a bound, so that there may be more."""
     summary: str
-    """What was searched, counted and found."""
+    """The numbers searched, counted and found, as text."""
 
 
 LIST: Final = Shape("list", ListDocument, "items", ())

@@ -31,7 +31,7 @@ from .values import read_duration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameFigures:
-    """What workers counted and measured of a name."""
+    """The counts and measurements of workers for a name."""
 
     name: str
     scheduled: int
@@ -96,7 +96,7 @@ OUTCOME: Final = Shape(
     ),
 )
 TREND_POINTS: Final = 20
-"""Bars of a trend, at most."""
+"""The maximum number of bars of a trend."""
 
 MIN_WIDTH: Final = timedelta(minutes=1)
 """The time of a bar, at least: that of the rows."""

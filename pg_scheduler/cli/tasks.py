@@ -52,7 +52,7 @@ class ListedTask(TaskState):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskChange:
-    """What a command did to a task."""
+    """The effect of a command on a task."""
 
     name: str
     result: Literal["paused", "resumed", "unchanged"]

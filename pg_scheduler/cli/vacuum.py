@@ -26,7 +26,7 @@ from .worker.inside import configure, vacuum_of
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What the retention of a status deletes."""
+    """The jobs that the retention of a status deletes."""
 
     status: JobStatus
     policy: str
@@ -36,7 +36,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedJobs:
-    """What was deleted on a day, in UTC."""
+    """The numbers of jobs that were deleted on a day, in UTC."""
 
     day: date
     completed: int

@@ -46,7 +46,7 @@ def read_time(name: str, text: str, zone: tzinfo, *, is_past: bool = False) -> d
         is_past: Whether a duration without a sign looks back.
 
     Raises:
-        CommandError: It is no time.
+        CommandError: It is not a time.
     """
     text = text.strip()
     sign, unsigned = ("-" if is_past else "+", text) if text[:1] not in {"+", "-"} else (text[0], text[1:])
@@ -69,7 +69,7 @@ def read_since(name: str, text: str, zone: tzinfo) -> datetime:
 
 
 def read_move(name: str, text: str, zone: tzinfo) -> datetime | timedelta:
-    """Return a time, or a signed duration such as +1h or -30m, by which each job is moved."""
+    """Return the time to which each job is moved, or the duration by which it is, such as +1h or -30m."""
     if text[:1] in {"+", "-"}:
         length = timedelta(seconds=read_duration(name, text[1:]))
         return -length if text[0] == "-" else length

@@ -32,7 +32,7 @@ class ListedWorker(Worker):
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequest:
-    """What was requested of a worker."""
+    """The result of a request to drain or resume a worker."""
 
     worker_id: str
     result: RequestResult

@@ -22,16 +22,16 @@ MAX_ACTOR_LENGTH: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a request may read and change.
+    """The rights of a request: the objects that it may read and change.
 
     Args:
-        actor: Who sends the request, shown in the page, and named in the audit of what it changes.
+        actor: The user who sends the request. The pages and the audit show this name.
         role: ``"viewer"`` only reads. ``"operator"`` may cancel, retry and move jobs, pause and resume tasks
             and schedules, trigger and backfill schedules, drain and resume workers. ``"admin"`` may also
             delete jobs, and add, change and remove schedules.
         names: The names of the jobs, schedules and tasks that are visible and can be changed, in which ``*``
-            stands for any text; None for all. What does not belong to a name, such as the audit and workers,
-            needs None.
+            stands for any text; None for all. Pages without a name, such as the audit and workers, need
+            None.
         sees_arguments: Whether arguments, results, progress notes, metadata and the log lines of attempts are
             visible, and can be searched.
         can: The rights, instead of those of ``role``, such as ``{"retry", "task_pause"}``.
@@ -123,7 +123,7 @@ async def decide(authorize: Authorize, request: Request) -> Access | Response | 
     """Return the decision about a request.
 
     Raises:
-        TypeError: It is no decision.
+        TypeError: It is not a decision.
     """
     found: Any = authorize(request)
     if inspect.isawaitable(found):
@@ -149,12 +149,12 @@ def basic_auth(user: str, password: str, *, access: Access | None = None) -> Aut
     Use it behind HTTPS: the browser sends both with every request.
 
     Args:
-        user: The name.
+        user: The user name. Its first 200 characters are the actor, unless ``access`` is given.
         password: The password.
-        access: What the user may read and change; None to read everything and change nothing.
+        access: The rights of the user; None for the right to read everything and change nothing.
 
     Raises:
-        ValueError: One of them is empty, or the name contains a colon.
+        ValueError: ``user`` is empty or contains a colon, or ``password`` is empty or not a str.
     """
     _check_secret("password", password)
     if not user or ":" in user:
@@ -182,7 +182,7 @@ def bearer(token: str, *, access: Access | None = None) -> Authorize:
 
     Args:
         token: The token.
-        access: What its bearer may read and change; None to read everything and change nothing.
+        access: The rights of the bearer; None for the right to read everything and change nothing.
 
     Raises:
         ValueError: The token is empty.

@@ -39,7 +39,7 @@ def refusal(request: Request, status: int, text: str, headers: Mapping[str, str]
     Args:
         request: The request.
         status: The status of the answer.
-        text: What is wrong.
+        text: The reason.
         headers: Further headers.
     """
     headers = {**(headers or {}), "vary": "accept"}

@@ -111,7 +111,7 @@ def dashboard(
             several sources, the pools by the names of their sources; a source without one is read on the
             pool of its Scheduler.
         refresh: Seconds between two queries for pages that are updated, 0.5 or more.
-        bounds: How much a page of a search, and the page of errors, examine at most.
+        bounds: The maximum that a page of a search, or the page of errors, examines.
         trust_forwarded: Whether ``X-Forwarded-Prefix`` is added to the addresses of links. Set it only
             behind a proxy that sets or removes this header.
         read_only: Whether no action is accepted, whatever the rights: there are no buttons, and POST answers

@@ -69,7 +69,7 @@ class Cache:
 
 
 class SharedReads:
-    """The cache as one request uses it, which knows the age of what it was given.
+    """The cache as one request uses it, which records the age of the values that it returned.
 
     Attributes:
         oldest_s: The age of its oldest data in seconds.

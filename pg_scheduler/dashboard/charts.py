@@ -52,7 +52,7 @@ class Series:
     """The values of a chart at its times.
 
     Attributes:
-        label: What they are.
+        label: The name of the values.
         values: One for each time; None where there is none.
         is_dashed: Whether the whole line is dashed.
     """
@@ -72,7 +72,7 @@ class Chart:
         times: The times, in ascending order. The last interval is not complete.
         series: The series.
         is_log: Whether the axis of the values is logarithmic.
-        marks: What happened meanwhile.
+        marks: The events in the period.
     """
 
     title: str
@@ -84,12 +84,12 @@ class Chart:
 
     @property
     def width(self) -> int:
-        """The width of the drawing."""
+        """The width of the drawing in units of its view box."""
         return WIDTH
 
     @property
     def height(self) -> int:
-        """The height of the drawing."""
+        """The height of the drawing in units of its view box."""
         return HEIGHT
 
     @property

@@ -1,4 +1,4 @@
-"""What a page is built from: the settings of the dashboard, and one request."""
+"""The input of a page: the settings of the dashboard, and one request."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class PageRequest:
 
     Attributes:
         settings: The settings of the dashboard.
-        access: What the request may read.
+        access: The rights of the request.
         inspector: Reads it.
         parameters: The parameters of the address.
         base: The path under which browsers reach the dashboard, without a slash at the end.
         now: The time, of this process unless a test has set it.
-        cache: What requests share.
+        cache: The values that requests share.
         operations: Makes the changes.
         standby_lag_s: How many seconds the data is behind the primary; None if it is not that of a standby.
     """

@@ -20,7 +20,7 @@ def check_origins(origins: Iterable[str]) -> frozenset[str]:
 
     Raises:
         TypeError: They are a str.
-        ValueError: One of them is no origin.
+        ValueError: One of them is not an origin.
     """
     if isinstance(origins, str):
         raise TypeError(f"trusted_origins must be several origins, not a str; write ({origins!r},)")

@@ -40,12 +40,12 @@ class Heatmap:
 
     @property
     def width(self) -> int:
-        """The width of the drawing."""
+        """The width of the drawing in units of its view box."""
         return WIDTH
 
     @property
     def height(self) -> int:
-        """The height of the drawing."""
+        """The height of the drawing in units of its view box."""
         return HEIGHT
 
     @property

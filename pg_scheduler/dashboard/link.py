@@ -47,7 +47,7 @@ class OneTimeLink:
 
     @property
     def query(self) -> str:
-        """What the link has after its path."""
+        """The query string of the link, after its path."""
         return f"?token={self._token}"
 
     def __call__(self, request: Request) -> Access | Response:

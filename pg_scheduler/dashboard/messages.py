@@ -26,7 +26,7 @@ _MANY: Final[Mapping[str, tuple[str, str, str]]] = {
     "schedules_resume": ("schedule", "resumed", "not paused before"),
     "schedules_trigger": ("schedule", "triggered", "an unfinished job has the unique key of the task"),
 }
-"""What became of the rows of a list, and why an action leaves some as they are."""
+"""The outcomes for the rows of a list, and the reasons why an action leaves some as they are."""
 
 _TEXTS: Final[Mapping[str, str]] = {
     "run_started": "the run has started",

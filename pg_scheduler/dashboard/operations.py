@@ -1,4 +1,4 @@
-"""What actions are made with: the Scheduler, and an Inspector that writes."""
+"""The objects that make changes: the Scheduler, and an Inspector that writes."""
 
 from __future__ import annotations
 

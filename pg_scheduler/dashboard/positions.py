@@ -35,7 +35,7 @@ async def read_after(request: PageRequest) -> str | None:
     """Return the position at which the list of a request continues; None for its start.
 
     Raises:
-        ValueError: It is no position that such a request was given.
+        ValueError: It is not a position that such a request was given.
     """
     text = request.parameters.get("after") or None
     if text is None or request.access.visible_names is None:

@@ -49,7 +49,7 @@ class Redaction:
         return cls(lambda key: key.casefold() in hidden, is_empty=not hidden)
 
     def values(self, values: Mapping[str, Any] | Iterable[Any]) -> Any:
-        """Return arguments or metadata without the hidden values, as dictionaries and lists."""
+        """Return arguments or metadata as dicts and lists in which ``HIDDEN`` replaces the hidden values."""
         if isinstance(values, Mapping):
             return self._shown(values, 0)
         return [
@@ -58,7 +58,7 @@ class Redaction:
         ]
 
     def value(self, value: Any) -> Any:
-        """Return a result without the hidden values."""
+        """Return a result in which ``HIDDEN`` replaces the hidden values."""
         return self._shown(value, 0)
 
     def _shown(self, value: Any, depth: int) -> Any:

@@ -122,7 +122,7 @@ def _environment() -> Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Show every text that is no template with escapes for characters that reorder or hide text."""
+    """Show every text that is not a template with escapes for characters that reorder or hide text."""
     if isinstance(value, Markup):
         return value
     return visible(value) if isinstance(value, str) else value

@@ -22,7 +22,7 @@ Right: TypeAlias = Literal[
     "schedule_remove",
     "drain",
 ]
-"""What a user may do. ``task_pause``, ``schedule_pause`` and ``drain`` include resuming."""
+"""A right of a user. ``task_pause``, ``schedule_pause`` and ``drain`` include resuming."""
 
 _OPERATOR: Final[frozenset[Right]] = frozenset(
     {"cancel", "retry", "move", "task_pause", "schedule_pause", "schedule_trigger", "backfill", "drain"}

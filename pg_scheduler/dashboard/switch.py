@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._~-]{0,63}")
 
 
 class Switch:
-    """Passes each request on to the dashboard of its source, or to that of the first one."""
+    """Passes each request on to the dashboard of the source in its path, by default to that of the first."""
 
     def __init__(self, apps: Mapping[str, ASGIApp]) -> None:
         self._apps = apps

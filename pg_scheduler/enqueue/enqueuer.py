@@ -71,7 +71,7 @@ class Enqueuer:
 
         Args:
             job: The job.
-            conflict_resolution: What to do if the id exists or the unique key is taken.
+            conflict_resolution: The reaction to an id that exists or a unique key that is taken.
             connection: The transaction of the caller; None for none.
             is_delayed: Whether the job is due a delay from now, see ``EPOCH``. The statement that inserts it
                 reads the clock, unless something needs the time before.
@@ -154,7 +154,7 @@ class Enqueuer:
 
         Args:
             specs: The jobs.
-            conflict_resolution: What to do with ids and unique keys that exist.
+            conflict_resolution: The reaction to ids and unique keys that exist.
             batch_size: Jobs per statement.
             connection: The transaction of the caller; None for none.
             change: Changes the validated jobs before they are inserted; None to leave them.

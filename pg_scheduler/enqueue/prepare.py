@@ -305,7 +305,7 @@ def rule_of(unique: object, task: Task | None) -> Uniqueness | None:
 
     Raises:
         TypeError: It is neither a text nor a rule.
-        ValueError: It is no key, or names an argument that the function lacks.
+        ValueError: It is not a key, or it names an argument that the function lacks.
     """
     rule = check_unique(unique)
     if task is not None:

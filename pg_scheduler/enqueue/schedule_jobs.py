@@ -127,7 +127,7 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "priority": _read_priority,
     "keep_result": lambda seconds: None if seconds is None else to_seconds("keep_result", seconds),
 }
-"""What checks the options in a row, where priorities are numbers and lengths of time seconds."""
+"""The checks of the options in a row, where priorities are numbers and durations are seconds."""
 
 
 def advisory_lock_key(schedule_id: str) -> int:

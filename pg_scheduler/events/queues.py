@@ -111,7 +111,7 @@ class AsyncSubscriber:
 
 
 class StreamQueue(EventQueue):
-    """A queue that a reader waits for, until it ends."""
+    """A queue whose readers wait for events until it ends."""
 
     __slots__ = ("_is_ended", "_ready")
 

@@ -373,7 +373,7 @@ class ScheduleBroken(ScheduleEvent):
     """A schedule could not be planned and is paused: its trigger raised, or its row is invalid."""
 
     error: BaseException
-    """What is invalid."""
+    """The exception: that of the trigger, or one that states what is invalid."""
 
 
 @logged(logging.ERROR, _BROKEN)
@@ -473,7 +473,7 @@ class LoopBlocked(Event):
     job_name: str | None
     """The name of that job, or None."""
     seconds: float
-    """For how long the event loop was blocked."""
+    """Seconds for which the event loop was blocked."""
     stack: str = field(repr=False)
     """The stack of the event loop's thread when the block was detected."""
 
@@ -486,7 +486,7 @@ class PassFinished(Event):
     service: str
     """The name of the service."""
     seconds: float
-    """The duration of the pass."""
+    """The duration of the pass in seconds."""
     next_in: float
     """Seconds until the next pass; infinite if it waits for a signal."""
 

@@ -4,7 +4,7 @@ An event on the wire has its class, ids, names, numbers and times, and at most 2
 text. Exceptions become text, and fields without a ``repr``, such as stacks, are left out. The text is ASCII,
 so that every encoding of a database can carry it.
 
-Every role that may NOTIFY can send such a text. ``decode()`` ignores what is no event.
+Every role that may NOTIFY can send such a text. ``decode()`` ignores texts that are not events.
 """
 
 from __future__ import annotations

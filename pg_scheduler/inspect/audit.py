@@ -15,7 +15,7 @@ from pg_scheduler.jobs.validation import check_count, check_execution_time, chec
 
 MAX_PAGE_LENGTH: Final = 1000
 MAX_ROWS: Final = 20_000
-"""Records that a page examines at most."""
+"""The maximum number of records that a page examines."""
 
 MAX_ID: Final = 2**63 - 1
 
@@ -31,7 +31,7 @@ class AuditPage:
 
     @property
     def summary(self) -> str:
-        """What was found, in one line, as every front end shows it."""
+        """The number of records found, in one line, as every front end shows it."""
         extent = "all records searched" if self.next is None else "older records follow"
         return f"{counted(len(self.items), 'record')} found, {extent}"
 
@@ -66,7 +66,7 @@ class AuditReads(InspectorBase):
             after: The ``next`` of the page before; None for the newest records.
 
         Raises:
-            ValueError: A time is naive, ``limit`` is out of range, or ``after`` is no position.
+            ValueError: A time is naive, ``limit`` is out of range, or ``after`` is not a position.
 
         Example::
 

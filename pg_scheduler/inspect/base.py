@@ -1,4 +1,4 @@
-"""What the methods of an Inspector share: the tables, and who acts."""
+"""The state that the methods of an Inspector share: the tables and the actor."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class InspectorBase:
     """For reads, which may lead to a standby."""
     _is_actor_named: bool
     actor: str
-    """Who acts, for the records of actions."""
+    """The actor in the records of actions."""
 
     async def record_action(self, action: str, subject: str | None = None, **details: Any) -> int:
         """Record an action that a front end made otherwise, and return the id of the record.
 
         Args:
-            action: What was done, such as ``add_job``.
-            subject: The id or name of what it was done to; None for nothing in particular.
+            action: The action, such as ``add_job``.
+            subject: The id or name of the changed object; None for no particular object.
             details: Values that JSON can represent.
 
         Example::

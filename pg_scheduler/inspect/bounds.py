@@ -1,4 +1,4 @@
-"""How much a page examines at most."""
+"""The maximum that a page examines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MAX_MILLISECONDS: Final = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much a page of a search, and a call for groups of errors, examines at most.
+    """The maximum that a page of a search, or a call of `error_groups()`, examines.
 
-    What reaches a bound states how far it got, and a search continues there.
+    A result that reaches a bound states its extent. The next page of a search continues there.
 
     Raises:
-        TypeError: A value is no int.
+        TypeError: A value is not an int.
         ValueError: A value is out of range.
 
     Example::
@@ -31,7 +31,7 @@ class Bounds:
     rows: int = 20_000
     """Jobs that are examined, 1 to 1,000,000."""
     milliseconds: int = 250
-    """Time after which no further statement examines jobs, 1 to 60,000."""
+    """Milliseconds after which no further statement examines jobs, 1 to 60,000."""
 
     def __post_init__(self) -> None:
         check_count("rows", self.rows, least=1, most=MAX_ROWS)

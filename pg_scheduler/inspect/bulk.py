@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a bulk action got. The action is complete if ``cursor`` is None."""
+    """The progress of a bulk action. The action is complete if ``cursor`` is None."""
 
     done: int
     """Jobs that were changed; in a dry run, those whose status allows it."""
@@ -53,7 +53,7 @@ class Progress:
 
     @property
     def summary(self) -> str:
-        """What was done, in one line, as every front end shows it."""
+        """The numbers of changed, refused, skipped and searched jobs in one line, as in every front end."""
         counts = f"{self.done:,} done, {self.refused:,} refused, {self.skipped:,} skipped"
         extent = extent_of(self.searched, self.total_estimate, is_complete=self.cursor is None)
         return f"{counts}; searched {extent} jobs"

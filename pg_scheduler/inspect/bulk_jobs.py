@@ -1,4 +1,4 @@
-"""What a bulk run does to which jobs, as its row contains it."""
+"""The action and the jobs of a bulk run, as its row contains them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "move"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkJobs:
-    """What a run does to which jobs.
+    """The action and the jobs of a bulk run.
 
     Attributes:
-        verb: What is done.
+        verb: The action.
         where: The search; empty for all jobs of the group.
         names: The names to which it is restricted; None for all.
         rate: Jobs per second; None for no limit.

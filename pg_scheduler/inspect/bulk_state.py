@@ -1,4 +1,4 @@
-"""How far a bulk run is."""
+"""The progress of a bulk run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SUSPECT_AFTER_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkState(BulkRunRow):
-    """How far a run is, and what it does.
+    """The progress of a run, its action and its jobs.
 
     Attributes:
-        jobs: What it does.
+        jobs: The action and its jobs.
         is_here: Whether it runs in this process.
     """
 

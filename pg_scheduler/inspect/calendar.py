@@ -38,7 +38,7 @@ class ScheduleFires:
     is_frequent: bool
     """Whether it has more than 800 of them."""
     effects: Sequence[ClockEffect]
-    """What clock changes do to it in the period."""
+    """The effects of clock changes on it in the period."""
     problem: str | None
     """Why there are no fire times; None if they were computed."""
 

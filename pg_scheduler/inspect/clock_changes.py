@@ -1,4 +1,4 @@
-"""What clock changes do to schedules: fire times that are skipped or repeated."""
+"""The effects of clock changes on schedules: fire times that are skipped or repeated."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ MAX_FIRES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ClockEffect:
-    """What a clock change does to a schedule."""
+    """The effect of a clock change on a schedule."""
 
     at: datetime
     """The start of the hours that are skipped or repeated, as an instant."""
     zone: str
     """The time zone whose clock changes."""
     text: str
-    """What it does, with the fire times by the clock of the zone."""
+    """The effect in words, with the fire times by the clock of the zone."""
 
 
 def zone_of(schedule: Schedule) -> str:

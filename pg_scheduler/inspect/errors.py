@@ -102,7 +102,7 @@ class ErrorGroups:
 
     @property
     def summary(self) -> str:
-        """What was searched and found, in one line, as every front end shows it."""
+        """The numbers of jobs searched and groups found, in one line, as every front end shows them."""
         groups = counted(len(self.items), "group")
         if self.missing_index is not None:
             extent = extent_of(self.searched, self.total_estimate, is_complete=self.is_complete)

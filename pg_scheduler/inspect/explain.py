@@ -1,7 +1,7 @@
 """Explain why a job runs, waits or has ended: a pure function of facts.
 
-The reasons are ordered, the most decisive first: what prevents a start before what delays it, and what delays
-it before what is worth knowing. A completed job has no reason.
+The reasons are ordered, the most decisive first: those that prevent a start, those that delay it, then
+further facts. A completed job has no reason.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.status import JobStatus
 
 RECENT_S: Final = 900.0
-"""How far back statistics count as those of now."""
+"""The maximum age of the statistics that count as current, in seconds."""
 
 MAX_RECENT_ROWS: Final = 5000
 """Rows of statistics that are read: those of 200 names in this time, and a margin."""
@@ -65,7 +65,7 @@ class Facts:
         run_p95_s: The duration in seconds that 95 of 100 recent attempts of its name did not exceed.
         row_lock: The session that has locked its row.
         advisory_lock: The session that holds its advisory lock.
-        standby_lag_s: How old the facts are if they come from a standby; None if they do not.
+        standby_lag_s: The age of the facts in seconds if they come from a standby; None otherwise.
         slot_use: For an expired job, the names whose attempts ended while it was due, and their seconds.
     """
 

@@ -1,7 +1,7 @@
 """Search for the fire times of schedules, for pages and commands.
 
 A trigger of the application may hang, or raise what would end the process, so each is called in a thread of
-its own, for a limited time. Built-in triggers share one, since a search with them takes a second at most.
+its own, for a limited time. Built-in triggers share one, since a search with them takes at most one second.
 """
 
 from __future__ import annotations

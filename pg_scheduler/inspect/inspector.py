@@ -58,8 +58,8 @@ class Inspector(
             leads to.
         read_pool: A pool for the reads, which may lead to a standby; None for that of ``source``.
         read_settings: Read in read-only transactions within these bounds; None to read like a Scheduler.
-        actor: Who acts, for the records of actions; None for ``user@host``.
-        bounds: How much a page of a search, and `error_groups()`, examine at most.
+        actor: The actor in the records of actions; None for ``user@host``.
+        bounds: The maximum that a page of a search, or a call of `error_groups()`, examines.
 
     Raises:
         TypeError: ``source`` is neither a pool nor a Scheduler, or ``bounds`` is no `Bounds`.

@@ -131,7 +131,7 @@ class JobActions(InspectorBase):
         Raises:
             SearchError: The search is invalid. A ValueError.
             ValueError: Neither or both of ``ids`` and ``where`` are given, ``where`` is empty, a number is
-                out of range, or ``after`` is no cursor of this call. While iterating: another call has
+                out of range, or ``after`` is not a cursor of this call. While iterating: another call has
                 changed jobs of ``run_id`` behind ``after``.
 
         Example::

@@ -136,7 +136,7 @@ class JobReads(InspectorBase):
 
         Raises:
             SearchError: The search is invalid. A ValueError.
-            ValueError: ``limit`` or ``sort`` is out of range, or ``after`` is no position of this search.
+            ValueError: ``limit`` or ``sort`` is out of range, or ``after`` is not a position of this search.
             ConfigurationError: ``sort`` needs the index of unsuccessful jobs, and that is missing.
 
         Example::
@@ -174,7 +174,14 @@ class JobReads(InspectorBase):
                 return
 
     async def running(self, *, limit: int = 500) -> SearchPage:
-        """Return the running jobs, as `search_jobs("status:running")` does."""
+        """Return a page of the running jobs, as `search_jobs("status:running")` does.
+
+        Args:
+            limit: Jobs of the page, 1 to 1,000.
+
+        Raises:
+            ValueError: ``limit`` is out of range.
+        """
         return await self.search_jobs("status:running", limit=limit)
 
     async def totals(self) -> Totals:

@@ -58,7 +58,7 @@ class LimitList:
 
     @property
     def summary(self) -> str:
-        """What was found, in one line, as every front end shows it."""
+        """The numbers of items and waiting jobs, in one line, as every front end shows them."""
         by_name = {each.name: each for each in self.items}.values()  # workers may declare different numbers
         limits = counted(len(self.items), "limit", is_capped=self.is_capped)
         return f"{limits}, {_waiting(by_name, is_capped=self.is_waiting_capped)}"
@@ -100,7 +100,7 @@ class LimitKeyList:
 
     @property
     def summary(self) -> str:
-        """What was found, in one line, as every front end shows it."""
+        """The numbers of items and waiting jobs, in one line, as every front end shows them."""
         keys = counted(len(self.items), "key", is_capped=self.is_capped)
         return f"{keys}, {_waiting(self.items, is_capped=self.is_waiting_capped)}"
 

@@ -27,7 +27,7 @@ arguments, or pages that are not in memory, do not exceed the time by much."""
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """A part of the result of a search, and how far the search got.
+    """A part of the result of a search, and the extent of the search so far.
 
     A page can be short, or empty, although others follow: it reads a bounded number of rows. Only
     ``is_complete`` shows whether the search has ended.
@@ -50,7 +50,7 @@ class SearchPage:
 
     @property
     def summary(self) -> str:
-        """What was searched and found, in one line, as every front end shows it."""
+        """The numbers of jobs searched and found, in one line, as every front end shows them."""
         extent = extent_of(self.searched, self.total_estimate, is_complete=self.is_complete)
         missing = f"; the index {self.missing_index} is missing" if self.missing_index else ""
         return f"searched {extent} jobs, {self.found:,} found{missing}"
@@ -68,7 +68,7 @@ class PageReader:
     clock: Callable[[], float] = field(default=monotonic)
 
     async def read(self, position: Position, limit: int, connection: Connection) -> SearchPage:
-        """Return the page from a position on, with ``limit`` jobs at most."""
+        """Return the page from a position on, with at most ``limit`` jobs."""
         ends_at = self.clock() + self.bounds.milliseconds / 1000
         items: list[Job] = []
         rows_left, rows = self.bounds.rows, max(FIRST_ROWS, limit + 1)
@@ -198,7 +198,7 @@ async def find_page(
     Raises:
         SearchError: The search is invalid.
         ConfigurationError: The order needs the index of unsuccessful jobs, and that is missing.
-        ValueError: ``after`` is no position of this search.
+        ValueError: ``after`` is not a position of this search.
     """
     async with store.searches.transaction() as connection:
         sizes = await store.searches.sizes(on=connection)

@@ -117,7 +117,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a search reads.
+    """The parts of the table and its indexes that a search reads.
 
     Attributes:
         segments: The segments, in the order in which they are read.

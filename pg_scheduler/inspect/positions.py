@@ -53,7 +53,7 @@ def read_now(text: str) -> datetime:
     """Return the instant to which the relative times of the search of a position refer.
 
     Raises:
-        ValueError: The text is no position.
+        ValueError: The text is not a position.
     """
     try:
         now = datetime.fromisoformat(_values(text)[0])
@@ -65,10 +65,10 @@ def read_now(text: str) -> datetime:
 
 
 class PositionError(ValueError):
-    """A text is no position of a list or a search.
+    """A text is not a position of a list or a search.
 
     Attributes:
-        subject: What has no such position.
+        subject: The list or search that has no such position.
         text: The start of the text.
     """
 
@@ -84,7 +84,7 @@ def read_position(text: str, plan: Plan) -> Position:
     """Return the position of a text.
 
     Raises:
-        ValueError: The text is no position of a search with this plan.
+        ValueError: The text is not a position of a search with this plan.
     """
     try:
         _, searched, found, segment, *key = _values(text)

@@ -72,7 +72,7 @@ class ReasonCode(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a job does, in one word."""
+    """The state of a job, in one word."""
 
     COMPLETED = "completed"
     """It completed."""
@@ -93,9 +93,9 @@ class Reason:
     code: ReasonCode
     """The code."""
     text: str
-    """What is the case, with its values."""
+    """The observed facts, with their values."""
     remedy: str | None = None
-    """What to do; None if nothing has to be done."""
+    """The recommended action; None if no action is needed."""
     since: datetime | None = None
     """Since when; None if that is unknown."""
     command: str | None = None
@@ -107,7 +107,7 @@ class Explanation:
     """Why a job runs, waits or has ended."""
 
     verdict: Verdict
-    """What it does, in one word."""
+    """The state of the job, in one word."""
     reasons: tuple[Reason, ...]
     """The reasons, the most decisive first. Empty for a completed job."""
     eta: datetime | None = None

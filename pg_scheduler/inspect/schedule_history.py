@@ -1,4 +1,4 @@
-"""What a schedule did and how it was changed: its last jobs, and the differences between its definitions."""
+"""The history of a schedule: its last jobs, and the differences between its definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers counted and measured, by job name and time."""
+"""The counts and measurements of workers, by job name and time."""
 
 from __future__ import annotations
 
@@ -117,11 +117,11 @@ class StatisticsReads(InspectorBase):
         ``uncounted`` states.
 
         Args:
-            since: How far to look back, at most 90 days.
+            since: The length of the period, at most 90 days.
             names: Only these job names; None for all.
 
         Raises:
-            TypeError: ``since`` is no timedelta.
+            TypeError: ``since`` is not a timedelta.
             ValueError: ``since`` is not between 0 and 90 days.
 
         Example::
@@ -147,12 +147,12 @@ class StatisticsReads(InspectorBase):
         names in the minutes of six hours. The oldest are left out. The rows of the result have no name.
 
         Args:
-            since: How far to look back, at most 90 days.
+            since: The length of the period, at most 90 days.
             width: The length of the intervals, which divide the Unix epoch; at least a minute.
             names: Only these job names, in which ``*`` stands for any text; None for all.
 
         Raises:
-            TypeError: ``since`` or ``width`` is no timedelta.
+            TypeError: ``since`` or ``width`` is not a timedelta.
             ValueError: ``since`` is not between 0 and 90 days, or ``width`` is shorter than a minute.
 
         Example::

@@ -52,7 +52,7 @@ class Backlog:
 
     @property
     def summary(self) -> str:
-        """What was counted, in one line, as every front end shows it."""
+        """The numbers of names and jobs, in one line, as every front end shows them."""
         more = f"+ due jobs, about {rounded(self.due_estimate)}" if self.is_capped else " due jobs"
         blocked = f"{sum(self.blocked.values()):,}{'+' if self.is_blocked_capped else ''}"
         return f"{self.due:,}{more} of {len(self.names):,} names, {blocked} blocked"
@@ -69,7 +69,7 @@ class TaskState(NameBacklog):
     note: str | None = None
     """Why it was paused."""
     actor: str | None = None
-    """Who paused it."""
+    """The actor who paused it; None if it is not paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class TaskList:
 
     @property
     def summary(self) -> str:
-        """What was counted, in one line, as every front end shows it."""
+        """The numbers of names and jobs, in one line, as every front end shows them."""
         paused = sum(task.paused_at is not None for task in self.items)
         due = counted(sum(task.due for task in self.items), "due job", is_capped=self.is_capped)
         running = count(sum(task.running for task in self.items), is_capped=self.is_capped)
@@ -198,7 +198,7 @@ class TaskReads(InspectorBase):
     async def count_expiring(self, name: str, until: datetime | None) -> ExpiringJobs:
         """Count the waiting jobs of a task, under all of its names, that expire while it is paused.
 
-        The Scheduler of the Inspector, if it has one, knows the aliases of the task.
+        The Scheduler of the Inspector, if it has one, provides the aliases of the task.
 
         Args:
             name: The name of the task, or an alias.

@@ -9,10 +9,10 @@ from typing import Final
 from pg_scheduler.inspect.store.inspections import InspectedWorker, LockRow
 
 MAX_LISTED: Final = 5
-"""Texts that a list shows at most."""
+"""The maximum number of texts that a list shows."""
 
 MAX_LENGTH: Final = 200
-"""Characters of a text that are shown at most."""
+"""The maximum number of characters of a text that are shown."""
 
 
 def holder(session: LockRow) -> str:
@@ -39,7 +39,7 @@ def count(number: int, *, is_capped: bool) -> str:
 
 
 def counted(number: int, noun: str, *, is_capped: bool = False) -> str:
-    """Show a number of things, which may be capped, by their name, of which the plural ends with an s.
+    """Show a number, which may be capped, with a noun whose plural ends with an s.
 
     Example:
         >>> counted(1, "due job"), counted(1200, "due job")
@@ -70,7 +70,7 @@ def instant(at: datetime | None) -> str:
 
 
 def length(time: timedelta | float) -> str:
-    """Show a length of time, or seconds, in the largest unit of which there are two; 0 for a negative one."""
+    """Show a timedelta, or seconds, in the largest unit that gives at least 2; a negative length as 0."""
     seconds = max(time.total_seconds() if isinstance(time, timedelta) else time, 0)
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:

@@ -27,7 +27,7 @@ class Event:
 
 
 def timeline_of(job: Job) -> Iterator[Event]:
-    """Yield the points in the life of a job, the oldest first: its creation, due time, attempts and end."""
+    """Yield the past events of a job, the oldest first, then those that are expected if it is unfinished."""
     yield Event(job.created_at, "created")
     past = list(_past(job))
     if job.status is not JobStatus.PENDING:  # the due time is that of the last attempt

@@ -93,7 +93,7 @@ def history_entry(
 
 
 def _storable_trace(trace: object) -> dict[str, str] | None:
-    """Return the headers that middleware set; None for anything but texts by name of 8 KiB at most."""
+    """Return the headers that middleware set; None for anything but texts by name of at most 8 KiB."""
     if not isinstance(trace, Mapping):
         return None
     found = {

@@ -41,7 +41,7 @@ MIN_STEP_S: Final = 0.1
 
 
 class LimitKeyError(ConfigurationError):
-    """A key function raised, or returned a value that is no key."""
+    """A key function raised, or returned a value that is not a valid key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ def _ascii(text: str) -> str:
 
 
 class LimitBook:
-    """The limits of the registered tasks, by the text before the key."""
+    """The limits of the registered tasks, by the part of ``blocked_on`` before the key."""
 
     def __init__(self, tasks: Iterable[tuple[str, Sequence[Limit]]]) -> None:
         self._options: defaultdict[str, list[tuple[LimitRow, ...]]] = defaultdict(list)

@@ -51,7 +51,7 @@ def check_metadata(metadata: object, *, allows_trace: bool = False) -> dict[str,
 
 
 def trace_from(metadata: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the trace context in metadata; None if there is none, or something else."""
+    """Return the trace context in metadata; None if it is missing, malformed or longer than 8 KiB of JSON."""
     trace = metadata.get(TRACE)
     if not isinstance(trace, dict) or not all(isinstance(value, str) for value in trace.values()):
         return None

@@ -21,7 +21,7 @@ class Middleware(Protocol):
     """Code around each attempt of every job of a Scheduler: a coroutine function, or an object like this one.
 
     It runs in the event loop of the worker, whatever runs the job, within the timeout of the attempt and with
-    ``current_job()``. What it returns is the value of the job, and the exception that it raises is the
+    ``current_job()``. Its return value is the value of the job, and the exception that it raises is the
     outcome of the attempt. A job without a registered function, or whose arguments cannot be read, fails
     without it.
 

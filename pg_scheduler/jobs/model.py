@@ -256,7 +256,7 @@ class Job:
     progress: JobProgress | None = None
     """The progress that the job reported last; None if it reported none."""
     blocked_on: str | None = None
-    """What the job waits for besides its time: ``limit:<name>:<key>`` or ``after``; None for nothing."""
+    """The condition besides its time that delays the job: ``limit:<name>:<key>`` or ``after``, or None."""
     unique_key: str | None = None
     """The key of which at most one unfinished job exists; None for a job that is not unique."""
     schedule_id: str | None = None
@@ -323,7 +323,7 @@ class Worker:
     state: str | None = None
     """``running``, ``draining`` or ``stopping``; None for a worker of an earlier release."""
     wanted: str | None = None
-    """What is requested of the worker: ``drain``, or None for nothing."""
+    """The request to the worker: ``drain``; None for no request."""
     names: tuple[str, ...] | None = None
     """The names of the jobs that it claims while none is paused; None if it does not report them."""
     health: Mapping[str, Any] = field(default_factory=dict)

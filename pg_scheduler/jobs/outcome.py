@@ -138,7 +138,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is written to the row of an attempt, and the event that follows.
+    """The change of the row of an attempt, and the event that follows.
 
     Attributes:
         change: The change of the row.

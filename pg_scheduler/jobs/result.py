@@ -20,10 +20,10 @@ MAX_TRACEBACK_LENGTH: Final = 16_000
 
 @dataclass(frozen=True, slots=True)
 class KeptResult:
-    """What is stored at the end of a job that keeps its result.
+    """The result of a job that keeps its result, as stored when the job ends.
 
     Attributes:
-        seconds: How long it is kept after the end.
+        seconds: Seconds for which it is kept after the end.
         value: The value as JSON; None if there is none.
         no_value_reason: Why there is no value; None if there is one, or if the job did not complete.
         error: The error as JSON; None if the job completed.
@@ -61,14 +61,14 @@ class NoValue:
 
 
 def keep_seconds(options: str | None) -> float | None:
-    """Return how long the result of a job is kept, from its options; None if it is not kept."""
+    """Return the seconds for which the result of a job is kept, from its options; None if it is not kept."""
     if options is None:
         return None
     return keep_seconds_of(object_from(options))
 
 
 def keep_seconds_of(options: Mapping[str, Any]) -> float | None:
-    """Return how long the result of a job is kept; None if it is not kept."""
+    """Return the seconds for which the result of a job is kept; None if it is not kept."""
     seconds = options.get("keep_result")
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
         return None
@@ -79,8 +79,8 @@ def kept_value(seconds: float, value: object, limit: int | None) -> KeptResult:
     """Return what is stored for a returned value; a reason instead of a value that cannot be stored.
 
     Args:
-        seconds: How long it is kept.
-        value: What the function returned.
+        seconds: Seconds for which it is kept.
+        value: The value that the function returned.
         limit: The maximum size of its JSON in bytes; None for no limit.
     """
     if is_a(value, NoValue):
@@ -107,7 +107,7 @@ def kept_error(seconds: float, message: str, exception: BaseException | None) ->
     """Return what is stored for an error.
 
     Args:
-        seconds: How long it is kept.
+        seconds: Seconds for which it is kept.
         message: The text that the job's row stores.
         exception: The exception, if there is one.
     """

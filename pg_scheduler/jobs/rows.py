@@ -64,7 +64,7 @@ class Extras(NamedTuple):
     unique_key: str | None = None
     """The key of which at most one job is unfinished."""
     blocked_on: str | None = None
-    """What the job waits for besides its time."""
+    """The condition besides its time that delays the job; None for none."""
     on_end: str | None = None
     """JSON that lists the consequences of the job's end."""
 
@@ -73,12 +73,12 @@ NO_EXTRAS: Final = Extras()
 
 
 class Span(NamedTuple):
-    """What the id of a job is derived from that exists once in a time span."""
+    """The origin of the id of a job that exists once in a time span."""
 
     text: str
     """How the id begins."""
     per: timedelta
-    """The length of the time span."""
+    """The time span."""
 
     def id_at(self, execution_time: datetime) -> str:
         """Return the id of the job of the span that contains a time."""

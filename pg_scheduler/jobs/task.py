@@ -258,4 +258,4 @@ _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "unique": check_unique,
     "on_failure": check_name,
 }
-"""What checks the options of tasks, except for those that depend on the function."""
+"""The checks of the options of tasks, except for those that depend on the function."""

@@ -1,1 +1,1 @@
-"""What a process counts, measures and reports of itself, with the standard library only."""
+"""The counters, measurements and reports of a process about itself, with the standard library only."""

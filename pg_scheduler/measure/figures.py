@@ -86,7 +86,7 @@ class Histogram(NamedTuple):
 
 
 class JobFigures(NamedTuple):
-    """What happened to the jobs of one name.
+    """The figures of the jobs of one name.
 
     Attributes:
         scheduled: Jobs that this process stored.

@@ -36,7 +36,7 @@ class HealthCheck:
     Attributes:
         name: Its name, for ``?exclude=``.
         is_ok: Whether it passed.
-        text: What was found.
+        text: The result, in words.
         probes: The probes that fail with it; none if it is only for information.
     """
 
@@ -92,7 +92,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFacts:
-    """Facts about the parts of a Scheduler that has started. Instants are of the monotonic clock.
+    """Facts about the parts of a Scheduler that has started. Instants are seconds of the monotonic clock.
 
     Attributes:
         slots: Jobs that run at the same time.
@@ -102,13 +102,13 @@ class WorkerFacts:
         must_drain: Whether it is requested to claim no further jobs.
         claimed_at: When the last pass of the claimer ended, also by an outage.
         next_due_at: When the next job is due, as the last claim found; None if none is pending.
-        longest_sleep_s: Seconds that the claimer sleeps at most.
+        longest_sleep_s: The maximum number of seconds that the claimer sleeps.
         heartbeat_at: When the last heartbeat succeeded.
         heartbeats_since: Since when heartbeats have succeeded in time, one after another.
         heartbeat_interval_s: Seconds between two of them.
         lease_renewed_at: When the lease was last renewed, also by the lease keeper.
         lease_trusted_until: When the lease may expire.
-        lease_s: The duration of the lease.
+        lease_s: The duration of the lease in seconds.
         blocked_s: Seconds for which the event loop has been blocked; None if it is not.
         blocking_job: Name and id of the job that blocks it; None if it is none.
         max_loop_block_s: Seconds for which it may be blocked.
@@ -139,10 +139,10 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class HealthFacts:
-    """What the health is judged by.
+    """The facts from which the health is derived.
 
     Attributes:
-        now: The instant, by the monotonic clock.
+        now: The instant in seconds of the monotonic clock.
         state: Where the Scheduler is.
         fault: The class of the error that stopped it; None if none did.
         worker: Its parts; None while they do not exist.

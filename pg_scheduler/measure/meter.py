@@ -46,7 +46,7 @@ class Start(Protocol):
 
 
 class Batch(NamedTuple):
-    """What was counted since the batch before, to be written to the database.
+    """The counts since the batch before, to be written to the database.
 
     Attributes:
         number: The number of the batch, greater than that of any before it.

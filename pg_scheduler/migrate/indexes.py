@@ -76,10 +76,10 @@ async def missing_indexes(connection: AnyConnection, *, schema: str | None = Non
 
 
 class BuildProgress(NamedTuple):
-    """How far the build of an index got.
+    """The progress of the build of an index.
 
     Attributes:
-        phase: What it does, as PostgreSQL names it.
+        phase: The phase of the build, as PostgreSQL names it.
         done: The blocks, rows or sessions that this phase is done with.
         total: All of these; 0 if that is unknown.
     """

@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
     Attributes:
         table: The name of the table.
-        kind: What it is about, such as ``column``.
+        kind: The kind of the part, such as ``column``.
         name: The name of the column, constraint, rule and so on.
         value: The type of a column, the definition of an index.
     """
@@ -178,7 +178,7 @@ def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] 
     More columns, constraints and indexes are allowed. The name of an index does not matter.
 
     Args:
-        parts: What the catalogue has.
+        parts: The parts of the tables, from the catalogue.
         schema: The schema of the tables.
         optional: The names of the indexes that may be missing.
 
@@ -234,7 +234,7 @@ def missing_shipped_indexes(parts: Iterable[Part]) -> list[str]:
 def index_statements() -> Mapping[str, str]:
     """Return by name the statement that builds each index while jobs run; ``{schema}`` precedes its table.
 
-    A primary key is a constraint, of which the index cannot be built alone.
+    A primary key is a constraint whose index cannot be built alone.
     """
     return {
         part.name: add.replace("INDEX", "INDEX CONCURRENTLY", 1)

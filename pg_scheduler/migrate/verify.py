@@ -57,7 +57,7 @@ class SchemaState(NamedTuple):
 
     Attributes:
         applied: The migrations, by version.
-        parts: What the catalogue has about the tables that the shipped migrations create.
+        parts: The parts of the tables that the shipped migrations create, from the catalogue.
     """
 
     applied: Mapping[int, Applied]

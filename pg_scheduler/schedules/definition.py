@@ -35,7 +35,7 @@ MAX_DESCRIPTION: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What a caller or the code gives for a schedule; UNSET where it gives nothing."""
+    """The values that a caller or the code gives for a schedule; UNSET for those not given."""
 
     task: str | Unset = UNSET
     trigger: Trigger | Unset = UNSET

@@ -41,7 +41,7 @@ class Schedule:
     end: datetime | None
     """No fire time follows it; None for no bound."""
     max_runs: int | None
-    """The number of fire times that become jobs at most; None for no limit."""
+    """The maximum number of fire times that become jobs; None for no limit."""
     jitter: timedelta
     """Each job is due up to this much later than its fire time."""
     overlap: Overlap

@@ -123,7 +123,7 @@ def pass_time(
     Args:
         row: The schedule.
         now: The time of the database.
-        grace_s: A fire time that is found later than this is missed; None for never.
+        grace_s: Seconds by which a fire time may be found late; a later one is missed. None for no limit.
         is_busy: Whether the last job is unfinished and the overlap policy drops fire times.
         is_unique: Whether the database may reject the jobs.
 

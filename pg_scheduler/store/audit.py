@@ -21,8 +21,8 @@ class AuditRepository:
         """Record an action of the current author, and return the id of the record.
 
         Args:
-            action: What was done, such as ``trigger_schedule``.
-            subject: The id or name of what it was done to; None for nothing in particular.
+            action: The action, such as ``trigger_schedule``.
+            subject: The id or name of the changed object; None for no particular object.
             on: The connection of the transaction that does it.
             details: Values that JSON can represent.
         """

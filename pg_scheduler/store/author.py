@@ -1,4 +1,4 @@
-"""Who makes a change, for the audit."""
+"""The author of a change, for the audit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_RELEASE_LENGTH: Final = 200
 
 
 class Author(NamedTuple):
-    """Who makes a change.
+    """The author of a change.
 
     Attributes:
         actor: The person or the Scheduler.

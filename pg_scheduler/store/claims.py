@@ -67,7 +67,7 @@ class ExchangeResult:
 
 
 class Overlooked(NamedTuple):
-    """What a search found in front of the position from which jobs are claimed.
+    """The result of a search in front of the position from which jobs are claimed.
 
     Attributes:
         due: When the first claimable job there is due; None if there is none.
@@ -121,7 +121,7 @@ class ClaimRepository:
             keep: Whether to keep the rows of completed jobs; otherwise they are deleted.
             since: Where the search for due jobs begins.
             after: The ids to begin at, of those instants.
-            crashed: Whether to claim a crashed job. One claim takes one such job at most.
+            crashed: Whether to claim a crashed job. One statement claims at most one such job.
             isolated_from: The number of workers that died under a job that counts as crashed.
             counts: Whether to count the index entries that it reads.
         """
@@ -229,9 +229,9 @@ class ClaimRepository:
         await self._results.consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
 
     async def complete(self, worker_id: str, completed: Sequence[Claim], *, keep: bool) -> set[str]:
-        """Write completions, each job once and all of one attempt number; return the ids of the refused ones.
+        """Write completions of distinct jobs with one attempt number; return the ids of the rejected ones.
 
-        It waits for no locked row: such a completion is refused.
+        The statement does not wait for locked rows: it rejects their completions.
         """
         ids, attempt = [claim.job_id for claim in completed], completed[0].attempt
         now = self._statements.now
@@ -307,7 +307,7 @@ class ClaimRepository:
 
         Args:
             worker_id: The worker.
-            known: The attempts of the jobs that it knows, by id.
+            known: The attempts of the jobs that it has received, by id.
             limit: The maximum number of jobs.
         """
         args = worker_id, json.dumps(known), self._statements.now, limit

@@ -56,7 +56,7 @@ class Consequences:
     """The consequences of jobs that have ended.
 
     Attributes:
-        handlers: What to call, by key of ``on_end``, in this order.
+        handlers: The functions to call in this order, by key of ``on_end``.
     """
 
     def __init__(self, statements: Statements) -> None:

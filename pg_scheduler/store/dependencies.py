@@ -27,7 +27,7 @@ from pg_scheduler.store.locks import due_message
 from pg_scheduler.store.statements import Statements, Transaction
 
 AFTER: Final = "after"
-"""What a job that waits for others is blocked on."""
+"""The ``blocked_on`` of a job that waits for others."""
 
 COMPLETED: Final = "completed"
 NOT_COMPLETED: Final = "job {!r}, after which this job was to run, ended as {!r}"

@@ -41,7 +41,7 @@ TOO_LARGE: Final = {
         "or its metadata or the name of its task 64 KiB"
     ),
 }
-"""What is too large, by constraint."""
+"""The error messages for values that are too large, by constraint."""
 
 TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57", "58"})
 """Connection exception, transaction rollback, insufficient resources (disk, memory, connections), operator

@@ -70,10 +70,10 @@ class JobInserts:
         lock_timeout: str | None = None,
         connection: Connection | None = None,
     ) -> dict[str, datetime]:
-        """Insert the jobs whose ids are new, due a delay from now, as ``insert()``.
+        """Insert the jobs whose ids are new, with a delay from now instead of a due time.
 
         Returns:
-            The time of the call by the clock of the database, by the ids.
+            The database time of the call, by the id of each inserted job.
         """
         channel = await self._statements.channel(on=connection) if message else None
         rows = await self._statements.fetch_retrying(
@@ -95,7 +95,7 @@ class JobInserts:
         lock_timeout: str | None = None,
         connection: Connection | None = None,
     ) -> set[str]:
-        """Insert the jobs whose ids and unique keys are free, as ``insert()``."""
+        """Insert the jobs whose ids and unique keys are free, as ``insert()`` does."""
         if not jobs:
             return set()
         values = await self._values_of([job.row for job in jobs], jobs, message, lock_timeout, connection)
@@ -110,7 +110,7 @@ class JobInserts:
         lock_timeout: str | None = None,
         connection: Connection | None = None,
     ) -> dict[str, datetime]:
-        """Insert the jobs whose ids and unique keys are free, due a delay from now, as ``enqueue()``."""
+        """Insert the jobs whose ids and unique keys are free, with delays, as ``enqueue()`` does."""
         delayed = [_delayed(job.row) for job in jobs]
         values = await self._values_of(delayed, jobs, message, lock_timeout, connection)
         rows = await self._statements.fetch_retrying("enqueue_extended_jobs", *values, on=connection)

@@ -20,10 +20,10 @@ from pg_scheduler.store.statements import Statements, Transaction
 from pg_scheduler.store.unique_keys import UniqueKeyRepository
 
 MAX_EXAMINED_ROWS: Final = 20_000
-"""Rows that one call with a metadata filter examines at most."""
+"""The maximum number of rows that one call with a metadata filter examines."""
 
 MAX_CANCELLED_JOBS: Final = 1000
-"""Jobs that one statement cancels at most."""
+"""The maximum number of jobs that one statement cancels."""
 
 SET_BY_CALLER: Final = "status set by a caller"
 

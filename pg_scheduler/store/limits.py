@@ -22,7 +22,7 @@ class AdmissionRequest(NamedTuple):
 
 
 class Unblocked(NamedTuple):
-    """What became of the blocked jobs of a limit.
+    """The result of unblocking the blocked jobs of a limit.
 
     Attributes:
         key: The limit.

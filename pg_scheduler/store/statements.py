@@ -80,7 +80,7 @@ class Statements:
 
     @property
     def author(self) -> Author:
-        """Who makes the changes of the caller, for the audit."""
+        """The author of the changes of the caller, for the audit."""
         return current_author() or self.get_author()
 
     async def schema(self, *, on: Connection | None = None) -> str:

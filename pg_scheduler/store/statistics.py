@@ -21,7 +21,7 @@ class StatisticsRepository:
         Args:
             worker_id: The worker that counted.
             batch: The number of the batch; those of a worker increase.
-            jobs: What to add, by job name.
+            jobs: The figures to add, by job name.
 
         Returns:
             False if the worker has no row, so that nothing was added.
@@ -36,8 +36,8 @@ class StatisticsRepository:
 
         Args:
             span_s: The span in seconds.
-            longer_s: The longer span; None to delete the rows.
-            days: The age.
+            longer_s: The longer span in seconds; None to delete the rows.
+            days: The age in days.
             limit: The maximum number of rows.
         """
         now = self._statements.now

@@ -19,7 +19,7 @@ from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.statements import Statements
 
 DRAIN: Final = "drain"
-"""What a worker is requested to do: claim no more jobs."""
+"""The request to claim no more jobs."""
 
 HEARTBEAT_REQUEST: Final = "check"
 """The message that a worker is to make a heartbeat; its id follows."""
@@ -38,7 +38,7 @@ class RenewResult:
         now: The server's time.
         late: Whether the lease had expired. The next heartbeat is then the first that counts.
         subscriptions: The classes of events that other workers want, as they wrote them.
-        wanted: What is requested of the worker: ``drain``, or None for nothing.
+        wanted: The request to the worker: ``drain``; None for no request.
     """
 
     alive: bool
@@ -50,7 +50,7 @@ class RenewResult:
 
 
 class WorkerReport(NamedTuple):
-    """What a worker reports about itself.
+    """The report of a worker about itself.
 
     Attributes:
         state: ``running``, ``draining`` or ``stopping``.
@@ -149,8 +149,8 @@ class WorkerRepository:
             lease_s: The length of the lease in seconds.
             liveness_key: The key of the liveness lock that the worker holds.
             extension_s: Seconds for which the held lock extends an expired lease.
-            report: What the worker reports about itself.
-            wanted: What was requested of the worker when it still had a row.
+            report: The report of the worker about itself.
+            wanted: The request to the worker when it still had a row.
         """
         await self._statements.fetch(
             "register_worker",
@@ -193,7 +193,7 @@ class WorkerRepository:
             ended: The attempts of jobs whose results are not written yet. The worker still holds them.
             liveness_key: The key of the liveness lock that the worker holds.
             extension_s: Seconds for which the held lock extends an expired lease.
-            report: What the worker reports about itself; None to leave what its row has.
+            report: The report of the worker about itself; None to keep the one in its row.
             on: The connection to use.
         """
         own = {**(ended or {}), **held}

@@ -305,7 +305,7 @@ class BlockingMethods(Blocking):
         """Return how a job ended, and its value if it was kept.
 
         Reading does not remove the result: any number of readers may read it until it expires. A started
-        Scheduler learns of the end by a notification; others query, at intervals of 50 ms up to
+        Scheduler receives the end by a notification. Other processes query, at intervals of 50 ms up to
         ``max_interval`` of the polling.
 
         Parameters, values and errors are those of ``Scheduler.get_job_result()``.

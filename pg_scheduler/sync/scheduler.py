@@ -37,7 +37,7 @@ CLOSE_MARGIN_S: Final = 15.0
 
 
 class PortalScheduler(Scheduler):
-    """The Scheduler in a portal."""
+    """The asyncio Scheduler that runs in the event loop of a portal."""
 
     def close_in_children(self) -> None:
         """Close the sockets of the pool in children forked from now on."""
@@ -50,7 +50,7 @@ class PortalScheduler(Scheduler):
 
 
 class ForkSafeState:
-    """What all portals of a process share.
+    """The state that all portals of a process share.
 
     Attributes:
         starting: Held while a portal starts. A forked child needs a new lock, since another thread of the

@@ -12,7 +12,7 @@ App: TypeAlias = Callable[
 
 
 class Request(NamedTuple):
-    """What these applications read of a request. The path is that within the application."""
+    """The parts of a request that these applications read. The path is that within the application."""
 
     method: str
     path: str

@@ -32,7 +32,7 @@ class Sink(Protocol):
         *labels: str,
         bounds: Sequence[float] = DURATIONS,
     ) -> None:
-        """Take a histogram, of which the buckets with these upper bounds are exported."""
+        """Take a histogram and export its buckets with these upper bounds, in seconds."""
 
 
 def items_of(values: float | Mapping[Key, float]) -> Iterable[tuple[Labels, float]]:

@@ -59,7 +59,7 @@ def scheduler_dsn(_scheduler_server: Server, _scheduler_template: str) -> Iterat
 def test_scheduler(scheduler_dsn: str) -> Callable[..., TestScheduler]:
     """Return a function that makes a `TestScheduler` on the database of this test.
 
-    It takes the arguments of `TestScheduler` but the pool. Every one that a test makes has the same jobs.
+    It takes the arguments of `TestScheduler` except the pool. All instances of a test have the same jobs.
     """
     from pg_scheduler.testing.scheduler import TestScheduler  # noqa: PLC0415 - only for tests that need it
 

@@ -26,7 +26,7 @@ _END: Final = re.compile(r"([0-9]{2}(?:[-Tt :][0-9]{2}){0,4})([Zz]|[+-][0-9]{2}:
 
 
 class TimeError(ValueError):
-    """A text is no time; the message contains the reason and the remedy."""
+    """A text is not a time; the message contains the reason and the remedy."""
 
 
 class OutOfRangeError(TimeError):
@@ -42,7 +42,7 @@ def read_instant(text: str, now: datetime, tz: tzinfo | None) -> datetime:
         tz: The time zone of days and times without one; None if there is none.
 
     Raises:
-        TimeError: The text is no time, or it needs a time zone and there is none.
+        TimeError: The text is not a time, or it needs a time zone and there is none.
 
     Example:
         >>> from datetime import UTC, datetime
@@ -62,7 +62,7 @@ def read_span(text: str, now: datetime, tz: tzinfo | None, start: str = "") -> t
         start: The start of a range that the text ends, of which it may omit the parts that both share.
 
     Raises:
-        TimeError: The text is no time, or it needs a time zone and there is none.
+        TimeError: The text is not a time, or it needs a time zone and there is none.
     """
     try:
         if text == "now":

@@ -11,7 +11,7 @@ INSTANT: Final = timedelta(microseconds=1)
 """The smallest difference between two instants."""
 
 HORIZON: Final = timedelta(days=3653)
-"""How far combinations are searched: 10 years."""
+"""The period in which combinations are searched: 10 years."""
 
 MAX_STEPS: Final = 50_000
 """Steps of one search. A step takes 5 to 20 microseconds."""

@@ -1,4 +1,4 @@
-"""What the parts of a worker share."""
+"""The state that the parts of a worker share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker reports about itself with each heartbeat, for people who operate it.
+"""The report that a worker sends about itself with each heartbeat, for people who operate it.
 
 The heartbeat writes the row of the worker in any case, so the report costs no statement. Values that do not
 change are written at registration only.
@@ -29,7 +29,7 @@ MAX_NAMES_BYTES: Final = 100_000
 """Names of a worker with more bytes are not reported: every reader of the workers would load them."""
 
 MAX_LIMITS: Final = 500
-"""Limits that a worker reports at most."""
+"""The maximum number of limits that a worker reports."""
 
 RECENT_S: Final = 900.0
 """For how long a worker reports what last blocked its event loop."""
@@ -110,7 +110,7 @@ class Reporter:
         self._written: list[str] | None = None
         self._lag_s = 0.0
         self.wanted: str | None = None
-        """What is requested of this worker, as read by the last heartbeat."""
+        """The request to this worker, as read by the last heartbeat; None for no request."""
         self.is_stopping = False
         """Whether the worker is shutting down."""
 
@@ -154,7 +154,7 @@ class Reporter:
         return WorkerReport(self._last.state, {**self._last.health, **blocked})
 
     def confirm(self) -> None:
-        """Note that the last report was written."""
+        """Record that the last report was written."""
         self._written = self._reported
 
     def obey(self, wanted: str | None) -> bool:

@@ -25,7 +25,7 @@ from pg_scheduler.errors import (
 from pg_scheduler.events import EventBus, PassFinished, ServiceFaulted, ServiceRetrying
 
 NEVER: Final = float("inf")
-"""The delay of a pass after which only a wake-up starts the next."""
+"""The delay of a pass, in seconds, after which only a wake-up starts the next."""
 
 CANCELLATION_GRACE_S: Final = 0.1
 """Seconds after which a cancelled task is reported. At the end of ``asyncio.run()``, which cancels every

@@ -59,7 +59,7 @@ async def cancelled(pool: asyncpg.Pool) -> int:
 
 
 async def start_and_die(inspector: Inspector, jobs: BulkJobs = JOBS) -> str:
-    """Write the start of a run, of which the process ended before its first batch."""
+    """Write the start of a run whose process ended before its first batch."""
     await inspector._store.bulk_runs.begin("bulk-of-the-dead", asdict(jobs), START)
     return "bulk-of-the-dead"
 

@@ -23,7 +23,7 @@ class Panel:
         unit: The unit of Grafana.
         kind: ``timeseries``, ``stat`` or ``table``.
         width: Columns of 24.
-        text: What it shows, where the title is not enough.
+        text: The explanation, where the title is not enough.
     """
 
     title: str

@@ -38,7 +38,7 @@ _DOCTEST_OPTION = re.compile(r" *# doctest: .*$", re.MULTILINE)
 
 
 class Target(NamedTuple):
-    """What a link leads to."""
+    """The target of a link."""
 
     page: Path
     anchor: str
@@ -102,7 +102,7 @@ class Renderer:
 
     Args:
         page: The page, relative to which links are written.
-        targets: What can be linked, by name.
+        targets: The targets of links, by name.
     """
 
     def __init__(self, page: Path, targets: Mapping[str, Target]) -> None:

@@ -29,19 +29,19 @@ SHOP_SETTINGS: Final = {"max_crashes": 1, "shutdown_timeout": 1.0}
 
 
 def open_node() -> AbstractAsyncContextManager[Scheduler]:
-    """Run the jobs of the demo."""
+    """Return a context manager that runs the jobs of the demo."""
     return _open()
 
 
 def open_shop() -> AbstractAsyncContextManager[Scheduler]:
-    """Run the jobs of the shop too, except the one that kills its worker."""
+    """Return a context manager that also runs the jobs of the shop, except the one that kills its worker."""
     from . import shop  # noqa: PLC0415 - registers its jobs
 
     return _open(skip=[shop.LEGACY], **SHOP_SETTINGS)
 
 
 def open_legacy() -> AbstractAsyncContextManager[Scheduler]:
-    """Run the job that kills its worker."""
+    """Return a context manager that runs the job that kills its worker."""
     from . import shop  # noqa: PLC0415 - registers its jobs
 
     return _open(only=[shop.LEGACY], **SHOP_SETTINGS)

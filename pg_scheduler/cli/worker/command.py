@@ -53,7 +53,7 @@ async def worker(
 
 
 def _check_options(options: WorkerOptions) -> None:
-    """Raise an error of usage for values that contradict the rules or each other."""
+    """Raise CommandError (USAGE) for values that contradict the rules or each other."""
     if options.log_format not in {None, *_FORMATS}:
         raise CommandError(ExitCode.USAGE, f"--log-format must be text or json, not {options.log_format!r}")
     if options.max_age is not None:

@@ -1,4 +1,4 @@
-"""What commands read and set inside of a Scheduler, which has no public name."""
+"""The state inside of a Scheduler that commands read and set, which has no public name."""
 
 from __future__ import annotations
 

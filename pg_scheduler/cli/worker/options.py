@@ -12,7 +12,7 @@ from pg_scheduler.cli.values import read_duration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """What the command does: in one process, but for the options that supervise several."""
+    """The options of the command. Some of them supervise several processes."""
 
     slots: Annotated[int | None, typer.Option(help="Jobs that run at the same time.")] = None
     batch: Annotated[int | None, typer.Option(help="Jobs claimed by one statement, at most.")] = None
@@ -47,7 +47,7 @@ class WorkerOptions:
         """Seconds after which a process ends, varied by up to 10 %; None for no limit.
 
         Raises:
-            CommandError: It is no duration.
+            CommandError: It is not a duration.
         """
         return None if self.max_age is None else read_duration("--max-age", self.max_age)
 

@@ -34,7 +34,7 @@ from .target import Source, open_source
 APPLICATION_NAME: Final = "pg_scheduler worker"
 NOTHING_REGISTERED: Final = "no function is registered; name the modules that declare them with @job"
 POOL_SIZE: Final = 10
-"""Connections of the pool that is made for modules, at most."""
+"""The maximum number of connections of the pool that is made for modules."""
 
 
 @asynccontextmanager

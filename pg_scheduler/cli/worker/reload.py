@@ -22,7 +22,7 @@ from pg_scheduler.events.log import logger, record_fields
 from .target import Source, load_targets
 
 Sources: TypeAlias = dict[str, object]
-"""What is compared, by path: of a file when it was written, of a folder its source files."""
+"""The compared values, by path: of a file when it was written, of a folder its source files."""
 
 INTERVAL_S: Final = 0.5
 

@@ -71,7 +71,7 @@ def send_reports(source: HealthSource, on_orphaned: Callable[[], None]) -> Itera
 
 
 def read_report(line: bytes) -> tuple[Health, bool]:
-    """Return the health of a report, and whether the process ends to be started anew."""
+    """Return the health of a report, and whether the process ends to be restarted."""
     found: dict[str, Any] = json.loads(line)
     checks = tuple(
         HealthCheck(each["name"], each["is_ok"], each["text"], tuple(each["probes"]))

@@ -36,14 +36,14 @@ class StopRequest:
         self._on_hurry: list[Callable[[], None]] = []
 
     def request(self, reason: str) -> None:
-        """Request it, and log the reason of the first request."""
+        """Request the stop, and log the reason of the first request."""
         if self.reason is None:
             self.reason = reason
             logger.info("%s: stopping after the running jobs", reason, extra=record_fields())
             self._requested.set()
 
     def is_requested(self) -> bool:
-        """Return whether something requested it."""
+        """Return whether the stop was requested."""
         return self._requested.is_set()
 
     def on_hurry(self, action: Callable[[], None]) -> None:

@@ -36,7 +36,7 @@ class Action(NamedTuple):
     """An action.
 
     Attributes:
-        rights: What a request needs one of.
+        rights: The rights of which a request needs one.
         run: Makes the change.
         is_named: Whether it belongs to a name; others need access to all names.
     """

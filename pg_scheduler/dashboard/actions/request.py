@@ -67,7 +67,7 @@ class ActionRequest:
 
     @property
     def access(self) -> Access:
-        """What the request may change."""
+        """The rights of the request, which include those to change objects."""
         return self.page.access
 
     @property

@@ -53,7 +53,7 @@ class CalendarDay:
     fires: Sequence[CalendarFire]
     """The first fire times."""
     clock_changes: Sequence[str]
-    """What a clock change of this day does to schedules."""
+    """The effects of a clock change of this day on schedules."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ SPANS: Final[Mapping[str, timedelta | None]] = {
     "7d": timedelta(days=7),
     "all": None,
 }
-"""How far back errors are read, by the parameter ``since``."""
+"""The age up to which errors are read, by the parameter ``since``."""
 
 
 @dataclass(frozen=True, slots=True)

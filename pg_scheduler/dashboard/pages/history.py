@@ -36,7 +36,7 @@ def charts_of(
         statistics: The figures.
         width: The width of an interval.
         oldest_due_at: When the oldest waiting job was due, which no histogram contains; None for none.
-        marks: What happened in the period.
+        marks: The events in the period.
     """
     found = statistics.by_time(width)
     times = _times(statistics.since, statistics.until, width)

@@ -86,16 +86,16 @@ class JobPage:
     progress: float | None
     progress_note: str | None
     result: str | None
-    """What the function returned, as JSON; None if nothing was kept, or if the job has not completed."""
+    """The returned value as JSON; None if no value was kept, or if the job has not completed."""
     links: Mapping[str, str]
     limits: Sequence[str]
     """The names of the limits that live workers declare for the name of the job."""
     changes: Sequence[AuditRecord]
-    """Who changed the job, the newest of 10 records first, without details."""
+    """The last 10 changes of the job with their actors, the newest first, without details."""
     command: str | None
     """Adds such a job in a shell; None if a value is hidden."""
     actions: Sequence[str]
-    """What its status allows: ``cancel``, ``retry``, ``delete``, ``move``."""
+    """The actions that its status allows: ``cancel``, ``retry``, ``delete``, ``move``."""
 
 
 async def build(request: PageRequest) -> JobPage:

@@ -60,7 +60,7 @@ class JobsPage:
     """Why the search is invalid; None if it is not."""
     items: Sequence[JobRow] = ()
     summary: str = ""
-    """What was searched and found."""
+    """The numbers of jobs searched and found."""
     is_complete: bool = False
     next: str | None = None
     """The position of the following page; None if the search is complete."""

@@ -27,7 +27,7 @@ RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
     "30d": (timedelta(days=30), timedelta(hours=8)),
     "90d": (timedelta(days=90), timedelta(days=1)),
 }
-"""How far back the charts go, and the width of their intervals, by the parameter ``range``."""
+"""The length of the period of the charts, and the width of their intervals, by the parameter ``range``."""
 
 HISTORY_AGE_S: Final = 10.0
 """Seconds for which statistics are kept: workers add to them as often."""
@@ -88,7 +88,7 @@ class OverviewPage:
 
 
 class _History(NamedTuple):
-    """What changes slowly."""
+    """The facts that change slowly."""
 
     schedules: Sequence[Schedule]
     groups: Sequence[ErrorGroup]

@@ -1,4 +1,4 @@
-"""What a schedule did, and how it was changed, as far as a request may see it."""
+"""The history of a schedule, as far as a request may see it: its jobs and its changes."""
 
 from __future__ import annotations
 

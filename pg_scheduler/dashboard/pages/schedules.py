@@ -73,7 +73,7 @@ class FireTime:
     at: datetime
     local: str
     clock_change: str | None = None
-    """What a clock change does to this fire time, or to those just before it; None for nothing."""
+    """The effect of a clock change on this fire time, or on those just before it; None for no effect."""
 
 
 @dataclass(frozen=True, slots=True)

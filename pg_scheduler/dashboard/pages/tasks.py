@@ -33,7 +33,7 @@ class TaskRow(TaskState):
     run_p50_s: float | None = None
     """The duration that half of the attempts did not exceed, in seconds; None without attempts."""
     run_p95_s: float | None = None
-    """The duration that 95 % of them did not exceed."""
+    """The duration that 95 % of them did not exceed, in seconds; None without attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class TaskPage:
 
     task: TaskRow
     workers: Mapping[str, str]
-    """Live workers that report that they claim it: their names by their ids, 20 at most."""
+    """At most 20 live workers that report that they claim it: their names by their ids."""
 
 
 async def build_one(request: PageRequest) -> TaskPage:

@@ -36,9 +36,9 @@ class WorkerRow:
     last_beat: datetime
     lease_until: datetime
     lag_s: float | None
-    """For how long its event loop kept a callback waiting at the last heartbeat; None if it is unknown."""
+    """Seconds for which its event loop kept a callback waiting at the last heartbeat; None if unknown."""
     pool: str | None
-    """The connections of its pool that are in use, and their number at most."""
+    """The connections of its pool that are in use, and their maximum number."""
     problems: Sequence[str]
 
 
@@ -63,7 +63,7 @@ class WorkerPage:
     metadata: Mapping[str, Any]
     jobs: Sequence[JobRow]
     summary: str
-    """What was searched for its jobs."""
+    """The extent of the search for its jobs."""
 
 
 async def build(request: PageRequest) -> WorkersPage:

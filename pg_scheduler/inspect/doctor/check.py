@@ -37,7 +37,7 @@ class SharedFacts:
 
     Attributes:
         store: Reads those that one check judges.
-        known: What was read, by the name of the method.
+        known: The facts that were read, by the name of the method.
     """
 
     def __init__(self, store: InspectionStore) -> None:
@@ -88,8 +88,8 @@ class Check(NamedTuple):
     """A check of one subject.
 
     Attributes:
-        codes: What it can find.
-        run: Reads the facts and returns what was found.
+        codes: The codes of its findings.
+        run: Reads the facts and returns the findings.
     """
 
     codes: tuple[FindingCode, ...]

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class FindingCode(StrEnum):
-    """What the doctor can find. Each code has an entry in the runbook."""
+    """The codes of the findings of the doctor. Each code has an entry in the runbook."""
 
     SCHEMA_BEHIND = "SCHEMA-BEHIND"
     """Tables or migrations of this release are missing."""
@@ -110,7 +110,7 @@ class Severity(StrEnum):
 
 
 class Advice(NamedTuple):
-    """What a code means, whatever the values of a finding are."""
+    """The meaning and the remedy of a code, for any values of a finding."""
 
     meaning: str
     remedy: str
@@ -275,4 +275,4 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "vacuum_enabled=True on a worker; read its log for errors of the vacuum; a shorter retention",
     ),
 }
-"""What each code means."""
+"""The meaning and the remedy of each code."""

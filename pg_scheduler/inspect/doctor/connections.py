@@ -117,7 +117,7 @@ def judge_pools(workers: Sequence[Worker], locking: int) -> Iterator[Finding]:
 def judge_server(
     workers: Sequence[Worker], settings: Mapping[str, SettingRow], groups: Sequence[ConnectionRow]
 ) -> Iterator[Finding]:
-    """Yield whether the pools of the workers can exceed the connections of the server, or few are left."""
+    """Yield a finding if the pools can exceed the connections of the server, or if few are left."""
     most = int(settings["max_connections"].value)
     usable = most - sum(int(settings[name].value) for name in RESERVED if name in settings)
     sizes = [size for each in workers if (size := _pool_size(each)) is not None]

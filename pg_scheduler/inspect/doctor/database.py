@@ -58,7 +58,7 @@ async def _check_settings(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 def judge_version(number: str, version: str) -> Iterator[Finding]:
-    """Yield whether PostgreSQL is too old."""
+    """Yield a finding if PostgreSQL is too old."""
     if int(number) < MIN_VERSION:
         evidence = f"the server is PostgreSQL {version}; the library needs 14"
         yield Finding(
@@ -67,7 +67,7 @@ def judge_version(number: str, version: str) -> Iterator[Finding]:
 
 
 def judge_round_trip(ping: Ping, most_s: float) -> Iterator[Finding]:
-    """Yield whether the server is far away."""
+    """Yield a finding if a round trip to the server takes ``most_s`` seconds or longer."""
     if ping.seconds >= most_s:
         yield Finding(
             FindingCode.DB_RTT,
@@ -104,7 +104,7 @@ def judge_clocks(
 
 
 def judge_holders(holders: Sequence[HolderRow], seconds: float, transactions: int) -> Iterator[Finding]:
-    """Yield what keeps dead rows for long. Slots and standbys have an age in transactions only."""
+    """Yield holders that keep dead rows for long. Slots and standbys have an age in transactions only."""
     for holder in holders:
         is_old = holder.transactions >= transactions if holder.seconds is None else holder.seconds >= seconds
         if not is_old:

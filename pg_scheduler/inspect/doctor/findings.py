@@ -14,15 +14,15 @@ class Finding:
     """A problem, with its evidence and remedy."""
 
     code: FindingCode
-    """What was found."""
+    """The kind of the problem."""
     severity: Severity
     """How severe it is."""
     subject: str
-    """What it is about: the name of a table, an index, a job, a schedule or a setting, the id of a worker."""
+    """The affected object: a table, an index, a job, a schedule or a setting by name, or a worker by id."""
     evidence: str
-    """What is the case, with its values."""
+    """The observed facts, with their values."""
     remedy: str | None = None
-    """What to do; None if nothing has to be done."""
+    """The recommended action; None if no action is needed."""
 
     @property
     def anchor(self) -> str:
@@ -31,7 +31,7 @@ class Finding:
 
     @property
     def meaning(self) -> str:
-        """What the code means."""
+        """The meaning of the code, in one sentence."""
         return ADVICE[self.code].meaning
 
 
@@ -40,14 +40,14 @@ class UnmadeCheck:
     """A check that was not made, or only in part."""
 
     code: FindingCode
-    """What it would have found."""
+    """The code of the findings that it makes."""
     reason: str
     """Why it was not made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the doctor found, and what it examined."""
+    """The findings of the doctor, and the checks that it made."""
 
     findings: tuple[Finding, ...]
     """The findings, the most severe first."""

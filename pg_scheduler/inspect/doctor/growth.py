@@ -35,7 +35,7 @@ UNKNOWN: Final = f"the growth of {TABLE} is unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What the forecast considers.
+    """The facts that the forecast considers.
 
     Attributes:
         bytes: The size of the table.
@@ -87,7 +87,7 @@ async def check_growth(facts: SharedFacts, thresholds: Thresholds) -> Found:
 
 
 def judge_growth(growth: Growth, most: int, within_days: float) -> Iterator[Finding]:
-    """Yield whether the table has this many bytes within these days."""
+    """Yield a finding if the table will have ``most`` bytes within these days."""
     kept = [*growth.ended.values()]
     fitting = most / (growth.bytes / growth.rows)
     now = _age(growth.rows - growth.unfinished, kept)

@@ -27,10 +27,10 @@ MAX_RETRIED: Final = 20
 WEEK_S: Final = 7 * 86_400.0
 
 SLOTS_FREE: Final = " slots are free"
-"""Ends the evidence of LATE that concerns its name; what follows concerns others."""
+"""Ends the part of the evidence of LATE that concerns its name. The rest concerns other names."""
 FAILING_S: Final = 15 * 60.0
 ALWAYS_FAILING: Final = 0.5
-"""The share of failed attempts that is a finding whatever the week before was: it may be an outage too."""
+"""The share of failed attempts that is a finding whatever the share of the week before."""
 STUCK_FACTOR: Final = 10
 MIN_DURATIONS: Final = 20
 """Attempts from which on their durations say what is usual."""
@@ -164,7 +164,7 @@ def judge_quarantine(rows: Sequence[QuarantinedRow]) -> Iterator[Finding]:
 
 
 def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> Iterator[Finding]:
-    """Yield names of which more attempts fail than in the week before, or at least half of them."""
+    """Yield names whose share of failed attempts is at least one half, or twice that of the week before."""
     for row in rows:
         earlier = row.earlier_failed / row.earlier_ended if row.earlier_ended else 0.0
         before = (

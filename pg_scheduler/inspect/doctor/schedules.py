@@ -125,7 +125,7 @@ def judge_herds(rows: Sequence[HerdRow]) -> Iterator[Finding]:
 
 
 def judge_clock_changes(rows: Sequence[ZonedRow], now: datetime) -> Iterator[Finding]:
-    """Yield schedules of which a clock change in the next seven days skips or repeats a fire time."""
+    """Yield schedules with a fire time that a clock change in the next seven days skips or repeats."""
     for row in rows:
         try:
             effects = clock_effects(json.loads(row.trigger), row.anchor, now, now + AHEAD)

@@ -29,7 +29,7 @@ async def _check_indexes(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 def judge_schema(schema: str, problem: SchemaError | None) -> Iterator[Finding]:
-    """Yield what the comparison of the tables with those of this release found."""
+    """Yield a finding if the tables differ from those of this release."""
     if problem is None:
         return
     evidence, _, remedy = str(problem).partition("; ")

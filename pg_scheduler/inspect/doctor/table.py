@@ -98,7 +98,7 @@ def judge_bloat(schema: str, tables: Sequence[TableRow], dead_rows: int) -> Iter
 def judge_autovacuum(
     schema: str, tables: Sequence[TableRow], settings: Mapping[str, SettingRow]
 ) -> Iterator[Finding]:
-    """Yield what keeps autovacuum from the tables: of the server, or of a table."""
+    """Yield the settings of the server and of tables that keep autovacuum from the tables."""
     for name in ("autovacuum", "track_counts"):
         if name in settings and settings[name].value == "off":
             yield Finding(

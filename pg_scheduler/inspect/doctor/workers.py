@@ -67,7 +67,7 @@ async def _read_requests(facts: SharedFacts, draining: Sequence[Worker]) -> dict
 
 
 def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
-    """Yield whether workers are missing or dead."""
+    """Yield findings about missing and dead workers."""
     claiming = [each for each in workers if each.is_alive and not each.is_stopping and _runs_jobs(each)]
     if not claiming:
         idle = [each for each in workers if each.is_alive and not each.is_stopping]
@@ -99,7 +99,7 @@ def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
 def judge_drained_names(
     rows: Sequence[BacklogRow], alive: Sequence[Worker], now: datetime, late_s: float
 ) -> Iterator[Finding]:
-    """Yield whether late jobs wait because every live worker that claims their names drains."""
+    """Yield a finding if late jobs wait because every live worker that claims their names drains."""
     running = [each for each in alive if _runs_jobs(each)]
     waiting, draining = list[BacklogRow](), dict[str, Worker]()
     for row in rows:
@@ -153,7 +153,7 @@ def judge_drains(
 
 
 def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
-    """Yield in what live workers differ."""
+    """Yield a finding for each version, release or setting in which live workers differ."""
     for subject, code in (("version", _version), ("release", _release)):
         if shown := _differing([(code(each), each.hostname) for each in alive]):
             yield Finding(
@@ -178,7 +178,7 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
 
 
 def judge_zones(alive: Sequence[Worker]) -> Iterator[Finding]:
-    """Yield whether live workers have different time zone data; not all machines state their version."""
+    """Yield a finding if live workers have different time zone data; not all machines state their version."""
     stated = [
         (_cut(str(each.settings[ZONE_DATA])), each.hostname) for each in alive if each.settings.get(ZONE_DATA)
     ]

@@ -10,7 +10,7 @@ class SearchError(SchedulerError, ValueError):
 
     Attributes:
         position: The index in the text at which the mistake is, from 0 to its length.
-        suggestion: What was probably meant; None if nothing is similar.
+        suggestion: The word that was probably meant; None if none is similar.
     """
 
     def __init__(self, message: str, position: int, suggestion: str | None = None) -> None:

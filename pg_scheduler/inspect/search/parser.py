@@ -80,7 +80,7 @@ _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 class _Context(NamedTuple):
-    """What the values of a term refer to."""
+    """The instant and the time zone to which the values of a term refer."""
 
     now: datetime
     tz: tzinfo | None

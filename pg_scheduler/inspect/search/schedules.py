@@ -58,7 +58,7 @@ def parse_schedule_search(text: str, *, now: datetime, tz: tzinfo | None = None)
     Args:
         text: The text.
         now: The instant to which relative times refer, timezone-aware.
-        tz: The time zone of days and of times without one. None for none: such times are rejected.
+        tz: The time zone of days, and of times without one; None rejects such times.
 
     Raises:
         SearchError: The text is empty or invalid; the error has the position of the mistake. A ValueError.

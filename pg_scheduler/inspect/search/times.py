@@ -19,7 +19,7 @@ def read_time(word: Word, now: datetime, tz: tzinfo | None) -> TimeSpan:
         tz: The time zone of days and times without one; None if there is none.
 
     Raises:
-        SearchError: The word is no time, or it needs a time zone and there is none.
+        SearchError: The word is not a time, or it needs a time zone and there is none.
     """
     for mark in ("<=", ">=", "<", ">"):
         if word.starts_with(mark):

@@ -24,8 +24,8 @@ class Part(NamedTuple):
 
     Attributes:
         word: The term without its sign.
-        field: What precedes the colon; None if there is none.
-        value: What follows it, or the whole word.
+        field: The text before the colon; None if there is none.
+        value: The text after the colon, or the whole word.
         is_negated: Whether it began with ``-``.
     """
 

@@ -1,4 +1,4 @@
-"""Split a search text into words, of which each character knows its place and whether it was quoted.
+"""Split a search text into words, whose characters have their place and whether they were quoted.
 
 Within double quotes every character stands for itself; a backslash precedes a quote or a backslash there.
 """
@@ -45,7 +45,7 @@ class Word:
         return "".join(char.text for char in self.chars)
 
     def find(self, mark: str) -> int | None:
-        """Return the index of the first occurrence of an unquoted mark."""
+        """Return the index of the first unquoted occurrence of a mark; None if there is none."""
         for index in range(len(self.chars) - len(mark) + 1):
             if self._has(mark, index):
                 return index

@@ -14,7 +14,7 @@ from pg_scheduler.store.statements import Statements
 
 
 class AuditFilters(NamedTuple):
-    """What records have; None for any value."""
+    """The values that records must have; None for any value."""
 
     action: str | None = None
     actor: str | None = None
@@ -36,11 +36,11 @@ class AuditRecord:
     via: str
     """The way: ``api``, ``code``, ``cli``, ``dashboard``, ``inspector`` or ``worker``."""
     action: str
-    """What was done, such as ``cancel_jobs`` or ``pause_schedule``."""
+    """The action, such as ``cancel_jobs`` or ``pause_schedule``."""
     subject: str | None
     """The id of the job or the schedule, the name of the task, or the release; None for several jobs."""
     details: Mapping[str, Any]
-    """What else is known, such as ``host``, ``before``, ``after``, ``where``, ``jobs`` and ``count``."""
+    """Further facts, such as ``host``, ``before``, ``after``, ``where``, ``jobs`` and ``count``."""
 
 
 class AuditReadRepository:
@@ -56,10 +56,10 @@ class AuditReadRepository:
 
         Args:
             before: The id before which the search starts; None for the newest record.
-            limit: The records that are returned at most.
-            rows: The records that are examined at most.
-            filters: What the records have.
-            subject: Only records of this subject, by an index; None for all.
+            limit: The maximum number of returned records.
+            rows: The maximum number of examined records.
+            filters: The values that the records must have.
+            subject: Return only records of this subject, found by an index; None for all.
         """
         args = before, limit, rows, *filters
         if subject is None:

@@ -39,7 +39,7 @@ class StaleRunError(ValueError):
 
 
 class BulkAction(StrEnum):
-    """What is done to jobs. The values are the actions of records in the audit."""
+    """An action on jobs. The values are the actions of records in the audit."""
 
     CANCEL = "cancel_jobs"
     RETRY = "retry_jobs"
@@ -52,10 +52,10 @@ class Batch:
     """Jobs to change in one transaction.
 
     Attributes:
-        action: What to do.
+        action: The action.
         job_ids: The jobs, each once.
-        conditions: What the jobs must fulfil when they are locked.
-        matches: What they must fulfil besides; None for nothing.
+        conditions: The conditions that the jobs must fulfil when they are locked.
+        matches: A further condition that they must fulfil; None for none.
         to: When moved jobs are due; None to move each from its own time.
         by_s: Seconds by which each is moved then.
         details: Why these jobs, for the audit.
@@ -82,7 +82,7 @@ class Batch:
 
 
 class ChangeOutcome(StrEnum):
-    """What became of a job of a bulk action."""
+    """The outcome of a bulk action for one job."""
 
     DONE = "done"
     """It was changed; in a dry run, its status would allow it."""
@@ -104,7 +104,7 @@ class JobChange:
     status: JobStatus | None
     """Its status before; None if it does not exist."""
     outcome: ChangeOutcome
-    """What became of it."""
+    """The outcome of the action for it."""
 
 
 class _Effects(NamedTuple):

@@ -27,15 +27,15 @@ MAX_EXAMINED_RUNS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkRunRow:
-    """How far a bulk run is that people started.
+    """The progress of a bulk run that people started.
 
     Attributes:
         run_id: Its id.
-        details: What it does.
+        details: The action and its jobs.
         begun: How often it was started and resumed.
-        created_by: Who started it.
+        created_by: The actor who started it.
         created_at: When it was started.
-        actor: Who started or resumed it last.
+        actor: The actor who started or resumed it last.
         started_at: When.
         last_at: When it was last changed.
         answered_at: When its process last changed it.
@@ -76,7 +76,7 @@ class BulkRunRepository:
 
         Args:
             run_id: The run.
-            jobs: What it does, as JSON can represent it.
+            jobs: The action and its jobs, as JSON can represent them.
             action: ``START`` or ``RESUME``.
         """
         args = run_id, self._statements.author.actor, json.dumps(jobs), self._statements.now

@@ -225,8 +225,8 @@ class DoctorRepository:
         """Return the 100 job names of which most attempts failed in the last seconds.
 
         Args:
-            seconds: How far to look back.
-            earlier_s: How far to look back for the attempts before these.
+            seconds: The length of the period in seconds, which ends now.
+            earlier_s: The length of the period before it, in seconds.
         """
         rows = await self._statements.fetch(
             "doctor_failing", seconds, earlier_s, MAX_STATISTICS, self._statements.now

@@ -11,7 +11,7 @@ from pg_scheduler.sqltext import quote_identifier
 
 
 class Role(StrEnum):
-    """What a database role is for."""
+    """The purpose of a database role."""
 
     WORKER = "worker"
     """Runs Schedulers."""
@@ -87,7 +87,7 @@ GRANTS: Final[Mapping[Role, tuple[Grant, ...]]] = {
         Grant(("INSERT", "DELETE"), ("scheduler_schedules",)),
     ),
 }
-"""What each role needs, apart from the use of the schema."""
+"""The privileges that each role needs, apart from the use of the schema."""
 
 
 def grant_statements(role: Role, schema: str, grantee: str) -> list[str]:

@@ -42,7 +42,7 @@ class InspectedJob(NamedTuple):
         job: The job.
         task: The name that a worker must claim for it.
         now: The time of the database.
-        standby_lag_s: How old the data of a standby is; None on a primary.
+        standby_lag_s: The age of the data of a standby in seconds; None on a primary.
     """
 
     job: Job
@@ -81,7 +81,7 @@ class InspectedWorker:
         is_draining: Whether it claims no more jobs, or has shut down.
         names: The names that it claims; None if it does not report them.
         aliases: Other names of tasks that it claims, with the names of those tasks.
-        health: What it reports about itself: ``loop_blocked_s`` and ``blocking_job_id`` while its event loop
+        health: Its report about itself: ``loop_blocked_s`` and ``blocking_job_id`` while its event loop
             is blocked, ``missing_executors`` by name of function. Empty if it reports nothing.
         reclaim_at: When its jobs are reclaimed at the latest; None at the end of its lease.
     """
@@ -282,7 +282,7 @@ class InspectionRepository:
         Args:
             before: The instant and the id before which they ended.
             since: The instant at or after which they ended; None for any.
-            rows: Their number at most.
+            rows: The maximum number of them.
             on: The connection.
         """
         found = await self._statements.fetch("inspect_errors", rows, *before, since, on=on)

@@ -25,7 +25,7 @@ class ReadSettings:
     """How an Inspector reads.
 
     Attributes:
-        connections: The number of connections that it uses at once at most.
+        connections: The maximum number of connections that it uses at the same time.
         statement_timeout_s: Seconds after which the server cancels a statement.
         application_name: The name of its sessions in ``pg_stat_activity`` while they read.
     """

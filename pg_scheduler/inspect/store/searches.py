@@ -25,12 +25,12 @@ _PARAMETER: Final = re.compile(r"\$(\d+)")
 
 
 class Condition(NamedTuple):
-    """A condition of a search.
+    """A condition of a search for jobs.
 
     Attributes:
         name: The name of its SQL in ``searches.sql``, without ``search_``.
         values: The values of its parameters.
-        is_negated: Whether the jobs are searched for which it does not hold.
+        is_negated: Whether the search returns the jobs that do not fulfil the condition.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Condition(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What a statement examines and returns.
+    """The jobs that a statement examines and returns.
 
     Attributes:
-        conditions: What the jobs fulfil.
-        limit: The number of jobs that are returned at most.
-        rows: The number of rows that are examined at most.
+        conditions: The conditions that the jobs fulfil.
+        limit: The maximum number of returned jobs.
+        rows: The maximum number of examined rows.
     """
 
     conditions: Sequence[Condition]
@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
     Attributes:
         now: The time of the database.
         estimates: The estimated number of rows by name; None for a relation that was never analyzed.
-        standby_lag_s: How old the data of a standby is; None on a primary.
+        standby_lag_s: The age of the data of a standby in seconds; None on a primary.
     """
 
     now: datetime

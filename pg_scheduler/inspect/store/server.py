@@ -44,7 +44,7 @@ class RoleRow(NamedTuple):
 
 
 class RightsRow(NamedTuple):
-    """What the role may do with a table.
+    """The rights of the role on a table.
 
     Attributes:
         is_owned: Whether it has the rights of its owner.

@@ -25,7 +25,7 @@ async def open_connection(
 
     Args:
         dsn: A URL; None for libpq's environment variables and files.
-        application_name: What ``pg_stat_activity`` shows.
+        application_name: The name in ``pg_stat_activity``.
 
     Raises:
         ConfigurationError: The DSN is invalid.
@@ -50,8 +50,8 @@ async def open_pool(
 
     Args:
         dsn: A URL; None for libpq's environment variables and files.
-        application_name: What ``pg_stat_activity`` shows.
-        max_size: Connections at most.
+        application_name: The name in ``pg_stat_activity``.
+        max_size: The maximum number of connections.
         is_pooled: Whether the DSN may lead to a pooler, which does not keep prepared statements.
 
     Raises:

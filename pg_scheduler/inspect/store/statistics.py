@@ -25,7 +25,7 @@ N = TypeVar("N", bound=float)
 
 
 class StatisticsRow(NamedTuple):
-    """What happened to the jobs of one name within a span of time.
+    """The figures of the jobs of one name within a span of time.
 
     Attributes:
         at: The start of the span.
@@ -64,7 +64,7 @@ class StatisticsReadRepository:
         """Return the newest statistics, also of the span in which the period begins.
 
         Args:
-            seconds: How far to look back.
+            seconds: The length of the period in seconds, which ends now.
             names: Only these job names; None for all.
             limit: The maximum number of rows that are read of each span.
         """
@@ -94,7 +94,7 @@ class StatisticsReadRepository:
         """Return the newest statistics of all names together by intervals, without a name.
 
         Args:
-            seconds: How far to look back; statistics of the span in which the period begins are added too.
+            seconds: The length of the period in seconds. The span in which it begins is added as a whole.
             width: The length of the intervals, which divide the Unix epoch.
             patterns: Only names like one of these; None for all.
             limit: The maximum number of rows that are added up of each span.
@@ -131,14 +131,14 @@ class StatisticsReadRepository:
         """Return how many attempts started per second of late; None if no worker counted any.
 
         Args:
-            seconds: How far to look back.
+            seconds: The length of the period in seconds, which ends now.
         """
         (row,) = await self._statements.fetch("read_starts", seconds, self._statements.now)
         return None if not row["started"] else row["started"] / max(row["seconds"], 1.0)
 
 
 def figures_of(row: asyncpg.Record) -> JobFigures:
-    """Return the figures of a row, as many as this release knows.
+    """Return the figures of a row, as many as this release has.
 
     Its arrays may be longer if a later release wrote it, and shorter if an earlier release or a person did.
     """

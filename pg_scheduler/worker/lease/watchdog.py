@@ -57,7 +57,7 @@ class Blockage:
     """A blocked event loop."""
 
     seconds: float
-    """For how long."""
+    """Seconds for which it has been blocked."""
     claim: Claim | None
     """The job that blocks it; None if it is none."""
 

@@ -80,7 +80,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Planned:
-    """What one transaction writes, and the events that follow its commit."""
+    """The changes that one transaction writes, and the events that follow its commit."""
 
     plans: list[Plan] = field(default_factory=list)
     changes: list[ScheduleChange] = field(default_factory=list)

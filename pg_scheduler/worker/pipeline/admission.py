@@ -27,7 +27,7 @@ from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.service import NEVER, Service
 
 BATCH_SIZE: Final = 500
-"""Attempts of one transaction at most. The locks of their limits are held for its time."""
+"""The maximum number of attempts of one transaction, which holds the locks of their limits."""
 
 SURPLUS_SIZE: Final = 1000
 """Due rows of which one statement blocks those that would be claimed in vain."""

@@ -75,7 +75,7 @@ class ClaimCursor:
         return self._since, self.after
 
     def return_to(self, due: datetime) -> None:
-        """Begin no later than at this instant, even if a claim in progress moves the position."""
+        """Begin the next claim at this instant or earlier, even if a claim in progress moves the position."""
         self._earlier = due if self._earlier is None else min(self._earlier, due)
 
     def reset(self) -> None:

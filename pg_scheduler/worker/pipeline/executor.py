@@ -204,7 +204,7 @@ class Executor:
             self._patience.reschedule(asyncio.get_running_loop().time())
 
     async def _wait(self, tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-        """Wait until jobs have finished, for the shutdown timeout at most; return those that run."""
+        """Wait until jobs have finished, but not longer than the shutdown timeout; return those that run."""
         try:
             async with asyncio.timeout(self._shutdown_timeout) as self._patience:
                 await asyncio.wait(tasks)

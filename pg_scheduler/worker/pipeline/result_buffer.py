@@ -27,7 +27,7 @@ class ResultBuffer:
     """Outcomes that are not yet written, with completions kept apart from the others."""
 
     batch_size = 500
-    """Outcomes of one batch at most."""
+    """The maximum number of outcomes of one batch."""
     capacity = 2000
     """Outcomes that may wait before executors must wait too."""
 

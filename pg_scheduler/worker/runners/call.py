@@ -96,7 +96,7 @@ class JobCall:
 
     @property
     def job(self) -> CurrentJob:
-        """What ``current_job()`` returns in the job."""
+        """The value that ``current_job()`` returns in the job."""
         if self._job is None:
             self._job = current_job()
         return self._job

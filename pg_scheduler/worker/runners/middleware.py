@@ -27,7 +27,7 @@ def run_in_loop(
 
 
 async def run_in_executor(middleware: Sequence[Middleware], executor: JobExecutor, call: JobCall) -> Any:
-    """Run an attempt with an executor."""
+    """Run an attempt in an executor, inside the middleware, and return its value."""
     try:
         call.kwargs = dict(call.kwargs)  # which middleware may change
         value = await _run(middleware, call, partial(_execute, executor, call))

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Final, Generic, TypeVar
 
 MAX_TIMEOUT_S: Final = 1e9
-"""A longer timeout is no limit. A column can hold 1e308, infinity and NaN, which event loops cannot."""
+"""The longest timeout with an effect. A column can hold 1e308, infinity and NaN, which event loops cannot."""
 
 MAX_IDLE_TIMERS: Final = 100
 """Timers that stay although they watch nothing, in case the next item has the same timeout."""
