@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
-from apscheduler import AsyncScheduler  # type: ignore[import-not-found]
-from apscheduler.datastores.sqlalchemy import SQLAlchemyDataStore  # type: ignore[import-not-found]
-from apscheduler.eventbrokers.asyncpg import AsyncpgEventBroker  # type: ignore[import-not-found]
-from apscheduler.triggers.date import DateTrigger  # type: ignore[import-not-found]
+from apscheduler import AsyncScheduler
+from apscheduler.datastores.sqlalchemy import SQLAlchemyDataStore
+from apscheduler.eventbrokers.asyncpg import AsyncpgEventBroker
+from apscheduler.triggers.date import DateTrigger
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from benchmarks.peers.protocol import Order, Peer, record, run

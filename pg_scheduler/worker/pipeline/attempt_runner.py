@@ -27,6 +27,7 @@ from pg_scheduler.jobs.outcome import (
     UnrunnableResult,
 )
 from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.node import Node
@@ -215,6 +216,10 @@ def stopped_result(attempt: Attempt) -> Result:
     """Return the result of an attempt that a revocation or its timeout has stopped."""
     if attempt.revocation is not None:
         return InterruptResult()
-    seconds = attempt.claim.timeout_seconds
-    message = f"the job ran longer than its timeout of {seconds:g} seconds"
+    return timeout_result(attempt.claim)
+
+
+def timeout_result(claim: Claim) -> ErrorResult:
+    """Return the result of an attempt that its timeout has stopped."""
+    message = f"the job ran longer than its timeout of {claim.timeout_seconds:g} seconds"
     return ErrorResult(TimeoutError(message), timed_out=True)
