@@ -64,8 +64,8 @@ FOREIGN_LIBRARIES: Final = frozenset({"django", "psycopg", "psycopg2", "sqlalche
 
 LIBRARIES: Final = frozenset({"asyncpg", *FOREIGN_LIBRARIES})
 
-UNAVAILABLE: Final = frozenset({"InterfaceError", "OperationalError"})
-"""Classes of PEP 249 of which an error without SQLSTATE is one of the connection."""
+UNAVAILABLE: Final = frozenset({"InterfaceError", "InternalClientError", "OperationalError"})
+"""Classes of PEP 249, and one of asyncpg, of which an error without SQLSTATE is one of the connection."""
 
 
 def is_transient(error: BaseException) -> bool:
@@ -77,7 +77,8 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, asyncpg.DataError | ValueError):  # an invalid argument, found before it was sent
         return False
     if _library_of(error) in FOREIGN_LIBRARIES:
-        return any(kind.__name__ in UNAVAILABLE for kind in type(error).__mro__)
+        classes = (*type(error).__mro__, *type(_source_of(error)).__mro__)
+        return any(kind.__name__ in UNAVAILABLE for kind in classes)
     # InterfaceError: the connection or pool is closed. InternalClientError: the protocol was interrupted.
     return isinstance(
         error,

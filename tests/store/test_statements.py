@@ -548,7 +548,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "claims.quarantine_oversized",
         "claims.quarantine_unreadable",
         "results.count_crashes",
-        "results.write",
+        "results.settle_within",
         "kept_results.keep_ended",
         "dependencies.release_children",
         "workers.deregister",

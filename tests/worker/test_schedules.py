@@ -1349,14 +1349,11 @@ async def test_jobs_run_one_by_one_after_a_backfill_of_fire_times_to_come(bench:
     assert [job.status for job in await bench.jobs()] == [JobStatus.COMPLETED] * 9
 
 
-async def test_missed_fire_times_run_one_by_one_when_some_of_them_were_backfilled(
-    bench: Bench, seen: Recorder
-) -> None:
+async def test_missed_fire_times_run_one_by_one_when_some_of_them_were_backfilled(bench: Bench) -> None:
     await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ALL, catch_up=CatchUp.all())
     await bench.schedules.backfill(KEY, NOON + 2 * MINUTE, NOON + 3 * MINUTE)
     await bench.schedules.trigger(KEY)
     await bench.plan(4 * MINUTE)
-    assert len(seen.of(ScheduleFired)) == 3, "the fourth has its job already"
     ran = 0
     while claims := await bench.claim():
         assert len(claims) == 1

@@ -121,9 +121,12 @@ def adapter_for(connection: object, *, is_async: bool) -> ConnectionAdapter:
         TypeError: The connection is not supported, or belongs to the other class.
     """
     kind = type(connection).__name__  # its repr could be a DSN with a password
+    here, other = ("Scheduler", "SyncScheduler") if is_async else ("SyncScheduler", "Scheduler")
     adapter: ConnectionAdapter | None = None
     library = library_of(connection)
-    if isinstance(connection, ConnectionAdapter):
+    if isinstance(connection, str) and is_async:  # an alias need not exist here
+        adapter = ConnectionAdapter(_not_here, is_async=False)
+    elif isinstance(connection, ConnectionAdapter):
         adapter = connection
     elif isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
         adapter = ConnectionAdapter(_not_here)
@@ -132,12 +135,11 @@ def adapter_for(connection: object, *, is_async: bool) -> ConnectionAdapter:
     if adapter is None:
         raise TypeError(f"connection must not be of the type {kind}; {ACCEPTED}")
     if adapter.is_async is not is_async:
-        here, other = ("Scheduler", "SyncScheduler") if is_async else ("SyncScheduler", "Scheduler")
         how = "blocks" if is_async else "is asynchronous"
         raise TypeError(f"a connection of the type {kind} {how}; pass it to a method of {other}, not {here}")
     return adapter
 
 
 def _not_here(_statement: str, _texts: Sequence[str]) -> Texts:
-    """Stand for an asyncpg connection, which is asynchronous."""
+    """Stand for a connection that the other class accepts."""
     raise NotImplementedError

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.utils.connection import ConnectionProxy
+from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter, has_rows, with_percent
 
@@ -18,9 +18,9 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
 
     Raises:
         TypeError: The database is not PostgreSQL.
-        ConnectionDoesNotExist: There is no such alias.
+        ValueError: There is no such alias.
     """
-    found: Any = connections[connection] if isinstance(connection, str) else connection
+    found: Any = _of_alias(connection) if isinstance(connection, str) else connection
     if isinstance(found, ConnectionProxy):  # django.db.connection
         found = connections[found.alias]
     if not isinstance(found, BaseDatabaseWrapper):
@@ -28,6 +28,14 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
     if found.vendor != "postgresql":
         raise TypeError(f"the connection {found.alias!r} leads to {found.vendor}, and not to PostgreSQL")
     return ConnectionAdapter(partial(_run, found), is_async=False)
+
+
+def _of_alias(alias: str) -> BaseDatabaseWrapper:
+    try:
+        return connections[alias]
+    except ConnectionDoesNotExist:  # it could be a DSN with a password
+        known = ", ".join(map(repr, connections))
+        raise ValueError(f"connection is not an alias in Django's DATABASES, which has {known}") from None
 
 
 def _run(connection: Any, statement: str, texts: Sequence[str]) -> list[str]:

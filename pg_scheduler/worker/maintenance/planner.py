@@ -240,7 +240,7 @@ def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: Job
     if row.overlap == Overlap.CANCEL and new and plan.queue.last_job_id is not None:
         planned.cancelled.append(plan.queue.last_job_id)
     kind = PeriodicJobPlanned if row.is_declared else ScheduleFired
-    events: list[Event] = [kind(about, job.job_id, advance.next_fire_at) for job in new]
+    events: list[Event] = [kind(about, job.job_id, advance.next_fire_at) for job in jobs]
     if advance.skipped:
         holder = row.last_job_id if conflict is None else conflict.job_id
         events.append(ScheduleSkipped(about, advance.skipped, holder or ""))
