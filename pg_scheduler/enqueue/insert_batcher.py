@@ -64,7 +64,7 @@ class InsertBatcher:
         """Insert a job; return False if its id exists or its unique key is taken."""
         if connection is not None:
             return await self._insert_within(job, connection)
-        if not self._locked.has(job):
+        if not (self._locked.names and self._locked.has(job)):
             try:
                 if self._busy:
                     answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

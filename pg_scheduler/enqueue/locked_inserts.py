@@ -60,12 +60,12 @@ class LockedInserts:
         self._store = store
         self._turn = asyncio.Lock()
         self._waiting = 0
-        self._names: Counter[str] = Counter()
+        self.names: Counter[str] = Counter()
         """The ids and unique keys for which calls wait."""
 
     def has(self, job: AnyJob) -> bool:
         """Return whether a call waits to insert a job with the same id or unique key."""
-        return bool(self._names) and any(name in self._names for name in _names_of(job))
+        return any(name in self.names for name in _names_of(job))
 
     async def insert(self, job: AnyJob, write: WriteJobs) -> bool:
         """Insert a job, and wait for the transaction that holds its id or key; return False if it exists.
@@ -100,12 +100,12 @@ class LockedInserts:
     def _counted(self, job: AnyJob) -> Iterator[None]:
         names = _names_of(job)
         self._waiting += 1
-        self._names.update(names)
+        self.names.update(names)
         try:
             yield
         finally:
             self._waiting -= 1
-            self._names -= Counter(names)
+            self.names -= Counter(names)
 
     @asynccontextmanager
     async def _session(self, blockers: list[Blocker]) -> AsyncIterator[Connection]:

@@ -93,15 +93,16 @@ class JobPreparer:
         limit = self._max_payload_bytes
         jobs: list[AnyJob] = []
         last = check_kind("a job", specs[0], JobSpec)
-        due = _due_of(last, allows_now=allows_now)
+        time = last.execution_time
+        due = EPOCH if time is None and allows_now else check_execution_time(time)
         task, encode_args, inherited, columns, extras, unique = self._share(last, allows_names=allows_names)
         for spec in specs:
             # A value that is the same object as in the spec before has been validated.
             if spec is not last:
                 shares = share_options(check_kind("a job", spec, JobSpec), last)
-                if spec.execution_time is not last.execution_time:
-                    due = _due_of(spec, allows_now=allows_now)
-                    shares = shares and spec.execution_time is not None and last.execution_time is not None
+                if (time := spec.execution_time) is not last.execution_time:
+                    due = EPOCH if time is None and allows_now else check_execution_time(time)
+                    shares = shares and time is not None and last.execution_time is not None
                 if not shares:
                     task, encode_args, inherited, columns, extras, unique = self._share(
                         spec, allows_names=allows_names
@@ -276,12 +277,6 @@ def build(
     if job.job_id in after:
         raise ValueError(f"after contains {job.job_id!r}, the id of the job itself; remove it")
     return job
-
-
-def _due_of(spec: JobSpec, *, allows_now: bool) -> datetime:
-    if spec.execution_time is None and allows_now:
-        return EPOCH
-    return check_execution_time(spec.execution_time)
 
 
 def _check_after(after: Iterable[str | None], after_outcome: str) -> tuple[str, ...]:

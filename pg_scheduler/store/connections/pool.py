@@ -142,8 +142,8 @@ class Connections:
             TypeError: It is no connection, or that of a caller without asyncio.
             ValueError: It is an asyncpg connection that is not in a transaction.
         """
-        checked = check_connection(connection)
-        if as_foreign(checked) is None:
+        checked = None if connection is None else check_connection(connection)
+        if checked is None or as_foreign(checked) is None:
             self.check_loop()
         return checked
 
