@@ -47,7 +47,8 @@ def django(path: str, app: App) -> App:
     from django.core.handlers.asgi import ASGIHandler
 
     if not settings.configured:
-        settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"])
+        settings.configure(DATABASES={})
+    settings.ROOT_URLCONF, settings.ALLOWED_HOSTS = __name__, ["*"]
     return dispatch(path, app, ASGIHandler())
 
 

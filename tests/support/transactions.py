@@ -165,10 +165,12 @@ def django_connection(dsn: str, alias: str = DATABASE_ALIAS) -> Any:
     """Return Django's connection of an alias, which leads to a database of this test."""
     pytest.importorskip("django", reason="dev.py has not updated this environment")
     import django
+    from django.apps import apps
     from django.conf import settings
 
     if not settings.configured:
         settings.configure(DATABASES={})
+    if not apps.ready:  # other tests configure settings, too
         django.setup()
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # the loop of the test runs in this thread
     from django.db import connections
