@@ -97,7 +97,7 @@ async def apscheduler(
                     results.append(await _store(scheduler, connection, store.PREFIX, row.source_id, found))
                 except (store.NotImportedError, TypeError, ValueError) as error:
                     results.append(_left_out(row.source_id, row.state, error))
-        except BaseException:
+        except BaseException:  # a cancellation too
             await transaction.rollback()
             raise
         await (transaction.rollback() if dry_run else transaction.commit())

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.triggers.cron import CronTrigger
@@ -64,34 +64,33 @@ class StoredJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundJob:
-    """A job at one time."""
+class Found:
+    """A job that can be imported."""
 
     task: str
-    due: datetime
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     metadata: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundSchedule:
+class FoundJob(Found):
+    """A job at one time."""
+
+    due: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSchedule(Found):
     """A job with a trigger; the fields are arguments of ``schedules.add()``."""
 
-    task: str
     trigger: Trigger
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    metadata: dict[str, Any] | None
     start: datetime | None
     end: datetime | None
     jitter: float
     paused: bool
     overlap: Overlap
     catch_up: CatchUp
-
-
-Found: TypeAlias = FoundJob | FoundSchedule
 
 
 def read_store(url: str, table: str, schema: str | None) -> list[StoredJob]:
