@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pg_scheduler.enqueue.writer import JobWriter
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob
 from pg_scheduler.status import JobStatus
@@ -129,3 +130,14 @@ async def test_claim_returns_the_options_and_leaves_blocked_jobs(store: Store, p
     await store.jobs.insert_extended([extended(), extended("free", Extras('{"a": 1}'))])
     (claim,) = (await store.claims.exchange("w1", [NAME], 5)).jobs
     assert (claim.job_id, claim.options) == ("free", '{"a": 1}')
+
+
+async def test_conflict_with_a_job_that_was_deleted_meanwhile_has_passed(store: Store) -> None:
+    writer, job = JobWriter(store), new_job("a")
+    assert await writer.insert([job], None) == {"a"}
+    assert await writer.insert([job], None) == set()
+    found = await writer.conflict([job], None)
+    assert found is not None
+    assert (found.job_id, found.status) == ("a", "pending")
+    assert len(await store.jobs.delete(["a"])) == 1
+    assert await writer.conflict([job], None) is None
