@@ -134,12 +134,16 @@ async def test_claim_updates_stay_on_their_page_when_there_is_a_backlog(
 ) -> None:
     """The new version of each claimed row fits on its page; a completed row leaves the claim index."""
     await insert_backlog(store, task_data)
+    hot = 0
     for start in range(0, BACKLOG, batch):
         completed = len(path.held)
         async with path.connection.transaction():
             await path.exchange(batch)
         assert len(path.held) == batch
-        assert (path.updated, path.hot) == (completed + batch, batch), f"after {start} jobs"
+        assert path.updated == completed + batch, f"after {start} jobs"
+        hot += path.hot
+    # A page that the server's checkpointer or background writer holds at that moment is not pruned.
+    assert BACKLOG * 0.99 <= hot <= BACKLOG
 
 
 async def written_for_a_job(path: HotPath, store: Store, *, keep: bool) -> tuple[float, float]:
