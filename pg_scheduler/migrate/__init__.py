@@ -6,19 +6,23 @@ migrations in one transaction. It also recreates dropped tables.
 
 from .apply import migrate
 from .indexes import build_indexes, missing_indexes
-from .plan import Migration, shipped_migrations
+from .plan import Migration, Step, shipped_migrations, steps_between
 from .shape import TABLES
+from .sql import script
 from .verify import REMEDY, home_schema, verify
 
 __all__ = [
     "REMEDY",
     "TABLES",
     "Migration",
+    "Step",
     "build_indexes",
     "home_schema",
     "migrate",
     "missing_indexes",
+    "script",
     "shipped_migrations",
+    "steps_between",
     "verify",
 ]
 

@@ -9,7 +9,6 @@ migrations do not qualify built-in names, and no other role may replace one.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
@@ -19,12 +18,13 @@ import asyncpg
 from pg_scheduler.errors import SchemaMismatchError
 from pg_scheduler.events.log import record_fields
 from pg_scheduler.sqlbuiltins import qualify_builtins
-from pg_scheduler.sqltext import qualify, quote_identifier
+from pg_scheduler.sqltext import qualify
 
 from .plan import Migration, Step, plan, shipped_migrations
-from .records import MIGRATION_TIMEOUT_S, RECORDS, create_records, delete_record, insert_record
+from .records import MIGRATION_TIMEOUT_S, RECORDS, create_records
 from .repair import recreate_tables, restore_records
 from .shape import check_relations, missing_shipped_indexes
+from .sql import UNPIN, create_schema, lock, step_statements
 from .verify import check_shape, home_schema, missing_tables, read_state
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pg_scheduler")
 
-_LOCK_CLASS = 0x70677363  # "pgsc"; the second half of the key is a hash of the schema's name
 _MAX_ATTEMPTS = 5
 
 _MISFITS = (
@@ -46,14 +45,6 @@ _MISFITS = (
     asyncpg.UndefinedObjectError,
 )
 
-# Names that the migrations do not qualify lead to built-in functions, operators and types only.
-_PIN_AND_LOCK = """
-    SELECT
-        pg_catalog.current_setting('search_path'),
-        pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
-        pg_catalog.pg_advisory_xact_lock($1::integer, $2::integer)
-"""
-_UNPIN = "SELECT pg_catalog.set_config('search_path', $1, true)"
 _SCHEMA_EXISTS = qualify_builtins("SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)")
 _DELETE_RECORDS = "DELETE FROM {schema}scheduler_migrations"
 _RECORDS_EXIST = "SELECT pg_catalog.to_regclass($1) IS NOT NULL"
@@ -132,9 +123,8 @@ async def _apply(
     on_step: Callable[[Step], None],
 ) -> list[int]:
     repairs: list[str] = []
-    is_part = connection.is_in_transaction()
     async with _transaction(connection):
-        search_path = await connection.fetchval(_PIN_AND_LOCK, *lock_key(home), timeout=MIGRATION_TIMEOUT_S)
+        await connection.execute(lock(home), timeout=MIGRATION_TIMEOUT_S)
         is_new = await _prepare(connection, home)
         state = await read_state(connection, home, shipped)
         check_relations(state.parts, home)
@@ -154,8 +144,7 @@ async def _apply(
         if steps or repairs:
             state = await read_state(connection, home, shipped)
         check_shape(state, home)
-        if is_part:  # of a transaction that continues
-            await connection.execute(_UNPIN, search_path, timeout=MIGRATION_TIMEOUT_S)
+        await connection.execute(UNPIN, timeout=MIGRATION_TIMEOUT_S)
     if steps or repairs:
         # Statements that were prepared for the old columns would fail inside a transaction.
         await connection.reload_schema_state()
@@ -207,9 +196,8 @@ async def _execute(connection: AnyConnection, home: str, step: Step) -> None:
         SchemaMismatchError: The migration creates what exists, or changes what does not.
     """
     migration = step.migration
-    script = migration.up if step.up else migration.down
     try:
-        await connection.execute(qualify(script, home), timeout=MIGRATION_TIMEOUT_S)
+        await connection.execute("\n".join(step_statements(step, home)), timeout=MIGRATION_TIMEOUT_S)
     except _MISFITS as error:
         command = qualify(_DELETE_RECORDS, home)
         raise SchemaMismatchError(
@@ -217,25 +205,15 @@ async def _execute(connection: AnyConnection, home: str, step: Step) -> None:
             f"{home!r}: {error}; if its record is lost, start() restores all records after the "
             f"owner of the table executes: {command}"
         ) from error
-    if step.up:
-        await insert_record(connection, home, migration)
-    else:
-        await delete_record(connection, home, migration)
 
 
 async def _prepare(connection: AnyConnection, home: str) -> bool:
     """Create the schema and the table of the records, and return whether that table is new."""
     # Queried first, because IF NOT EXISTS requires the privilege to create in any case.
     if not await connection.fetchval(_SCHEMA_EXISTS, home, timeout=MIGRATION_TIMEOUT_S):
-        await connection.execute(f"CREATE SCHEMA {quote_identifier(home)}", timeout=MIGRATION_TIMEOUT_S)
+        await connection.execute(create_schema(home), timeout=MIGRATION_TIMEOUT_S)
     records = qualify(f"{{schema}}{RECORDS}", home)
     if await connection.fetchval(_RECORDS_EXIST, records, timeout=MIGRATION_TIMEOUT_S):
         return False
-    await create_records(connection, home)
+    await connection.execute(create_records(home), timeout=MIGRATION_TIMEOUT_S)
     return True
-
-
-def lock_key(schema: str) -> tuple[int, int]:
-    """Return the key of the advisory lock under which the schema is migrated."""
-    digest = hashlib.sha256(schema.encode()).digest()
-    return _LOCK_CLASS, int.from_bytes(digest[:4], "big", signed=True)

@@ -76,7 +76,12 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One migration to apply (up) or to revert."""
+    """A migration to apply or to revert.
+
+    Attributes:
+        migration: The migration.
+        up: Whether it is applied.
+    """
 
     migration: Migration
     up: bool
@@ -114,6 +119,31 @@ def plan(
     down = [Step(known[version], up=False) for version in sorted(applied, reverse=True) if version > target]
     up = [Step(known[version], up=True) for version in wanted if version not in applied]
     return down + up
+
+
+def steps_between(
+    start: int, target: int | None = None, *, shipped: Iterable[Migration] | None = None
+) -> list[Step]:
+    """Return the steps from one version of the schema to another, without a database.
+
+    Args:
+        start: The version before; 0 for no tables, or for those of pg-scheduler 0.2.
+        target: The version after; None for the newest. If it is lower, the steps revert migrations.
+        shipped: The migrations; None for those of this release.
+
+    Raises:
+        ConfigurationError: This release has no such version.
+
+    Example:
+        >>> [(step.migration.version, step.up) for step in steps_between(1, 0)]
+        [(1, False)]
+    """
+    known = shipped_migrations() if shipped is None else tuple(shipped)
+    if not 0 <= start <= len(known):
+        raise ConfigurationError(
+            f"start is {start}, but this release has the schema versions 0 to {len(known)}"
+        )
+    return plan({each.version: Applied(each.checksum, each.needs) for each in known[:start]}, known, target)
 
 
 def check(applied: Mapping[int, Applied], shipped: Iterable[Migration]) -> None:

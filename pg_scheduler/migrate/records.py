@@ -1,4 +1,4 @@
-"""Record applied migrations in the table ``scheduler_migrations``."""
+"""Statements for the table ``scheduler_migrations``, which records the applied migrations."""
 
 from __future__ import annotations
 
@@ -20,33 +20,37 @@ MIGRATION_TIMEOUT_S: Final = 3600.0
 RECORDS: Final = "scheduler_migrations"
 """The table of the records."""
 
-CREATE_RECORDS: Final = """
-    CREATE TABLE {schema}scheduler_migrations (
-        version    integer PRIMARY KEY,
-        name       text NOT NULL,
-        checksum   text NOT NULL,
-        applied_at timestamptz NOT NULL DEFAULT now(),
-        needs      integer
+_CREATE: Final = """\
+CREATE TABLE IF NOT EXISTS {schema}scheduler_migrations (
+    version    integer PRIMARY KEY,
+    name       text NOT NULL,
+    checksum   text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now(),
+    needs      integer
+);"""
+
+_INSERT: Final = """\
+INSERT INTO {schema}scheduler_migrations (version, name, checksum, needs)
+VALUES ({version}, '{name}', '{checksum}', {needs});"""
+_DELETE: Final = "DELETE FROM {schema}scheduler_migrations WHERE version = {version};"
+
+
+def create_records(schema: str) -> str:
+    """Return the statement that creates the table."""
+    return qualify(_CREATE, schema)
+
+
+def insert_record(schema: str, migration: Migration) -> str:
+    """Return the statement that records an applied migration."""
+    return _INSERT.format(
+        schema=qualify("{schema}", schema),
+        version=migration.version,
+        name=migration.name,
+        checksum=migration.checksum,
+        needs="NULL" if migration.needs is None else migration.needs,
     )
-"""
-_INSERT_RECORD = (
-    "INSERT INTO {schema}scheduler_migrations (version, name, checksum, needs) VALUES ($1, $2, $3, $4)"
-)
-_DELETE_RECORD = "DELETE FROM {schema}scheduler_migrations WHERE version = $1"
 
 
-async def create_records(connection: AnyConnection, schema: str) -> None:
-    """Create the table."""
-    await connection.execute(qualify(CREATE_RECORDS, schema), timeout=MIGRATION_TIMEOUT_S)
-
-
-async def insert_record(connection: AnyConnection, schema: str, migration: Migration) -> None:
-    """Record an applied migration."""
-    record = (migration.version, migration.name, migration.checksum, migration.needs)
-    await connection.execute(qualify(_INSERT_RECORD, schema), *record, timeout=MIGRATION_TIMEOUT_S)
-
-
-async def delete_record(connection: AnyConnection, schema: str, migration: Migration) -> None:
-    """Delete the record of a reverted migration."""
-    query = qualify(_DELETE_RECORD, schema)
-    await connection.execute(query, migration.version, timeout=MIGRATION_TIMEOUT_S)
+def delete_record(schema: str, migration: Migration) -> str:
+    """Return the statement that deletes the record of a reverted migration."""
+    return _DELETE.format(schema=qualify("{schema}", schema), version=migration.version)

@@ -138,7 +138,7 @@ async def restore_records(
         )
     await _drop_stand_ins(connection, stand_ins)
     for migration in shipped:
-        await insert_record(connection, home, migration)
+        await connection.execute(insert_record(home, migration), timeout=MIGRATION_TIMEOUT_S)
     return True
 
 
@@ -148,7 +148,7 @@ async def _run_again(
     """Run the migrations for the missing tables, and return the temporary tables in the place of others."""
     tables = {*table_names(migrations), RECORDS, *missing}
     if RECORDS not in missing:
-        await create_records(connection, "pg_temp")
+        await connection.execute(create_records("pg_temp"), timeout=MIGRATION_TIMEOUT_S)
     for migration in migrations:
         script = _redirect(migration.up, home, tables, missing)
         await connection.execute(script, timeout=MIGRATION_TIMEOUT_S)

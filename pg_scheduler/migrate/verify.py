@@ -32,7 +32,7 @@ QUERY_TIMEOUT_S = 30.0
 REMEDY = "; call await scheduler.initialize_db() or start() to create or upgrade them"
 """The end of each message about missing tables or migrations."""
 
-_HOME_SCHEMA = qualify_builtins("""
+HOME_SCHEMA = qualify_builtins("""
     SELECT coalesce(
         (SELECT namespace.nspname
          FROM pg_catalog.pg_class AS class
@@ -41,7 +41,7 @@ _HOME_SCHEMA = qualify_builtins("""
         current_schema()
     )
 """)
-_SEARCH_PATH = qualify_builtins("SELECT current_setting('search_path')")
+SEARCH_PATH = qualify_builtins("SELECT current_setting('search_path')")
 _APPLIED = qualify_builtins("""
     SELECT record.version, record.checksum, record.needs,
         NULL::text AS relation, NULL::text AS kind, NULL::text AS name, NULL::text AS value
@@ -91,14 +91,18 @@ async def home_schema(connection: AnyConnection, schema: str | None = None) -> s
     """
     if schema is not None:
         return schema
-    home: str | None = await connection.fetchval(_HOME_SCHEMA, timeout=QUERY_TIMEOUT_S)
+    home: str | None = await connection.fetchval(HOME_SCHEMA, timeout=QUERY_TIMEOUT_S)
     if home is None:
-        search_path = await connection.fetchval(_SEARCH_PATH, timeout=QUERY_TIMEOUT_S)
-        raise SchemaMissingError(
-            f"the search path {search_path!r} names no schema that exists; create one of them, or pass "
-            "schema=..., which is created if it is missing"
-        )
+        raise no_schema(await connection.fetchval(SEARCH_PATH, timeout=QUERY_TIMEOUT_S))
     return home
+
+
+def no_schema(search_path: str) -> SchemaMissingError:
+    """Return the error for a search path that leads to no schema."""
+    return SchemaMissingError(
+        f"the search path {search_path!r} names no schema that exists; create one of them, or pass "
+        "schema=..., which is created if it is missing"
+    )
 
 
 async def verify(connection: AnyConnection, *, schema: str | None = None) -> None:

@@ -81,7 +81,7 @@ async def shipped_shape(dsn: str) -> str:
         await transaction.start()
         await connection.execute("CREATE SCHEMA shape")
         await connection.execute("SET LOCAL search_path = pg_catalog, pg_temp")
-        await create_records(connection, "shape")
+        await connection.execute(create_records("shape"))
         for migration in shipped_migrations():  # migrate() would compare with the text that is out of date
             await connection.execute(qualify(migration.up, "shape"))
         shape = await describe(connection, "shape")

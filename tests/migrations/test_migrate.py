@@ -12,6 +12,7 @@ from pg_scheduler.errors import MigrationChangedError, SchemaMissingError, Schem
 from pg_scheduler.migrate import Migration, home_schema, migrate, shipped_migrations, verify
 from pg_scheduler.migrate import apply as apply_module
 from pg_scheduler.migrate.apply import apply
+from pg_scheduler.migrate.sql import lock
 from tests.migrations.dump import CHECKED_IN, describe, shipped_shape
 from tests.migrations.next_release import NEXT, OF_NEXT_RELEASE
 
@@ -279,7 +280,7 @@ async def test_migrate_closes_its_connection_when_another_migration_does_not_end
     """Real time: the lock is held longer than the timeout."""
     holder, connection = [await asyncpg.connect(empty_dsn) for _ in range(2)]
     async with holder.transaction():
-        await holder.fetchval(apply_module._PIN_AND_LOCK, *apply_module.lock_key("public"))
+        await holder.execute(lock("public"))
         with monkeypatch.context() as patch:
             patch.setattr(apply_module, "MIGRATION_TIMEOUT_S", 0.2)
             with pytest.raises(TimeoutError):

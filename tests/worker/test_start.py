@@ -11,7 +11,7 @@ import pytest
 
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import JobCompleted, PassFinished, ServiceRetrying
-from pg_scheduler.migrate.apply import lock_key
+from pg_scheduler.migrate.sql import lock
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Recorder, now
 
@@ -78,7 +78,7 @@ async def test_start_takes_no_lock_that_conflicts_with_another_session(
     transaction = other.transaction()
     await transaction.start()
     await other.execute(f"LOCK TABLE {TABLES} IN {mode} MODE")
-    await other.execute("SELECT pg_advisory_xact_lock($1::integer, $2::integer)", *lock_key("public"))
+    await other.execute(lock("public"))
     scheduler = Scheduler(pool)
     seen = Recorder(scheduler)
     async with asyncio.timeout(PATIENCE / 2):
