@@ -107,6 +107,8 @@ class Scheduler(
         metadata: Labels of this worker, a JSON object, for ``workers()``.
         statistics: Whether jobs are counted by name and outcome, for metrics and the tables of statistics.
         middleware: Code around the attempts of all jobs, the outermost first; see Middleware.
+        migrations: "apply" lets ``start()`` and ``initialize_db()`` create and upgrade the tables. With
+            "verify" they change nothing and raise SchemaMissingError: another tool owns the tables.
         clock: Replaces the database's clock, for tests; see FakeClock.
 
     Raises:
@@ -159,6 +161,7 @@ class Scheduler(
         metadata: Mapping[str, Any] | None = None,
         statistics: bool = True,
         middleware: Sequence[Middleware] = (),
+        migrations: Literal["apply", "verify"] = "apply",
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(db_pool, asyncpg.Pool):
@@ -191,6 +194,7 @@ class Scheduler(
             skip=skip if isinstance(skip, str) else tuple(skip),  # type: ignore[arg-type] # rejected
             metadata=None if metadata is None else dict(metadata),
             statistics=statistics,
+            migrations=migrations,
             lease_seconds=self.LEASE_DURATION,
             heartbeat_threshold=self.HEARTBEAT_THRESHOLD,
         )
@@ -295,7 +299,8 @@ class Scheduler(
         A second call is a no-op. After ``shutdown()`` it starts again.
 
         Raises:
-            SchemaError: A newer version of the library has migrated the database.
+            SchemaError: A newer version of the library has migrated the database. With
+                ``migrations="verify"``, a table or a migration is missing.
             ConfigurationError: A periodic job uses an advisory lock and the pool has one connection, or a
                 codec or ``reset=`` callable of the pool breaks the Scheduler's statements.
             ConnectionRejectedError: The server, or a callable of the pool, rejects connections.
@@ -356,14 +361,15 @@ class Scheduler(
             raise self._parts.life.fault
 
     async def initialize_db(self) -> None:
-        """Create or upgrade the schema without starting.
+        """Create or upgrade the schema without starting; with ``migrations="verify"``, only verify it.
 
         A table that was dropped is created again, empty; a warning in the log names it.
 
         Raises:
-            SchemaError: A newer version of the library has migrated the database.
+            SchemaError: A newer version of the library has migrated the database. With
+                ``migrations="verify"``, a table or a migration is missing.
         """
-        await self._parts.store.migrate()
+        await self._parts.store.migrate(self._parts.config.migrations)
 
     def _get_worker_id(self) -> str:
         return self._parts.life.worker_id
@@ -379,7 +385,7 @@ class Scheduler(
             parts.config, lease_seconds=self.LEASE_DURATION, heartbeat_threshold=self.HEARTBEAT_THRESHOLD
         )
         parts.declared.check_locks()
-        await parts.store.migrate()
+        await parts.store.migrate(parts.config.migrations)
         node = Node(
             worker_id=self.worker_id,
             config=parts.config,

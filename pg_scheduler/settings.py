@@ -269,6 +269,7 @@ class SchedulerConfig:
     skip: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     metadata: Annotated[dict[str, Any], AfterValidator(_check_json)] | None = None
     statistics: bool = True
+    migrations: Literal["apply", "verify"] = "apply"
 
     @model_validator(mode="after")
     def _have_readable_dsns(self) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import asyncpg
 
@@ -29,6 +29,9 @@ from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.statistics import StatisticsRepository
 from pg_scheduler.store.unique_keys import UniqueKeyRepository
 from pg_scheduler.store.workers import SERVER_START_GRACE_S, WorkerRepository
+
+_UNCHANGED: Final = "; with migrations='verify' nothing is changed"
+_OWNED: Final = "; create or upgrade them with the tool that owns them, or execute pg-scheduler migrate"
 
 
 class Store:
@@ -68,8 +71,8 @@ class Store:
         """Return the schema of the tables."""
         return await self.statements.schema(on=on)
 
-    async def migrate(self) -> None:
-        """Upgrade the tables to this version, or verify them."""
+    async def migrate(self, mode: Literal["apply", "verify"] = "apply") -> None:
+        """Verify the tables; upgrade them to this version unless the mode is "verify"."""
         timeout_s = self.connections.options.call_timeout_s
         async with self.connections.acquire() as connection:
             await check_codecs(connection, timeout_s)
@@ -80,6 +83,8 @@ class Store:
             try:
                 await verify(connection, schema=schema)
             except SchemaMissingError as missing:
+                if mode == "verify":
+                    raise SchemaMissingError(f"{missing.problem}{_UNCHANGED}", _OWNED) from missing
                 try:
                     await migrate(connection, schema=schema)
                 except asyncpg.InsufficientPrivilegeError as error:

@@ -71,6 +71,7 @@ class Settings(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
     statistics: bool
     middleware: Sequence[Middleware]
+    migrations: Literal["apply", "verify"]
     clock: Clock | None
 
 class BlockingTasks(BlockingFacet):
@@ -238,7 +239,7 @@ class BlockingMethods(Blocking):
         Parameters, values and errors are those of ``Scheduler.wait()``.
         """
     def initialize_db(self) -> None:
-        """Create or upgrade the schema without starting.
+        """Create or upgrade the schema without starting; with ``migrations="verify"``, only verify it.
 
         A table that was dropped is created again, empty; a warning in the log names it.
 

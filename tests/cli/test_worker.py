@@ -370,6 +370,21 @@ async def test_worker_exits_with_5_while_the_database_is_unavailable(start: Star
     assert "s3cr3t-w0rd" not in program.text
 
 
+async def test_worker_that_verifies_creates_no_table(
+    start: Start, pool: asyncpg.Pool[asyncpg.Record]
+) -> None:
+    await pool.execute("DROP TABLE scheduler_tasks")
+    with start(JOBS, "--migrations", "verify", "--drain") as program:
+        assert await program.end() == ExitCode.SCHEMA
+    assert "scheduler_tasks; with migrations='verify' nothing is changed; run pg-scheduler" in program.text
+    assert await pool.fetchval("SELECT to_regclass('scheduler_tasks')") is None
+    with start(JOBS, "--migrations", "apply", "--drain") as program:
+        assert await program.end() == ExitCode.DONE
+    with start(JOBS, "--migrations", "skip") as program:
+        assert await program.end() == ExitCode.USAGE
+    assert "migrations must be 'apply' or 'verify', not 'skip'" in program.text
+
+
 async def test_taken_health_port_exits_with_4(start: Start) -> None:
     server = await asyncio.start_server(lambda _, __: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

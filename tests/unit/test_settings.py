@@ -58,6 +58,7 @@ def never_connected() -> asyncpg.Pool:
         ("shutdown_timeout", float("nan"), "finite number"),
         ("shutdown_timeout", float("inf"), "finite number"),
         ("shutdown_timeout", "30", "valid number"),
+        ("migrations", "none", "'apply' or 'verify'"),
     ],
 )
 def test_scheduler_raises_with_name_value_and_constraint_when_a_setting_is_invalid(

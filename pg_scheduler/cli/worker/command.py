@@ -113,6 +113,7 @@ def _arguments(options: WorkerOptions) -> list[str]:
         "slots": options.slots,
         "batch": options.batch,
         "names": options.names,
+        "migrations": options.migrations,
         "max-jobs": options.max_jobs,
         "max-rss": options.max_rss,
         "max-age": options.max_age,

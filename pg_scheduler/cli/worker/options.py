@@ -19,6 +19,9 @@ class WorkerOptions:
     names: Annotated[
         str | None, typer.Option(metavar="A,B", help="Claim only these names; * is allowed.")
     ] = None
+    migrations: Annotated[
+        str | None, typer.Option(metavar="MODE", help="apply those that are missing, or only verify.")
+    ] = None
     processes: Annotated[int, typer.Option(min=1, max=1000, help="Processes, each a worker of its own.")] = 1
     drain: Annotated[bool, typer.Option("--drain", help="End once no job is due.")] = False
     max_jobs: Annotated[int | None, typer.Option(min=1, help="End after so many attempts.")] = None

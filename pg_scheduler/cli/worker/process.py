@@ -68,8 +68,8 @@ async def open_scheduler(
         if settings and scheduler.is_running:
             raise CommandError(
                 ExitCode.USAGE,
-                f"{source.name} returned a Scheduler that has started, so --slots, --batch and --names "
-                "do not apply; return it before its start",
+                f"{source.name} returned a Scheduler that has started, so --slots, --batch, --names "
+                "and --migrations do not apply; return it before its start",
             )
         configure(scheduler, **settings)
         yield scheduler
@@ -247,4 +247,6 @@ def _settings_of(options: WorkerOptions) -> dict[str, Any]:
         settings["batch_claim_limit"] = options.batch
     if options.patterns:
         settings["only"] = options.patterns
+    if options.migrations is not None:
+        settings["migrations"] = options.migrations
     return settings
