@@ -30,6 +30,7 @@ TESTED = {  # the others are in test_recipes.py
     # in tests/integrations/test_alembic.py
     "docs/guides/sqlalchemy.md env.py",
     "docs/guides/sqlalchemy.md models.py",
+    "docs/guides/sqlalchemy.md revision.py",
     # in test_roles.py
     "docs/operations/database.md owner.sql",
     "docs/operations/database.md worker.sql",

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import os
+import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import asyncpg
@@ -12,16 +17,22 @@ import pytest
 from alembic import autogenerate, command
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import MetaData
+from alembic.operations import Operations
+from sqlalchemy import MetaData, create_engine
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from pg_scheduler.integrations.alembic import ignore_scheduler_tables
-from pg_scheduler.migrate import TABLES, migrate, verify
+from pg_scheduler.errors import ConfigurationError, SchemaMissingError
+from pg_scheduler.integrations import alembic_plugin
+from pg_scheduler.integrations.alembic import SchedulerMigrateOp, ignore_scheduler_tables
+from pg_scheduler.migrate import TABLES, migrate, script, shipped_migrations, steps_between, verify
 from tests.conftest import Connection, run_on
+from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
 from tests.integrations.conftest import url_of
 
 PAGE = "docs/guides/sqlalchemy.md"
+HEAD = shipped_migrations()[-1].version
+TABLES_OF_0_2 = {"scheduled_jobs", "vacuum_stats"}
 FILTER = "include_name=ignore_scheduler_tables(),"
 
 
@@ -45,6 +56,17 @@ class Project:
         code = file.read_text(encoding="utf-8")
         assert code.count(old) == 1
         file.write_text(code.replace(old, new), encoding="utf-8")
+
+    def add_revision(self) -> None:
+        """Add the revision of the page."""
+        file = self.folder / "alembic" / "versions" / "revision.py"
+        file.write_text(FILES[f"{PAGE} revision.py"].code, encoding="utf-8")
+
+    def print_sql(self, revisions: str, run: Callable[..., None] = command.upgrade) -> str:
+        """Return what ``--sql`` prints."""
+        self.config.output_buffer = io.StringIO()
+        run(self.config, revisions, sql=True)
+        return self.config.output_buffer.getvalue()
 
     def autogenerate(self) -> str:
         """Write a revision from the difference between models and database; return its ``upgrade()``."""
@@ -142,3 +164,152 @@ async def test_filter_passes_other_names_to_the_own_function(connection: AsyncCo
     await connection.exec_driver_sql("CREATE TABLE yours ()")
     mine = ignore_scheduler_tables(then=lambda name, _type, _parents: name != "yours")
     assert await removed(connection, include_name=mine) == {(None, "mine")}
+
+
+# -- tables that Alembic owns ----------------------------------------------------------------------------
+
+
+def tables_of(dsn: str) -> set[str]:
+    async def read(connection: Connection) -> None:
+        rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        found.update(row[0] for row in rows)
+
+    found: set[str] = set()
+    run_on(dsn, read)
+    return found - {"alembic_version"}
+
+
+def test_revision_creates_the_tables_and_reverts_them(
+    project: Project, use: Callable[[str], None], empty_dsn: str
+) -> None:
+    use(empty_dsn)
+    project.add_revision()
+    command.upgrade(project.config, "head")
+    run_on(empty_dsn, verify)
+    upgrade = project.autogenerate()
+    assert "op.create_table('orders'" in upgrade
+    assert "drop" not in upgrade
+    command.upgrade(project.config, "head")
+    command.check(project.config)
+    assert tables_of(empty_dsn) == {*TABLES, "orders"}
+    command.downgrade(project.config, "base")
+    assert tables_of(empty_dsn) == {*TABLES_OF_0_2, "scheduler_migrations"}
+    command.upgrade(project.config, "head")  # both revisions in one transaction, with one search path
+    run_on(empty_dsn, verify)
+    assert tables_of(empty_dsn) == {*TABLES, "orders"}
+
+
+def test_revision_takes_over_a_database_that_a_worker_has_migrated(
+    project: Project, use: Callable[[str], None], empty_dsn: str
+) -> None:
+    async def add_job(connection: Connection) -> None:
+        await migrate(connection)
+        await connection.execute("SELECT scheduler_add_job('shop.work')")
+
+    async def has_job(connection: Connection) -> None:
+        assert await connection.fetchval("SELECT count(*) FROM scheduled_jobs") == 1
+
+    use(empty_dsn)
+    run_on(empty_dsn, add_job)
+    project.add_revision()
+    command.upgrade(project.config, "head")
+    run_on(empty_dsn, has_job)
+    run_on(empty_dsn, verify)
+
+
+def test_revision_that_fails_leaves_nothing_behind(
+    project: Project, use: Callable[[str], None], empty_dsn: str
+) -> None:
+    use(empty_dsn)
+    project.add_revision()
+    project.edit(
+        "alembic/versions/revision.py",
+        "op.scheduler_migrate(1)\n",
+        "op.scheduler_migrate(1)\n    op.scheduler_migrate(0)\n",
+    )
+    with pytest.raises(ConfigurationError, match=r"\(0, start=0\) changes nothing; pass .* start="):
+        command.upgrade(project.config, "head")
+    assert tables_of(empty_dsn) == set()
+
+
+def test_revision_outside_of_a_transaction_is_refused(
+    project: Project, use: Callable[[str], None], empty_dsn: str
+) -> None:
+    use(empty_dsn)
+    project.add_revision()
+    project.edit(
+        "alembic/versions/revision.py",
+        "    op.scheduler_migrate(1)\n",
+        "    with op.get_context().autocommit_block():\n        op.scheduler_migrate(1)\n",
+    )
+    with pytest.raises(ConfigurationError, match="must be in a transaction"):
+        command.upgrade(project.config, "head")
+    assert tables_of(empty_dsn) == set()
+
+
+def test_printed_sql_of_a_revision_is_the_script_and_makes_the_tables(
+    project: Project, use: Callable[[str], None], empty_dsn: str
+) -> None:
+    use("postgresql://nobody@localhost:1/none")
+    project.add_revision()
+    for revisions, run, start, target in (
+        ("head", command.upgrade, 0, HEAD),
+        ("head:base", command.downgrade, HEAD, 0),
+    ):
+        text = project.print_sql(revisions, run)
+        assert "\n\n".join(script(steps_between(start, target), "public")) in text
+
+        async def execute(connection: Connection, text: str = text) -> None:
+            await connection.execute(text)
+
+        run_on(empty_dsn, execute)
+        if target:
+            run_on(empty_dsn, verify)
+    assert tables_of(empty_dsn) == {*TABLES_OF_0_2, "scheduler_migrations"}
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_operation_runs_on_synchronous_drivers(empty_dsn: str, driver: str) -> None:
+    async def check(connection: Connection) -> None:
+        await verify(connection, schema="the jobs")
+
+    engine = create_engine(empty_dsn.replace("postgresql", f"postgresql+{driver}", 1))
+    up = SchedulerMigrateOp(HEAD, schema="the jobs")
+    with engine.begin() as connection:
+        Operations(MigrationContext.configure(connection)).invoke(up)
+    run_on(empty_dsn, check)
+    with engine.begin() as connection:
+        Operations(MigrationContext.configure(connection)).invoke(up.reverse())
+    with pytest.raises(SchemaMissingError, match="lack the migrations"):
+        run_on(empty_dsn, check)
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from alembic import op",
+        "import pg_scheduler.integrations.alembic; from alembic import op",
+        "import pg_scheduler.integrations.alembic_plugin; from alembic import op",
+    ],
+)
+def test_alembic_finds_the_operation_by_the_entry_point(tmp_path: Path, code: str) -> None:
+    """The entry points of an installed wheel, in the place of those that the environment may have."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (point,) = project["entry-points"]["alembic.plugins"].items()
+    folder = tmp_path / "pg_scheduler-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: pg-scheduler\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text("[alembic.plugins]\n{} = {}\n".format(*point))
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"{code}; assert callable(op.scheduler_migrate)"],
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])},
+    )
+
+
+def test_plugin_fits_both_ways_in_which_versions_of_alembic_load_it() -> None:
+    """Alembic 1.18.0 to 1.20.0 iterate over what the entry point refers to; 1.20.1 requires a module."""
+    assert isinstance(alembic_plugin, ModuleType)
+    iterated: Any = alembic_plugin
+    assert list(iterated) == [iterated]
