@@ -123,7 +123,7 @@ TABLES: Final[tuple[str, ...]] = tuple(re.findall(r"^table (\w+)$", _SHAPE, re.M
 
 _ENTRY: Final = re.compile(r"^(?=table |function |    (?:column|constraint|CREATE|with) )", re.MULTILINE)
 _COLUMN: Final = re.compile(
-    r"(?P<type>.+?)(?: NOT NULL)?(?: DEFAULT (?P<default>.+)| GENERATED ALWAYS AS IDENTITY)?"
+    r"(?P<type>.+?)(?P<is_set> NOT NULL)?(?: DEFAULT (?P<default>.+)| GENERATED ALWAYS AS IDENTITY)?"
 )
 _INDEX: Final = re.compile(
     r"CREATE (?P<unique>UNIQUE )?INDEX (?P<name>.+?) ON .+? USING (?P<definition>\w+ (?P<columns>.+))"
@@ -217,6 +217,31 @@ def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] 
             f"{shipped_migrations()[-1].version}: {', '.join(differences)}; {remedy}, or execute as their "
             f"owner: {'; '.join(statements)}"
         )
+
+
+class TableColumn(NamedTuple):
+    """A column of the newest version."""
+
+    name: str
+    type: str
+    is_nullable: bool
+    is_key: bool
+    """Whether it is part of the primary key."""
+
+
+@cache
+def table_columns() -> Mapping[str, Sequence[TableColumn]]:
+    """Return the columns of the newest version, by table."""
+    found: dict[str, list[TableColumn]] = {}
+    for table, text in zip(TABLES, re.split(r"^table ", _SHAPE, flags=re.MULTILINE)[1:], strict=True):
+        primary = re.search(r"^    constraint \w+ PRIMARY KEY \((.+)\)$", text, re.MULTILINE)
+        key = primary[1].split(", ") if primary else []
+        found[table] = [
+            TableColumn(name, column["type"], not column["is_set"], name in key)
+            for name, definition in re.findall(r"^    column (\w+) (.+)$", text, re.MULTILINE)
+            if (column := _COLUMN.fullmatch(definition))
+        ]
+    return found
 
 
 def missing_shipped_indexes(parts: Iterable[Part]) -> list[str]:

@@ -27,9 +27,10 @@ TESTED = {  # the others are in test_recipes.py
     "docs/quickstart.md worker.py",
     "docs/guides/testing.md test_reminders.py",
     "docs/operations/sentry.md sentry_jobs.py",
-    # in tests/integrations/test_alembic.py
+    # in tests/integrations/test_alembic.py and test_sqlalchemy.py
     "docs/guides/sqlalchemy.md env.py",
     "docs/guides/sqlalchemy.md models.py",
+    "docs/guides/sqlalchemy.md queries.py",
     "docs/guides/sqlalchemy.md revision.py",
     # in test_roles.py
     "docs/operations/database.md owner.sql",

@@ -25,6 +25,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.inspect",
     "pg_scheduler.integrations.alembic",
     "pg_scheduler.integrations.sentry",
+    "pg_scheduler.integrations.sqlalchemy",
     "pg_scheduler.migrate",
     "pg_scheduler.sync",
     "pg_scheduler.telemetry.cluster",

@@ -1,0 +1,65 @@
+"""Query the tables of pg_scheduler with SQLAlchemy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Column,
+    Date,
+    DateTime,
+    Double,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.types import TypeEngine
+
+from pg_scheduler.migrate.shape import TableColumn, table_columns
+
+__all__ = ["tables"]
+
+_TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
+    "bigint": BigInteger(),
+    "boolean": Boolean(),
+    "date": Date(),
+    "double precision": Double(),
+    "integer": Integer(),
+    "jsonb": JSONB(),
+    "text": Text(),
+    "timestamp with time zone": DateTime(timezone=True),
+}
+
+
+def tables(schema: str | None = None) -> dict[str, Table]:
+    """Return the tables of this release by name, for joins and queries.
+
+    They have the columns and primary keys, in a MetaData of their own, so your ``create_all()`` and Alembic's
+    autogenerate do not see them. Do not write to them: the methods of `Scheduler` do that, also in the
+    transaction of a session (``connection=session``).
+
+    Args:
+        schema: The schema of the tables, as in ``Scheduler(schema=...)``; None for the search path.
+
+    Example:
+        >>> from sqlalchemy import select
+        >>> jobs = tables("jobs")["scheduled_jobs"]
+        >>> failed = select(jobs.c.job_id).where(jobs.c.status == "failed")
+    """
+    metadata = MetaData(schema=schema)
+    return {
+        name: Table(name, metadata, *(_column(each) for each in columns))
+        for name, columns in table_columns().items()
+    }
+
+
+def _column(column: TableColumn) -> Column[Any]:
+    item = column.type.removesuffix("[]")
+    kind = _TYPES[item] if item == column.type else ARRAY(_TYPES[item])
+    return Column(column.name, kind, nullable=column.is_nullable, primary_key=column.is_key)
