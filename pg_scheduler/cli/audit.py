@@ -9,7 +9,7 @@ import typer
 from pg_scheduler.inspect import AuditRecord, Inspector
 
 from .commands import Command
-from .errors import CommandError, ExitCode, hint_at
+from .errors import UsageError, hint_at
 from .output import Column, Shape
 from .values import read_since
 
@@ -67,7 +67,7 @@ async def audit(
         )
     if not page.items and action is not None and action not in ACTIONS:
         hint = hint_at(action, ACTIONS, f"actions: {', '.join(ACTIONS)}")
-        raise CommandError(ExitCode.USAGE, f"unknown action {action!r}{hint}")
+        raise UsageError(f"unknown action {action!r}{hint}")
     command.output.write_list(RECORD, page.items, next=page.next, summary=page.summary)
     command.output.say(page.summary)
     if page.next is not None:

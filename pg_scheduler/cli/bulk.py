@@ -18,7 +18,7 @@ from pg_scheduler.inspect.bulk_jobs import BulkAction
 from pg_scheduler.inspect.texts import counted
 
 from .commands import Command, confirm
-from .errors import CommandError, ExitCode
+from .errors import ExitCode, NotFoundError, UsageError
 from .output import Column, Output, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .values import read_move, read_rate, read_since
@@ -144,7 +144,7 @@ class BulkOptions:
             hint = ""
             if self.job_ids and self.where is not None:  # the shell has split the search
                 hint = f"; quote the search: --where {shlex.quote(' '.join((self.where, *self.job_ids)))}"
-            raise CommandError(ExitCode.USAGE, f"name jobs either by their ids or by a search{hint}")
+            raise UsageError(f"name jobs either by their ids or by a search{hint}")
         return {"ids": self.job_ids} if self.job_ids else {"where": self.where, "tz": command.output.zone}
 
 
@@ -157,7 +157,7 @@ async def cancel(command: Command, options: BulkOptions) -> ExitCode:
 async def retry(command: Command, options: BulkOptions, group: Group = None, since: Since = None) -> ExitCode:
     """Run finished jobs again now. A search leaves out completed jobs unless it has status:completed."""
     if since is not None and group is None:
-        raise CommandError(ExitCode.USAGE, "--since needs --group; for a search, write finished:>-1h")
+        raise UsageError("--since needs --group; for a search, write finished:>-1h")
     start_at = None if since is None else read_since("--since", since, command.output.zone)
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
@@ -191,9 +191,8 @@ async def _find_group(inspector: Inspector, fingerprint: str, since: datetime | 
     for group in groups.items:
         if group.fingerprint == fingerprint:
             return group
-    raise CommandError(
-        ExitCode.NOT_FOUND,
-        f"no group of errors {fingerprint!r}: {groups.summary}; pg-scheduler jobs errors lists them",
+    raise NotFoundError(
+        f"no group of errors {fingerprint!r}: {groups.summary}; pg-scheduler jobs errors lists them"
     )
 
 

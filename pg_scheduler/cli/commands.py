@@ -17,7 +17,7 @@ import typer
 
 from pg_scheduler.dsn import remove_secrets
 
-from .errors import CommandError, ExitCode, exit_code_of, message_of
+from .errors import CommandError, ExitCode, RefusedError, exit_code_of, message_of
 from .output import FORMATS, FULL, Output, discard_stdout, read_format, read_zone
 from .settings import Setting, Settings, project_of, read_options, read_settings
 
@@ -162,9 +162,9 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise CommandError(ExitCode.REFUSED, f"{question} Nothing was changed; pass --yes to confirm")
+        raise RefusedError(f"{question} Nothing was changed; pass --yes to confirm")
     if not typer.confirm(question, err=True):
-        raise CommandError(ExitCode.REFUSED, "nothing was changed")
+        raise RefusedError("nothing was changed")
 
 
 def with_common_options(

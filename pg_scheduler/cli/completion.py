@@ -20,7 +20,7 @@ from typer.completion import (  # type: ignore[attr-defined] # it has no __all__
 )
 
 from .commands import Command, Group
-from .errors import CommandError, ExitCode
+from .errors import UsageError
 from .output import Output
 from .settings import COMPLETE_VARIABLE, PROGRAM, read_settings
 
@@ -99,7 +99,7 @@ def _script(shell: str) -> str:
 def _known(shell: str | None) -> str:
     name = shell or Path(os.environ.get("SHELL", "")).name
     if name not in SHELLS:
-        raise CommandError(ExitCode.USAGE, f"name the shell: {', '.join(SHELLS)}")
+        raise UsageError(f"name the shell: {', '.join(SHELLS)}")
     return name
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from .commands import Command
-from .errors import CommandError, ExitCode, hint_at
+from .errors import NotFoundError, RefusedError, hint_at
 
 _OPS: Final = files("pg_scheduler") / "ops"
 
@@ -75,16 +75,14 @@ def _give(command: Command, kind: str, into: Path | None, printed: tuple[str, ..
         command.output.write_text("---\n".join(texts[name] for name in printed))
         return
     if existing := [name for name in texts if (into / name).exists()]:
-        raise CommandError(ExitCode.REFUSED, f"{into} has {', '.join(existing)} already; nothing was written")
+        raise RefusedError(f"{into} has {', '.join(existing)} already; nothing was written")
     try:
         for name, text in texts.items():
             (into / name).parent.mkdir(parents=True, exist_ok=True)
             (into / name).write_text(text, encoding="utf-8")
             command.output.say(f"wrote {into / name}")
     except OSError as error:
-        raise CommandError(
-            ExitCode.REFUSED, f"{into} cannot be written: {error.strerror or error}"
-        ) from error
+        raise RefusedError(f"{into} cannot be written: {error.strerror or error}") from error
 
 
 def _mounted() -> dict[str, str]:
@@ -117,5 +115,5 @@ def grafana(
         return
     if name not in names:
         hint = hint_at(name, names, f"dashboards: {', '.join(names)}")
-        raise CommandError(ExitCode.NOT_FOUND, f"no dashboard is named {name!r}{hint}")
+        raise NotFoundError(f"no dashboard is named {name!r}{hint}")
     command.output.write_text((folder / f"{name}.json").read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from pg_scheduler.inspect.store.grants import Role, grant_statements
 from pg_scheduler.text.values import copy_fields
 
 from .commands import Command
-from .errors import CommandError, ExitCode
+from .errors import ExitCode, UsageError
 from .output import Column, Shape
 
 
@@ -99,7 +99,7 @@ async def examine(
         command.output.write_text("".join(f"{each};\n" for each in statements))
         return ExitCode.DONE
     if to is not None:
-        raise CommandError(ExitCode.USAGE, f"--to {to} names the role of --grants; add --grants ROLE")
+        raise UsageError(f"--to {to} names the role of --grants; add --grants ROLE")
     read_codes(only or ())  # a usage error needs no database
     async with command.scheduler(verified=False) as scheduler:
         diagnosis = await Inspector(scheduler).doctor(only=only or ())

@@ -50,6 +50,27 @@ class CommandError(Exception):
         self.code: Final = code
 
 
+class UsageError(CommandError):
+    """An argument is invalid, or arguments contradict each other."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ExitCode.USAGE, message)
+
+
+class NotFoundError(CommandError):
+    """An argument names something that does not exist."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ExitCode.NOT_FOUND, message)
+
+
+class RefusedError(CommandError):
+    """The present state does not allow the action."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ExitCode.REFUSED, message)
+
+
 def hint_at(word: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return what follows the error about an unknown word: the one that was probably meant, else the text."""
     near = most_similar(word, list(known))

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from .commands import Command
-from .errors import CommandError, ExitCode
+from .errors import ExitCode, UsageError
 from .output import Column, Shape
 
 
@@ -56,7 +56,7 @@ async def health(
     [tool.pg-scheduler.worker], else --self.
     """
     if url is not None and own:
-        raise CommandError(ExitCode.USAGE, "pass --url or --self, not both")
+        raise UsageError("pass --url or --self, not both")
     if url is None and not own:
         ports = [each.value for each in command.options("worker") if each.name == PORT]
         url = f"http://127.0.0.1:{ports[0]}/livez" if ports else None
@@ -67,7 +67,7 @@ async def health(
 
 def _ask_probe(url: str, timeout_s: float) -> tuple[bool, str]:
     if urlsplit(url).scheme not in {"http", "https"}:
-        raise CommandError(ExitCode.USAGE, f"--url must begin with http:// or https://, not {url!r}")
+        raise UsageError(f"--url must begin with http:// or https://, not {url!r}")
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(url, timeout=timeout_s) as answer:

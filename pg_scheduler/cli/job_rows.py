@@ -12,7 +12,7 @@ from pg_scheduler import Job, JobProgress
 from pg_scheduler.jobs.metadata import tags_of
 from pg_scheduler.text.values import copy_fields
 
-from .errors import CommandError, ExitCode, hint_at
+from .errors import UsageError, hint_at
 from .output import Column, Shape
 
 
@@ -73,10 +73,10 @@ def read_columns(text: str) -> list[Column]:
     for name in dict.fromkeys(filter(None, map(str.strip, text.split(",")))):
         if name not in _KEYS:
             hint = hint_at(name, _KEYS, f"columns: {', '.join(_KEYS)}")
-            raise CommandError(ExitCode.USAGE, f"unknown column {name!r}{hint}")
+            raise UsageError(f"unknown column {name!r}{hint}")
         found.append(known.get(name) or Column(name, name.replace("_", " ").upper()))
     if not found:
-        raise CommandError(ExitCode.USAGE, f"--columns names no column; columns: {', '.join(_KEYS)}")
+        raise UsageError(f"--columns names no column; columns: {', '.join(_KEYS)}")
     return found
 
 

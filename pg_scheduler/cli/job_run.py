@@ -16,7 +16,7 @@ from pg_scheduler.inspect.texts import counted
 
 from .commands import Command
 from .completion import TaskName
-from .errors import CommandError, ExitCode, hint_at
+from .errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
 from .job_rows import JOB, job_row, progress_text
 from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
@@ -45,7 +45,7 @@ async def add(
 ) -> None:
     """Schedule a job by the name of its task, and print it."""
     if at is not None and delay is not None:
-        raise CommandError(ExitCode.USAGE, "pass either --at or --in")
+        raise UsageError("pass either --at or --in")
     due = None if at is None else read_time("--at", at, command.output.zone)
     delay_s = None if delay is None else read_duration("--in", delay)
     keep_s = None if keep_result is None else read_duration("--keep-result", keep_result)
@@ -83,7 +83,7 @@ def _metadata(metadata: dict[str, Any] | None, tags: Sequence[str]) -> dict[str,
         return metadata
     present = (metadata or {}).get("tags", [])
     if not isinstance(present, list):
-        raise CommandError(ExitCode.USAGE, f"tags of --metadata must be a list, not {present!r}")
+        raise UsageError(f"tags of --metadata must be a list, not {present!r}")
     return {**(metadata or {}), "tags": [*present, *tags]}
 
 
@@ -121,7 +121,7 @@ async def run(
     With --here it exits with 0 if the job completed, else with 1.
     """
     if pdb and not here:
-        raise CommandError(ExitCode.USAGE, "--pdb needs --here TARGET")
+        raise UsageError("--pdb needs --here TARGET")
     if here:
         from .worker.here import run_here  # noqa: PLC0415 - only this needs a worker
         from .worker.logs import configure_logging  # noqa: PLC0415
@@ -141,7 +141,7 @@ async def run(
             steps = inspector.retry_jobs(ids=[job_id])
         async for step in steps:
             if not step.done:
-                raise CommandError(ExitCode.REFUSED, f"job {job_id!r} changed in the meantime; try it again")
+                raise RefusedError(f"job {job_id!r} changed in the meantime; try it again")
         warning = warning_about(job.job_name, await inspector.workers())
         job = await scheduler.get_job(job_id) or job
     if warning is not None:
@@ -161,11 +161,10 @@ async def _check(scheduler: Scheduler, job_id: str) -> Job:
     if job is None:
         raise JobNotFoundError(job_id)
     if job.status is JobStatus.RUNNING:
-        raise CommandError(ExitCode.REFUSED, f"job {job_id!r} runs on worker {job.worker_id}")
+        raise RefusedError(f"job {job_id!r} runs on worker {job.worker_id}")
     if job.blocked_on is not None:
-        raise CommandError(
-            ExitCode.REFUSED,
-            f"job {job_id!r} waits for {job.blocked_on}; see pg-scheduler jobs explain {job_id}",
+        raise RefusedError(
+            f"job {job_id!r} waits for {job.blocked_on}; see pg-scheduler jobs explain {job_id}"
         )
     return job
 

@@ -16,7 +16,7 @@ from pg_scheduler.text.values import copy_fields
 
 from . import bulk, job_run, job_show
 from .commands import Command, Group, watched
-from .errors import CommandError, ExitCode
+from .errors import UsageError
 from .job_rows import JOB, JobId, JobRow, column_row, job_row, read_columns
 from .output import Column, Output, Shape
 from .progress import ProgressStyle, Reporter, read_style
@@ -164,9 +164,9 @@ async def export(
 ) -> None:
     """Write every job of a search, as jsonl, or with -o csv or ids."""
     if command.output.format == "json":
-        raise CommandError(ExitCode.USAGE, ONE_BY_ONE)
+        raise UsageError(ONE_BY_ONE)
     if command.output.is_table and command.settings.origin("output") == "--output":
-        raise CommandError(ExitCode.USAGE, ONE_BY_ONE)
+        raise UsageError(ONE_BY_ONE)
     output = Output("jsonl" if command.output.is_table else command.output.format, command.output.zone)
     style, page, written = read_style(progress), None, 0
     async with command.scheduler() as scheduler:

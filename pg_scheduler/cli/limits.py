@@ -10,7 +10,7 @@ from pg_scheduler.inspect import Inspector, LimitKeyList, LimitList, read_limit,
 from pg_scheduler.inspect.limits import LimitKeyState, LimitState
 
 from .commands import Command, Group, watched
-from .errors import CommandError, ExitCode, hint_at
+from .errors import NotFoundError, hint_at
 from .output import Column, Shape
 
 _NUMBERS: Final = (
@@ -55,7 +55,7 @@ async def show(
         known = {limit.name for limit in (await read_limits(inspector)).items}
     if name not in known and not any(each.waiting or each.running for each in found.items):
         hint = hint_at(name, known, f"declared limits: {', '.join(sorted(known)) or 'none'}")
-        raise CommandError(ExitCode.NOT_FOUND, f"no live worker declares the limit {name!r}{hint}")
+        raise NotFoundError(f"no live worker declares the limit {name!r}{hint}")
     _write(command, LIMIT_KEY, found)
 
 

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pg_scheduler.text.values import escape, plain
 
-from .errors import CommandError, ExitCode
+from .errors import UsageError
 from .schema import NUMBERS, field_types, without_none
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def read_format(text: str | None, *, is_terminal: bool) -> Format | None:
         return "table" if is_terminal else None
     found = next((each for each in FORMATS if each == text), None)
     if found is None:
-        raise CommandError(ExitCode.USAGE, f"unknown output format {text!r}; formats: {', '.join(FORMATS)}")
+        raise UsageError(f"unknown output format {text!r}; formats: {', '.join(FORMATS)}")
     return found
 
 
@@ -113,8 +113,8 @@ def read_zone(text: str) -> tzinfo:
     try:
         return ZoneInfo(text)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise CommandError(
-            ExitCode.USAGE, f"unknown time zone {text!r}; pass local, utc or a name such as Europe/Berlin"
+        raise UsageError(
+            f"unknown time zone {text!r}; pass local, utc or a name such as Europe/Berlin"
         ) from None
 
 

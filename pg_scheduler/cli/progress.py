@@ -15,7 +15,7 @@ import typer
 
 from pg_scheduler.text.values import escape
 
-from .errors import CommandError, ExitCode
+from .errors import UsageError
 from .output import Output
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def read_style(text: str | None) -> Style:
         return "bar" if sys.stderr.isatty() else "lines"
     found: Style | None = next((each for each in get_args(Style) if each == text), None)
     if found is None:
-        raise CommandError(
-            ExitCode.USAGE, f"--progress must be one of {', '.join(get_args(Style))}, not {text!r}"
-        )
+        raise UsageError(f"--progress must be one of {', '.join(get_args(Style))}, not {text!r}")
     return found
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from .errors import CommandError, ExitCode, hint_at
+from .errors import CommandError, UsageError, hint_at
 
 PREFIX: Final = "PG_SCHEDULER"
 
@@ -111,15 +111,13 @@ def _read(path: Path | None) -> Mapping[str, Any]:
     try:
         tools = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
     except (OSError, ValueError) as error:
-        raise CommandError(ExitCode.USAGE, f"{path} cannot be read: {error}") from error
+        raise UsageError(f"{path} cannot be read: {error}") from error
     if "pg_scheduler" in tools:
-        raise CommandError(
-            ExitCode.USAGE, f"[tool.pg_scheduler] in {path} is not read; rename it to [tool.pg-scheduler]"
-        )
+        raise UsageError(f"[tool.pg_scheduler] in {path} is not read; rename it to [tool.pg-scheduler]")
     table = tools.get("pg-scheduler", {})
     if not isinstance(table, dict):
         kind = type(table).__name__  # not its value: it may be a DSN
-        raise CommandError(ExitCode.USAGE, f"tool.pg-scheduler in {path} must be a table, not a {kind}")
+        raise UsageError(f"tool.pg-scheduler in {path} must be a table, not a {kind}")
     return table
 
 
@@ -133,7 +131,7 @@ def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[s
             found[options[key].parameter.name] = _checked(options[key], value, source)
         elif key in commands:
             if not isinstance(value, Mapping):
-                raise CommandError(ExitCode.USAGE, f"{key} in {place} must be a table, not {value!r}")
+                raise UsageError(f"{key} in {place} must be a table, not {value!r}")
             found[key] = _defaults(commands[key], value, source, (*path, key))
         else:
             homes = [each.path for each in option_names(command, path) if each.name == key]
@@ -143,7 +141,7 @@ def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[s
                 known = [*options, *commands]
                 hint = hint_at(key, known, f"known keys: {', '.join(known)}")
                 problem = f"has the unknown key {key!r}{hint}"
-            raise CommandError(ExitCode.USAGE, f"{place} {problem}")
+            raise UsageError(f"{place} {problem}")
     return found
 
 
@@ -151,15 +149,11 @@ def _checked(option: OptionName, value: Any, source: str) -> Any:
     table, is_list = _table(option.path), option.parameter.multiple
     if not option.path and not isinstance(value, str):
         kind = type(value).__name__  # not its value: it may have a password
-        raise CommandError(
-            ExitCode.USAGE, f"{option.name} in [{table}] of {source} must be a text, not a {kind}"
-        )
+        raise UsageError(f"{option.name} in [{table}] of {source} must be a text, not a {kind}")
     values = value if isinstance(value, list) and is_list else [value]
     if not all(isinstance(each, str | int | float) for each in values):
         kind = "a list of texts or numbers" if is_list else "a text, a number, true or false"
-        raise CommandError(
-            ExitCode.USAGE, f"{option.name} in [{table}] in {source} must be {kind}, not {value!r}"
-        )
+        raise UsageError(f"{option.name} in [{table}] in {source} must be {kind}, not {value!r}")
     return values if is_list else value
 
 

@@ -18,7 +18,7 @@ from pg_scheduler.inspect.store.bulk_runs import Phase
 from pg_scheduler.text.values import copy_fields
 
 from .commands import Command
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, NotFoundError, RefusedError, UsageError
 from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 
@@ -85,7 +85,7 @@ async def runs(
 ) -> ExitCode:
     """Print the bulk runs that were started last in the dashboard, and how far they are."""
     if stop is not None and resume is not None:
-        raise CommandError(ExitCode.USAGE, "pass --stop or --resume, not both")
+        raise UsageError("pass --stop or --resume, not both")
     style = read_style(progress)
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
@@ -93,7 +93,7 @@ async def runs(
         if stop is not None:
             state = await _found(bulk, stop)
             if state.phase in {"stopped", "complete"}:
-                raise CommandError(ExitCode.REFUSED, f"the run {stop} does not run: it is {state.phase}")
+                raise RefusedError(f"the run {stop} does not run: it is {state.phase}")
             await bulk.stop(stop)
             command.output.say(_stopping(command, stop, state))
             return ExitCode.DONE
@@ -120,7 +120,7 @@ async def _found(bulk: BulkRuns, run_id: str) -> BulkState:
     state = await bulk.state(run_id)
     if state is None:
         hint = "pg-scheduler jobs runs lists them"
-        raise CommandError(ExitCode.NOT_FOUND, f"there is no bulk run {run_id!r}; {hint}")
+        raise NotFoundError(f"there is no bulk run {run_id!r}; {hint}")
     return state
 
 
@@ -128,7 +128,7 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
     """Continue a run, show its progress until it ends, and write how far it is then."""
     state = await _found(bulk, run_id)
     if state.phase == "complete":
-        raise CommandError(ExitCode.REFUSED, f"the run {run_id} is complete")
+        raise RefusedError(f"the run {run_id} is complete")
     begun = await bulk.resume(run_id, state)
     try:
         with reporter:

@@ -18,7 +18,7 @@ from pg_scheduler.inspect.texts import counted
 
 from .commands import Command, confirm
 from .completion import TaskName, complete_schedules
-from .errors import CommandError, ExitCode, hint_at
+from .errors import NotFoundError, RefusedError, UsageError, hint_at
 from .job_run import warning_about
 from .output import Output
 from .schedule_options import DefinitionOptions, TriggerOptions
@@ -44,7 +44,7 @@ async def add(
     """Add a schedule of a task, and print it."""
     trigger, values = timing.read(command), definition.read(command)
     if trigger is None:
-        raise CommandError(ExitCode.USAGE, "pass --cron, --every, --at or --trigger")
+        raise UsageError("pass --cron, --every, --at or --trigger")
     async with command.scheduler() as scheduler:
         schedule = await scheduler.schedules.add(
             name,
@@ -78,7 +78,7 @@ async def update(
     """
     values = definition.read(command) | ({} if task is None else {"func": task})
     if timing.read(command) is None and not values:
-        raise CommandError(ExitCode.USAGE, "pass what to change, such as --cron or --args")
+        raise UsageError("pass what to change, such as --cron or --args")
     async with command.scheduler() as scheduler:
         trigger = timing.read(command, await find_schedule(scheduler, schedule_id))
         values |= {} if trigger is None else {"trigger": trigger}
@@ -161,7 +161,7 @@ class Chosen:
                 or an id or a task has no schedule.
         """
         if sum((bool(self.schedule_ids), self.where is not None, self.task is not None, self.every)) != 1:
-            raise CommandError(ExitCode.USAGE, "pass the ids of schedules, --where, --task or --all")
+            raise UsageError("pass the ids of schedules, --where, --task or --all")
         matches = None
         if self.where is not None:
             matches = parse_schedule_search(self.where, now=datetime.now(UTC), tz=command.output.zone)
@@ -185,7 +185,7 @@ class Chosen:
             return
         tasks = {each.task async for each in _schedules(scheduler)}
         hint = hint_at(self.task, sorted(tasks), LISTED)
-        raise CommandError(ExitCode.NOT_FOUND, f"no schedule of the task {self.task!r}{hint}")
+        raise NotFoundError(f"no schedule of the task {self.task!r}{hint}")
 
 
 async def _schedules(scheduler: Scheduler, **filters: Any) -> AsyncIterator[Schedule]:
@@ -225,7 +225,7 @@ async def resume(
         schedules = await chosen.read(command, scheduler, "Resume", paused=True)
         for schedule in schedules:
             if schedule.paused_at is None:
-                raise CommandError(ExitCode.REFUSED, f"schedule {schedule.schedule_id!r} is not paused")
+                raise RefusedError(f"schedule {schedule.schedule_id!r} is not paused")
         act = partial(scheduler.schedules.resume, resume_from=since)
         await _follow(command, chosen, "resumed", schedules, act)
 

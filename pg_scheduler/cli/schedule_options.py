@@ -14,7 +14,7 @@ from pg_scheduler.inspect.clock_changes import zone_of
 from pg_scheduler.triggers import At, Cron, Every, Trigger
 
 from .commands import Command
-from .errors import CommandError, ExitCode
+from .errors import UsageError
 from .values import read_duration, read_json, read_time
 
 NONE: Final = "none"
@@ -45,7 +45,7 @@ class TriggerOptions:
             CommandError: Several are given, or a value is invalid.
         """
         if sum(each is not None for each in (self.cron, self.every, self.at, self.trigger)) > 1:
-            raise CommandError(ExitCode.USAGE, "pass one of --cron, --every, --at and --trigger")
+            raise UsageError("pass one of --cron, --every, --at and --trigger")
         if self.cron is not None:
             origin = command.settings.origin("tz")
             if stored is not None and origin != "--tz":

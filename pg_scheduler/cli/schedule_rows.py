@@ -12,7 +12,7 @@ from pg_scheduler import Schedule, Scheduler
 
 from .commands import Command
 from .completion import complete_schedules
-from .errors import CommandError, ExitCode, hint_at
+from .errors import NotFoundError, hint_at
 from .output import Column, Shape
 
 ActionResult: TypeAlias = Literal[
@@ -91,7 +91,7 @@ async def find_schedule(scheduler: Scheduler, schedule_id: str) -> Schedule:
     """Return a schedule, as `get_schedule()` does, in a command that reads more of it."""
     schedule = await scheduler.schedules.get(schedule_id)
     if schedule is None:
-        raise CommandError(ExitCode.NOT_FOUND, await _unknown(scheduler, schedule_id))
+        raise NotFoundError(await _unknown(scheduler, schedule_id))
     return schedule
 
 

@@ -20,7 +20,7 @@ from pg_scheduler.triggers.base import is_fixed_delay
 
 from .commands import Command
 from .completion import complete_schedules
-from .errors import CommandError, ExitCode
+from .errors import RefusedError, UsageError
 from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .schedule_options import TriggerOptions
@@ -62,7 +62,7 @@ async def preview(
     """Print the next fire times of a schedule, as if it were not paused, or of a trigger."""
     trigger = timing.read(command)
     if (schedule_id is None) == (trigger is None):
-        raise CommandError(ExitCode.USAGE, "pass the id of a schedule, or --cron, --every, --at or --trigger")
+        raise UsageError("pass the id of a schedule, or --cron, --every, --at or --trigger")
     if trigger is not None:
         now = datetime.now(UTC)
         command.output.say(str(trigger))
@@ -139,27 +139,22 @@ def _fires_between(schedule: Schedule, since: datetime, until: datetime, limit: 
     """
     trigger = _trigger_of(schedule)
     if is_fixed_delay(trigger):
-        raise CommandError(
-            ExitCode.REFUSED, f"'{trigger}' has no fire times in the past; use pg-scheduler schedules trigger"
-        )
+        raise RefusedError(f"'{trigger}' has no fire times in the past; use pg-scheduler schedules trigger")
     since = since if schedule.start is None else max(since, schedule.start)
     until = until if schedule.end is None else min(until, schedule.end + MOMENT)
     upcoming = trigger.upcoming(limit + 1, after=since - MOMENT, anchor=schedule.anchor)
     fires = [fire for fire in upcoming if fire < until]
     if len(fires) > limit:
-        raise CommandError(
-            ExitCode.REFUSED,
+        raise RefusedError(
             f"schedule {schedule.schedule_id!r} has more than --limit {limit} fire times in this span; "
-            "raise it, or shorten the span",
+            "raise it, or shorten the span"
         )
     return fires
 
 
 def _trigger_of(schedule: Schedule) -> Trigger:
     if schedule.trigger is None:
-        raise CommandError(
-            ExitCode.REFUSED, f"this program cannot interpret the trigger of {schedule.schedule_id!r}"
-        )
+        raise RefusedError(f"this program cannot interpret the trigger of {schedule.schedule_id!r}")
     return schedule.trigger
 
 

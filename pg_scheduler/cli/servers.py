@@ -16,7 +16,7 @@ import typer
 from pg_scheduler import Scheduler
 
 from .commands import Command
-from .errors import CommandError, ExitCode
+from .errors import CommandError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from pg_scheduler.dashboard.access import Authorize
@@ -35,7 +35,7 @@ def address(host: str, port: int) -> str:
 
 def cannot_listen(host: str, port: int, error: OSError) -> CommandError:
     """Return the error for a port that cannot be used."""
-    return CommandError(ExitCode.REFUSED, f"cannot listen on {host} port {port}: {error.strerror or error}")
+    return RefusedError(f"cannot listen on {host} port {port}: {error.strerror or error}")
 
 
 async def exporter(
@@ -45,9 +45,8 @@ async def exporter(
 ) -> None:
     """Serve the metrics of all workers to Prometheus, until SIGTERM or SIGINT."""
     if find_spec("prometheus_client") is None:
-        raise CommandError(
-            ExitCode.USAGE,
-            "the exporter needs prometheus-client; install the extra: pip install 'pg-scheduler[metrics]'",
+        raise UsageError(
+            "the exporter needs prometheus-client; install the extra: pip install 'pg-scheduler[metrics]'"
         )
     from pg_scheduler.inspect import Inspector  # noqa: PLC0415 - not needed to complete words
     from pg_scheduler.telemetry.cluster import ClusterCollector  # noqa: PLC0415 - needs the extra
@@ -105,10 +104,9 @@ async def dashboard(
 def check_extra() -> None:
     """Raise CommandError (USAGE) if the packages of the dashboard are missing."""
     if any(find_spec(name) is None for name in ("starlette", "jinja2", "uvicorn")):
-        raise CommandError(
-            ExitCode.USAGE,
+        raise UsageError(
             "the dashboard needs starlette, jinja2 and uvicorn; install the extra: "
-            "pip install 'pg-scheduler[dashboard]'",
+            "pip install 'pg-scheduler[dashboard]'"
         )
 
 
@@ -149,7 +147,7 @@ def _authorization(auth: str, port: int, role: str | None = None) -> Authorize:
     from pg_scheduler.dashboard.rights import Role  # noqa: PLC0415
 
     if role not in (None, *get_args(Role)):
-        raise CommandError(ExitCode.USAGE, f"--role must be viewer, operator or admin, not {role!r}")
+        raise UsageError(f"--role must be viewer, operator or admin, not {role!r}")
     kind, _, header = auth.partition(":")
     if auth == "token":
         return OneTimeLink(f"pg_scheduler_{port}", cast("Role", role or "admin"))
@@ -157,15 +155,15 @@ def _authorization(auth: str, port: int, role: str | None = None) -> Authorize:
     if auth == "basic":
         password = os.environ.get(PASSWORD, "")
         if not password:
-            raise CommandError(ExitCode.USAGE, f"--auth basic needs a password; set {PASSWORD}")
+            raise UsageError(f"--auth basic needs a password; set {PASSWORD}")
         user = os.environ.get(USER, "admin")
         try:
             return basic_auth(user, password, access=Access(user[:MAX_ACTOR_LENGTH], chosen))
         except ValueError as error:
-            raise CommandError(ExitCode.USAGE, f"{USER}: {error}") from error
+            raise UsageError(f"{USER}: {error}") from error
     if kind == "proxy" and header:
         return trusted_header(header, role=chosen)
-    raise CommandError(ExitCode.USAGE, f"--auth must be token, basic or proxy:HEADER, not {auth!r}")
+    raise UsageError(f"--auth must be token, basic or proxy:HEADER, not {auth!r}")
 
 
 async def _serve(app: Any, listening: socket.socket) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pg_scheduler.dsn import mask_dsn, normalise_dsn, passwords_in
 from pg_scheduler.errors import ConfigurationError
 
-from .errors import CommandError, ExitCode
+from .errors import UsageError
 from .project import VARIABLES, Project, option_names
 
 PROGRAM: Final = "pg-scheduler"
@@ -141,7 +141,7 @@ def _read(name: str, context: Any) -> Setting:
         try:
             value = normalise_dsn(value, f"the DSN from {origin}")
         except ConfigurationError as error:
-            raise CommandError(ExitCode.USAGE, str(error)) from error
+            raise UsageError(str(error)) from error
     return Setting(name, value, origin)
 
 

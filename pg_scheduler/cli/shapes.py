@@ -14,7 +14,7 @@ from .audit import RECORD
 from .bulk import BULK, CHANGE
 from .commands import Command
 from .doctor import ADVICE_SHAPE, FINDING
-from .errors import CommandError, ExitCode, hint_at
+from .errors import NotFoundError, hint_at
 from .health import HEALTH
 from .imports import IMPORTED
 from .job_rows import JOB
@@ -72,7 +72,7 @@ def shapes(
         return
     if name not in SHAPES:
         hint = hint_at(name, SHAPES, f"shapes: {', '.join(sorted(SHAPES))}")
-        raise CommandError(ExitCode.NOT_FOUND, f"no shape is named {name!r}{hint}")
+        raise NotFoundError(f"no shape is named {name!r}{hint}")
     command.output.write_text(f"{json.dumps(shape_schema(SHAPES[name]), indent=2)}\n")
     if source_of(SHAPES[name].kind) is None:
         command.output.say("without descriptions, which are in the source files: this installation has none")

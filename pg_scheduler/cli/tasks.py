@@ -20,7 +20,7 @@ from pg_scheduler.text.values import copy_fields
 
 from .commands import Command, Group, watched
 from .completion import TaskName
-from .errors import CommandError, ExitCode, hint_at
+from .errors import RefusedError, hint_at
 from .output import Column, Shape
 from .status import seconds
 from .values import read_time
@@ -191,7 +191,7 @@ async def resume(command: Command, name: TaskName) -> None:
         states = (await Inspector(scheduler).tasks()).items
         if not await scheduler.tasks.resume(name):
             paused = ", ".join(each.name for each in states if each.paused_at is not None) or "none"
-            raise CommandError(ExitCode.REFUSED, f"task {name!r} is not paused; paused tasks: {paused}")
+            raise RefusedError(f"task {name!r} is not paused; paused tasks: {paused}")
     _write(command, name, "resumed", _find(states, name))
 
 

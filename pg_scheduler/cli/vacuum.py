@@ -18,7 +18,7 @@ from pg_scheduler.settings import VacuumPolicy, VacuumTrigger
 from pg_scheduler.worker.maintenance.vacuum import VacuumStep
 
 from .commands import Command
-from .errors import CommandError, ExitCode
+from .errors import RefusedError, UsageError
 from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, Style, read_style
 from .worker.inside import configure, vacuum_of
@@ -81,7 +81,7 @@ async def vacuum(
 ) -> None:
     """Delete finished jobs past the retention that the live workers report."""
     if dry_run and stats:
-        raise CommandError(ExitCode.USAGE, "pass --dry-run or --stats, not both")
+        raise UsageError("pass --dry-run or --stats, not both")
     async with command.scheduler() as scheduler:
         if stats:
             await _write_stats(command, scheduler, days)
@@ -95,7 +95,7 @@ async def _retention(scheduler: Scheduler) -> VacuumConfig:
     try:
         return await Inspector(scheduler).retention()
     except ConfigurationError as error:
-        raise CommandError(ExitCode.REFUSED, f"{error}; nothing was deleted") from error
+        raise RefusedError(f"{error}; nothing was deleted") from error
 
 
 async def _count(command: Command, scheduler: Scheduler, config: VacuumConfig, style: Style) -> None:

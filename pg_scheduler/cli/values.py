@@ -14,7 +14,7 @@ from typing import Any, Final
 from pg_scheduler.text.durations import read_seconds
 from pg_scheduler.text.times import TimeError, read_instant
 
-from .errors import CommandError, ExitCode
+from .errors import UsageError
 
 MAX_DURATION: Final = timedelta(days=36_500)
 
@@ -30,9 +30,7 @@ def read_duration(name: str, text: str) -> float:
     """
     duration = read_seconds(text.strip())
     if duration is None or not 0 < duration <= MAX_DURATION.total_seconds():
-        raise CommandError(
-            ExitCode.USAGE, f"{name} must be a duration such as 90s, 15m, 1h30m or 2d, not {text!r}"
-        )
+        raise UsageError(f"{name} must be a duration such as 90s, 15m, 1h30m or 2d, not {text!r}")
     return duration
 
 
@@ -57,9 +55,8 @@ def read_time(name: str, text: str, zone: tzinfo, *, is_past: bool = False) -> d
     try:
         return read_instant(text, now, zone)
     except TimeError:
-        raise CommandError(
-            ExitCode.USAGE,
-            f"{name} must be a time such as 2027-01-31T09:00, now, +15m or -1h, not {text!r}",
+        raise UsageError(
+            f"{name} must be a time such as 2027-01-31T09:00, now, +15m or -1h, not {text!r}"
         ) from None
 
 
@@ -86,7 +83,7 @@ def read_rate(text: str | None) -> float | None:
         return None
     found = _RATE.fullmatch(text.strip())
     if found is None or not float(found[1]):
-        raise CommandError(ExitCode.USAGE, f"--rate must be a rate such as 50/s, 10/m or 500/h, not {text!r}")
+        raise UsageError(f"--rate must be a rate such as 50/s, 10/m or 500/h, not {text!r}")
     return float(found[1]) / _SECONDS[found[2] or "s"]
 
 
@@ -102,7 +99,7 @@ def read_json(name: str, text: str | None, kind: type) -> Any:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CommandError(ExitCode.USAGE, f"{name} must be a JSON {described}: {error}") from None
+        raise UsageError(f"{name} must be a JSON {described}: {error}") from None
     if not isinstance(value, kind):
-        raise CommandError(ExitCode.USAGE, f"{name} must be a JSON {described}, not {text[:100]!r}")
+        raise UsageError(f"{name} must be a JSON {described}, not {text[:100]!r}")
     return value

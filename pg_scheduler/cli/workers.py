@@ -15,7 +15,7 @@ from pg_scheduler.text.values import copy_fields
 
 from .commands import Command, Group, watched
 from .completion import complete_workers
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, NotFoundError, UsageError
 from .output import Column, Shape
 from .values import read_duration
 
@@ -101,7 +101,7 @@ async def show(
     async with command.scheduler() as scheduler:
         found = [each for each in await scheduler.workers() if each.worker_id == worker_id]
     if not found:
-        raise CommandError(ExitCode.NOT_FOUND, f"worker {worker_id!r} does not exist")
+        raise NotFoundError(f"worker {worker_id!r} does not exist")
     command.output.write_one(WORKER, _row(found[0]), keys=_DETAILS)
 
 
@@ -154,7 +154,7 @@ async def resume(command: Command, worker_ids: WorkerIds = None, every: All = Fa
 
 async def _asked(inspector: Inspector, worker_ids: list[str] | None, *, every: bool) -> list[str]:
     if every == bool(worker_ids):
-        raise CommandError(ExitCode.USAGE, "pass the ids of workers, or --all")
+        raise UsageError("pass the ids of workers, or --all")
     return list(dict.fromkeys(worker_ids or [worker.worker_id for worker in await inspector.workers()]))
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import asyncpg
 
 from pg_scheduler import RetryPolicy, Scheduler
-from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.cli.errors import UsageError
 from pg_scheduler.cli.settings import DEMO_NODE
 
 from . import jobs
@@ -56,9 +56,7 @@ def application_name(node: str, pid: int) -> str:
 async def _open(**settings: Any) -> AsyncIterator[Scheduler]:
     dsn, name = os.environ.get("PG_SCHEDULER_DSN"), os.environ.get(DEMO_NODE)
     if not dsn:
-        raise CommandError(
-            ExitCode.USAGE, "PG_SCHEDULER_DSN is not set; set it to postgresql://user:password@host/database"
-        )
+        raise UsageError("PG_SCHEDULER_DSN is not set; set it to postgresql://user:password@host/database")
     if name is None:
         name = f"{platform.node()}-{os.getpid()}"
     else:

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from pg_scheduler.cli.commands import Command
-from pg_scheduler.cli.errors import CommandError, ExitCode, hint_at
+from pg_scheduler.cli.errors import CommandError, ExitCode, UsageError, hint_at
 from pg_scheduler.cli.project import VARIABLES
 from pg_scheduler.cli.values import read_duration
 from pg_scheduler.inspect.texts import counted
@@ -55,15 +55,13 @@ async def worker(
 def _check_options(options: WorkerOptions) -> None:
     """Raise CommandError (USAGE) for values that contradict the rules or each other."""
     if options.log_format not in {None, *_FORMATS}:
-        raise CommandError(ExitCode.USAGE, f"--log-format must be text or json, not {options.log_format!r}")
+        raise UsageError(f"--log-format must be text or json, not {options.log_format!r}")
     if options.max_age is not None:
         read_duration("--max-age", options.max_age)
     if options.processes > 1 and options.reload:
-        raise CommandError(ExitCode.USAGE, "--reload runs one process; leave out --processes")
+        raise UsageError("--reload runs one process; leave out --processes")
     if options.processes > 1 and options.metrics_port is not None:
-        raise CommandError(
-            ExitCode.USAGE, "--metrics-port serves one process; with --processes, start pg-scheduler exporter"
-        )
+        raise UsageError("--metrics-port serves one process; with --processes, start pg-scheduler exporter")
 
 
 async def _check(command: Command, source: Source | None, options: WorkerOptions) -> ExitCode:
@@ -77,9 +75,7 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
     unmatched = [each for each in options.patterns if not any(fnmatchcase(name, each) for name in names)]
     if unmatched:
         hint = hint_at(unmatched[0], names)
-        raise CommandError(
-            ExitCode.USAGE, f"--names matches no registered task: {', '.join(unmatched)}{hint}"
-        )
+        raise UsageError(f"--names matches no registered task: {', '.join(unmatched)}{hint}")
     command.output.say(f"{counted(len(tasks), 'registered task')}; the tables can be used")
     return ExitCode.DONE
 

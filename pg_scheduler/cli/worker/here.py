@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pg_scheduler import Job, JobCall, JobStatus, Scheduler, Snooze
 from pg_scheduler.cli.commands import Command
-from pg_scheduler.cli.errors import CommandError, ExitCode, hint_at
+from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.store.author import Author, acting_as
 
@@ -54,9 +54,7 @@ async def run_here(
     """
     async with open_scheduler(command, source, WorkerOptions()) as scheduler:
         if scheduler.is_running:
-            raise CommandError(
-                ExitCode.USAGE, "the target starts its Scheduler; pass one that returns it before its start"
-            )
+            raise UsageError("the target starts its Scheduler; pass one that returns it before its start")
         await verify_tables(scheduler)
         job = await check(scheduler, job_id)
         _check_name(await task_of(scheduler, job_id) or job.job_name, registered_names(scheduler))
@@ -65,10 +63,9 @@ async def run_here(
             add_middleware(scheduler, _debug)
         async with scheduler:
             if job.status is not JobStatus.PENDING and not await scheduler.retry_job(job_id):
-                raise CommandError(
-                    ExitCode.REFUSED,
+                raise RefusedError(
                     f"job {job_id!r} cannot run again: it has changed, or its cancelled attempt still runs; "
-                    "try it again later",
+                    "try it again later"
                 )
             try:
                 return await _run(scheduler, job_id)
@@ -80,7 +77,7 @@ async def run_here(
 async def _run(scheduler: Scheduler, job_id: str) -> Job:
     attempt = await execute_one(scheduler, job_id)
     if attempt is None:
-        raise CommandError(ExitCode.REFUSED, f"another worker has just claimed job {job_id!r}")
+        raise RefusedError(f"another worker has just claimed job {job_id!r}")
     inspector = Inspector(scheduler)
     with acting_as(Author(inspector.actor, "cli")):
         await inspector.record_action("run_job", job_id, attempt=attempt)
@@ -94,7 +91,7 @@ async def _run(scheduler: Scheduler, job_id: str) -> Job:
 def _check_name(name: str, names: list[str]) -> None:
     if name not in names:
         hint = hint_at(name, names)
-        raise CommandError(ExitCode.USAGE, f"no function is registered as {name!r} here{hint}")
+        raise UsageError(f"no function is registered as {name!r} here{hint}")
 
 
 async def _debug(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ARG001 - a middleware

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.commands import Command
-from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageError
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
@@ -60,16 +60,13 @@ async def open_scheduler(
         return
     for name in ("dsn", "direct-dsn", "schema"):
         if command.settings.origin(name) == f"--{name}":
-            raise CommandError(
-                ExitCode.USAGE, f"{source.name} is connected by its own pool; omit --{name}, or name modules"
-            )
+            raise UsageError(f"{source.name} is connected by its own pool; omit --{name}, or name modules")
     async with open_source(source) as scheduler:
         settings = _settings_of(options)
         if settings and scheduler.is_running:
-            raise CommandError(
-                ExitCode.USAGE,
+            raise UsageError(
                 f"{source.name} returned a Scheduler that has started, so --slots, --batch, --names "
-                "and --migrations do not apply; return it before its start",
+                "and --migrations do not apply; return it before its start"
             )
         configure(scheduler, **settings)
         yield scheduler
@@ -216,9 +213,8 @@ def metrics(scheduler: Scheduler, options: WorkerOptions) -> Iterator[None]:
         yield
         return
     if find_spec("prometheus_client") is None:
-        raise CommandError(
-            ExitCode.USAGE,
-            "--metrics-port needs prometheus-client; install the extra: pip install 'pg-scheduler[metrics]'",
+        raise UsageError(
+            "--metrics-port needs prometheus-client; install the extra: pip install 'pg-scheduler[metrics]'"
         )
     from pg_scheduler.telemetry.prometheus import serve_metrics  # noqa: PLC0415 - needs the extra
 
@@ -236,7 +232,7 @@ def _listening(option: str, port: int) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"{option} {port} cannot be used: {error.strerror or error}"
-        raise CommandError(ExitCode.REFUSED, message) from error
+        raise RefusedError(message) from error
 
 
 def _settings_of(options: WorkerOptions) -> dict[str, Any]:

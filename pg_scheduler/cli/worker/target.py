@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.errors import CommandError, ExitCode, hint_at
+from pg_scheduler.cli.errors import UsageError, hint_at
 from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.store.faults import translated
 from pg_scheduler.sync import SyncScheduler
@@ -47,7 +47,7 @@ def load_targets(targets: Sequence[str]) -> Source | None:
         sys.path.insert(0, folder)
     found = [source for target in targets if (source := _load(target)) is not None]
     if len(found) > 1:
-        raise _usage(
+        raise UsageError(
             f"{found[0].name} and {found[1].name} both name a Scheduler; start a worker for each of them"
         )
     return found[0] if found else None
@@ -86,7 +86,7 @@ async def _close(scheduler: Scheduler) -> None:
 def _load(target: str) -> Source | None:
     module_name, colon, path = target.partition(":")
     if not module_name or (colon and not path) or module_name.startswith("."):
-        raise _usage(f"the target {target!r} must be package.module:attribute or package.module")
+        raise UsageError(f"the target {target!r} must be package.module:attribute or package.module")
     module = _import(module_name, target)
     if not colon:
         return None
@@ -95,12 +95,12 @@ def _load(target: str) -> Source | None:
     for part in path.split("."):
         if not hasattr(value, part):
             hint = hint_at(part, _candidates(value))
-            raise _usage(f"{done} has no attribute {part!r}{hint}")
+            raise UsageError(f"{done} has no attribute {part!r}{hint}")
         value = getattr(value, part)
         done = f"{done}:{part}" if value is getattr(module, part, None) else f"{done}.{part}"
     if isinstance(value, Scheduler) or (callable(value) and not isinstance(value, SyncScheduler)):
         return Source(value, target)
-    raise _usage(f"{target} is {_kind(value)}; name a Scheduler, or a callable that returns one")
+    raise UsageError(f"{target} is {_kind(value)}; name a Scheduler, or a callable that returns one")
 
 
 def _import(name: str, target: str) -> ModuleType:
@@ -112,18 +112,20 @@ def _import(name: str, target: str) -> ModuleType:
         parent = error.name.rpartition(".")[0]
         is_file = target.endswith(".py") or "/" in target
         hint = "; write package.module, not a path" if is_file else _nearest_module(error.name, parent)
-        raise _usage(f"module {error.name!r} does not exist in {Path.cwd()} or on sys.path{hint}") from None
+        raise UsageError(
+            f"module {error.name!r} does not exist in {Path.cwd()} or on sys.path{hint}"
+        ) from None
     except Exception as error:  # user code: the module
         raise _broken(name, error) from error
 
 
-def _broken(name: str, error: Exception) -> CommandError:
+def _broken(name: str, error: Exception) -> UsageError:
     """Print the traceback of a module from its own first line on."""
     trace = error.__traceback__
     while trace is not None and not _is_user_frame(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     traceback.print_exception(type(error), error, trace or error.__traceback__)
-    return _usage(f"{name} cannot be imported: {type(error).__name__}: {error}")
+    return UsageError(f"{name} cannot be imported: {type(error).__name__}: {error}")
 
 
 def _is_user_frame(filename: str) -> bool:
@@ -155,7 +157,7 @@ def _call(source: Source) -> Any:
     try:
         inspect.signature(function).bind()
     except TypeError:
-        raise _usage(f"{source.name} must be callable without arguments") from None
+        raise UsageError(f"{source.name} must be callable without arguments") from None
     except ValueError:  # a callable without a signature
         pass
     return function()
@@ -164,14 +166,10 @@ def _call(source: Source) -> Any:
 def _checked(name: str, value: object) -> Scheduler:
     if isinstance(value, Scheduler):
         return value
-    raise _usage(f"{name} returned {_kind(value)}; it must return a Scheduler")
+    raise UsageError(f"{name} returned {_kind(value)}; it must return a Scheduler")
 
 
 def _kind(value: object) -> str:
     if isinstance(value, SyncScheduler):
         return "a SyncScheduler, which is for code without asyncio"
     return "None" if value is None else f"an object of type {type(value).__name__}"
-
-
-def _usage(message: str) -> CommandError:
-    return CommandError(ExitCode.USAGE, message)
