@@ -14,7 +14,7 @@ import typer
 
 from pg_scheduler import JobStatus
 from pg_scheduler.inspect import ChangeOutcome, ErrorGroup, Inspector, JobChange, Progress
-from pg_scheduler.inspect.bulk_jobs import BulkAction
+from pg_scheduler.inspect.bulk_runs import BulkAction
 from pg_scheduler.inspect.texts import counted
 
 from .commands import Command, confirm

@@ -11,9 +11,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.bulk_jobs import BulkAction
-from pg_scheduler.inspect.bulk_runs import BulkRuns
-from pg_scheduler.inspect.bulk_state import BulkState, recent_runs
+from pg_scheduler.inspect.bulk_runs import BulkAction, BulkRuns, BulkState, recent_runs
 from pg_scheduler.inspect.store.bulk_runs import Phase
 from pg_scheduler.text.values import copy_fields
 

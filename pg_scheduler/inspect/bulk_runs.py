@@ -9,28 +9,140 @@ so of two tasks that continue a run at one cursor, only one changes the jobs the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractContextManager, aclosing, suppress
-from dataclasses import asdict, dataclass, replace
-from typing import Final
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect.bulk import Progress
-from pg_scheduler.inspect.bulk_jobs import BulkJobs
-from pg_scheduler.inspect.bulk_state import BulkState
+from pg_scheduler.inspect.errors import ErrorGroup, fingerprint_of
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.store.bulk import StaleRunError
-from pg_scheduler.inspect.store.bulk_runs import RESUME, START
+from pg_scheduler.inspect.store.bulk_runs import RESUME, START, BulkRunRow
 from pg_scheduler.jobs.rows import new_job_id
 from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.store.author import acting_as
+from pg_scheduler.text.values import copy_fields
+
+BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "move"]
 
 PREFIX: Final = "bulk-"
 """Of the ids of runs."""
 
 MAX_RUNS: Final = 4
 """Runs of one process at once. Each changes a batch of at most 500 jobs at a time."""
+
+SUSPECT_AFTER_S: Final = 60.0
+"""Seconds without a batch, beyond those between two batches, after which a run is taken for dead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkJobs:
+    """The action and the jobs of a bulk run.
+
+    Attributes:
+        verb: The action.
+        where: The search; empty for all jobs of the group.
+        names: The names to which it is restricted; None for all.
+        rate: Jobs per second; None for no limit.
+        to: When moved jobs are due, as ISO 8601.
+        group: A group of errors to retry: its name, its text, and when its first and its last job ended.
+    """
+
+    verb: BulkAction
+    where: str
+    names: tuple[str, ...] | None = None
+    rate: float | None = None
+    to: str | None = None
+    group: tuple[str, str, str, str] | None = None
+
+    @classmethod
+    def of(cls, details: Mapping[str, Any]) -> BulkJobs | None:
+        """Return what the row of a run contains; None if it was written by hand."""
+        try:
+            found = {each.name: details[each.name] for each in fields(cls)}
+            for name in ("names", "group"):
+                found[name] = None if found[name] is None else tuple(map(str, found[name]))
+            jobs = cls(**found)
+            is_valid = jobs.verb in get_args(BulkAction) and isinstance(jobs.where, str)
+            is_valid = is_valid and isinstance(jobs.rate, int | float | None)
+            if jobs.to is not None:
+                datetime.fromisoformat(jobs.to)
+            if jobs.group is not None:
+                _group(*jobs.group)
+        except (KeyError, TypeError, ValueError):
+            return None
+        return jobs if is_valid else None
+
+    def steps(
+        self,
+        inspector: Inspector,
+        *,
+        is_dry: bool = False,
+        run_id: str | None = None,
+        after: str | None = None,
+    ) -> AsyncGenerator[Progress, None]:
+        """Return the steps of the Inspector."""
+        call: Any = getattr(inspector, f"{self.verb}_jobs")
+        arguments: dict[str, Any] = {}
+        if self.to is not None:
+            arguments["to"] = datetime.fromisoformat(self.to)
+        if self.group is not None:
+            arguments["group"] = _group(*self.group)
+        steps: AsyncGenerator[Progress, None] = call(
+            where=self.where,
+            names=self.names,
+            rate=self.rate,
+            dry_run=is_dry,
+            after=after,
+            tz=UTC,
+            run_id=run_id,
+            **arguments,
+        )
+        return steps
+
+
+def _group(job_name: str, text: str, first_at: str, last_at: str) -> ErrorGroup:
+    """Return a group by what identifies it and its jobs."""
+    first, last = datetime.fromisoformat(first_at), datetime.fromisoformat(last_at)
+    return ErrorGroup(fingerprint_of(job_name, text), job_name, text, 0, first, last, "", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkState(BulkRunRow):
+    """The progress of a run, its action and its jobs.
+
+    Attributes:
+        jobs: The action and its jobs.
+        is_here: Whether it runs in this process.
+    """
+
+    jobs: BulkJobs
+    is_here: bool = False
+
+    @classmethod
+    def of(cls, row: BulkRunRow | None, *, is_here: bool = False) -> BulkState | None:
+        """Return the state that a row has; None if there is no row, or a person wrote what it does."""
+        jobs = None if row is None else BulkJobs.of(row.details)
+        if row is None or jobs is None:
+            return None
+        return copy_fields(cls, row, jobs=jobs, is_here=is_here)
+
+    def is_suspect(self, now: datetime) -> bool:
+        """Return whether a run that has not ended lacks the changes that each batch makes."""
+        if self.is_here or self.phase not in {"running", "stopping"}:
+            return False
+        between_s = 1 / self.jobs.rate if self.jobs.rate else 0.0  # the jobs of a batch are those of a second
+        return (now - self.answered_at) / timedelta(seconds=1) > SUSPECT_AFTER_S + between_s
+
+
+async def recent_runs(inspector: Inspector, *, limit: int) -> list[BulkState]:
+    """Return the runs that were started last, the newest first."""
+    rows = await inspector._reads.bulk_runs.recent(limit)  # noqa: SLF001 - runs are no public part of it
+    return [state for row in rows if (state := BulkState.of(row)) is not None]
 
 
 class BusyError(ValueError):

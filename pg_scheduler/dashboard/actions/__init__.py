@@ -21,8 +21,7 @@ from pg_scheduler.errors import (
     ScheduleNotFoundError,
     ScheduleOwnedByCodeError,
 )
-from pg_scheduler.inspect.bulk_jobs import BulkAction
-from pg_scheduler.inspect.bulk_runs import BusyError
+from pg_scheduler.inspect.bulk_runs import BulkAction, BusyError
 
 __all__ = ["ACTIONS", "Action", "act"]
 

@@ -13,8 +13,7 @@ from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.pages.errors import SPANS
 from pg_scheduler.dashboard.pages.run import visible_state
 from pg_scheduler.inspect import parse_search
-from pg_scheduler.inspect.bulk_jobs import BulkAction, BulkJobs
-from pg_scheduler.inspect.bulk_state import BulkState
+from pg_scheduler.inspect.bulk_runs import BulkAction, BulkJobs, BulkState
 
 MAX_UNTYPED: Final = 1000
 """Jobs up to which the number found need not be typed."""

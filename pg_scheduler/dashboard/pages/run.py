@@ -10,8 +10,7 @@ from typing import Final
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import SearchError, parse_search
-from pg_scheduler.inspect.bulk_jobs import BulkJobs
-from pg_scheduler.inspect.bulk_state import BulkState, recent_runs
+from pg_scheduler.inspect.bulk_runs import BulkJobs, BulkState, recent_runs
 from pg_scheduler.inspect.texts import extent_of
 from pg_scheduler.text.values import copy_fields
 
