@@ -1,50 +1,111 @@
-"""Whether finished jobs are deleted, and the table stays small."""
+"""Whether finished jobs are deleted, and the table stays small.
+
+When the table of jobs becomes large is forecast from its size, its rows and the jobs that ended lately. After
+t days of the same load the table has as many rows as unfinished jobs, and for each status the jobs that end
+in a day times the smaller of t and the days for which they are kept. The rows of today give today's t. The
+rows that fit into the limit, at today's bytes per row, give that of the limit. The difference is the
+forecast. A policy that keeps a number of jobs counts as no growth.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
-from pg_scheduler.inspect.doctor.growth import check_growth
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
-from pg_scheduler.inspect.paths import UNSUCCESSFUL
+from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
+from pg_scheduler.inspect.statistics import why_uncounted
 from pg_scheduler.inspect.store.doctor import TableRow
+from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.settings import VacuumTrigger
 
-DAY_S: Final = 86_400
+DAY_S: Final = 86_400.0
+WEEK_S: Final = 7 * DAY_S
 FACTOR: Final = 2
 """Multiple of its policy that the oldest job may have."""
 
+SMALL: Final = 0.01
+"""The share of the limit below which nothing is forecast: the bytes per row of a small table vary."""
+
 STATUSES: Final = ("failed", "cancelled", "expired")
+UNKNOWN: Final = f"the growth of {TABLE} is unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """The facts that the forecast considers.
+
+    Attributes:
+        bytes: The size of the table.
+        rows: About how many rows it has.
+        unfinished: About how many of them are unfinished jobs.
+        ended: By status, how many jobs ended in a day, and the days for which such jobs are kept.
+        since_s: Seconds within which these jobs ended.
+    """
+
+    bytes: int
+    rows: int
+    unfinished: int
+    ended: Mapping[str, tuple[float, float]]
+    since_s: float
 
 
 async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
     found: list[Finding | UnmadeCheck] = [
         *judge_size(await facts.tables(), thresholds.table_bytes),
-        *await check_growth(facts, thresholds),
+        *await _check_growth(facts, thresholds),
     ]
     if UNSUCCESSFUL in await facts.missing_indexes():
         reason = f"the age of failed jobs needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
         return [*found, UnmadeCheck(FindingCode.RETENTION, reason)]
-    workers = [each for each in await facts.workers() if each.is_alive]
-    return [*found, *judge_ages(await facts.store.doctor.oldest(), policies_of(workers))]
-
-
-def policies_of(workers: Sequence[Worker]) -> dict[str, float]:
-    """Return the shortest retention in days by status, of the workers that delete finished jobs."""
     policies: dict[str, float] = {}
-    for worker in workers:
-        if worker.settings.get("vacuum_enabled") is not True:
-            continue
-        for status in STATUSES:
-            days = _entry(_entry(worker.settings, "vacuum"), status).get("days")
-            if isinstance(days, int | float):
+    for worker in await facts.workers():
+        for status in STATUSES if worker.is_alive else ():
+            if isinstance(days := _policy(worker, status).get("days"), int | float):
                 policies[status] = min(policies.get(status, days), days)
-    return policies
+    return [*found, *judge_ages(await facts.store.doctor.oldest(), policies)]
+
+
+async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    """Return whether the table of jobs becomes large soon, or why that is unknown."""
+    size = next((each.bytes for each in await facts.tables() if each.name == TABLE), 0)
+    if not thresholds.table_bytes * SMALL <= size < thresholds.table_bytes:
+        return []
+    workers = [each for each in await facts.workers() if each.is_alive and each.settings]
+    try:
+        ended, since_s = await facts.store.doctor.endings(WEEK_S)
+    except SchemaForbiddenError as error:  # the forecast alone needs the table of statistics
+        return [UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {error}")]
+    async with facts.store.searches.transaction() as connection:
+        estimates = (await facts.store.searches.sizes(on=connection)).estimates
+    rows = estimates.get(TABLE) or 0
+    reason = why_uncounted(workers)
+    if reason is None and not workers:
+        reason = "no live worker reports its retention"
+    if reason is None and since_s < DAY_S:
+        reason = f"statistics of a day are needed; there are {length(since_s)}"
+    if reason is None and not rows:
+        reason = f"the server does not know the number of its rows; execute ANALYZE {TABLE}"
+    if reason is not None:
+        return [UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {reason}")]
+    unfinished = (estimates.get(CLAIM) or 0) + (estimates.get(BLOCKED) or 0)
+    by_day = {status: number / since_s * DAY_S for status, number in ended.items()}
+    growth = Growth(
+        bytes=size,
+        rows=rows,
+        unfinished=min(unfinished, rows),
+        ended={status: (number, days_kept(workers, status)) for status, number in by_day.items()},
+        since_s=since_s,
+    )
+    return judge_growth(growth, thresholds.table_bytes, thresholds.table_days)
 
 
 def judge_ages(oldest: Mapping[str, float], policies: Mapping[str, float]) -> Iterator[Finding]:
@@ -75,9 +136,60 @@ def judge_size(tables: Sequence[TableRow], most: int) -> Iterator[Finding]:
             )
 
 
-def _entry(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = values.get(name)
-    return found if isinstance(found, dict) else {}
+def judge_growth(growth: Growth, most: int, within_days: float) -> Iterator[Finding]:
+    """Yield a finding if the table will have ``most`` bytes within these days."""
+    kept = [*growth.ended.values()]
+    fitting = most / (growth.bytes / growth.rows)
+    now = _age(growth.rows - growth.unfinished, kept)
+    then = _age(fitting - growth.unfinished, kept)
+    if math.isinf(now) or then - now > within_days:
+        return
+    yield Finding(
+        FindingCode.RETENTION,
+        Severity.WARNING,
+        TABLE,
+        f"the table {TABLE} has {growth.bytes / 1e9:.2g} GB in about {growth.rows:,} rows; with "
+        f"{sum(number for number, _ in kept):,.0f} jobs a day, as in the last {length(growth.since_s)}, "
+        f"it has {most / 1e9:.2g} GB in about {length((then - now) * DAY_S)}",
+        "vacuum_enabled=True on a worker with a shorter retention, or pg-scheduler vacuum from cron",
+    )
+
+
+def days_kept(workers: Sequence[Worker], status: str) -> float:
+    """Return for how many days the workers keep the jobs of a status; infinity if none deletes them."""
+    return min((_days(worker, status) for worker in workers), default=math.inf)
+
+
+def _days(worker: Worker, status: str) -> float:
+    policy = _policy(worker, status)
+    days = policy.get("days")
+    if isinstance(days, int | float):
+        return days
+    return math.inf if not policy or policy.get("trigger") == VacuumTrigger.NEVER.value else 0.0
+
+
+def _policy(worker: Worker, status: str) -> Mapping[str, Any]:
+    """Return the retention of a status that a worker reports; empty for none, or if it deletes no jobs."""
+    vacuum = worker.settings.get("vacuum") if worker.settings.get("vacuum_enabled") is True else None
+    policy = vacuum.get(status) if isinstance(vacuum, dict) else None
+    return policy if isinstance(policy, dict) else {}
+
+
+def _age(rows: float, kept: Sequence[tuple[float, float]]) -> float:
+    """Return after how many days there are so many rows of finished jobs; infinity if there never are.
+
+    Args:
+        rows: The number of rows.
+        kept: The rows that are added in a day, and the days for which they are kept, by status.
+    """
+    passed = 0.0
+    for until in sorted({days for _, days in kept}):
+        by_day = sum(number for number, days in kept if days > passed)
+        if by_day and rows <= by_day * (until - passed):
+            return passed + max(rows, 0) / by_day
+        rows -= by_day * (until - passed) if by_day else 0
+        passed = until
+    return math.inf
 
 
 CHECKS: Final = (Check((FindingCode.RETENTION,), _check_retention),)

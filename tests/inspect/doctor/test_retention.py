@@ -12,7 +12,7 @@ import pytest
 from pg_scheduler import Scheduler, VacuumConfig, VacuumPolicy
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.inspect import FindingCode, Severity
-from pg_scheduler.inspect.doctor.growth import Growth, days_kept, judge_growth
+from pg_scheduler.inspect.doctor.retention import Growth, days_kept, judge_growth
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.measure.figures import OUTCOMES, JobFigures
 from pg_scheduler.store.connections.pool import Connections
