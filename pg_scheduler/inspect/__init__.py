@@ -7,8 +7,7 @@ from pg_scheduler.inspect.audit import AuditPage
 from pg_scheduler.inspect.bounds import Bounds
 from pg_scheduler.inspect.bulk import Progress
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.errors import ErrorGroup, ErrorGroups
 from pg_scheduler.inspect.inspector import Inspector, read_limit, read_limits, read_status
 from pg_scheduler.inspect.jobs import Totals

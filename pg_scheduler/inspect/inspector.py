@@ -15,8 +15,7 @@ from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.cluster import read_cluster
 from pg_scheduler.inspect.doctor.examination import examine
-from pg_scheduler.inspect.doctor.findings import Diagnosis
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Diagnosis, Thresholds
 from pg_scheduler.inspect.job_actions import JobActions
 from pg_scheduler.inspect.jobs import JobReads
 from pg_scheduler.inspect.limits import LimitReads

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pg_scheduler.inspect.doctor.codes import FindingCode
-from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import IndexRow, TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.store.server import RoleRow
@@ -94,3 +93,8 @@ class Check(NamedTuple):
 
     codes: tuple[FindingCode, ...]
     run: Callable[[SharedFacts, Thresholds], Awaitable[Found]]
+
+
+def check(*codes: FindingCode) -> Callable[[Callable[[SharedFacts, Thresholds], Awaitable[Found]]], Check]:
+    """Make a function the check of these codes."""
+    return partial(Check, codes)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import SettingRow
 from pg_scheduler.inspect.store.server import ConnectionRow
 from pg_scheduler.inspect.texts import counted, listed
@@ -29,6 +28,7 @@ POOLER_REMEDY: Final = (
 SINGLE: Final = "the pool has a single connection; examine with a max_size of 2 or more"
 
 
+@check(FindingCode.LISTEN_NO_DELIVERY)
 async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Found:
     is_direct = facts.store.statements.connections.has_direct_dsn
     arrives = await facts.store.server.receives_notification(thresholds.notification_s)
@@ -50,6 +50,7 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Fo
     ]
 
 
+@check(FindingCode.POOLER)
 async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
     try:
         changes = await facts.store.server.changes_session()
@@ -81,6 +82,7 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
     ]
 
 
+@check(FindingCode.POOL_SMALL, FindingCode.CONNECTIONS)
 async def _check_pools(facts: SharedFacts, _: Thresholds) -> Found:
     workers = [each for each in await facts.workers() if each.is_alive]
     settings = await facts.store.doctor.settings(SETTINGS)
@@ -148,10 +150,3 @@ def _pool_size(worker: Worker) -> int | None:
     pool = worker.health.get("pool")
     size = pool.get("max") if isinstance(pool, dict) else None
     return size if isinstance(size, int) else None
-
-
-CHECKS: Final = (
-    Check((FindingCode.LISTEN_NO_DELIVERY,), _check_notifications),
-    Check((FindingCode.POOLER,), _check_pooler),
-    Check((FindingCode.POOL_SMALL, FindingCode.CONNECTIONS), _check_pools),
-)

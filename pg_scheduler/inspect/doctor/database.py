@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import SettingRow
 from pg_scheduler.inspect.store.server import HolderRow, Ping, RoleRow
 from pg_scheduler.inspect.texts import length, short
@@ -23,11 +22,13 @@ ISOLATION: Final = "default_transaction_isolation"
 SETTINGS: Final = (*TIMEOUTS, ISOLATION)
 
 
+@check(FindingCode.DB_VERSION)
 async def _check_version(facts: SharedFacts, _: Thresholds) -> Found:
     settings = await facts.store.doctor.settings(["server_version_num", "server_version"])
     return judge_version(settings["server_version_num"].value, settings["server_version"].value)
 
 
+@check(FindingCode.DB_RTT, FindingCode.CLOCK)
 async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> Found:
     ping = await facts.store.server.ping()
     found = [
@@ -38,6 +39,7 @@ async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> Found:
     return [*found, *judge_clocks(None, workers, await facts.store.schedules.now(), thresholds.clock_s)]
 
 
+@check(FindingCode.XMIN_HELD)
 async def _check_holders(facts: SharedFacts, thresholds: Thresholds) -> Found:
     holders = await facts.store.server.holders()
     found: list[Finding | UnmadeCheck] = [
@@ -53,6 +55,7 @@ async def _check_holders(facts: SharedFacts, thresholds: Thresholds) -> Found:
     return found
 
 
+@check(FindingCode.TIMEOUTS, FindingCode.ISOLATION)
 async def _check_settings(facts: SharedFacts, _: Thresholds) -> Found:
     return judge_settings(await facts.role(), await facts.store.doctor.settings(SETTINGS))
 
@@ -162,11 +165,3 @@ def _set(role: RoleRow, setting: SettingRow, name: str, value: str) -> str:
         return f"remove {name} from server_settings= of the pool, or from the options of its DSN"
     names = f"{quote_identifier(role.name)} IN DATABASE {quote_identifier(role.database)}"
     return f"ALTER ROLE {names} SET {name} = '{value}'"
-
-
-CHECKS: Final = (
-    Check((FindingCode.DB_VERSION,), _check_version),
-    Check((FindingCode.DB_RTT, FindingCode.CLOCK), _check_clocks),
-    Check((FindingCode.XMIN_HELD,), _check_holders),
-    Check((FindingCode.TIMEOUTS, FindingCode.ISOLATION), _check_settings),
-)

@@ -22,22 +22,15 @@ from pg_scheduler.inspect.doctor import (
 )
 from pg_scheduler.inspect.doctor.check import Check, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode
-from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.store.faults import LOST_STATEMENTS
 
-CHECKS: Final[tuple[Check, ...]] = (
-    *schema.CHECKS,
-    *table.CHECKS,
-    *workers.CHECKS,
-    *jobs.CHECKS,
-    *database.CHECKS,
-    *rights.CHECKS,
-    *connections.CHECKS,
-    *schedules.CHECKS,
-    *retention.CHECKS,
+MODULES: Final = (schema, table, workers, jobs, database, rights, connections, schedules, retention)
+
+CHECKS: Final[tuple[Check, ...]] = tuple(
+    each for module in MODULES for each in vars(module).values() if isinstance(each, Check)
 )
 """Every check; each code belongs to one."""
 

@@ -1,9 +1,9 @@
-"""A diagnosis: findings, and the checks that were made."""
+"""A diagnosis: findings, the checks that were made, and from which values on something is a finding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode, Severity
 from pg_scheduler.inspect.texts import counted
@@ -88,3 +88,65 @@ class Diagnosis:
         )
         unmade = f", {len({each.code for each in self.not_made})} not made" if self.not_made else ""
         return f"{found or 'no findings'}; {counted(len(self.made), 'check')} made{unmade}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """From which values on something is a finding.
+
+    Raises:
+        ValueError: A value is negative.
+
+    Example::
+
+        from pg_scheduler.inspect import Thresholds
+
+        diagnosis = await inspector.doctor(thresholds=Thresholds(dead_rows=1_000_000))
+    """
+
+    dead_rows: int = 200_000
+    """Dead rows of a table that are more than half of its rows: BLOAT."""
+    freeze_age: int | None = None
+    """Transactions since a table was frozen: WRAPAROUND. None for 1.2 x ``autovacuum_freeze_max_age``."""
+    draining_s: float = 3600.0
+    """Seconds since a worker was requested to drain: WORKER-DRAINING."""
+    loop_lag_s: float = 1.0
+    """Seconds for which the event loop of a worker is blocked, or was lately: LOOP-BLOCKED."""
+    late_s: float = 60.0
+    """Seconds for which the oldest due job of a name waits: LATE."""
+    failures: int = 5
+    """Attempts of a name that failed in the last 15 minutes: FAILING."""
+    failure_ratio: float = 0.1
+    """The share of its attempts that failed, and that is at least twice that of the week before: FAILING.
+
+    A share of 0.5 counts whatever that of the week before was."""
+    stuck_s: float = 60.0
+    """Seconds that a job runs at least, or that have passed since its lease expired: STUCK."""
+    payload_bytes: int = 65_536
+    """Bytes of arguments as stored: PAYLOAD."""
+    round_trip_s: float = 0.005
+    """Seconds of a round trip to the server: DB-RTT."""
+    clock_s: float = 1.0
+    """Seconds by which clocks differ: CLOCK."""
+    held_s: float = 600.0
+    """Seconds for which a transaction keeps dead rows: XMIN-HELD."""
+    held_transactions: int = 1_000_000
+    """Transactions for which a slot or a standby keeps dead rows: XMIN-HELD."""
+    notification_s: float = 1.0
+    """Seconds within which a notification arrives: LISTEN-NO-DELIVERY."""
+    overdue_s: float = 60.0
+    """Seconds since the fire time of a schedule: SCHED-OVERDUE."""
+    herd: int = 50
+    """Schedules that fire in the same second: SCHED-HERD."""
+    table_bytes: int = 10_000_000_000
+    """Bytes of a table without its indexes: RETENTION."""
+    table_days: float = 30.0
+    """Days within which the table of jobs has that many bytes: RETENTION."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise TypeError(f"{each.name} must be a number, not {value!r}")
+            if value is not None and not value >= 0:
+                raise ValueError(f"{each.name} must not be negative, not {value!r}")

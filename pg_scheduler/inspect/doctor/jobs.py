@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.remedies import command, term
 from pg_scheduler.inspect.statistics import why_uncounted
@@ -36,11 +35,13 @@ MIN_DURATIONS: Final = 20
 """Attempts from which on their durations say what is usual."""
 
 
+@check(FindingCode.LATE, FindingCode.NAME_UNKNOWN)
 async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> Found:
     rows, workers = await facts.backlog(), await facts.claims()
     return judge_backlog(rows, workers, await facts.store.schedules.now(), thresholds.late_s)
 
 
+@check(FindingCode.QUARANTINE)
 async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> Found:
     if UNSUCCESSFUL in await facts.missing_indexes():
         reason = f"it needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
@@ -48,12 +49,14 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> Found:
     return judge_quarantine(await facts.store.doctor.quarantined(WEEK_S))
 
 
+@check(FindingCode.FAILING)
 async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> Found:
     rows = await facts.store.doctor.failing(FAILING_S, WEEK_S)
     found = judge_failures(rows, thresholds.failures, thresholds.failure_ratio)
     return [*found, *await _uncounted(facts, FindingCode.FAILING)]
 
 
+@check(FindingCode.STUCK)
 async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> Found:
     found = judge_running(await facts.store.doctor.running(), thresholds.stuck_s)
     return [*found, *await _uncounted(facts, FindingCode.STUCK)]
@@ -64,6 +67,7 @@ async def _uncounted(facts: SharedFacts, code: FindingCode) -> Found:
     return [] if reason is None else [UnmadeCheck(code, reason)]
 
 
+@check(FindingCode.PAYLOAD)
 async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> Found:
     return judge_payloads(await facts.store.doctor.payloads(SAMPLE, thresholds.payload_bytes))
 
@@ -221,12 +225,3 @@ def judge_payloads(rows: Sequence[PayloadRow]) -> Iterator[Finding]:
             f"have up to {row.most / 1000:,.0f} kB of arguments, such as {row.example!r}",
             "store the data elsewhere and pass its id",
         )
-
-
-CHECKS: Final = (
-    Check((FindingCode.LATE, FindingCode.NAME_UNKNOWN), _check_backlog),
-    Check((FindingCode.QUARANTINE,), _check_quarantine),
-    Check((FindingCode.FAILING,), _check_failures),
-    Check((FindingCode.STUCK,), _check_running),
-    Check((FindingCode.PAYLOAD,), _check_payloads),
-)

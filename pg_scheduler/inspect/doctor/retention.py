@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pg_scheduler.errors import SchemaForbiddenError
-from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
 from pg_scheduler.inspect.statistics import why_uncounted
 from pg_scheduler.inspect.store.doctor import TableRow
@@ -58,6 +57,7 @@ class Growth:
     since_s: float
 
 
+@check(FindingCode.RETENTION)
 async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
     found: list[Finding | UnmadeCheck] = [
         *judge_size(await facts.tables(), thresholds.table_bytes),
@@ -190,6 +190,3 @@ def _age(rows: float, kept: Sequence[tuple[float, float]]) -> float:
         rows -= by_day * (until - passed) if by_day else 0
         passed = until
     return math.inf
-
-
-CHECKS: Final = (Check((FindingCode.RETENTION,), _check_retention),)

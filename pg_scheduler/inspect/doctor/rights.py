@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.findings import Finding
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Finding, Thresholds
 from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges_of
 from pg_scheduler.inspect.store.server import PRIVILEGES, RightsRow, RoleRow
 from pg_scheduler.inspect.texts import counted
@@ -19,6 +18,7 @@ OTHERS: Final = (Role.EXPORTER, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 """The roles whose connections run the doctor too."""
 
 
+@check(FindingCode.RIGHTS)
 async def _check_rights(facts: SharedFacts, _: Thresholds) -> Found:
     rights = await facts.store.server.rights(TABLES)
     return judge_rights(await facts.store.schema(), await facts.role(), rights)
@@ -100,6 +100,3 @@ def _grouped(home: str, rights: Mapping[str, Iterable[str]]) -> list[tuple[str, 
         if names:
             groups.setdefault(names, []).append(f"{home}.{table}")
     return [(names, ", ".join(tables)) for names, tables in groups.items()]
-
-
-CHECKS: Final = (Check((FindingCode.RIGHTS,), _check_rights),)

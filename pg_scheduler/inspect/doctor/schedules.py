@@ -9,10 +9,9 @@ from time import monotonic
 from typing import Final
 
 from pg_scheduler.inspect.clock_changes import clock_effects
-from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTaskRow, ZonedRow
 from pg_scheduler.inspect.store.inspections import InspectedWorker
@@ -25,19 +24,23 @@ MAX_SECONDS: Final = 2.0
 """Seconds for computing fire times, which blocks the event loop."""
 
 
+@check(FindingCode.SCHED_OVERDUE)
 async def _check_overdue(facts: SharedFacts, thresholds: Thresholds) -> Found:
     workers = await facts.claims()
     return judge_overdue(await facts.store.doctor.overdue(thresholds.overdue_s), workers)
 
 
+@check(FindingCode.SCHED_UNKNOWN)
 async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
     return judge_tasks(await facts.store.doctor.schedule_tasks(), await facts.claims())
 
 
+@check(FindingCode.SCHED_BROKEN)
 async def _check_broken(facts: SharedFacts, _: Thresholds) -> Found:
     return judge_broken(await facts.store.doctor.broken())
 
 
+@check(FindingCode.SCHED_DST)
 async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> Found:
     now, ends_at = await facts.store.schedules.now(), monotonic() + MAX_SECONDS
     found: list[Finding | UnmadeCheck] = []
@@ -50,6 +53,7 @@ async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> Found:
     return found
 
 
+@check(FindingCode.SCHED_HERD)
 async def _check_herds(facts: SharedFacts, thresholds: Thresholds) -> Found:
     return judge_herds(await facts.store.doctor.herds(thresholds.herd))
 
@@ -139,12 +143,3 @@ def judge_clock_changes(rows: Sequence[ZonedRow], now: datetime) -> Iterator[Fin
                 f"the schedule {row.schedule_id!r}: {effect.text}",
                 f"{command('schedules', 'preview', row.schedule_id)} shows when it fires; or choose UTC",
             )
-
-
-CHECKS: Final = (
-    Check((FindingCode.SCHED_OVERDUE,), _check_overdue),
-    Check((FindingCode.SCHED_UNKNOWN,), _check_tasks),
-    Check((FindingCode.SCHED_BROKEN,), _check_broken),
-    Check((FindingCode.SCHED_DST,), _check_clock_changes),
-    Check((FindingCode.SCHED_HERD,), _check_herds),
-)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pg_scheduler.errors import SchemaError, SchemaMissingError, SchemaTooNewError
-from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.findings import Finding
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Finding, Thresholds
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.doctor import IndexRow
 from pg_scheduler.migrate.shape import LATER_INDEXES
@@ -18,10 +17,12 @@ from pg_scheduler.sqltext import quote_identifier
 BUILD: Final = "pg-scheduler migrate indexes"
 
 
+@check(FindingCode.SCHEMA_BEHIND, FindingCode.SCHEMA_NEWER, FindingCode.SCHEMA_DRIFT)
 async def _check_schema(facts: SharedFacts, _: Thresholds) -> Found:
     return judge_schema(await facts.store.schema(), await facts.store.doctor.schema_problem())
 
 
+@check(FindingCode.INDEX_MISSING, FindingCode.INDEX_INVALID)
 async def _check_indexes(facts: SharedFacts, _: Thresholds) -> Found:
     schema = await facts.store.schema()
     missing = await facts.missing_indexes()
@@ -72,12 +73,3 @@ def _effect_without(name: str) -> tuple[Severity, str]:
     if name in LATER_INDEXES:
         return Severity.WARNING, "lists of unsuccessful jobs read more rows"
     return Severity.ERROR, "statements read whole tables, and no worker starts"
-
-
-CHECKS: Final = (
-    Check(
-        (FindingCode.SCHEMA_BEHIND, FindingCode.SCHEMA_NEWER, FindingCode.SCHEMA_DRIFT),
-        _check_schema,
-    ),
-    Check((FindingCode.INDEX_MISSING, FindingCode.INDEX_INVALID), _check_indexes),
-)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.findings import Finding
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Finding, Thresholds
 from pg_scheduler.inspect.store.doctor import IndexRow, SettingRow, TableRow
 from pg_scheduler.inspect.texts import instant, listed
 from pg_scheduler.migrate.shape import shipped_storage
@@ -32,6 +31,7 @@ WRAPAROUND_AGE: Final = 1_500_000_000
 SERVER_SETTINGS: Final = ("autovacuum", "track_counts", "autovacuum_freeze_max_age", "server_version_num")
 
 
+@check(FindingCode.HOT_LOST)
 async def _check_hot(facts: SharedFacts, _: Thresholds) -> Found:
     schema = await facts.store.schema()
     settings = await facts.store.doctor.settings(SERVER_SETTINGS)
@@ -39,6 +39,7 @@ async def _check_hot(facts: SharedFacts, _: Thresholds) -> Found:
     return judge_hot(schema, await facts.indexes(), tables, int(settings["server_version_num"].value))
 
 
+@check(FindingCode.BLOAT, FindingCode.AUTOVACUUM, FindingCode.WRAPAROUND)
 async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> Found:
     schema = await facts.store.schema()
     settings = await facts.store.doctor.settings(SERVER_SETTINGS)
@@ -144,9 +145,3 @@ def _quoted(schema: str, table: str) -> str:
 
 def _last(at: datetime | None) -> str:
     return "none since the statistics were reset" if at is None else instant(at)
-
-
-CHECKS: Final = (
-    Check((FindingCode.HOT_LOST,), _check_hot),
-    Check((FindingCode.BLOAT, FindingCode.AUTOVACUUM, FindingCode.WRAPAROUND), _check_tables),
-)

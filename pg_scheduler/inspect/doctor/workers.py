@@ -9,10 +9,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.errors import SchemaForbiddenError
-from pg_scheduler.inspect.doctor.check import Check, Found, SharedFacts
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.inspections import BacklogRow
@@ -31,6 +30,16 @@ ZONE_DATA: Final = "tzdata"
 """Where workers report the version of their time zone data."""
 
 
+@check(
+    FindingCode.WORKER_NONE,
+    FindingCode.WORKER_DEAD,
+    FindingCode.WORKER_MIXED,
+    FindingCode.TZDATA,
+    FindingCode.WORKER_NO_LISTEN,
+    FindingCode.WORKER_NO_LOCK,
+    FindingCode.WORKER_DRAINING,
+    FindingCode.LOOP_BLOCKED,
+)
 async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
     workers = await facts.workers()
     now = await facts.store.schedules.now()
@@ -297,20 +306,3 @@ def _differing(values: Sequence[tuple[str, str]]) -> str | None:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MAX_VALUE_LENGTH else f"{short(text)[:MAX_VALUE_LENGTH]}..."
-
-
-CHECKS: Final = (
-    Check(
-        (
-            FindingCode.WORKER_NONE,
-            FindingCode.WORKER_DEAD,
-            FindingCode.WORKER_MIXED,
-            FindingCode.TZDATA,
-            FindingCode.WORKER_NO_LISTEN,
-            FindingCode.WORKER_NO_LOCK,
-            FindingCode.WORKER_DRAINING,
-            FindingCode.LOOP_BLOCKED,
-        ),
-        _check_workers,
-    ),
-)
