@@ -97,12 +97,7 @@ _CODES: Final[tuple[tuple[type[Exception], ExitCode], ...]] = (  # the first mat
 
 
 def message_of(error: Exception, *, schema: str | None) -> str:
-    """Return the message of an error, with commands and options in place of calls of the library.
-
-    Args:
-        error: The error.
-        schema: The schema that the command was given.
-    """
+    """Return the message of an error, with commands and options in place of calls of the library."""
     from pg_scheduler.inspect.positions import PositionError  # noqa: PLC0415 - not needed to complete words
 
     conflict = "or pass --on-conflict ignore or replace"

@@ -99,13 +99,7 @@ class Reporter:
             self._bar.stop()
 
     def show(self, text: str, completed: float, total: float | None) -> None:
-        """Show how far the command got.
-
-        Args:
-            text: The completed work, in words.
-            completed: How much of the total.
-            total: The total; None if that is unknown.
-        """
+        """Show how far the command got, in words and as a part of the total; None if that is unknown."""
         if self._bar is not None:
             task = self._bar.task_ids[0]
             self._bar.update(task, description=escape(text, kept=""), completed=completed, total=total)

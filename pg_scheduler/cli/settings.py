@@ -91,12 +91,7 @@ def read_settings(context: Any) -> Settings:
 
 
 def read_options(context: Any, words: Iterable[str] = ()) -> list[Setting]:
-    """Return the options that a variable or the file sets, in the order of the commands.
-
-    Args:
-        context: That of the command which runs.
-        words: The commands; all of the program if there are none.
-    """
+    """Return the options that a variable or the file sets, of these commands; of all if there are none."""
     project, commands = project_of(context), context.find_root().command.commands
     found = []
     options = (each for word in words or commands for each in option_names(commands[word], (word,)))

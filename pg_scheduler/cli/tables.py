@@ -55,15 +55,9 @@ def draw_list(
     out: TextIO,
     is_wide: bool,
 ) -> Iterator[str]:
-    """Yield the lines of a table.
+    """Yield the lines of a table, which fits into the width of a terminal unless it is wide.
 
-    Args:
-        titles: The headings of its columns.
-        lines: The texts of each row.
-        kinds: How each column becomes narrower.
-        numbers: Whether each column is aligned to the right.
-        out: Where it is written; a terminal has a width.
-        is_wide: Whether it may be wider than that.
+    The kind of a column decides how it becomes narrower. Columns of numbers are aligned to the right.
     """
     fields = [
         Field(max(map(cell_len, (title, *texts))), cell_len(title), kind)

@@ -34,14 +34,7 @@ def wants_json(request: Request) -> bool:
 
 
 def refusal(request: Request, status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer with the reason why there is no page.
-
-    Args:
-        request: The request.
-        status: The status of the answer.
-        text: The reason.
-        headers: Further headers.
-    """
+    """Return an answer with the reason why there is no page."""
     headers = {**(headers or {}), "vary": "accept"}
     if wants_json(request):
         document = document_of("error", {"status": status, "text": text})

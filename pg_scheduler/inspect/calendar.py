@@ -53,12 +53,9 @@ class FirePlan:
 
 
 async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: datetime) -> FirePlan:
-    """Return the fire times of schedules that are neither paused nor finished, as their triggers are now.
+    """Return the fire times from ``since`` on and before ``until``, as the triggers are now.
 
-    Args:
-        schedules: The schedules.
-        since: The start of the period.
-        until: Its end, which does not belong to it.
+    Schedules that are paused or finished have none.
     """
     number = 0
 

@@ -51,11 +51,7 @@ def clock_effects(
 ) -> list[ClockEffect]:
     """Return what clock changes do to a schedule in a period, of which at most two years are searched.
 
-    Args:
-        definition: The trigger as JSON.
-        anchor: The instant from which the schedule is counted.
-        since: The start of the period.
-        until: Its end.
+    ``definition`` is the trigger as JSON, which is counted from the anchor.
 
     Raises:
         ValueError: The trigger or a time zone is invalid.
@@ -71,11 +67,6 @@ def clock_effects(
 
 def mark_fires(trigger: Trigger, anchor: datetime, fires: Sequence[datetime]) -> dict[datetime, str]:
     """Return what clock changes do to successive fire times, each at the first one that follows.
-
-    Args:
-        trigger: The trigger.
-        anchor: The instant from which the schedule is counted.
-        fires: Its fire times.
 
     Raises:
         ValueError: A kind of the trigger is not registered.

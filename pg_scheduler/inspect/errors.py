@@ -205,16 +205,7 @@ async def group_errors(
     bounds: Bounds = DEFAULT_BOUNDS,
     clock: Callable[[], float] = monotonic,
 ) -> ErrorGroups:
-    """Group the newest unsuccessful jobs, as many as the bounds allow.
-
-    Args:
-        inspections: Runs the statements.
-        since: Only jobs that ended at or after this time; None for any.
-        limit: The number of groups.
-        connection: The connection of the call.
-        bounds: How much is examined.
-        clock: Returns seconds; tests replace it.
-    """
+    """Group the newest unsuccessful jobs since an instant, as many as the bounds allow."""
     ends_at = clock() + bounds.milliseconds / 1000
     counter, searched, is_complete = ErrorCounter(), 0, False
     position = (LAST_DAY, "")
@@ -240,16 +231,7 @@ async def group_errors_by_id(
     *,
     bounds: Bounds = DEFAULT_BOUNDS,
 ) -> ErrorGroups:
-    """Group the unsuccessful jobs among those of the highest ids, while their index is missing.
-
-    Args:
-        searches: Runs the statements.
-        sizes: The estimated size of the table.
-        since: Only jobs that ended at or after this time; None for any.
-        limit: The number of groups.
-        connection: The connection of the call.
-        bounds: How much is examined.
-    """
+    """Group the unsuccessful jobs among those of the highest ids, while their index is missing."""
     ends_at = monotonic() + bounds.milliseconds / 1000
     conditions = conditions_of(Search((StatusTerm(UNSUCCESSFUL_STATUSES),), sizes.now))
     rows: list[ErrorRow] = []

@@ -89,10 +89,7 @@ class Facts:
 async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) -> Facts | None:
     """Return the facts about a job, or None if it does not exist.
 
-    Args:
-        store: The tables.
-        job_id: The id of the job.
-        limits: The limits that this process declares; empty without a Scheduler.
+    ``limits`` are those that this process declares; none without a Scheduler.
     """
     found = await store.inspections.job(job_id)
     if found is None:

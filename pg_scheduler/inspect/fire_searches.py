@@ -24,9 +24,7 @@ R = TypeVar("R")
 async def search_one(trigger: Trigger | None, search: Callable[[], R]) -> R:
     """Return what a function returns that calls a trigger.
 
-    Args:
-        trigger: The trigger; None if it cannot be interpreted.
-        search: The function.
+    ``trigger`` is None if it cannot be interpreted.
 
     Raises:
         ValueError: It has not returned after 5 seconds, or it raised what is no Exception.

@@ -188,13 +188,6 @@ async def find_page(
 ) -> FoundPage:
     """Return a page of the jobs that are searched. Relative times count from the first page.
 
-    Args:
-        store: The tables.
-        wanted: The jobs.
-        limit: Jobs of the page.
-        after: The ``next`` of the page before; None for the first page.
-        bounds: How much the page examines.
-
     Raises:
         SearchError: The search is invalid.
         ConfigurationError: The order needs the index of unsuccessful jobs, and that is missing.

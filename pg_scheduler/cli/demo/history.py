@@ -46,12 +46,7 @@ LOADS: Final = {
 
 
 async def write_history(pool: asyncpg.Pool, now: datetime | None = None) -> None:
-    """Add a row for each task and minute of the last six hours.
-
-    Args:
-        pool: The database.
-        now: The end of the six hours; None for the time of this process.
-    """
+    """Add a row for each task and minute of the last six hours."""
     dice = random.Random(SEED)
     this_minute = (now or datetime.now(UTC)).replace(second=0, microsecond=0)
     async with pool.acquire() as connection:

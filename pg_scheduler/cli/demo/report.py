@@ -71,15 +71,7 @@ def build_report(
     victim: str,
     killed_at: datetime,
 ) -> Report:
-    """Compare the ledger with the jobs that were scheduled.
-
-    Args:
-        expected: The kind of every one-off job that was scheduled, by job id.
-        attempts: The content of the ledger.
-        nodes: The names of all nodes.
-        victim: The name of the node that was killed.
-        killed_at: The time at which it was killed.
-    """
+    """Compare the ledger with the one-off jobs that were scheduled, whose kinds are given by their ids."""
     by_job: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
         by_job[attempt.job_id].append(attempt)

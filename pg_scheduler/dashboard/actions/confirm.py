@@ -49,17 +49,6 @@ def ask(
     number: int | None = None,
     problem: str | None = None,
 ) -> Shown:
-    """Return the page with a question.
-
-    Args:
-        request: The request.
-        question: The question.
-        label: The text of the button.
-        back: The path of the page before.
-        rows: The ids that were selected.
-        fields: Further fields of the form.
-        number: The number that has to be typed; None for none.
-        problem: Why the question is asked again.
-    """
+    """Return the page with a question; `ConfirmPage` describes the parameters."""
     page = ConfirmPage(question, label, back, request.page.parameters, rows, fields or {}, number, problem)
     return Shown(page, "confirm")

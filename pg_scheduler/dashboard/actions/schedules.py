@@ -65,10 +65,7 @@ async def trigger(request: ActionRequest) -> Done:
 async def _change(request: ActionRequest, action: str, change: Callable[[Schedule], Awaitable[bool]]) -> Done:
     """Change the schedule that the address names, or each of the selected ones by itself.
 
-    Args:
-        request: The request.
-        action: The name of the action.
-        change: Changes a schedule; returns False if that was not necessary.
+    ``change`` returns False if that was not necessary.
     """
     if "id" in request.page.parameters:
         schedule = await found(request)

@@ -43,13 +43,7 @@ def judge_schema(schema: str, problem: SchemaError | None) -> Iterator[Finding]:
 
 
 def judge_indexes(schema: str, missing: Sequence[str], indexes: Sequence[IndexRow]) -> Iterator[Finding]:
-    """Yield the indexes that are missing or invalid.
-
-    Args:
-        schema: The schema of the tables.
-        missing: The indexes of this release that no valid index replaces.
-        indexes: Every index of the tables.
-    """
+    """Yield invalid indexes, and the missing ones: those of this release that no valid index replaces."""
     invalid = [each for each in indexes if not each.is_valid]
     names = {each.name for each in invalid}
     for name in missing:

@@ -136,13 +136,9 @@ def judge_drained_names(
 def judge_drains(
     workers: Sequence[Worker], requested: Mapping[str, datetime], now: datetime, most_s: float
 ) -> Iterator[Finding]:
-    """Yield workers that have drained for long.
+    """Yield draining workers of which this was requested long ago.
 
-    Args:
-        workers: The workers that drain.
-        requested: When this was requested of each; without its record, only a worker without jobs is found.
-        now: The time of the database.
-        most_s: Seconds from which on it is long.
+    A worker whose request has no record is found only while it runs no job.
     """
     for worker in workers:
         at = requested.get(worker.worker_id)

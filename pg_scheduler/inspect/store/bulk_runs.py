@@ -72,13 +72,7 @@ class BulkRunRepository:
         self._audit = audit
 
     async def begin(self, run_id: str, jobs: Mapping[str, Any], action: str) -> int:
-        """Start or resume a run; return how often it has begun.
-
-        Args:
-            run_id: The run.
-            jobs: The action and its jobs, as JSON can represent them.
-            action: ``START`` or ``RESUME``.
-        """
+        """Start or resume a run, and return how often it has begun. The action is ``START`` or ``RESUME``."""
         args = run_id, self._statements.author.actor, json.dumps(jobs), self._statements.now
         async with self._statements.transaction() as (connection, _):
             begun = await self._statements.number("begin_run", *args, on=connection)
@@ -92,14 +86,7 @@ class BulkRunRepository:
             await self._audit.record(STOP, run_id, on=connection)
 
     async def end(self, run_id: str, begun: int, error: str | None, **details: Any) -> None:
-        """Write that a run has ended, unless it has begun again.
-
-        Args:
-            run_id: The run.
-            begun: How often it had begun.
-            error: Why it has ended; None if nothing went wrong.
-            details: Further values of the record.
-        """
+        """Write that a run has ended, unless it has begun again; the error is None if nothing went wrong."""
         args = run_id, begun, error, self._statements.now
         async with self._statements.transaction() as (connection, _):
             for phase, done, searched, total in await self._statements.fetch("end_run", *args, on=connection):

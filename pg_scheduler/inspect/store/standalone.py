@@ -46,18 +46,9 @@ async def open_connection(
 async def open_pool(
     dsn: str | None, *, application_name: str, max_size: int = MAX_POOL_SIZE, is_pooled: bool = True
 ) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
-    """Open a pool, and close it at the end.
+    """Open a pool, and close it at the end. The parameters and errors are those of `open_connection()`.
 
-    Args:
-        dsn: A URL; None for libpq's environment variables and files.
-        application_name: The name in ``pg_stat_activity``.
-        max_size: The maximum number of connections.
-        is_pooled: Whether the DSN may lead to a pooler, which does not keep prepared statements.
-
-    Raises:
-        ConfigurationError: The DSN is invalid.
-        ConnectionRejectedError: The server rejects the role, its password or the database.
-        DatabaseUnavailableError: The server is unavailable.
+    With ``is_pooled``, the DSN may lead to a pooler, which does not keep prepared statements.
     """
     with _opening():
         pool = await asyncpg.create_pool(
