@@ -163,7 +163,7 @@ def restored_catalogues() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def patient_searches() -> None:
     """Let searches in this process examine what they find, however long a busy machine takes for it."""
-    from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, MAX_MILLISECONDS
+    from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, MAX_MILLISECONDS
 
     object.__setattr__(DEFAULT_BOUNDS, "milliseconds", MAX_MILLISECONDS)
 

@@ -44,7 +44,7 @@ from pg_scheduler.dashboard.switch import Switch, check_names
 from pg_scheduler.errors import DatabaseUnavailableError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Bounds, Inspector, ReadSettings
-from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS
+from pg_scheduler.inspect.pages import DEFAULT_BOUNDS
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_kind
 from pg_scheduler.scheduler import Scheduler

@@ -17,6 +17,7 @@ from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.redaction import Redaction
 from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.inspect import Bounds, Inspector
+from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.model import Job
 
 JobTexts: TypeAlias = Callable[[Job], str]
@@ -135,19 +136,6 @@ class PageRequest:
 def time_of(inspector: Inspector) -> datetime:
     """Return the time: that of the clock that a test gave its Scheduler, else that of this process."""
     return inspector._store.statements.now or datetime.now(UTC)  # noqa: SLF001
-
-
-def term(field: str, value: str) -> str:
-    """Return a term of a search."""
-    return f"{field}:{quoted(value)}"
-
-
-def quoted(value: str) -> str:
-    """Return a value as a term of a search contains it."""
-    if re.fullmatch(r"[A-Za-z0-9._/-]+", value):
-        return value
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def base_of(request: Request, *, trust_forwarded: bool) -> str:

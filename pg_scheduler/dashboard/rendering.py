@@ -12,11 +12,11 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
 from pg_scheduler.dashboard.answers import JsonAnswer, document_of
-from pg_scheduler.dashboard.context import PageRequest, term
+from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.messages import message_of
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
 from pg_scheduler.dashboard.texts import DOCUMENTATION, RUNBOOK, ago, json_text, plain, short, utc, visible
-from pg_scheduler.inspect.texts import length, rounded
+from pg_scheduler.inspect.texts import length, rounded, term
 from pg_scheduler.version import __version__
 
 MEDIA_TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}

@@ -4,7 +4,6 @@ Every query reads a bounded number of rows, whatever the size of the table is, a
 """
 
 from pg_scheduler.inspect.audit import AuditPage
-from pg_scheduler.inspect.bounds import Bounds
 from pg_scheduler.inspect.bulk import Progress
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, Thresholds, UnmadeCheck
@@ -17,7 +16,7 @@ from pg_scheduler.inspect.limits import (
     LimitList,
     LimitState,
 )
-from pg_scheduler.inspect.pages import SearchPage
+from pg_scheduler.inspect.pages import Bounds, SearchPage
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.parser import parse_search

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pg_scheduler.inspect.bounds import Bounds
+from pg_scheduler.inspect.pages import Bounds
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.scheduler import Scheduler

@@ -11,7 +11,7 @@ from itertools import islice
 from time import monotonic
 from typing import Final
 
-from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
+from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.paths import LAST_DAY, MICROSECOND, UNSUCCESSFUL
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.terms import (

@@ -19,8 +19,8 @@ from pg_scheduler.inspect.reasons import (
     about_standby,
     loop_blocked,
 )
-from pg_scheduler.inspect.remedies import command as shell
 from pg_scheduler.inspect.store.inspections import InspectedWorker
+from pg_scheduler.inspect.texts import command as shell
 from pg_scheduler.inspect.texts import instant, later, length, listed, short
 from pg_scheduler.inspect.timeline import last_attempt
 from pg_scheduler.inspect.waiting import explain_pending

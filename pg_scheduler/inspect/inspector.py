@@ -12,13 +12,13 @@ import asyncpg
 
 from pg_scheduler.inspect.audit import AuditReads
 from pg_scheduler.inspect.base import InspectorBase
-from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.cluster import read_cluster
 from pg_scheduler.inspect.doctor.examination import examine
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Thresholds
 from pg_scheduler.inspect.job_actions import JobActions
 from pg_scheduler.inspect.jobs import JobReads
 from pg_scheduler.inspect.limits import LimitReads
+from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.schedules import ScheduleReads
 from pg_scheduler.inspect.statistics import StatisticsReads
 from pg_scheduler.inspect.status import PERIOD, STATUS_CODES, Status, describe_status

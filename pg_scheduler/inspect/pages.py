@@ -8,7 +8,6 @@ from datetime import tzinfo
 from time import monotonic
 from typing import Final, NamedTuple
 
-from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.paths import Key, Path, Plan, Segment, Sort, plan_search
 from pg_scheduler.inspect.positions import START, Position, read_now, read_position, write_position
 from pg_scheduler.inspect.search.conditions import conditions_of
@@ -18,11 +17,45 @@ from pg_scheduler.inspect.store.searches import Condition, Examined, Scan, Searc
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import extent_of
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.validation import check_count
 from pg_scheduler.store.connections.session import Connection
+
+MAX_ROWS: Final = 1_000_000
+MAX_MILLISECONDS: Final = 60_000
 
 FIRST_ROWS: Final = 250
 """Rows of the first statement of a page. Each following one examines twice as many, so that rows with large
 arguments, or pages that are not in memory, do not exceed the time by much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The maximum that a page of a search, or a call of `error_groups()`, examines.
+
+    A result that reaches a bound states its extent. The next page of a search continues there.
+
+    Raises:
+        TypeError: A value is not an int.
+        ValueError: A value is out of range.
+
+    Example::
+
+        from pg_scheduler.inspect import Bounds
+
+        page = await Inspector(scheduler, bounds=Bounds(rows=1000)).search_jobs("arg.user:42")
+    """
+
+    rows: int = 20_000
+    """Jobs that are examined, 1 to 1,000,000."""
+    milliseconds: int = 250
+    """Milliseconds after which no further statement examines jobs, 1 to 60,000."""
+
+    def __post_init__(self) -> None:
+        check_count("rows", self.rows, least=1, most=MAX_ROWS)
+        check_count("milliseconds", self.milliseconds, least=1, most=MAX_MILLISECONDS)
+
+
+DEFAULT_BOUNDS: Final = Bounds()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from enum import StrEnum
 from typing import Final
 
 from pg_scheduler.inspect.facts import Facts
-from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.inspections import InspectedWorker
-from pg_scheduler.inspect.texts import hosts, length, short
+from pg_scheduler.inspect.texts import command, hosts, length, short
 
 MAX_STANDBY_LAG_S: Final = 1.0
 

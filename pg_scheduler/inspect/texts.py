@@ -1,7 +1,9 @@
-"""The texts of reasons: instants, lengths of time, lists."""
+"""The texts of reasons and remedies: instants, lengths of time, lists, commands, terms of searches."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -90,3 +92,31 @@ def later(at: datetime, seconds: float) -> datetime | None:
         return at + timedelta(seconds=seconds)
     except OverflowError:
         return None
+
+
+def command(*words: str) -> str:
+    """Return a command of ``pg-scheduler`` that a person can copy, quoted for a shell.
+
+    Example:
+        >>> command("jobs", "explain", "mail:9")
+        'pg-scheduler jobs explain mail:9'
+    """
+    return f"pg-scheduler {shlex.join(words)}"
+
+
+def term(field: str, value: str) -> str:
+    """Return a term of a search.
+
+    Example:
+        >>> print(term("name", "mail.send"), term("name", "send mail"))
+        name:mail.send name:"send mail"
+    """
+    return f"{field}:{quoted(value)}"
+
+
+def quoted(value: str) -> str:
+    """Return a value as a term of a search contains it."""
+    if re.fullmatch(r"[A-Za-z0-9._/-]+", value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -16,9 +16,8 @@ from pg_scheduler.inspect.reasons import (
     about_standby,
     loop_blocked,
 )
-from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.inspections import InspectedWorker
-from pg_scheduler.inspect.texts import counted, holder, hosts, instant, later, length, listed, short
+from pg_scheduler.inspect.texts import command, counted, holder, hosts, instant, later, length, listed, short
 from pg_scheduler.inspect.timeline import last_attempt
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.naming import most_similar

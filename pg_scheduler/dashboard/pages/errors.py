@@ -8,9 +8,10 @@ from datetime import timedelta
 from typing import Final
 
 from pg_scheduler.dashboard.charts import Mark
-from pg_scheduler.dashboard.context import PageRequest, RejectedError, quoted, term
+from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.pages.history import read_releases
 from pg_scheduler.inspect import ErrorGroup
+from pg_scheduler.inspect.texts import quoted, term
 
 MAX_GROUPS: Final = 1000
 SHOWN_GROUPS: Final = 100

@@ -17,8 +17,8 @@ from pg_scheduler.dashboard.texts import json_text, plain, utc
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode
 from pg_scheduler.inspect.bulk import ALLOWED
-from pg_scheduler.inspect.remedies import command as shell_command
 from pg_scheduler.inspect.schedule_history import PastFire
+from pg_scheduler.inspect.texts import command as shell_command
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.timeline import Event, last_attempt, timeline_of
 from pg_scheduler.jobs.history import PARENT

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pg_scheduler.dashboard.context import PageRequest, RejectedError, term
+from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect import SearchPage, parse_search
 from pg_scheduler.inspect.search.parser import FIELDS
+from pg_scheduler.inspect.texts import term
 from pg_scheduler.inspect.timeline import last_attempt
 from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.model import Job

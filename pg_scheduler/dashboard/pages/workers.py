@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest, quoted
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.pages.jobs import JobRow, row_of, summary_of
+from pg_scheduler.inspect.texts import quoted
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.text.values import copy_fields
 

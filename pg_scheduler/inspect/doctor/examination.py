@@ -23,8 +23,8 @@ from pg_scheduler.inspect.doctor import (
 from pg_scheduler.inspect.doctor.check import Check, SharedFacts
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, Thresholds, UnmadeCheck
-from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.texts import command
 from pg_scheduler.store.faults import LOST_STATEMENTS
 
 MODULES: Final = (schema, table, workers, jobs, database, rights, connections, schedules, retention)

@@ -11,12 +11,11 @@ from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
-from pg_scheduler.inspect.remedies import command, term
 from pg_scheduler.inspect.statistics import why_uncounted
 from pg_scheduler.inspect.store.doctor import FailingRow, PayloadRow, QuarantinedRow, RunningRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.tasks import count_claiming
-from pg_scheduler.inspect.texts import counted, instant, length, listed
+from pg_scheduler.inspect.texts import command, counted, instant, length, listed, term
 from pg_scheduler.jobs.naming import most_similar
 
 SAMPLE: Final = 1000
@@ -121,7 +120,7 @@ def _late(
 ) -> Finding:
     slots = sum(each.slots for each in workers)
     free = sum(max(each.slots - each.running_jobs, 0) for each in workers)
-    found = command("jobs", "list", "status:due", term(row.name), "--limit", "1")
+    found = command("jobs", "list", "status:due", term("name", row.name), "--limit", "1")
     explain = f"{found}, then pg-scheduler jobs explain its id"
     return Finding(
         FindingCode.LATE,

@@ -12,11 +12,10 @@ from pg_scheduler.inspect.clock_changes import clock_effects
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
-from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTaskRow, ZonedRow
 from pg_scheduler.inspect.store.inspections import InspectedWorker
 from pg_scheduler.inspect.tasks import count_claiming
-from pg_scheduler.inspect.texts import counted, instant, length, listed, short
+from pg_scheduler.inspect.texts import command, counted, instant, length, listed, short
 from pg_scheduler.jobs.naming import most_similar
 
 AHEAD: Final = timedelta(days=7)

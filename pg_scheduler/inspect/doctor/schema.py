@@ -9,8 +9,8 @@ from pg_scheduler.errors import SchemaError, SchemaMissingError, SchemaTooNewErr
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds
-from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.doctor import IndexRow
+from pg_scheduler.inspect.texts import command
 from pg_scheduler.migrate.shape import LATER_INDEXES
 from pg_scheduler.sqltext import quote_identifier
 

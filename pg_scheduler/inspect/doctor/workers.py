@@ -12,10 +12,9 @@ from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
-from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.inspections import BacklogRow
-from pg_scheduler.inspect.texts import counted, instant, length, listed, short
+from pg_scheduler.inspect.texts import command, counted, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.author import release_of
 from pg_scheduler.store.workers import DRAIN
