@@ -10,7 +10,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.dsn import mask_dsn
 from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.store.standalone import open_connection, open_pool
+from pg_scheduler.inspect.store.connections import open_connection, open_pool
 from pg_scheduler.migrate import verify
 from pg_scheduler.store.author import Author, acting_as
 from pg_scheduler.store.faults import translated

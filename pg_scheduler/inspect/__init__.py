@@ -25,7 +25,7 @@ from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.status import Status, StatusArea
 from pg_scheduler.inspect.store.audit import AuditRecord
 from pg_scheduler.inspect.store.bulk import ChangeOutcome, JobChange
-from pg_scheduler.inspect.store.reading import ReadSettings
+from pg_scheduler.inspect.store.connections import ReadSettings
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.tasks import Backlog, ExpiringJobs, NameBacklog, TaskList, TaskState
 

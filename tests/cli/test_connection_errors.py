@@ -21,7 +21,7 @@ import pytest
 
 from pg_scheduler import embedded
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.inspect.store import standalone
+from pg_scheduler.inspect.store import connections
 from tests.cli.conftest import Run
 from tests.conftest import FAST, Connection, run_on
 from tests.support.worker import PATIENCE
@@ -138,7 +138,7 @@ def test_unknown_host_is_unavailable(call: Run) -> None:
 
 
 def test_server_that_does_not_answer_is_unavailable(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standalone, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connections, "CONNECT_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         ran = call("jobs", "list", "--dsn", f"postgresql://app@127.0.0.1:{silent.getsockname()[1]}/app")
     assert (ran.code, "TimeoutError" in ran.err) == (ExitCode.UNAVAILABLE, True), ran.err

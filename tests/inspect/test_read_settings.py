@@ -11,7 +11,7 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError, Scheduler
 from pg_scheduler.inspect import Inspector, ReadSettings
-from pg_scheduler.inspect.store.reading import ReadingConnections
+from pg_scheduler.inspect.store.connections import ReadingConnections
 from tests.support.store import as_user
 from tests.support.worker import PATIENCE
 

@@ -18,7 +18,7 @@ from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageE
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.store.standalone import open_pool
+from pg_scheduler.inspect.store.connections import open_pool
 from pg_scheduler.telemetry.probes import HealthSource, serve_health
 from pg_scheduler.telemetry.systemd import notify_systemd
 

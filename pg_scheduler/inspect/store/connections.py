@@ -1,12 +1,12 @@
-"""Read in read-only transactions, on a bounded number of connections, with a time limit of the server."""
+"""The connections of people: read-only transactions on a pool, and programs that have a DSN but no pool."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 
@@ -14,10 +14,14 @@ from pg_scheduler.sqltext import quote_identifier
 from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS, ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection, transact_with
-from pg_scheduler.store.faults import translated
+from pg_scheduler.store.faults import connecting, reading_dsn, translated
 
 ANSWER_MARGIN_S: Final = 3.0
 """Seconds by which a client waits longer for an answer than the server works on it."""
+
+CONNECT_TIMEOUT_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 5.0
+MAX_POOL_SIZE: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +87,64 @@ class ReadingConnections(Connections):
         """Yield a connection in a read-only transaction."""
         async with self.acquire(reserved=reserved) as connection:
             yield connection
+
+
+@asynccontextmanager
+async def open_connection(
+    dsn: str | None, *, application_name: str
+) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    """Open a connection, and close it at the end.
+
+    Errors of connecting, and those of the statements inside, are raised as errors of this library.
+
+    Args:
+        dsn: A URL; None for libpq's environment variables and files.
+        application_name: The name in ``pg_stat_activity``.
+
+    Raises:
+        ConfigurationError: The DSN is invalid.
+        ConnectionRejectedError: The server rejects the role, its password or the database.
+        DatabaseUnavailableError: The server is unavailable.
+    """
+    with _opening():
+        connection = await asyncpg.connect(dsn, **_options(application_name))
+    try:
+        with translated():
+            yield connection
+    finally:
+        with translated():
+            await connection.close(timeout=CLOSE_TIMEOUT_S)
+
+
+@asynccontextmanager
+async def open_pool(
+    dsn: str | None, *, application_name: str, max_size: int = MAX_POOL_SIZE, is_pooled: bool = True
+) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
+    """Open a pool, and close it at the end. The parameters and errors are those of `open_connection()`.
+
+    With ``is_pooled``, the DSN may lead to a pooler, which does not keep prepared statements.
+    """
+    with _opening():
+        pool = await asyncpg.create_pool(
+            dsn, min_size=1, max_size=max_size, **_options(application_name, is_pooled=is_pooled)
+        )
+    try:
+        yield pool
+    finally:
+        with translated():
+            await pool.close()
+
+
+def _options(application_name: str, *, is_pooled: bool = True) -> dict[str, Any]:
+    cache = {"statement_cache_size": 0} if is_pooled else {}
+    return {
+        "timeout": CONNECT_TIMEOUT_S,
+        "server_settings": {"application_name": application_name},
+        **cache,
+    }
+
+
+@contextmanager
+def _opening() -> Iterator[None]:
+    with translated(), connecting(), reading_dsn("the DSN"):
+        yield
