@@ -16,6 +16,7 @@ from pg_scheduler import JobStatus
 from pg_scheduler.inspect import ChangeOutcome, ErrorGroup, Inspector, JobChange, Progress
 from pg_scheduler.inspect.bulk_runs import BulkAction
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.text.values import copy_fields
 
 from .commands import Command, confirm
 from .errors import ExitCode, NotFoundError, UsageError
@@ -270,16 +271,8 @@ class _Run:
         return ExitCode.REFUSED if "refused" in results else ExitCode.DONE
 
     def _write_summary(self, last: Progress) -> ExitCode:
-        change = BulkChange(
-            action=self._action,
-            dry_run=self._options.dry_run,
-            done=last.done,
-            refused=last.refused,
-            skipped=last.skipped,
-            searched=last.searched,
-            total_estimate=last.total_estimate,
-            after=last.cursor,
-        )
+        dry_run = self._options.dry_run
+        change = copy_fields(BulkChange, last, action=self._action, dry_run=dry_run, after=last.cursor)
         is_short = self._output.is_table and last.cursor is None
         columns = BULK.columns[:-1] if is_short else BULK.columns
         self._output.write_one(replace(BULK, columns=columns), change)

@@ -17,7 +17,7 @@ from pg_scheduler.inspect.texts import counted
 from .commands import Command
 from .completion import TaskName
 from .errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
-from .job_rows import JOB, job_row, progress_text
+from .job_rows import JOB, JobId, job_row, progress_text
 from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .values import read_duration, read_json, read_time
@@ -102,7 +102,7 @@ def warning_about(name: str, workers: Sequence[Worker]) -> str | None:
 
 async def run(
     command: Command,
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")],
+    job_id: JobId,
     *,
     here: Annotated[
         list[str] | None,
@@ -223,9 +223,7 @@ async def wait(
     return ExitCode.DONE if is_done else ExitCode.NEGATIVE
 
 
-async def result(
-    command: Command, job_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")]
-) -> ExitCode:
+async def result(command: Command, job_id: JobId) -> ExitCode:
     """Print the value of a job, its error, or why there is none. Exits with 0 if the job completed."""
     async with command.scheduler() as scheduler:
         found = await scheduler.get_job_result(job_id, wait=False)

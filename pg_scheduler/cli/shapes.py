@@ -30,9 +30,8 @@ from .schedule_times import FIRE_TIME
 from .schedules import HOUR_LOAD, SHOWN_SCHEDULE
 from .schema import object_schema, source_of
 from .status import AREA, FIGURES, OUTCOME
-from .tasks import TASK, TASK_CHANGE
+from .tasks import REGISTERED, TASK, TASK_CHANGE
 from .vacuum import RETENTION, VACUUM_DAY
-from .worker.registered import REGISTERED
 from .workers import REQUEST, WORKER
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from pg_scheduler import Worker
+from pg_scheduler import Scheduler, TaskInfo, Worker
 from pg_scheduler.dsn import remove_secrets
 from pg_scheduler.errors import SchedulerError
-from pg_scheduler.inspect import ExpiringJobs, Inspector, TaskState
+from pg_scheduler.inspect import Inspector, TaskState
 from pg_scheduler.inspect.limits import LimitState, declared_limits
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.measure.figures import OUTCOMES, JobFigures
@@ -26,7 +26,6 @@ from .status import seconds
 from .values import read_time
 from .worker.options import WorkerOptions
 from .worker.process import open_scheduler
-from .worker.registered import REGISTERED, registered_tasks
 from .worker.target import load_targets
 
 
@@ -57,11 +56,11 @@ class TaskChange:
     name: str
     result: Literal["paused", "resumed", "unchanged"]
     due: int
-    paused_until: datetime | None
-    note: str | None
-    would_expire: int | None
+    paused_until: datetime | None = None
+    note: str | None = None
+    would_expire: int | None = None
     """Waiting jobs that expire during the pause, by their misfire grace time; None for resumed."""
-    would_expire_is_capped: bool | None
+    would_expire_is_capped: bool | None = None
     """Whether counting them stopped at a bound, so that there may be more."""
 
 
@@ -101,6 +100,21 @@ TASK_CHANGE: Final = Shape(
         Column("paused_until", "UNTIL"),
         Column("note", "NOTE"),
     ),
+)
+REGISTERED: Final = Shape(
+    "registered_task",
+    TaskInfo,
+    "name",
+    (
+        Column("name", "NAME"),
+        Column("executor", "EXECUTOR"),
+        Column("timeout", "TIMEOUT"),
+        Column("max_retries", "RETRIES"),
+        Column("aliases", "ALIASES", is_wide=True),
+        Column("priority", "PRIORITY", is_wide=True),
+        Column("misfire_grace_time", "MISFIRE GRACE", is_wide=True),
+    ),
+    keys=("name", "aliases", "executor", "timeout", "max_retries", "priority", "misfire_grace_time"),
 )
 
 PERIOD: Final = timedelta(hours=1)
@@ -174,15 +188,16 @@ async def pause(
     elif state.due:
         command.output.say(f"held back: {counted(state.due, 'due job')}")
     command.output.say(remove_secrets(expiry, command.settings.secrets))
-    _write(
-        command,
-        name,
-        "paused" if changed else "unchanged",
-        state,
-        until=ends_at,
+    change = TaskChange(
+        name=name,
+        result="paused" if changed else "unchanged",
+        due=0 if state is None else state.due,
+        paused_until=ends_at,
         note=note,
-        expiring=expiring,
+        would_expire=None if expiring is None else expiring.jobs,
+        would_expire_is_capped=None if expiring is None else expiring.is_capped,
     )
+    command.output.write_list(TASK_CHANGE, [change])
 
 
 async def resume(command: Command, name: TaskName) -> None:
@@ -192,7 +207,14 @@ async def resume(command: Command, name: TaskName) -> None:
         if not await scheduler.tasks.resume(name):
             paused = ", ".join(each.name for each in states if each.paused_at is not None) or "none"
             raise RefusedError(f"task {name!r} is not paused; paused tasks: {paused}")
-    _write(command, name, "resumed", _find(states, name))
+    state = _find(states, name)
+    change = TaskChange(name=name, result="resumed", due=0 if state is None else state.due)
+    command.output.write_list(TASK_CHANGE, [change])
+
+
+async def registered_tasks(scheduler: Scheduler) -> list[TaskInfo]:
+    """Return the tasks with their aliases and defaults."""
+    return [info for info in await scheduler.tasks.list() if info.is_registered]
 
 
 def _find(states: Sequence[TaskState], name: str) -> TaskState | None:
@@ -227,28 +249,6 @@ def _row(
         hosts=sorted({worker.hostname for worker in claiming}),
         releases=sorted({worker.version for worker in claiming}),
     )
-
-
-def _write(
-    command: Command,
-    name: str,
-    result: Literal["paused", "resumed", "unchanged"],
-    state: TaskState | None,
-    *,
-    until: datetime | None = None,
-    note: str | None = None,
-    expiring: ExpiringJobs | None = None,
-) -> None:
-    change = TaskChange(
-        name=name,
-        result=result,
-        due=0 if state is None else state.due,
-        paused_until=until,
-        note=note,
-        would_expire=None if expiring is None else expiring.jobs,
-        would_expire_is_capped=None if expiring is None else expiring.is_capped,
-    )
-    command.output.write_list(TASK_CHANGE, [change])
 
 
 COMMANDS: Final = Group(
