@@ -1,38 +1,28 @@
-"""Define what a screen does, and print plain lines where there is no terminal."""
+"""The output of the demo: a live screen on a terminal, else plain lines."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self, TypeAlias
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from .report import Report, Table
-from .rich_screen import RichScreen
-from .view import View
+from .view import KindView, NodeView, View
 
 STATUS_INTERVAL_S: Final = 2.0
 
-
-class Screen(Protocol):
-    """Output of the demo."""
-
-    def __enter__(self) -> Self:
-        """Start the output."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Restore the terminal."""
-
-    def log(self, elapsed: float, line: str) -> None:
-        """Show one line about an action of the scenario."""
-
-    def update(self, view: View) -> None:
-        """Show the current figures."""
-
-    def show_report(self, report: Report) -> None:
-        """Show the result."""
+FRAMES_PER_SECOND: Final = 10
+LINES_ABOVE_LOG: Final = 15
+BAR_WIDTH: Final = 10
+EMPTY_BAR: Final = "grey50"
 
 
 class PlainScreen:
@@ -84,6 +74,129 @@ def _align(table: Table) -> str:
 
     rule = "  " + "   ".join("-" * width for width in widths)
     return "\n".join([text(lines[0]), rule, *map(text, lines[1:])])
+
+
+class RichScreen:
+    """Live screen. Its last state stays, and the report is printed below it."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._live = Live(console=self._console, refresh_per_second=FRAMES_PER_SECOND)
+        self._log: list[Text] = []
+        self._view: View | None = None
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def log(self, elapsed: float, line: str) -> None:
+        """Add a line below the figures."""
+        style = "bold red" if "SIGKILL" in line else ""
+        self._log.append(Text.assemble((f"{elapsed:5.1f} s  ", "dim"), (line, style)))
+        self._draw()
+
+    def update(self, view: View) -> None:
+        """Draw the figures."""
+        self._view = view
+        self._draw()
+
+    def show_report(self, report: Report) -> None:
+        """Print the tables and the checks."""
+        self._live.stop()
+        for table in report.tables:
+            self._console.print()
+            self._console.print(_report_table(table))
+        self._console.print()
+        for check in report.checks:
+            mark = Text("  ✔  ", "bold green") if check.passed else Text("  ✘  ", "bold red")
+            self._console.print(Text.assemble(mark, (check.text, "" if check.passed else "red")))
+        self._console.print()
+
+    def _draw(self) -> None:
+        parts: list[RenderableType] = []
+        if self._view is not None:
+            parts += [_header(self._view), Text(), _kinds(self._view), Text()]
+        room = max(self._console.height - (LINES_ABOVE_LOG if parts else 0), 4)
+        self._live.update(Group(*parts, *self._latest_lines(room)))
+
+    def _latest_lines(self, room: int) -> list[Text]:
+        latest: list[Text] = []
+        for line in reversed(self._log):
+            room -= 1 + len(line) // self._console.width
+            if room < 0:
+                break
+            latest.insert(0, line)
+        return latest
+
+
+def _header(view: View) -> RenderableType:
+    title = Text.assemble(("pg_scheduler", "bold cyan"), "  one database, two nodes")
+    bar = _bar(view.duration, min(view.elapsed, view.duration))
+    clock = Text(f"{view.elapsed:4.1f} s", "dim")
+    grid = RichTable.grid(padding=(0, 2))
+    grid.add_row(title, bar, clock)
+    return Group(grid, *(_node(node) for node in view.nodes))
+
+
+def _node(node: NodeView) -> Text:
+    color, state, style = (
+        ("red", "killed", "bold red") if node.killed else ("green", f"{node.running} running", "")
+    )
+    return Text.assemble(
+        ("●", color),
+        f" {node.name}  pid {node.pid:<8}",
+        (f"{state:>10}", style),
+        (f"{node.done:8,} done", "dim"),
+    )
+
+
+def _kinds(view: View) -> RichTable:
+    table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("jobs", no_wrap=True)
+    for node in view.nodes:
+        table.add_column(node.name, justify="right", style="dim" if node.killed else "")
+    table.add_column("running", justify="right", style="cyan")
+    table.add_column("failed", justify="right", style="yellow")
+    table.add_column("done", justify="right", min_width=len("2,000/2,000"))
+    table.add_column("", width=BAR_WIDTH)
+    for kind in view.kinds:
+        table.add_row(
+            kind.title,
+            *(f"{done:,}" for done in kind.done),
+            str(kind.running or ""),
+            str(kind.failed_attempts or ""),
+            *_progress(kind),
+        )
+    return table
+
+
+def _progress(kind: KindView) -> tuple[str, RenderableType]:
+    if kind.planned is None:
+        return f"{kind.finished:,}", ""
+    if kind.planned == 0:
+        return "", Text("later", "dim")
+    return f"{kind.finished:,}/{kind.planned:,}", _bar(kind.planned, kind.finished)
+
+
+def _bar(total: float, completed: float) -> ProgressBar:
+    return ProgressBar(total=total, completed=completed, width=BAR_WIDTH, style=EMPTY_BAR)
+
+
+def _report_table(table: Table) -> RichTable:
+    drawn = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for index, column in enumerate(table.columns):
+        drawn.add_column(column, justify="right" if index else "left")
+    for row in table.rows:
+        drawn.add_row(*row, style="bold" if row[0] == "all" else "")
+    return drawn
+
+
+Screen: TypeAlias = PlainScreen | RichScreen
 
 
 def choose_screen(*, plain: bool) -> Screen:
