@@ -10,7 +10,7 @@ from pg_scheduler.inspect import AuditRecord, Inspector
 
 from .commands import Command
 from .errors import UsageError, hint_at
-from .output import Column, Shape
+from .output import Column, Shape, columns
 from .values import read_since
 
 RECORD: Final = Shape(
@@ -18,12 +18,9 @@ RECORD: Final = Shape(
     AuditRecord,
     "id",
     (
-        Column("at", "AT"),
-        Column("actor", "ACTOR"),
-        Column("action", "ACTION"),
+        *columns("at", "actor", "action"),
         Column("subject", "SUBJECT", is_long=True),
-        Column("via", "VIA", is_wide=True),
-        Column("details", "DETAILS", is_wide=True),
+        *columns("via", "details", is_wide=True),
     ),
 )
 

@@ -15,7 +15,7 @@ from pg_scheduler.text.values import copy_fields
 
 from .commands import Command
 from .errors import ExitCode, UsageError
-from .output import Column, Shape
+from .output import Column, Shape, columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +42,9 @@ FINDING: Final = Shape(
     FoundProblem,
     "code",
     (
-        Column("code", "CODE"),
-        Column("severity", "SEVERITY"),
+        *columns("code", "severity"),
         Column("subject", "SUBJECT", is_wide=True),
-        Column("evidence", "EVIDENCE"),
-        Column("remedy", "REMEDY"),
+        *columns("evidence", "remedy"),
         Column("runbook", "RUNBOOK", is_wide=True),
     ),
 )

@@ -13,7 +13,7 @@ from pg_scheduler.jobs.metadata import tags_of
 from pg_scheduler.text.values import copy_fields
 
 from .errors import UsageError, hint_at
-from .output import Column, Shape
+from .output import Column, Shape, columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,7 @@ JOB: Final = Shape(
         Column("execution_time", "DUE"),
         Column("attempt", "ATTEMPT"),
         Column("error_message", "ERROR", is_long=True),
-        Column("priority", "PRIORITY", is_wide=True),
-        Column("created_at", "CREATED", is_wide=True),
-        Column("started_at", "STARTED", is_wide=True),
-        Column("finished_at", "FINISHED", is_wide=True),
+        *columns("priority", "created_at", "started_at", "finished_at", is_wide=True),
         Column("worker_id", "WORKER", is_wide=True),
     ),
 )

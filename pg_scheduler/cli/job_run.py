@@ -18,7 +18,7 @@ from .commands import Command
 from .completion import TaskName
 from .errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
 from .job_rows import JOB, JobId, job_row, progress_text
-from .output import Column, Shape
+from .output import Column, Shape, columns
 from .progress import ProgressStyle, Reporter, read_style
 from .values import read_duration, read_json, read_time
 
@@ -175,13 +175,9 @@ RESULT: Final = Shape(
     "job_id",
     (
         Column("job_id", "ID"),
-        Column("status", "STATUS"),
-        Column("value", "VALUE"),
-        Column("error", "ERROR"),
+        *columns("status", "value", "error"),
         Column("no_value_reason", "WITHOUT VALUE BECAUSE"),
-        Column("attempts", "ATTEMPTS", is_wide=True),
-        Column("started_at", "STARTED", is_wide=True),
-        Column("finished_at", "FINISHED", is_wide=True),
+        *columns("attempts", "started_at", "finished_at", is_wide=True),
         Column("expires_at", "KEPT UNTIL", is_wide=True),
     ),
     keys=(

@@ -11,24 +11,20 @@ from pg_scheduler.inspect.limits import LimitKeyState, LimitState
 
 from .commands import Command, Group, watched
 from .errors import NotFoundError, hint_at
-from .output import Column, Shape
+from .output import Column, Shape, columns
 
 _NUMBERS: Final = (
     Column("max_running", "MAX"),
     Column("max_starts", "MAX STARTS"),
     Column("per_s", "PER S"),
-    Column("running", "RUNNING"),
-    Column("starts", "STARTS"),
-    Column("waiting", "WAITING"),
+    *columns("running", "starts", "waiting"),
 )
 LIMIT: Final = Shape(
     "limit",
     LimitState,
     "name",
     (
-        Column("name", "NAME"),
-        Column("by_key", "BY KEY"),
-        Column("spread", "SPREAD"),
+        *columns("name", "by_key", "spread"),
         *_NUMBERS,
         Column("tasks", "TASKS", is_wide=True),
     ),

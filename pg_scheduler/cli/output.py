@@ -56,6 +56,16 @@ class Column:
     is_id: bool = False
 
 
+def columns(*keys: str, is_wide: bool = False) -> list[Column]:
+    """Return columns with the headings of their keys: ``DUE`` of ``due_at``, ``LAG (S)`` of ``lag_s``."""
+    return [Column(key, _heading(key), is_wide) for key in keys]
+
+
+def _heading(key: str) -> str:
+    name, unit = (key.removesuffix("_s"), " (s)") if key.endswith("_s") else (key.removesuffix("_at"), "")
+    return f"{name.replace('_', ' ')}{unit}".upper()
+
+
 @dataclass(frozen=True, slots=True)
 class Shape(Generic[T]):
     """The objects that a command writes.

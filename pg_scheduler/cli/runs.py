@@ -17,7 +17,7 @@ from pg_scheduler.text.values import copy_fields
 
 from .commands import Command
 from .errors import CommandError, ExitCode, NotFoundError, RefusedError, UsageError
-from .output import Column, Shape
+from .output import Column, Shape, columns
 from .progress import ProgressStyle, Reporter, read_style
 
 
@@ -52,16 +52,13 @@ RUN: Final = Shape(
     "run_id",
     (
         Column("run_id", "ID"),
-        Column("action", "ACTION"),
-        Column("phase", "PHASE"),
-        Column("done", "DONE"),
+        *columns("action", "phase", "done"),
         Column("searched", "SEARCHED", is_wide=True),
         Column("started_at", "STARTED"),
         Column("last_at", "LAST CHANGE", is_wide=True),
         Column("actor", "BY", is_wide=True),
         Column("which", "JOBS", is_long=True),
-        Column("rate", "RATE", is_wide=True),
-        Column("error", "ERROR", is_wide=True),
+        *columns("rate", "error", is_wide=True),
     ),
 )
 PROBABLY_ENDED: Final = "makes no progress, so its process has probably ended; continue it with"

@@ -29,7 +29,7 @@ from pg_scheduler.triggers.zones import parse_timezone
 
 from . import schedule_edit, schedule_times
 from .commands import Command, Group, watched
-from .output import Column, Shape
+from .output import Column, Shape, columns
 from .schedule_rows import SCHEDULE, SCHEDULE_KEYS, FiredJob, ScheduleId, find_schedule
 from .values import read_time
 
@@ -156,8 +156,7 @@ HOUR_LOAD: Final = Shape(
     HourLoad,
     "hour",
     (
-        Column("hour", "HOUR"),
-        Column("fires", "FIRES"),
+        *columns("hour", "fires"),
         Column("bar", "LOAD"),
         Column("most", "AT ONCE"),
         Column("most_at", "AT", is_wide=True),

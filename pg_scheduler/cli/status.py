@@ -25,7 +25,7 @@ from pg_scheduler.measure.figures import OUTCOMES, JobFigures, JobOutcome
 
 from .commands import CLEAR, Command, Watch, watched
 from .errors import ExitCode
-from .output import Column, Shape
+from .output import Column, Shape, columns
 from .values import read_duration
 
 
@@ -74,12 +74,8 @@ FIGURES: Final = Shape(
     NameFigures,
     "name",
     (
-        Column("name", "NAME"),
-        Column("started", "STARTED"),
-        Column("completed", "COMPLETED"),
-        Column("failed", "FAILED"),
-        Column("retried", "RETRIED", is_wide=True),
-        Column("run_p50_s", "RUN P50 (S)", is_wide=True),
+        *columns("name", "started", "completed", "failed"),
+        *columns("retried", "run_p50_s", is_wide=True),
         Column("run_p95_s", "RUN P95 (S)"),
         Column("late_p95_s", "LATE P95 (S)", is_wide=True),
         Column("trend", "TREND", is_long=True),
@@ -90,8 +86,7 @@ OUTCOME: Final = Shape(
     OutcomeFigures,
     "outcome",
     (
-        Column("outcome", "OUTCOME"),
-        Column("jobs", "JOBS"),
+        *columns("outcome", "jobs"),
         Column("trend", "TREND", is_long=True),
     ),
 )

@@ -21,7 +21,7 @@ from pg_scheduler.text.values import copy_fields
 from .commands import Command, Group, watched
 from .completion import TaskName
 from .errors import RefusedError, hint_at
-from .output import Column, Shape
+from .output import Column, Shape, columns
 from .status import seconds
 from .values import read_time
 from .worker.options import WorkerOptions
@@ -69,21 +69,9 @@ TASK: Final = Shape(
     ListedTask,
     "name",
     (
-        Column("name", "NAME"),
-        Column("due", "DUE"),
-        Column("running", "RUNNING"),
-        Column("oldest_due_at", "OLDEST DUE"),
-        Column("workers", "WORKERS"),
-        Column("started", "STARTED", is_wide=True),
-        Column("failed", "FAILED", is_wide=True),
-        Column("failure_rate", "FAILURE RATE", is_wide=True),
-        Column("run_p50_s", "RUN P50 (S)", is_wide=True),
-        Column("run_p95_s", "RUN P95 (S)", is_wide=True),
-        Column("limits", "LIMITS", is_wide=True),
-        Column("hosts", "HOSTS", is_wide=True),
-        Column("releases", "RELEASES", is_wide=True),
-        Column("paused_at", "PAUSED", is_wide=True),
-        Column("paused_until", "PAUSED UNTIL", is_wide=True),
+        *columns("name", "due", "running", "oldest_due_at", "workers"),
+        *columns("started", "failed", "failure_rate", "run_p50_s", "run_p95_s", is_wide=True),
+        *columns("limits", "hosts", "releases", "paused_at", "paused_until", is_wide=True),
         Column("note", "NOTE", is_long=True),
         Column("actor", "BY", is_wide=True),
     ),
@@ -93,10 +81,7 @@ TASK_CHANGE: Final = Shape(
     TaskChange,
     "name",
     (
-        Column("name", "NAME"),
-        Column("result", "RESULT"),
-        Column("due", "DUE"),
-        Column("would_expire", "WOULD EXPIRE"),
+        *columns("name", "result", "due", "would_expire"),
         Column("paused_until", "UNTIL"),
         Column("note", "NOTE"),
     ),
@@ -106,12 +91,9 @@ REGISTERED: Final = Shape(
     TaskInfo,
     "name",
     (
-        Column("name", "NAME"),
-        Column("executor", "EXECUTOR"),
-        Column("timeout", "TIMEOUT"),
+        *columns("name", "executor", "timeout"),
         Column("max_retries", "RETRIES"),
-        Column("aliases", "ALIASES", is_wide=True),
-        Column("priority", "PRIORITY", is_wide=True),
+        *columns("aliases", "priority", is_wide=True),
         Column("misfire_grace_time", "MISFIRE GRACE", is_wide=True),
     ),
     keys=("name", "aliases", "executor", "timeout", "max_retries", "priority", "misfire_grace_time"),

@@ -19,7 +19,7 @@ from pg_scheduler.worker.maintenance.vacuum import VacuumStep
 
 from .commands import Command
 from .errors import RefusedError, UsageError
-from .output import Column, Shape
+from .output import Column, Shape, columns
 from .progress import ProgressStyle, Reporter, Style, read_style
 from .worker.inside import configure, vacuum_of
 
@@ -58,11 +58,7 @@ VACUUM_DAY: Final = Shape(
     DeletedJobs,
     "day",
     (
-        Column("day", "DAY"),
-        Column("completed", "COMPLETED"),
-        Column("failed", "FAILED"),
-        Column("cancelled", "CANCELLED"),
-        Column("expired", "EXPIRED"),
+        *columns("day", "completed", "failed", "cancelled", "expired"),
         Column("last_run", "LAST RUN", is_wide=True),
         Column("worker_id", "BY", is_wide=True),
     ),

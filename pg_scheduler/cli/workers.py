@@ -16,7 +16,7 @@ from pg_scheduler.text.values import copy_fields
 from .commands import Command, Group, watched
 from .completion import complete_workers
 from .errors import CommandError, ExitCode, NotFoundError, UsageError
-from .output import Column, Shape
+from .output import Column, Shape, columns
 from .values import read_duration
 
 RequestResult: TypeAlias = Literal["draining", "drained", "resumed", "not draining", "not found"]
@@ -53,10 +53,7 @@ WORKER: Final = Shape(
         Column("pid", "PID"),
         Column("version", "RELEASE"),
         Column("loop_lag_s", "LAG (S)"),
-        Column("identity", "IDENTITY", is_wide=True),
-        Column("role", "ROLE", is_wide=True),
-        Column("started_at", "STARTED", is_wide=True),
-        Column("lease_until", "LEASE UNTIL", is_wide=True),
+        *columns("identity", "role", "started_at", "lease_until", is_wide=True),
     ),
 )
 REQUEST: Final = Shape(
