@@ -79,7 +79,8 @@ def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
     claiming = [each for each in workers if each.is_alive and not each.is_stopping and _runs_jobs(each)]
     if not claiming:
         idle = [each for each in workers if each.is_alive and not each.is_stopping]
-        others = f": the {len(idle)} live ones have the roles {_roles(idle)}" if idle else ""
+        roles = listed(sorted({each.role for each in idle}))
+        others = f": the {len(idle)} live ones have the roles {roles}" if idle else ""
         yield Finding(
             FindingCode.WORKER_NONE,
             Severity.ERROR,
@@ -158,8 +159,11 @@ def judge_drains(
 
 def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
     """Yield a finding for each version, release or setting in which live workers differ."""
-    for subject, code in (("version", _version), ("release", _release)):
-        if shown := _differing([(code(each), each.hostname) for each in alive]):
+    for subject, stated in (
+        ("version", [(each.version, each.hostname) for each in alive]),
+        ("release", [(release_of(each.metadata) or "none", each.hostname) for each in alive]),
+    ):
+        if shown := _differing(stated):
             yield Finding(
                 FindingCode.WORKER_MIXED,
                 Severity.WARNING,
@@ -267,20 +271,8 @@ def _drains(worker: Worker) -> bool:
     return is_requested and worker.is_alive and not worker.is_stopping and _runs_jobs(worker)
 
 
-def _roles(workers: Sequence[Worker]) -> str:
-    return listed(sorted({worker.role for worker in workers}))
-
-
 def _name(worker: Worker) -> str:
     return f"{worker.worker_id} on {worker.hostname}"
-
-
-def _version(worker: Worker) -> str:
-    return worker.version
-
-
-def _release(worker: Worker) -> str:
-    return release_of(worker.metadata) or "none"
 
 
 def _shown(value: Any) -> str:
