@@ -5,34 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
 
-from .about import CONFIG, VERSION
-from .audit import RECORD
-from .bulk import BULK, CHANGE
 from .commands import Command
-from .doctor import ADVICE_SHAPE, FINDING
 from .errors import NotFoundError, hint_at
-from .health import HEALTH
-from .imports import IMPORTED
-from .job_rows import JOB
-from .job_run import RESULT
-from .job_show import SHOWN_JOB
-from .jobs import EXPLANATION, GROUP
-from .limits import LIMIT, LIMIT_KEY
-from .migrate import INDEX, STEP, VERIFIED
 from .output import SHAPE_VERSION, Shape
-from .runs import RUN
-from .schedule_rows import ACTION, SCHEDULE
-from .schedule_times import FIRE_TIME
-from .schedules import HOUR_LOAD, SHOWN_SCHEDULE
 from .schema import object_schema, source_of
-from .status import AREA, FIGURES, OUTCOME
-from .tasks import REGISTERED, TASK, TASK_CHANGE
-from .vacuum import RETENTION, VACUUM_DAY
-from .workers import REQUEST, WORKER
+
+MODULES: Final = (
+    "about", "audit", "bulk", "doctor", "health", "imports", "job_rows", "job_run", "job_show", "jobs",
+    "limits", "migrate", "runs", "schedule_rows", "schedule_times", "schedules", "status", "tasks", "vacuum",
+    "workers",
+)  # fmt: skip
+"""The modules of commands that write objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +38,13 @@ class ListDocument:
 
 
 LIST: Final = Shape("list", ListDocument, "items", ())
-SHAPES: Final[Mapping[str, Shape[Any]]] = {
+SHAPES: Final[Mapping[str, Shape[Any]]] = {LIST.name: LIST} | {
     each.name: each
-    for each in (
-        ACTION, ADVICE_SHAPE, AREA, BULK, CHANGE, CONFIG, EXPLANATION, FIGURES, FINDING, FIRE_TIME,
-        GROUP, HEALTH, HOUR_LOAD, IMPORTED, INDEX, JOB, LIMIT, LIMIT_KEY, LIST, OUTCOME, RECORD, REGISTERED,
-        REQUEST, RESULT, RETENTION, RUN, SCHEDULE, SHOWN_JOB, SHOWN_SCHEDULE, STEP, TASK,
-        TASK_CHANGE, VACUUM_DAY, VERIFIED, VERSION, WORKER,
-    )
-}  # fmt: skip
+    for module in MODULES
+    for name, each in vars(import_module(f".{module}", __package__)).items()
+    if isinstance(each, Shape) and not name.startswith("_")
+}
+"""The shapes by their names. Shapes with private names are of tables only."""
 
 
 def shapes(
