@@ -13,8 +13,6 @@ from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.servers import check_extra
 
-__all__ = ["demo"]
-
 
 def demo(
     _command: Command,

@@ -23,8 +23,6 @@ from pg_scheduler.errors import (
 )
 from pg_scheduler.inspect.bulk_runs import BulkAction, BusyError
 
-__all__ = ["ACTIONS", "Action", "act"]
-
 BULK_RIGHTS: Final[frozenset[Right]] = frozenset(get_args(BulkAction))
 """The action itself asks for that of its run."""
 

@@ -23,8 +23,6 @@ from pg_scheduler.dashboard.pages import (
     workers,
 )
 
-__all__ = ["LIVE_PARAMETERS", "PAGES", "Page"]
-
 LIVE_PARAMETERS: Final = ("range", "id", "q", "after", "sort", "since")
 """The parameters of pages that are updated."""
 
