@@ -6,14 +6,11 @@ from datetime import datetime
 from typing import Any
 
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 
-class AuditRepository:
+class AuditRepository(Repository):
     """The statements that write and delete audit records."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def record(
         self, action: str, subject: str | None, *, on: Connection | None = None, **details: Any

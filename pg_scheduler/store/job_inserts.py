@@ -20,15 +20,12 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.foreign.connection import as_foreign
 from pg_scheduler.store.queries import Route
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 from pg_scheduler.store.unique_keys import detecting_taken_keys
 
 
-class JobInserts:
+class JobInserts(Repository):
     """The statements that insert jobs."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def insert(
         self,

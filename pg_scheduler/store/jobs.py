@@ -305,8 +305,7 @@ class JobRepository(JobInserts):
             names: The names of jobs that it can run.
             limit: Jobs of each priority that are read, the oldest first.
         """
-        rows = await self._statements.fetch("overdue_names", self._statements.now, names, limit, worker_id)
-        return [OverdueName(*row) for row in rows]
+        return await self._rows(OverdueName, "overdue_names", self._statements.now, names, limit, worker_id)
 
     async def waiting_names(self) -> list[str]:
         """Return the names of pending jobs."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 LOCK_CLASS: Final = 1_885_825_130
 """The first key of the advisory locks of limits; the second is a hash of the limit."""
@@ -65,11 +65,8 @@ class LatePosition(NamedTuple):
     job_id: str
 
 
-class LimitRepository:
+class LimitRepository(Repository):
     """The statements of limits."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def admit(
         self, worker_id: str, requests: Sequence[AdmissionRequest], keep_s: Mapping[str, float]
@@ -145,10 +142,9 @@ class LimitRepository:
             limit: The number of rows to read.
             job_ids: The jobs that need the limit; None for all of the task.
         """
-        rows = await self._statements.fetch(
-            "block_surplus", key, names, *after, limit, self._statements.now, job_ids
+        return await self._rows(
+            BlockedJob, "block_surplus", key, names, *after, limit, self._statements.now, job_ids
         )
-        return [BlockedJob(*row) for row in rows]
 
     async def unblock(self, limits: Mapping[str, Sequence[Sequence[LimitRow]]], most: int) -> list[Unblocked]:
         """Unblock the first jobs of limits that have room, as many as there is room for.

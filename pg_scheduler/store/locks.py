@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.store.connections.session import Connection, is_open
 from pg_scheduler.store.faults import translated
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 DUE: Final = "due"
 """The message that a job is due, or will be soon; see ``store/connections/listen.py``."""
@@ -57,11 +57,8 @@ class Blocker(NamedTuple):
         return f"pid {self.pid}{name}" + (f", in transaction since {self.began_at}" if self.began_at else "")
 
 
-class LockRepository:
+class LockRepository(Repository):
     """Advisory locks and notifications, which the server keeps outside of tables."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def channel(self, *, on: Connection | None = None) -> str:
         """Return the notification channel of the schema."""
@@ -78,7 +75,7 @@ class LockRepository:
 
     async def blockers(self, pid: int) -> list[Blocker]:
         """Return the sessions that a session waits for; none if it does not wait."""
-        return [Blocker(*row) for row in await self._statements.fetch("find_blockers", pid)]
+        return await self._rows(Blocker, "find_blockers", pid)
 
     @asynccontextmanager
     async def advisory_lock(self, key: int) -> AsyncIterator[bool]:

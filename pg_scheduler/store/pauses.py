@@ -6,14 +6,11 @@ from collections.abc import Collection
 from datetime import datetime
 
 from pg_scheduler.jobs.pause import Pause
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 
-class PauseRepository:
+class PauseRepository(Repository):
     """The statements that read and write the pauses of tasks."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def pause(self, name: str, until: datetime | None, note: str | None, actor: str) -> bool:
         """Pause a task; return False if it is paused until the same time with the same note."""
@@ -34,4 +31,4 @@ class PauseRepository:
 
     async def paused(self) -> list[Pause]:
         """Return every pause in the order of the names, also those that have just ended."""
-        return [Pause(*row) for row in await self._statements.fetch("paused_tasks", self._statements.now)]
+        return await self._rows(Pause, "paused_tasks", self._statements.now)

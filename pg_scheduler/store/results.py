@@ -19,7 +19,7 @@ from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.locks import due_message
-from pg_scheduler.store.statements import Statements, Transaction
+from pg_scheduler.store.statements import Repository, Statements, Transaction
 
 Changes: TypeAlias = Mapping[tuple[str, int], RowChange]
 """Row changes by the id of the job and the attempt."""
@@ -219,11 +219,8 @@ def _unaccepted(changes: Changes, accepted: Collection[str]) -> Changes:
     }
 
 
-class ProgressRepository:
+class ProgressRepository(Repository):
     """The progress of running attempts."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements: Final = statements
 
     async def write_progress(
         self, worker_id: str, reports: Mapping[str, tuple[int, JobProgress]]

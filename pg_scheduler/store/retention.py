@@ -9,7 +9,7 @@ from datetime import date, datetime
 
 from pg_scheduler.sqltext import qualify
 from pg_scheduler.status import JobStatus
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,8 @@ class VacuumTotal:
     last_vacuum_run: datetime | None
 
 
-class RetentionRepository:
+class RetentionRepository(Repository):
     """The statements that delete finished jobs and count them."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def table_blocks(self) -> int:
         """Return the size of the jobs table in blocks."""

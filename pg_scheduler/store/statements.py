@@ -197,6 +197,19 @@ class Statements:
             await on.execute(query.text, timeout=self.call_timeout_s)
 
 
+class Repository:
+    """Typed methods for the statements about one subject."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def _rows(
+        self, kind: Callable[..., T], name: str, *args: Any, on: Connection | None = None
+    ) -> list[T]:
+        """Run a statement and return its rows as values of a class that has their columns in order."""
+        return [kind(*row) for row in await self._statements.fetch(name, *args, on=on)]
+
+
 @cache
 def _channel(schema: str) -> str:
     return f"pg_scheduler_{md5(schema.encode(), usedforsecurity=False).hexdigest()}"

@@ -6,14 +6,11 @@ import json
 from collections.abc import Mapping
 
 from pg_scheduler.measure.figures import JobFigures
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 
-class StatisticsRepository:
+class StatisticsRepository(Repository):
     """The statements that write statistics of jobs by name."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def add(self, worker_id: str, batch: int, jobs: Mapping[str, JobFigures]) -> bool:
         """Add figures to those of the minute and to the totals, unless this batch was added before.

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import constraint_of
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 KEY_INDEX: Final = "scheduled_jobs_unique"
 
@@ -56,18 +56,14 @@ def detecting_taken_keys() -> Iterator[None]:
         raise UniqueKeyTakenError from error
 
 
-class UniqueKeyRepository:
+class UniqueKeyRepository(Repository):
     """The statements about unique keys."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def find_conflicts(
         self, job_ids: Collection[str], keys: Collection[str], *, connection: Connection | None = None
     ) -> list[Holder]:
         """Return the jobs with these ids, and the unfinished ones with these keys."""
-        rows = await self._statements.fetch("find_conflicts", list(job_ids), list(keys), on=connection)
-        return [Holder(*row) for row in rows]
+        return await self._rows(Holder, "find_conflicts", list(job_ids), list(keys), on=connection)
 
     async def lock_holders(self, keys: Collection[str], connection: Connection) -> dict[str, Holder]:
         """Lock the unfinished jobs with these keys, and return them by key."""

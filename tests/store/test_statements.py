@@ -85,7 +85,10 @@ def test_every_statement_is_used_by_the_store() -> None:
 
 
 def test_store_uses_only_statements_that_exist() -> None:
-    asked = re.findall(r'\.(?:fetch|fetch_retrying|value|number|query|execute|_examine)\(\s*"(\w+)"', SOURCES)
+    asked = re.findall(
+        r'\.(?:fetch|fetch_retrying|value|number|query|execute|_examine|_rows)\(\s*(?:[A-Z]\w+,\s*)?"(\w+)"',
+        SOURCES,
+    )
     assert set(asked) <= set(QUERIES)
     assert len(set(asked)) >= len(QUERIES) - 8, "all but those whose names are computed"
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from pg_scheduler.jobs.payload import object_from
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 
 class AuditFilters(NamedTuple):
@@ -43,11 +43,8 @@ class AuditRecord:
     """Further facts, such as ``host``, ``before``, ``after``, ``where``, ``jobs`` and ``count``."""
 
 
-class AuditReadRepository:
+class AuditReadRepository(Repository):
     """The statements that read audit records."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def read(
         self, before: int | None, limit: int, rows: int, filters: AuditFilters, subject: str | None = None

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from pg_scheduler.inspect.store.statistics import figures_of
 from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 TABLES: Final = (
     *("scheduled_jobs", "scheduler_workers", "scheduler_schedules", "scheduler_after", "scheduler_results"),
@@ -40,11 +40,8 @@ class ServerRow(NamedTuple):
     oldest_transaction_s: float
 
 
-class ClusterRepository:
+class ClusterRepository(Repository):
     """The statements that describe the whole database for metrics."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def quarantined(self, rows: int, *, on: Connection) -> int:
         """Count the quarantined jobs among the newest unsuccessful ones."""
@@ -57,8 +54,7 @@ class ClusterRepository:
 
     async def schedules(self, limit: int) -> list[ScheduleRow]:
         """Return schedules by id, at most so many."""
-        rows = await self._statements.fetch("inspect_schedules", self._statements.now, limit)
-        return [ScheduleRow(*row) for row in rows]
+        return await self._rows(ScheduleRow, "inspect_schedules", self._statements.now, limit)
 
     async def server(self) -> ServerRow:
         """Return the time and the oldest transaction."""

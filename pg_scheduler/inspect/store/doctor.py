@@ -12,7 +12,7 @@ from pg_scheduler.measure.figures import Histogram
 from pg_scheduler.migrate import missing_indexes
 from pg_scheduler.migrate.shape import TABLES, index_statements
 from pg_scheduler.migrate.verify import verify_parts
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 MAX_INDEXES: Final = 500
 MAX_UNSUCCESSFUL: Final = 20_000
@@ -172,11 +172,8 @@ class ZonedRow(NamedTuple):
     anchor: datetime
 
 
-class DoctorRepository:
+class DoctorRepository(Repository):
     """The statements that only the doctor needs. Each reads a bounded number of rows."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def schema_problem(self) -> SchemaError | None:
         """Return how the tables differ from those of this release, but for indexes; None if they do not."""
@@ -204,10 +201,9 @@ class DoctorRepository:
 
     async def indexes(self) -> list[IndexRow]:
         """Return the first 500 indexes of the tables."""
-        rows = await self._statements.fetch(
-            "doctor_indexes", await self._statements.schema(), list(TABLES), MAX_INDEXES
+        return await self._rows(
+            IndexRow, "doctor_indexes", await self._statements.schema(), list(TABLES), MAX_INDEXES
         )
-        return [IndexRow(*row) for row in rows]
 
     async def settings(self, names: Sequence[str]) -> dict[str, SettingRow]:
         """Return those of the settings that the server has, as this session sees them."""
@@ -216,10 +212,8 @@ class DoctorRepository:
 
     async def quarantined(self, seconds: float) -> list[QuarantinedRow]:
         """Return 100 quarantined jobs among the newest 20,000 unsuccessful ones, the newest first."""
-        rows = await self._statements.fetch(
-            "doctor_quarantined", seconds, MAX_UNSUCCESSFUL, MAX_QUARANTINED, self._statements.now
-        )
-        return [QuarantinedRow(*row) for row in rows]
+        args = seconds, MAX_UNSUCCESSFUL, MAX_QUARANTINED, self._statements.now
+        return await self._rows(QuarantinedRow, "doctor_quarantined", *args)
 
     async def failing(self, seconds: float, earlier_s: float) -> list[FailingRow]:
         """Return the 100 job names of which most attempts failed in the last seconds.
@@ -228,10 +222,9 @@ class DoctorRepository:
             seconds: The length of the period in seconds, which ends now.
             earlier_s: The length of the period before it, in seconds.
         """
-        rows = await self._statements.fetch(
-            "doctor_failing", seconds, earlier_s, MAX_STATISTICS, self._statements.now
+        return await self._rows(
+            FailingRow, "doctor_failing", seconds, earlier_s, MAX_STATISTICS, self._statements.now
         )
-        return [FailingRow(*row) for row in rows]
 
     async def endings(self, seconds: float) -> tuple[dict[str, int], float]:
         """Return how many jobs ended in the last seconds by status, and the seconds since the first one."""
@@ -251,7 +244,7 @@ class DoctorRepository:
             sample: The number of jobs of each priority that are examined.
             size: The number of bytes that they exceed.
         """
-        return [PayloadRow(*row) for row in await self._statements.fetch("doctor_payloads", sample, size)]
+        return await self._rows(PayloadRow, "doctor_payloads", sample, size)
 
     async def oldest(self) -> dict[str, float]:
         """Return by status how many seconds ago the oldest of the first 1,000 unsuccessful jobs ended."""
@@ -260,19 +253,15 @@ class DoctorRepository:
 
     async def overdue(self, seconds: float) -> list[OverdueRow]:
         """Return the 100 schedules that are most overdue, by more than these seconds."""
-        rows = await self._statements.fetch("doctor_overdue", seconds, MAX_FOUND, self._statements.now)
-        return [OverdueRow(*row) for row in rows]
+        return await self._rows(OverdueRow, "doctor_overdue", seconds, MAX_FOUND, self._statements.now)
 
     async def schedule_tasks(self) -> list[ScheduleTaskRow]:
         """Return the tasks of the first 10,000 schedules that fire next."""
-        return [
-            ScheduleTaskRow(*row)
-            for row in await self._statements.fetch("doctor_schedule_tasks", MAX_SCHEDULES)
-        ]
+        return await self._rows(ScheduleTaskRow, "doctor_schedule_tasks", MAX_SCHEDULES)
 
     async def herds(self, size: int) -> list[HerdRow]:
         """Return the seconds in which more than this number of the first 10,000 schedules fire."""
-        return [HerdRow(*row) for row in await self._statements.fetch("doctor_herds", MAX_SCHEDULES, size)]
+        return await self._rows(HerdRow, "doctor_herds", MAX_SCHEDULES, size)
 
     async def broken(self) -> list[BrokenRow]:
         """Return 100 of the first 10,000 schedules that the planner paused because of an error."""
@@ -281,8 +270,7 @@ class DoctorRepository:
 
     async def zoned(self) -> list[ZonedRow]:
         """Return the triggers with a time zone among the first 1,000 schedules that fire next."""
-        rows = await self._statements.fetch("doctor_zoned", MAX_ZONED, MAX_TRIGGER_BYTES)
-        return [ZonedRow(*row) for row in rows]
+        return await self._rows(ZonedRow, "doctor_zoned", MAX_ZONED, MAX_TRIGGER_BYTES)
 
 
 def _running_from(row: Any) -> RunningRow:

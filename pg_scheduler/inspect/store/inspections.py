@@ -13,7 +13,7 @@ from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import job_from
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 MAX_BACKLOG_ROWS: Final = 50_000
 """Rows of the claim index that are examined."""
@@ -184,11 +184,8 @@ class ErrorRow(NamedTuple):
     finished_at: datetime
 
 
-class InspectionRepository:
+class InspectionRepository(Repository):
     """The statements that only people need."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def job(self, job_id: str) -> InspectedJob | None:
         """Return a job with the facts of its row, or None if it does not exist."""
@@ -201,8 +198,7 @@ class InspectionRepository:
 
     async def locks(self, job_id: str) -> list[LockRow]:
         """Return the sessions that hold the lock of a job's row or its advisory lock."""
-        rows = await self._statements.fetch("inspect_locks", job_id, MIN_LOCK_S)
-        return [LockRow(*row) for row in rows]
+        return await self._rows(LockRow, "inspect_locks", job_id, MIN_LOCK_S)
 
     async def migrations(self, limit: int) -> list[datetime]:
         """Return when the migrations of the schema were applied, in the order of their versions."""
@@ -285,8 +281,7 @@ class InspectionRepository:
             rows: The maximum number of them.
             on: The connection.
         """
-        found = await self._statements.fetch("inspect_errors", rows, *before, since, on=on)
-        return [ErrorRow(*row) for row in found]
+        return await self._rows(ErrorRow, "inspect_errors", rows, *before, since, on=on)
 
     async def parents(self, job_id: str) -> list[tuple[str, JobStatus | None]]:
         """Return the unfinished jobs that a job waits for, and their statuses; None if they do not exist."""

@@ -17,7 +17,7 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.queries import Query, compose_query, load_fragment, load_query
 from pg_scheduler.store.records import job_from
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 TABLE: Final = "scheduled_jobs"
 
@@ -81,11 +81,8 @@ class Examined:
     count: int
 
 
-class SearchRepository:
+class SearchRepository(Repository):
     """The statements that search jobs."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
         """Yield a transaction for the statements of a page, with planner settings."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.store.connections.session import Connection, terminate
 from pg_scheduler.store.faults import translated
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 PINGS: Final = 5
 MAX_HOLDERS: Final = 100
@@ -86,11 +86,8 @@ class ConnectionRow(NamedTuple):
     connections: int
 
 
-class ServerRepository:
+class ServerRepository(Repository):
     """The statements about the server, and probes of the connections."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def ping(self) -> Ping:
         """Return the fastest of five round trips, which measures the clocks best."""
@@ -111,16 +108,15 @@ class ServerRepository:
     async def rights(self, tables: Sequence[str]) -> list[RightsRow]:
         """Return what this role may do with those of the tables that exist."""
         schema = await self._statements.schema()
-        rows = await self._statements.fetch("server_rights", schema, list(tables), list(PRIVILEGES))
-        return [RightsRow(*row) for row in rows]
+        return await self._rows(RightsRow, "server_rights", schema, list(tables), list(PRIVILEGES))
 
     async def holders(self) -> list[HolderRow]:
         """Return 100 transactions, slots and standbys that keep dead rows of this database."""
-        return [HolderRow(*row) for row in await self._statements.fetch("server_holders", MAX_HOLDERS)]
+        return await self._rows(HolderRow, "server_holders", MAX_HOLDERS)
 
     async def connections(self) -> list[ConnectionRow]:
         """Return the number of connections by role and application, the 100 largest groups."""
-        return [ConnectionRow(*row) for row in await self._statements.fetch("server_connections", MAX_GROUPS)]
+        return await self._rows(ConnectionRow, "server_connections", MAX_GROUPS)
 
     async def locking_schedules(self) -> int:
         """Count the schedules whose jobs hold an advisory lock, up to 500."""

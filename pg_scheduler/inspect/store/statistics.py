@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 import asyncpg
 
 from pg_scheduler.measure.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Repository
 
 SPANS_S: Final = (60, 600, 3600)
 """The spans of rows, in seconds; the vacuum merges each into the next."""
@@ -54,11 +54,8 @@ class StatisticsPage(NamedTuple):
     is_complete: bool
 
 
-class StatisticsReadRepository:
+class StatisticsReadRepository(Repository):
     """The statements that read statistics of jobs."""
-
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
 
     async def read(self, seconds: float, names: Sequence[str] | None, limit: int) -> StatisticsPage:
         """Return the newest statistics, also of the span in which the period begins.
