@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, get_args
 
 import typer
@@ -91,9 +90,7 @@ class Reporter:
             self._bar.add_task("", total=None)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()

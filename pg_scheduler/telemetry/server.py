@@ -13,7 +13,6 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
-from types import TracebackType
 from typing import Final, Self
 
 from pg_scheduler.foreign import call_in_daemon
@@ -68,9 +67,7 @@ class ThreadServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(RuntimeError):  # its event loop has ended
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
