@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-import procrastinate  # type: ignore[import-not-found]
+import procrastinate
 
 from benchmarks.peers.protocol import Order, Peer, record, run
 

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler
-from pg_scheduler.inspect.texts import counted
+from pg_scheduler.enqueue.writer import JobWriter
+from pg_scheduler.integrations.imported import FoundJob, FoundSchedule, Source, StoreUnreadableError
+from pg_scheduler.jobs.rows import AnyJob
+from pg_scheduler.store.locks import due_message
 
 from .commands import Command, Group
+from .connections import APPLICATION_NAME
 from .errors import CommandError, ExitCode
 from .output import Column, Shape
-
-if TYPE_CHECKING:
-    import asyncpg
-
-    from pg_scheduler.integrations.apscheduler import Found
-
-IGNORE: Final = ConflictResolution.IGNORE
+from .worker.target import load_targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +36,11 @@ class Imported:
     id: str | None
     """The id of the job or the schedule; None if it was left out."""
     task: str | None
-    described: str | None
+    described: str | None = None
     """The trigger in words; None for a job at one time."""
-    due: datetime | None
+    due: datetime | None = None
     """When it is due next; None if it is paused or was left out."""
-    reason: str | None
+    reason: str | None = None
     """Why it was left out."""
 
 
@@ -65,103 +63,156 @@ Url = Annotated[str, typer.Argument(metavar="URL", help="The database of the oth
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be imported, and store nothing.")]
 
 
+Modules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--jobs", metavar="MODULE", help="A module with functions, whose @job() options jobs get; repeatable."
+    ),
+]
+TableSchema = Annotated[str | None, typer.Option(metavar="NAME", help="The schema of its tables.")]
+
+
 async def apscheduler(
     command: Command,
     url: Url,
     *,
     table: Annotated[str, typer.Option(metavar="NAME", help="The table.")] = "apscheduler_jobs",
-    table_schema: Annotated[str | None, typer.Option(metavar="NAME", help="Its schema.")] = None,
+    table_schema: TableSchema = None,
+    jobs: Modules = None,
     dry_run: DryRun = False,
 ) -> None:
     """Import a job store of APScheduler 3, which SQLAlchemy reads. Its rows stay as they are."""
-    if (folder := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, folder)  # for the classes of pickled arguments
-    try:
+    load_targets(jobs or [])  # adds the current folder, for the classes of pickled arguments
+    with _needing("APScheduler 3 and SQLAlchemy"):
         from pg_scheduler.integrations import apscheduler as store  # noqa: PLC0415 - of the user's environment
-    except ImportError as error:
-        problem = f"{error}; run this where APScheduler 3 and SQLAlchemy are installed"
-        raise CommandError(ExitCode.REFUSED, problem) from error
+    with _reading():
+        sources = await asyncio.to_thread(store.read_store, url, table, table_schema, datetime.now(UTC))
+    await _import(command, store.PREFIX, sources, dry_run=dry_run)
+
+
+async def procrastinate(
+    command: Command,
+    url: Url,
+    *,
+    table_schema: TableSchema = None,
+    ignore_locks: Annotated[bool, typer.Option(help="Import jobs with a lock too, without it.")] = False,
+    jobs: Modules = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Import the waiting jobs of procrastinate. Its rows stay as they are."""
+    from pg_scheduler.integrations import procrastinate as store  # noqa: PLC0415 - for this command only
+
+    load_targets(jobs or [])
+    with _reading():
+        sources = await store.read_store(
+            url, table_schema, application_name=APPLICATION_NAME, ignores_locks=ignore_locks
+        )
+    await _import(command, store.PREFIX, sources, dry_run=dry_run)
+
+
+COMMANDS: Final = Group(
+    "Import the jobs of other schedulers.",
+    {"apscheduler": apscheduler, "procrastinate": procrastinate},
+)
+
+
+@contextmanager
+def _needing(libraries: str) -> Iterator[None]:
     try:
-        rows = await asyncio.to_thread(store.read_store, url, table, table_schema)
-    except store.StoreUnreadableError as error:
+        yield
+    except ImportError as error:
+        raise CommandError(ExitCode.REFUSED, f"{error}; run this where {libraries} are installed") from error
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except StoreUnreadableError as error:
         raise CommandError(ExitCode.UNAVAILABLE, f"the job store cannot be read: {error}") from error
-    now = datetime.now(UTC)
-    results = []
+
+
+async def _import(command: Command, prefix: str, sources: Sequence[Source], *, dry_run: bool) -> None:
+    """Store what was found in one transaction, and print it."""
     async with command.scheduler() as scheduler, scheduler.db_pool.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
         try:
-            for row in rows:
-                try:
-                    found = store.convert(row, now)
-                    results.append(await _store(scheduler, connection, store.PREFIX, row.source_id, found))
-                except (store.NotImportedError, TypeError, ValueError) as error:
-                    results.append(_left_out(row.source_id, row.state, error))
+            results = await _store_all(scheduler, connection, prefix, sources)
         except BaseException:  # a cancellation too
             await transaction.rollback()
             raise
         await (transaction.rollback() if dry_run else transaction.commit())
+        unknown = {
+            source.task
+            for source in sources
+            if isinstance(source.found, FoundJob) and not scheduler._parts.tasks.resolve(source.found.task)  # noqa: SLF001 - a front end of the Scheduler
+        }
     command.output.write_list(IMPORTED, results)
     counts = Counter(each.result for each in results)
     imported = "would be imported" if dry_run else "imported"
     command.output.say(
-        f"{counted(counts['imported'], 'job')} {imported}, {counts['exists']} existed, "
-        f"{counts['left out']} left out"
+        f"{counts['imported']} {imported}, {counts['exists']} existed, {counts['left out']} left out"
     )
-
-
-COMMANDS: Final = Group("Import the jobs of other schedulers.", {"apscheduler": apscheduler})
-
-
-async def _store(
-    scheduler: Scheduler,
-    connection: asyncpg.Connection[asyncpg.Record] | Any,
-    prefix: str,
-    source_id: str,
-    found: Found,
-) -> Imported:
-    """Store a job or a schedule unless its id exists.
-
-    Raises:
-        TypeError: The arguments do not fit the function, or JSON cannot represent them.
-        ValueError: Another value is out of range.
-    """
-    new_id = f"{prefix}{source_id}"
-    values = {each.name: getattr(found, each.name) for each in fields(found)}
-    task, described = values.pop("task"), None
-    due: datetime | None = values.pop("due", None)
-    values["misfire_grace_time"] = None
-    if due is not None:
-        exists = await scheduler.get_job(new_id) is not None
-        spec = JobSpec(task, due, job_id=new_id, **values)
-        parts = scheduler._parts  # noqa: SLF001 - a front end of the Scheduler
-        (job,) = parts.preparer.prepare((spec,), allows_names=True)
-        await parts.enqueuer.insert(job, IGNORE, connection)
-    else:
-        exists = await scheduler.schedules.get(new_id) is not None
-        schedule = await scheduler.schedules.add(
-            task, schedule_id=new_id, conflict_resolution=IGNORE, connection=connection, **values
+    if unknown:
+        command.output.say(
+            f"jobs of {', '.join(sorted(map(str, unknown)))} have one attempt and the other defaults of "
+            "@job(); pass --jobs MODULE to import the functions with their options"
         )
-        described, due = schedule.described, schedule.next_fire_at
-    return Imported(
-        source_id=source_id,
-        result="exists" if exists else "imported",
-        id=new_id,
-        task=task,
-        described=described,
-        due=due,
-        reason=None,
+
+
+async def _store_all(
+    scheduler: Scheduler, connection: Any, prefix: str, sources: Sequence[Source]
+) -> list[Imported]:
+    """Store all jobs and schedules whose ids are free, and return the results in order."""
+    results: list[Imported] = []
+    rows: dict[int, AnyJob] = {}  # by their places in the results
+    for source in sources:
+        new_id = f"{prefix}{source.source_id}"
+        result = Imported(source_id=source.source_id, result="imported", id=new_id, task=source.task)
+        try:
+            if isinstance(source.found, FoundJob):
+                rows[len(results)] = row = _row(scheduler, new_id, source.found)
+                result = replace(result, due=row.execution_time)
+            elif isinstance(source.found, FoundSchedule):
+                result = await _add_schedule(scheduler, connection, result, new_id, source.found)
+            else:
+                result = replace(result, result="left out", id=None, reason=source.reason)
+        except (TypeError, ValueError) as error:  # the arguments do not fit, or a value is out of range
+            result = replace(result, result="left out", id=None, reason=str(error))
+        results.append(result)
+    if rows:
+        message = due_message("", min(row.execution_time for row in rows.values()))
+        writer = JobWriter(scheduler._parts.store)  # noqa: SLF001 - a front end of the Scheduler
+        inserted = await writer.insert(list(rows.values()), connection, message=message)
+        for place, row in rows.items():
+            if row.job_id not in inserted:
+                results[place] = replace(results[place], result="exists")
+    return results
+
+
+def _row(scheduler: Scheduler, job_id: str, found: FoundJob) -> AnyJob:
+    values = {each.name: getattr(found, each.name) for each in fields(found)}
+    spec = JobSpec(values.pop("task"), values.pop("due"), job_id=job_id, **values)
+    (row,) = scheduler._parts.preparer.prepare((spec,), allows_names=True)  # noqa: SLF001 - a front end
+    return row
+
+
+async def _add_schedule(
+    scheduler: Scheduler, connection: Any, result: Imported, schedule_id: str, found: FoundSchedule
+) -> Imported:
+    exists = await scheduler.schedules.get(schedule_id) is not None
+    values = {each.name: getattr(found, each.name) for each in fields(found)}
+    schedule = await scheduler.schedules.add(
+        values.pop("task"),
+        schedule_id=schedule_id,
+        conflict_resolution=ConflictResolution.IGNORE,
+        connection=connection,
+        **values,
     )
-
-
-def _left_out(source_id: str, state: dict[str, Any] | None, error: Exception) -> Imported:
-    task = None if state is None else str(state.get("func", "")).replace(":", ".")
-    return Imported(
-        source_id=source_id,
-        result="left out",
-        id=None,
-        task=task,
-        described=None,
-        due=None,
-        reason=str(error),
+    return replace(
+        result,
+        result="exists" if exists else "imported",
+        described=schedule.described,
+        due=schedule.next_fire_at,
     )

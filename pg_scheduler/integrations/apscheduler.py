@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
+from functools import partial
 from typing import Any, Final
 
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
@@ -21,6 +22,16 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from pg_scheduler.foreign import guarded
+from pg_scheduler.integrations.imported import (
+    Found,
+    FoundJob,
+    FoundSchedule,
+    NotImportedError,
+    Source,
+    StoreUnreadableError,
+    converted,
+    upcoming,
+)
 from pg_scheduler.schedules.policies import CatchUp, Overlap
 from pg_scheduler.triggers import Cron, During, Every, Trigger
 from pg_scheduler.triggers.search import INSTANT
@@ -40,14 +51,6 @@ _OPEN_RANGE: Final = re.compile(r"(\d+)/(\d+)")
 _POSITION: Final = re.compile(r"(1st|2nd|3rd|4th|5th|last) (\w{3})")
 
 
-class StoreUnreadableError(Exception):
-    """The job store cannot be read."""
-
-
-class NotImportedError(Exception):
-    """A job that has no equivalent here; the message is the reason."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredJob:
     """A row of the store.
@@ -63,38 +66,8 @@ class StoredJob:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A job that can be imported."""
-
-    task: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    metadata: dict[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundJob(Found):
-    """A job at one time."""
-
-    due: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundSchedule(Found):
-    """A job with a trigger; the fields are arguments of ``schedules.add()``."""
-
-    trigger: Trigger
-    start: datetime | None
-    end: datetime | None
-    jitter: float
-    paused: bool
-    overlap: Overlap
-    catch_up: CatchUp
-
-
-def read_store(url: str, table: str, schema: str | None) -> list[StoredJob]:
-    """Return the rows of a store by id. Nothing is written.
+def read_store(url: str, table: str, schema: str | None, now: datetime) -> list[Source]:
+    """Return what the rows of a store become, by id. Nothing is written.
 
     Raises:
         StoreUnreadableError: The URL is invalid, its driver is not installed, or a statement fails.
@@ -109,7 +82,8 @@ def read_store(url: str, table: str, schema: str | None) -> list[StoredJob]:
             store.engine.dispose()
     except (SQLAlchemyError, ImportError) as error:
         raise StoreUnreadableError(str(error)) from error
-    return [_unpickled(row.id, row.job_state) for row in rows]
+    jobs = [_unpickled(*row) for row in rows]
+    return [converted(job.source_id, _task_of(job), partial(convert, job, now)) for job in jobs]
 
 
 def _unpickled(source_id: str, state: bytes) -> StoredJob:
@@ -117,6 +91,10 @@ def _unpickled(source_id: str, state: bytes) -> StoredJob:
         lambda: StoredJob(source_id=source_id, state=dict(pickle.loads(state))),  # noqa: S301 - as APScheduler does
         lambda kind: StoredJob(source_id=source_id, state=None, problem=f"its pickle raises {kind}"),
     )
+
+
+def _task_of(job: StoredJob) -> str | None:
+    return None if job.state is None else str(job.state.get("func", "")).replace(":", ".")
 
 
 def convert(job: StoredJob, now: datetime) -> Found:
@@ -134,7 +112,7 @@ def convert(job: StoredJob, now: datetime) -> Found:
         raise NotImportedError(f"the function {state['func']} has no name")
     metadata = None if state["name"] in {function, function.rpartition(".")[2]} else {"name": state["name"]}
     common: dict[str, Any] = {
-        "task": state["func"].replace(":", "."),
+        "task": _task_of(job),
         "args": tuple(state["args"]),
         "kwargs": dict(state["kwargs"]),
         "metadata": metadata,
@@ -148,7 +126,7 @@ def convert(job: StoredJob, now: datetime) -> Found:
     found: Trigger
     if type(trigger) is IntervalTrigger:
         found = Every(trigger.interval)
-        start = _upcoming(due or trigger.start_date, trigger.interval, now)
+        start = upcoming(due or trigger.start_date, trigger.interval, now)
     elif type(trigger) is CronTrigger:
         start = start if start is not None and start > now else None
         found = cron_of(trigger, start or now)
@@ -165,11 +143,6 @@ def convert(job: StoredJob, now: datetime) -> Found:
         overlap=Overlap.ALLOW if may_overlap else Overlap.SKIP,
         catch_up=CatchUp.all() if may_overlap and not state["coalesce"] else CatchUp.latest(),
     )
-
-
-def _upcoming(start: datetime, interval: timedelta, now: datetime) -> datetime:
-    """Return the first run that is not in the past; a schedule that starts there would run at once."""
-    return start if start > now else start + ((now - start) // interval + 1) * interval
 
 
 # -- cron ----------------------------------------------------------------------------------------------

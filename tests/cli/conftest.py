@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import jsonschema
 import pytest
 
+from pg_scheduler import Scheduler
 from pg_scheduler.cli.main import run
 from pg_scheduler.cli.project import VARIABLES
 from pg_scheduler.cli.shapes import SHAPES, shape_schema
@@ -40,6 +43,7 @@ class Ran:
 _VARIABLES = {name for names in VARIABLES.values() for name in names}
 
 Run = Callable[..., Ran]
+Read = Callable[[Callable[[Scheduler], Coroutine[Any, Any, Any]]], Any]
 
 
 def schema(name: str) -> Any:
@@ -67,3 +71,17 @@ def call(capsys: pytest.CaptureFixture[str]) -> Run:
         return Ran(code, captured.out, captured.err)
 
     return run_command
+
+
+@pytest.fixture
+def read(dsn: str) -> Read:
+    """Run a coroutine function with a Scheduler that is not started."""
+
+    def run_coroutine(action: Callable[[Scheduler], Coroutine[Any, Any, Any]]) -> Any:
+        async def inside() -> Any:
+            async with asyncpg.create_pool(dsn, min_size=1) as pool:
+                return await action(Scheduler(pool))
+
+        return asyncio.run(inside())
+
+    return run_coroutine

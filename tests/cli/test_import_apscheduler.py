@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import asyncpg
 import pytest
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -20,9 +18,10 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from pg_scheduler import CatchUp, Overlap, Scheduler
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.integrations.apscheduler import NotImportedError, cron_of
+from pg_scheduler.integrations.apscheduler import cron_of
+from pg_scheduler.integrations.imported import NotImportedError
 from pg_scheduler.triggers import Every
-from tests.cli.conftest import Run
+from tests.cli.conftest import Read, Run
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -65,21 +64,6 @@ def on(call: Run, dsn: str, url: str) -> Callable[..., list[dict[str, Any]]]:
     return run
 
 
-@pytest.fixture
-def read(dsn: str) -> Callable[[Callable[[Scheduler], Coroutine[Any, Any, Any]]], Any]:
-    """Run a coroutine function with a Scheduler that is not started."""
-
-    def run(action: Callable[[Scheduler], Coroutine[Any, Any, Any]]) -> Any:
-        async def inside() -> Any:
-            async with asyncpg.create_pool(dsn, min_size=1) as pool:
-                return await action(Scheduler(pool))
-
-        return asyncio.run(inside())
-
-    return run
-
-
-Read = Callable[[Callable[[Scheduler], Coroutine[Any, Any, Any]]], Any]
 On = Callable[..., list[dict[str, Any]]]
 
 
@@ -198,7 +182,7 @@ def test_store_in_postgresql_is_imported(call: Run, dsn: str) -> None:
     scheduler.shutdown()
     ran = call("import", "apscheduler", url, "--table", "old_jobs", "--dsn", dsn)
     assert ran.code == 0, ran.err
-    assert "1 job imported, 0 existed, 0 left out" in ran.err
+    assert "1 imported, 0 existed, 0 left out" in ran.err
 
 
 def test_store_that_cannot_be_read_is_an_error(call: Run, dsn: str, url: str) -> None:

@@ -1,0 +1,138 @@
+"""Read the waiting jobs of procrastinate, as jobs of this library.
+
+Its tables are read with SQL: procrastinate need not be installed.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any, Final
+
+import asyncpg
+
+from pg_scheduler.dsn import normalise_dsn
+from pg_scheduler.errors import SchedulerError
+from pg_scheduler.inspect.store.standalone import open_connection
+from pg_scheduler.integrations.imported import (
+    FoundJob,
+    NotImportedError,
+    Source,
+    StoreUnreadableError,
+    converted,
+)
+from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
+from pg_scheduler.sqlbuiltins import qualify_builtins
+from pg_scheduler.sqltext import quote_identifier
+
+PREFIX: Final = "procrastinate:"
+"""Before the ids of imported jobs."""
+
+MIN_CRITICAL: Final = 50
+"""The priority from which on a job is critical."""
+
+DEFAULTS: Final = {"queue_name": "default", "priority": 0, "lock": None, "queueing_lock": None}
+"""Columns that become metadata if they have another value."""
+
+# A job without a time is due since it was deferred, so jobs keep their order.
+_JOBS: Final = qualify_builtins("""
+    SELECT job.id, job.task_name, job.args::text AS args, job.status::text AS status, job.queue_name,
+        job.priority, job.lock, job.queueing_lock,
+        coalesce(
+            job.scheduled_at,
+            (
+                SELECT min(event.at)
+                FROM {schema}procrastinate_events AS event
+                WHERE event.job_id = job.id AND event.type = 'deferred'
+            ),
+            now()
+        ) AS due
+    FROM {schema}procrastinate_jobs AS job
+    WHERE job.status = 'todo' OR job.status = 'doing'
+    ORDER BY job.id
+""")
+_PERIODIC: Final = qualify_builtins("""
+    SELECT DISTINCT task_name, periodic_id
+    FROM {schema}procrastinate_periodic_defers
+    ORDER BY task_name, periodic_id
+""")
+
+
+async def read_store(
+    url: str, schema: str | None, *, application_name: str, ignores_locks: bool
+) -> list[Source]:
+    """Return what the unfinished jobs become, by id, and then the periodic tasks. Nothing is written.
+
+    Args:
+        url: The database of procrastinate.
+        schema: The schema of its tables; None for the search path.
+        application_name: The name in ``pg_stat_activity``.
+        ignores_locks: Whether jobs with a lock are imported, without it.
+
+    Raises:
+        StoreUnreadableError: The URL is invalid, the database is unavailable, or a statement fails.
+    """
+    home = "" if schema is None else f"{quote_identifier(schema)}."
+    try:
+        dsn = normalise_dsn(url, "URL")
+        async with (
+            open_connection(dsn, application_name=application_name) as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            try:
+                jobs = await connection.fetch(_JOBS.replace("{schema}", home))
+                periodic = await connection.fetch(_PERIODIC.replace("{schema}", home))
+            except asyncpg.PostgresError as error:
+                raise StoreUnreadableError(str(error)) from error
+    except SchedulerError as error:
+        raise StoreUnreadableError(str(error)) from error
+    sources = [
+        converted(str(row["id"]), row["task_name"], partial(convert, row, ignores_locks=ignores_locks))
+        for row in jobs
+    ]
+    return sources + [
+        Source(
+            source_id=f"{row['task_name']}[{row['periodic_id']}]",
+            task=row["task_name"],
+            reason="a periodic task has its cron expression in the code; replace it with @periodic(cron=...)",
+        )
+        for row in periodic
+    ]
+
+
+def convert(row: asyncpg.Record, *, ignores_locks: bool) -> FoundJob:
+    """Return what a row becomes.
+
+    Raises:
+        NotImportedError: It has no equivalent.
+    """
+    if row["status"] == "doing":
+        raise NotImportedError("it is running; let a worker of procrastinate finish it")
+    if row["task_name"].startswith(("builtin:", "procrastinate.")):
+        raise NotImportedError("it maintains the tables of procrastinate")
+    if row["lock"] is not None and not ignores_locks:
+        raise NotImportedError(
+            f"it has the lock {row['lock']!r}, under which jobs run one at a time; put @job(limits=...) on "
+            "the function and pass --ignore-locks"
+        )
+    kwargs = json.loads(row["args"])
+    if not isinstance(kwargs, dict):
+        raise NotImportedError(f"its arguments are no JSON object: {row['args']}")
+    metadata: dict[str, Any] = {
+        name.removesuffix("_name"): row[name] for name, default in DEFAULTS.items() if row[name] != default
+    }
+    return FoundJob(
+        task=row["task_name"],
+        kwargs=kwargs,
+        metadata=metadata or None,
+        due=row["due"],
+        priority=_priority(row["priority"]),
+    )
+
+
+def _priority(number: int) -> JobPriority | Unset:
+    if number == 0:  # the default
+        return UNSET
+    if number < 0:
+        return JobPriority.LOW
+    return JobPriority.HIGH if number < MIN_CRITICAL else JobPriority.CRITICAL

@@ -1,0 +1,202 @@
+"""`pg-scheduler import procrastinate`, on tables that procrastinate has made and filled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobPriority, JobStatus, Scheduler
+from pg_scheduler.cli.errors import ExitCode
+from tests.cli.conftest import Ran, Read, Run
+
+procrastinate = pytest.importorskip("procrastinate", reason="dev.py has not updated this environment")
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+HOUR = timedelta(hours=1)
+
+Fill = Callable[[Any], Awaitable[None]]
+
+
+@pytest.fixture
+def store(dsn: str) -> Callable[[Fill], None]:
+    """Make the tables of procrastinate, and fill them."""
+
+    async def run(fill: Fill) -> None:
+        app = procrastinate.App(
+            connector=procrastinate.PsycopgConnector(conninfo=dsn, min_size=1, max_size=1)
+        )
+        async with app.open_async():
+            await app.schema_manager.apply_schema_async()
+            await fill(app)
+
+    return lambda fill: asyncio.run(run(fill))
+
+
+@pytest.fixture
+def on(call: Run, dsn: str) -> Callable[..., Ran]:
+    """Import the store."""
+
+    def run(*arguments: str) -> Ran:
+        ran = call("import", "procrastinate", dsn, "--dsn", dsn, "-o", "jsonl", *arguments)
+        assert ran.code == 0, ran.err
+        return ran
+
+    return run
+
+
+On = Callable[..., Ran]
+
+
+async def defer_three(app: Any) -> None:
+    """Store jobs of each kind that can be imported: the ids 1, 2 and 3."""
+    await app.configure_task("shop.send").defer_async(to="Ada")
+    later = app.configure_task("shop.send", schedule_at=NOW + HOUR, queue="mail", priority=60)
+    await later.defer_async(to="Bob")
+    await app.configure_task("shop.clean", queueing_lock="clean", priority=-1).defer_async()
+
+
+async def defer_what_stays(app: Any) -> None:
+    """Store what is left out, and jobs that have ended."""
+
+    async def ended(timestamp: int) -> None: ...
+
+    sweep = app.task(name="shop.sweep")(ended)
+    app.periodic(cron="*/5 * * * *", periodic_id="often")(sweep)
+    await app.task(name="shop.ended")(ended).defer_async(timestamp=1)
+    await app.run_worker_async(
+        wait=False, install_signal_handlers=False
+    )  # also defers and runs the periodic one
+    await app.configure_task("shop.running").defer_async()
+    await app.job_manager.fetch_job(queues=None, worker_id=await app.job_manager.register_worker())
+    await app.configure_task("shop.pay", lock="account 7").defer_async()
+    await app.configure_task("builtin:procrastinate.builtin_tasks.remove_old_jobs").defer_async(max_hours=1)
+
+
+def test_waiting_jobs_become_jobs_in_their_order(store: Callable[[Fill], None], on: On, read: Read) -> None:
+    store(defer_three)
+    ran = on()
+    rows = {row["source_id"]: row for row in ran.checked("imported")}
+    assert {(row["result"], row["reason"]) for row in rows.values()} == {("imported", None)}
+    assert "3 imported, 0 existed, 0 left out" in ran.err
+    assert "jobs of shop.clean, shop.send have one attempt" in ran.err
+
+    async def check(scheduler: Scheduler) -> None:
+        now, later, clean = [await scheduler.get_job(f"procrastinate:{number}") for number in (1, 2, 3)]
+        assert now is not None
+        assert (now.job_name, now.args, now.kwargs, now.metadata) == ("shop.send", (), {"to": "Ada"}, {})
+        assert (now.status, now.misfire_grace_time) == (JobStatus.PENDING, None)
+        assert later is not None
+        assert (later.execution_time, later.priority) == (NOW + HOUR, JobPriority.CRITICAL)
+        assert later.metadata == {"queue": "mail", "priority": 60}
+        assert clean is not None
+        assert (clean.priority, clean.metadata) == (
+            JobPriority.LOW,
+            {"priority": -1, "queueing_lock": "clean"},
+        )
+        assert (
+            NOW <= now.execution_time < clean.execution_time <= datetime.now(UTC)
+        )  # when they were deferred
+
+    read(check)
+
+
+def test_dry_run_stores_nothing_and_a_second_import_changes_nothing(
+    store: Callable[[Fill], None], on: On, read: Read
+) -> None:
+    async def count(scheduler: Scheduler) -> Any:
+        return await scheduler.db_pool.fetchval("SELECT count(*) FROM scheduled_jobs")
+
+    store(defer_three)
+    assert [row["result"] for row in on("--dry-run").checked("imported")] == ["imported"] * 3
+    assert read(count) == 0
+    on()
+    first = read(lambda scheduler: scheduler.get_job("procrastinate:1"))
+    assert [row["result"] for row in on().checked("imported")] == ["exists"] * 3
+    assert read(count) == 3
+    assert read(lambda scheduler: scheduler.get_job("procrastinate:1")) == first
+
+
+def test_job_gets_the_options_of_its_function_from_a_module(
+    store: Callable[[Fill], None], on: On, read: Read, tmp_path: Path
+) -> None:
+    (tmp_path / "moved_shop.py").write_text(
+        "from pg_scheduler import job\n\n"
+        "@job(name='shop.send', max_retries=5)\nasync def send(to: str) -> None: ...\n\n"
+        "@job(name='shop.clean')\nasync def clean(folder: str) -> None: ...\n"
+    )
+    store(defer_three)
+    ran = on("--jobs", "moved_shop")
+    job = read(lambda scheduler: scheduler.get_job("procrastinate:1"))
+    assert (job.max_retries, job.misfire_grace_time) == (5, None)
+    left_out = {row["source_id"]: row["reason"] for row in ran.lines if row["result"] == "left out"}
+    assert list(left_out) == ["3"]
+    assert "folder" in left_out["3"]
+    assert "have one attempt" not in ran.err
+
+
+def test_job_without_an_equivalent_is_listed_with_the_reason_and_kept(
+    store: Callable[[Fill], None], on: On, read: Read, dsn: str
+) -> None:
+    store(defer_what_stays)
+    rows = {row["task"]: row for row in on().checked("imported")}
+    assert {row["result"] for row in rows.values()} == {"left out"}
+    assert set(rows) == {
+        "builtin:procrastinate.builtin_tasks.remove_old_jobs",
+        "shop.pay",
+        "shop.running",
+        "shop.sweep",
+    }
+    assert "account 7" in rows["shop.pay"]["reason"]
+    assert "running" in rows["shop.running"]["reason"]
+    assert (rows["shop.sweep"]["source_id"], rows["shop.sweep"]["id"]) == ("shop.sweep[often]", None)
+    assert "@periodic" in rows["shop.sweep"]["reason"]
+
+    with_locks = {row["task"]: row for row in on("--ignore-locks").checked("imported")}
+    assert with_locks["shop.pay"]["result"] == "imported"
+    (job,) = read(lambda scheduler: scheduler.list_jobs())
+    assert (job.job_name, job.metadata) == ("shop.pay", {"lock": "account 7"})
+
+    async def count(_: Scheduler) -> Any:
+        connection = await asyncpg.connect(dsn)
+        try:
+            return await connection.fetchval("SELECT count(*) FROM procrastinate_jobs")
+        finally:
+            await connection.close()
+
+    assert read(count) == 5
+
+
+def test_tables_in_a_schema_are_read(store: Callable[[Fill], None], on: On, dsn: str) -> None:
+    store(defer_three)
+
+    async def move() -> None:
+        connection = await asyncpg.connect(dsn)
+        await connection.execute('CREATE SCHEMA "old queue"')
+        for table in ("jobs", "events", "periodic_defers", "workers"):
+            await connection.execute(f'ALTER TABLE procrastinate_{table} SET SCHEMA "old queue"')
+        await connection.close()
+
+    asyncio.run(move())
+    rows = on("--table-schema", "old queue").checked("imported")
+    assert [row["result"] for row in rows] == ["imported"] * 3
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        (None, "procrastinate_jobs"),
+        ("postgresql://nobody@127.0.0.1:1/none", "127.0.0.1"),
+        ("mysql://localhost/old", "postgresql://"),
+    ],
+)
+def test_store_that_cannot_be_read_is_an_error(call: Run, dsn: str, url: str | None, problem: str) -> None:
+    ran = call("import", "procrastinate", url or dsn, "--dsn", dsn)
+    assert ran.code == ExitCode.UNAVAILABLE
+    assert "the job store cannot be read" in ran.err
+    assert problem in ran.err
