@@ -462,7 +462,7 @@ class TestLock:
         locked = set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE))
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         groups = [project["dependencies"], *project["optional-dependencies"].values()]
-        wanted = {re.split(r"[\[<>=]", word)[0] for group in groups for word in group} - {"pg-scheduler"}
+        wanted = {re.split(r"[\[<>=;]", word)[0] for group in groups for word in group} - {"pg-scheduler"}
         assert wanted <= locked
         assert lock.count("==") <= lock.count("--hash=sha256:")
         assert "://" not in lock

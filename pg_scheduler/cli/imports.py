@@ -90,6 +90,27 @@ async def apscheduler(
     await _import(command, store.PREFIX, sources, dry_run=dry_run)
 
 
+async def django_celery_beat(
+    command: Command,
+    *,
+    django_settings: Annotated[
+        str | None,
+        typer.Option("--settings", metavar="MODULE", help="Settings of Django [DJANGO_SETTINGS_MODULE]."),
+    ] = None,
+    database: Annotated[str, typer.Option(metavar="ALIAS", help="The database in them.")] = "default",
+    jobs: Modules = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Import the periodic tasks of django-celery-beat, which Django reads. Its rows stay as they are."""
+    load_targets([])  # adds the current folder, for the settings
+    with _needing("Django and django-celery-beat"):
+        from pg_scheduler.integrations import django_celery_beat as store  # noqa: PLC0415 - the same
+    with _reading():
+        sources = await asyncio.to_thread(store.read_store, django_settings, database, datetime.now(UTC))
+    load_targets(jobs or [])  # such modules may need Django
+    await _import(command, store.PREFIX, sources, dry_run=dry_run)
+
+
 async def procrastinate(
     command: Command,
     url: Url,
@@ -112,7 +133,7 @@ async def procrastinate(
 
 COMMANDS: Final = Group(
     "Import the jobs of other schedulers.",
-    {"apscheduler": apscheduler, "procrastinate": procrastinate},
+    {"apscheduler": apscheduler, "django-celery-beat": django_celery_beat, "procrastinate": procrastinate},
 )
 
 

@@ -1,0 +1,228 @@
+"""Read the periodic tasks of django-celery-beat, as jobs and schedules of this library.
+
+Django reads the tables, and Celery the crontabs, with the settings of the project: the database, its time
+zone and that of Celery. So this runs where the project runs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
+
+import django
+from celery.schedules import ParseException, crontab
+from celery.utils.time import maybe_make_aware
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, connections
+from django.db.utils import ConnectionDoesNotExist
+from kombu.utils.json import loads
+
+from pg_scheduler.foreign import class_name, message_of
+from pg_scheduler.integrations.imported import (
+    Found,
+    FoundJob,
+    FoundSchedule,
+    NotImportedError,
+    Source,
+    StoreUnreadableError,
+    converted,
+    upcoming,
+)
+from pg_scheduler.schedules.policies import CatchUp, Overlap
+from pg_scheduler.triggers import Cron, During, Every, Trigger
+from pg_scheduler.triggers.cron_fields import CronFields, parse_cron
+from pg_scheduler.triggers.search import INSTANT
+
+PREFIX: Final = "celery:"
+"""Before the ids of imported jobs and schedules."""
+
+APPLICATION: Final = "django_celery_beat"
+CLEANUP: Final = "celery.backend_cleanup"
+KINDS: Final = ("interval", "crontab", "clocked", "solar")
+LABELS: Final = ("description", "queue", "exchange", "routing_key", "priority")
+"""Columns that become metadata."""
+
+SECOND: Final = timedelta(seconds=1)
+WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+FIELDS: Final = (
+    ("minute", "minutes", 60),
+    ("hour", "hours", 24),
+    ("day_of_month", "days", 31),
+    ("month_of_year", "months", 12),
+    ("day_of_week", "weekdays", 7),
+)
+"""The fields of a cron expression: their names in Celery and in CronFields, and the number of all values."""
+
+
+def read_store(settings: str | None, database: str, now: datetime) -> list[Source]:
+    """Return what the periodic tasks become, by name. Nothing is written.
+
+    Args:
+        settings: The module with the settings of Django; None for ``DJANGO_SETTINGS_MODULE``.
+        database: The alias of the database.
+        now: The current time.
+
+    Raises:
+        StoreUnreadableError: Django cannot be set up, or the database cannot be read.
+    """
+    if settings is not None:
+        os.environ["DJANGO_SETTINGS_MODULE"] = settings
+    try:
+        django.setup()
+    except Exception as error:  # user code: the settings and applications
+        raise StoreUnreadableError(f"Django raises {class_name(error)}: {message_of(error)}") from error
+    if not apps.is_installed(APPLICATION):
+        raise StoreUnreadableError(f"{APPLICATION} is not in INSTALLED_APPS")
+    model = import_module(f"{APPLICATION}.models").PeriodicTask
+    try:
+        rows = list(model.objects.using(database).select_related(*KINDS).order_by("name"))
+    except (Error, ConnectionDoesNotExist, ImproperlyConfigured) as error:
+        raise StoreUnreadableError(str(error)) from error
+    finally:
+        connections.close_all()
+    return [converted(row.name, row.task, partial(convert, row, now)) for row in rows]
+
+
+def convert(row: Any, now: datetime) -> Found:
+    """Return what a periodic task becomes.
+
+    Raises:
+        NotImportedError: It has no equivalent.
+    """
+    kind = _kind_of(row)
+    begin, end = [None if time is None else _utc(time) for time in (row.start_time, row.expires)]
+    if end is not None and end <= now:
+        raise NotImportedError(f"it expired at {end.isoformat()}")
+    metadata = {name: value for name in LABELS if (value := getattr(row, name)) not in {None, ""}}
+    if headers := _json("headers", row.headers, dict):
+        metadata["headers"] = headers
+    common: dict[str, Any] = {
+        "task": row.task,
+        "args": tuple(_json("args", row.args, list)),
+        "kwargs": _json("kwargs", row.kwargs, dict),
+        "metadata": metadata or None,
+        "misfire_grace_time": row.expire_seconds or None,
+    }
+    if kind == "clocked":
+        time = _utc(row.clocked.clocked_time)
+        due = time if begin is None else max(time, begin)
+        if end is not None:
+            if end <= due:
+                raise NotImportedError(f"it expires before it is due, at {end.isoformat()}")
+            common["misfire_grace_time"] = math.ceil((end - due).total_seconds())
+        return FoundJob(**common, due=due)
+    trigger: Trigger
+    start: datetime | None
+    if kind == "interval":
+        interval = row.schedule.run_every
+        trigger = Every(interval)
+        start = upcoming(_next_run(row, interval), interval, now)
+    else:
+        trigger = cron_of(_crontab(row))
+        start = begin if begin is not None and begin > now else None
+    return FoundSchedule(
+        **common,
+        trigger=trigger,
+        start=start,
+        end=None if end is None else end - INSTANT,  # Celery excludes it
+        max_runs=1 if row.one_off else None,
+        paused=not row.enabled,
+        overlap=Overlap.ALLOW,
+        catch_up=CatchUp.latest(),
+    )
+
+
+def _kind_of(row: Any) -> str:
+    """Return the kind of schedule of a periodic task.
+
+    Raises:
+        NotImportedError: The task or its schedule has no equivalent.
+    """
+    kinds = [kind for kind in KINDS if getattr(row, kind) is not None]
+    if row.task == CLEANUP:
+        raise NotImportedError("it maintains the result backend of Celery")
+    if len(kinds) != 1:
+        raise NotImportedError(f"it has {len(kinds)} schedules, and only one can be right")
+    if row.solar is not None:
+        raise NotImportedError(f"no trigger follows the sun: {row.solar}")
+    if row.one_off and row.enabled and row.total_run_count:
+        raise NotImportedError("it was to run once, and has run")
+    if row.clocked is not None and not row.enabled:
+        raise NotImportedError("it is disabled, which a job at one time cannot be; schedule it by hand")
+    if row.interval is not None and row.schedule.run_every < SECOND:
+        raise NotImportedError(f"its interval of {row.schedule.run_every} means as often as Celery can")
+    return kinds[0]
+
+
+def _next_run(row: Any, interval: timedelta) -> datetime:
+    """Return when Celery would send an interval task next."""
+    begin = None if row.start_time is None else _utc(row.start_time)
+    if row.last_run_at is None and begin is not None:
+        return begin
+    due = _utc(row.last_run_at or row.date_changed) + interval
+    return due if begin is None else max(due, begin)
+
+
+def _json(name: str, text: str | None, kind: type[Any]) -> Any:
+    """Return the value of a column, as Celery reads it.
+
+    Raises:
+        NotImportedError: It is no JSON, or of another type.
+    """
+    try:
+        value = loads(text) if text else kind()
+    except (ValueError, TypeError, KeyError) as error:
+        raise NotImportedError(f"{name} cannot be read: {error}") from error
+    if not isinstance(value, kind):
+        raise NotImportedError(f"{name} must be a {kind.__name__} in JSON, not {text}")
+    return value
+
+
+def _utc(time: datetime) -> datetime:
+    """Return a time in UTC, in which Celery reads times without a time zone."""
+    aware: datetime = maybe_make_aware(time)
+    return aware.astimezone(UTC)
+
+
+# -- crontab -------------------------------------------------------------------------------------------
+
+
+def _crontab(row: Any) -> crontab:
+    try:
+        return row.schedule
+    except (ParseException, ValueError) as error:
+        raise NotImportedError(f"its crontab is invalid: {error}") from error
+
+
+def cron_of(schedule: crontab) -> Trigger:
+    """Return a trigger with the fire times of a crontab of Celery.
+
+    Celery requires the day of the month and the day of the week, where cron accepts either.
+    """
+    words = [_word(schedule, *field) for field in FIELDS]
+    during: During | None = None
+    if words[2] != "*" and words[4] != "*":
+        days = ",".join(WEEKDAYS[number] for number in sorted(schedule.day_of_week))
+        during, words[4] = During(weekdays=days, timezone=schedule.tz), "*"
+    cron = Cron(" ".join(words), timezone=schedule.tz)
+    return cron if during is None else cron & during
+
+
+def _word(schedule: crontab, name: str, ours: str, size: int) -> str:
+    """Return a field of a cron expression: its text if that means the same here, else its values."""
+    values = getattr(schedule, name)
+    if len(values) == size:
+        return "*"
+    text = str(getattr(schedule, f"_orig_{name}")).replace(" ", "")
+    try:
+        fields: CronFields = parse_cron(" ".join(text if each == name else "*" for each, _, _ in FIELDS))
+        if set(getattr(fields, ours)) == values:
+            return text
+    except ValueError:  # a spelling of Celery only
+        pass
+    return ",".join(str(number) for number in sorted(values))
