@@ -131,7 +131,10 @@ async def test_every_attempt_belongs_to_the_trace_that_scheduled_the_job(make: M
 
     scheduler.register(charge, name="sentry.charge")
     await scheduler.start()
-    with sentry_sdk.start_transaction(op="http.server", name="POST /orders") as request:
+    with (
+        sentry_sdk.isolation_scope(),  # as a server has one for each request; the worker has another
+        sentry_sdk.start_transaction(op="http.server", name="POST /orders") as request,
+    ):
         job_id = await scheduler.enqueue(charge, max_retries=1)
     await seen.until(JobCompleted, job_id=job_id)
     await scheduler.shutdown()
@@ -175,6 +178,7 @@ async def test_job_of_a_sync_scheduler_belongs_to_the_trace_of_its_thread(
 ) -> None:
     def in_thread() -> str:
         with (
+            sentry_sdk.isolation_scope(),
             SyncScheduler(dsn, middleware=[SentryMiddleware()]) as client,
             sentry_sdk.start_transaction(name="view") as request,
         ):
