@@ -13,7 +13,7 @@ import asyncpg
 
 from pg_scheduler.dsn import normalise_dsn
 from pg_scheduler.errors import SchedulerError
-from pg_scheduler.inspect.store.standalone import open_connection
+from pg_scheduler.inspect.store.connections import open_connection
 from pg_scheduler.integrations.imported import (
     FoundJob,
     NotImportedError,
