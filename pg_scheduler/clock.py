@@ -6,10 +6,10 @@ nodes agree even if their own clocks differ. Tests pass a FakeClock and move it.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-__all__ = ["Clock", "FakeClock", "SystemClock"]
+__all__ = ["Clock", "FakeClock", "PythonClock", "SystemClock"]
 
 
 class Clock(Protocol):
@@ -25,6 +25,22 @@ class SystemClock:
     def override(self) -> None:
         """Return None: statements use the database's clock."""
         return
+
+
+class PythonClock:
+    """A clock for tests that reads ``datetime.now()``, which time-machine and freezegun move.
+
+    Move it only while no worker runs: leases use the same clock.
+
+    Example:
+        >>> from pg_scheduler.clock import PythonClock
+        >>> PythonClock().override() <= datetime.now(UTC)
+        True
+    """
+
+    def override(self) -> datetime:
+        """Return the time of this process."""
+        return datetime.now(UTC)
 
 
 class FakeClock:
