@@ -10,9 +10,8 @@ from typing import Any
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.jobs.model import Job, JobFunction
-from pg_scheduler.jobs.payload import decode, encode
-from pg_scheduler.jobs.validation import check_delay, check_execution_time
 from pg_scheduler.status import JobStatus
+from pg_scheduler.testing.expected import ExpectedJob, listed
 from pg_scheduler.testing.inspector import Inspector
 from pg_scheduler.testing.worker import ManualScheduler
 
@@ -72,8 +71,8 @@ class JobAssertions:
 
         Args:
             func: The function, or the name of its jobs.
-            args: The positional arguments; None for any.
-            kwargs: The keyword arguments; None for any.
+            args: The positional arguments; None for any. Values may be matchers, such as ``mock.ANY``.
+            kwargs: Some of the keyword arguments; None for any.
             after: The time from now to the due time, a timedelta or seconds; None for any.
             at: The due time; None for any.
 
@@ -84,7 +83,7 @@ class JobAssertions:
         if not found:
             raise AssertionError(
                 f"no such job of {self._entered().name_of(func)} is pending at {self.now}; "
-                f"pending are {_listed(jobs)}"
+                f"pending are:{listed(jobs)}"
             )
         return found[0]
 
@@ -102,7 +101,7 @@ class JobAssertions:
         Args:
             func: The function, or the name of its jobs.
             args: The positional arguments; None for any.
-            kwargs: The keyword arguments; None for any.
+            kwargs: Some of the keyword arguments; None for any.
             after: The time from now to the due time, a timedelta or seconds; None for any.
             at: The due time; None for any.
 
@@ -112,7 +111,7 @@ class JobAssertions:
         _, found = self._find(func, args, kwargs, after, at)
         if found:
             raise AssertionError(
-                f"jobs of {self._entered().name_of(func)} are pending at {self.now}: {_listed(found)}"
+                f"jobs of {self._entered().name_of(func)} are pending at {self.now}:{listed(found)}"
             )
 
     def _entered(self) -> ManualScheduler:
@@ -129,23 +128,7 @@ class JobAssertions:
         at: datetime | None,
     ) -> tuple[list[Job], list[Job]]:
         """Return the pending jobs of a function, and those of them that match."""
-        due = None if at is None else check_execution_time(at, name="at")
-        if after is not None:
-            if due is not None:
-                raise TypeError("after= and at= exclude each other; pass one of them")
-            due = self.now + timedelta(seconds=check_delay("after", after))
-        stored_args, stored_kwargs = decode(encode(args or (), kwargs or {}))
+        names = self._entered().job_names_of(func)
+        expected = ExpectedJob.of(names, args, kwargs, after, at, now=self.now)
         jobs = self.jobs(func, status=JobStatus.PENDING)
-        found = [
-            job
-            for job in jobs
-            if (args is None or job.args == stored_args)
-            and (kwargs is None or job.kwargs == stored_kwargs)
-            and (due is None or job.execution_time == due)
-        ]
-        return jobs, found
-
-
-def _listed(jobs: Sequence[Job]) -> str:
-    lines = [f"\n  {job.job_id} due at {job.execution_time}, {job.args}, {job.kwargs}" for job in jobs]
-    return "".join(lines) or "none"
+        return jobs, [job for job in jobs if expected.matches(job)]

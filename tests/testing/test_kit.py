@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
+from unittest.mock import ANY
 
 import asyncpg
 import pytest
@@ -433,15 +434,27 @@ async def test_assertions_name_the_pending_jobs_when_they_fail(pool: Pool) -> No
         t.assert_not_scheduled(log.note, args=("grace",))
         t.assert_not_scheduled(log.note, kwargs={"a": 1})
         t.assert_not_scheduled(fail)
-        with pytest.raises(AssertionError, match=r"(?s)note.*pending are \n  hello due at 2030-01-02"):
+        with pytest.raises(AssertionError, match=r"(?s)note.*pending are:\n .*id hello.* due at 2030-01-02"):
             t.assert_scheduled(log.note, args=("grace",))
-        with pytest.raises(AssertionError, match="pending are none"):
+        with pytest.raises(AssertionError, match="pending are: none"):
             t.assert_scheduled(fail)
-        with pytest.raises(AssertionError, match=r"(?s)are pending at 2030-01-01.*hello due"):
+        with pytest.raises(AssertionError, match=r"(?s)are pending at 2030-01-01.*id hello"):
             t.assert_not_scheduled(log.note)
         with pytest.raises(TypeError, match="exclude each other"):
             t.assert_scheduled(log.note, after=1, at=START)
         await t.run_until(DAY)
+        t.assert_not_scheduled(log.note)
+
+
+async def test_assertions_accept_some_keyword_arguments_and_matchers(pool: Pool) -> None:
+    log = Log()
+    async with at_start(pool) as t:
+        await t.scheduler.enqueue("mail.send", args=("ada", 1.5), kwargs={"to": {"id": 7}, "cc": [1, 2]})
+        t.assert_scheduled("mail.send", kwargs={"cc": (1, 2)})
+        t.assert_scheduled("mail.send", args=(ANY, pytest.approx(1.5)), kwargs={"to": {"id": ANY}})
+        t.assert_not_scheduled("mail.send", args=(ANY,))
+        t.assert_not_scheduled("mail.send", kwargs={"to": {"id": 8}})
+        t.assert_not_scheduled("mail.send", kwargs={"bcc": ANY})
         t.assert_not_scheduled(log.note)
 
 

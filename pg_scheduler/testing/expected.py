@@ -1,0 +1,95 @@
+"""Compare jobs with those that an assertion describes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.payload import decode, encode
+from pg_scheduler.jobs.validation import check_delay, check_execution_time
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedJob:
+    """The job that an assertion describes.
+
+    Attributes:
+        names: The names that it may have; None for any.
+        args: The positional arguments; None for any.
+        kwargs: Some of the keyword arguments; None for any.
+        due: When it is due; None for any time.
+        tolerance: By how much the due time may differ.
+    """
+
+    names: Collection[str] | None
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    due: datetime | None
+    tolerance: timedelta
+
+    @classmethod
+    def of(
+        cls,
+        names: Collection[str] | None,
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        after: timedelta | float | None,
+        at: datetime | None,
+        *,
+        now: datetime,
+        tolerance: timedelta | float = 0,
+    ) -> Self:
+        """Return the job that the arguments of an assertion describe.
+
+        Raises:
+            TypeError: Both ``after`` and ``at`` are given.
+            ValueError: A duration is negative, or ``at`` has no time zone.
+        """
+        due = None if at is None else check_execution_time(at, name="at")
+        if after is not None:
+            if due is not None:
+                raise TypeError("after= and at= exclude each other; pass one of them")
+            due = now + timedelta(seconds=check_delay("after", after))
+        return cls(names, args, kwargs, due, timedelta(seconds=check_delay("tolerance", tolerance)))
+
+    def matches(self, job: Job) -> bool:
+        """Return whether a job is the one."""
+        return (
+            (self.names is None or job.job_name in self.names)
+            and (self.args is None or _equal(self.args, job.args))
+            and (self.kwargs is None or _includes(self.kwargs, job.kwargs))
+            and (self.due is None or abs(job.execution_time - self.due) <= self.tolerance)
+        )
+
+
+def _equal(expected: Sequence[Any], found: Sequence[Any]) -> bool:
+    return len(expected) == len(found) and all(
+        _stored(value) == other for value, other in zip(expected, found, strict=True)
+    )
+
+
+def _includes(expected: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    return all(name in found and _stored(value) == found[name] for name, value in expected.items())
+
+
+def _stored(value: Any) -> Any:
+    """Return a value as JSON carries it; a matcher, such as ``mock.ANY``, as it is."""
+    try:
+        ((stored,), _) = decode(encode((value,), None))
+    except PayloadError:
+        return value
+    return stored
+
+
+def listed(jobs: Sequence[Job]) -> str:
+    """Return a line for each job, for error messages."""
+    lines = [
+        f"\n  {job.job_name} (id {job.job_id}), {job.status} and due at {job.execution_time}: "
+        f"{job.args}, {dict(job.kwargs)}"
+        for job in jobs
+    ]
+    return "".join(lines) or " none"
