@@ -132,6 +132,9 @@ class Scheduler(
 
     _runtime_class: ClassVar[type[Runtime]] = Runtime
 
+    _catalogue: TaskRegistry = catalogue
+    """The functions that it finds besides its own."""
+
     def __init__(  # noqa: PLR0917 - the signature is the contract with users of 0.2.x
         self,
         db_pool: asyncpg.Pool,
@@ -200,9 +203,9 @@ class Scheduler(
         )
         self.db_pool = db_pool
         events = EventBus(EventLog(self._get_worker_id), worker_id=self._get_worker_id)
-        store = Store(Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn), schema=schema, clock=clock)
+        store = Store(self._connections_of(config), schema=schema, clock=clock)
         meter = new_meter(store, events) if statistics else None
-        tasks = TaskRegistry(catalogue)
+        tasks = TaskRegistry(self._catalogue)
         outbox = Outbox(
             store,
             events,
@@ -371,6 +374,9 @@ class Scheduler(
         """
         await self._parts.store.migrate(self._parts.config.migrations)
 
+    def _connections_of(self, config: SchedulerConfig) -> Connections:
+        return Connections(self.db_pool, config.direct_dsn, keeper_dsn=config.keeper_dsn)
+
     def _get_worker_id(self) -> str:
         return self._parts.life.worker_id
 
@@ -386,7 +392,13 @@ class Scheduler(
         )
         parts.declared.check_locks()
         await parts.store.migrate(parts.config.migrations)
-        node = Node(
+        runtime = self._runtime_class(self._node())
+        connect(runtime)
+        return runtime
+
+    def _node(self) -> Node:
+        parts = self._parts
+        return Node(
             worker_id=self.worker_id,
             config=parts.config,
             store=parts.store,
@@ -403,6 +415,3 @@ class Scheduler(
             meter=parts.meter,
             get_scheduler=SchedulerOfJobs(self),
         )
-        runtime = self._runtime_class(node)
-        connect(runtime)
-        return runtime

@@ -28,6 +28,7 @@ from pg_scheduler import (
     events,
 )
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY
+from pg_scheduler.testing import AsyncTestKit, TestKit
 from tests.docs.snippets import PAGES, ROOT, snippets_of
 from tools.reference.source import PUBLIC_MODULES, find
 
@@ -248,6 +249,7 @@ TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
     "keep_result=UNSET, typed=UNSET, metadata=None, limits=(), unique=UNSET, on_failure=None"
 )
+FOUND = "args=None, kwargs=None, after=None, at=None, tolerance=10.0"
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
 
 
@@ -301,6 +303,22 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
         (pg_scheduler.periodic, f"(every=None, cron=None, timezone=None, {PERIODIC})"),
         (pg_scheduler.job, f"(name=None, aliases=(), *, {TASK})"),
         (pg_scheduler.JobSpec, f"(func, execution_time=None, args=(), kwargs=<factory>, {SPEC})"),
+        *(
+            (getattr(kit, name), expected)
+            for kit in (AsyncTestKit, TestKit)
+            for name, expected in (
+                ("scheduled", f"(func=None, *, {FOUND})"),
+                ("assert_scheduled", f"(func, *, {FOUND})"),
+                ("assert_not_scheduled", f"(func=None, *, {FOUND})"),
+                ("scheduling", "()"),
+                ("run_due", "(*, raises=True)"),
+                ("drain", "(*, raises=True)"),
+                ("advance", "(by=0, *, days=0, hours=0, minutes=0)"),
+                ("run", "(func, *args, **kwargs)"),
+            )
+        ),
+        (AsyncTestKit, "(connection, *, scheduler=None)"),
+        (TestKit, "(connection, *, scheduler=None)"),
         (VacuumPolicy.immediate, "()"),
         (VacuumPolicy.after_days, "(days)"),
         (VacuumPolicy.keep_last, "(count)"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
@@ -218,6 +218,25 @@ class ClaimRepository:
         now = self._statements.now
         rows = await self._statements.fetch("claim_one", worker_id, job_id, now)
         return Claim._make(rows[0]) if rows else None
+
+    async def claim_next(
+        self, worker_id: str, names: Sequence[str], only: Collection[str] | None
+    ) -> tuple[Claim, bool] | None:
+        """Claim the first due job for a test kit, and return it with whether it has expired instead.
+
+        Args:
+            worker_id: Written into the row.
+            names: The names of jobs that can run.
+            only: The ids of jobs that may; None for all.
+
+        Returns:
+            None if no such job is due.
+        """
+        rows = await self._statements.fetch("claim_next", worker_id, names, only, self._statements.now)
+        if not rows:
+            return None
+        *values, has_expired = rows[0]
+        return Claim._make(values), has_expired
 
     async def explain_expiry(self, worker_id: str, names: Sequence[str], expired: Iterable[Claim]) -> None:
         """Write why jobs expired that an exchange of this worker has just found, with these names.

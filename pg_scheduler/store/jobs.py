@@ -292,6 +292,10 @@ class JobRepository(JobInserts):
         rows = await self._statements.fetch("statuses_of", list(job_ids), on=connection)
         return {row[0]: JobStatus(row[1]) for row in rows}
 
+    async def ids(self, *, due_at: datetime | None = None) -> set[str]:
+        """Return the ids of all jobs, or of those that are due at this time and can start."""
+        return {row[0] for row in await self._statements.fetch("job_ids", due_at)}
+
     async def read_revoked(self, job_ids: Collection[str]) -> dict[str, tuple[JobStatus, bool]]:
         """Return the statuses of those ids that exist, and whether the attempt's real end is awaited."""
         rows = await self._statements.fetch("read_revoked", list(job_ids))

@@ -210,10 +210,7 @@ class SyncScheduler(BlockingMethods):
 
     def _new_draft(self) -> Scheduler:
         """Return a Scheduler that checks the settings, and declarations before the first call."""
-        loop = asyncio.new_event_loop()
-        loop.close()
-        pool = asyncpg.create_pool(self._dsn, min_size=0, max_size=self._pool_size, loop=loop)
-        return Scheduler(pool, **self._settings)
+        return Scheduler(closed_pool(self._dsn, self._pool_size), **self._settings)
 
     def _declare(self, name: str, declare: Declaration) -> None:
         """Declare now and after each fork. This starts no thread, since modules declare when imported."""
@@ -260,6 +257,13 @@ class SyncScheduler(BlockingMethods):
         if options.get("cluster"):  # requires a started Scheduler, which a forked child does not have
             self._declarations.remove(declare)
         return unsubscribe
+
+
+def closed_pool(dsn: str | None = None, size: int = 1) -> asyncpg.Pool:
+    """Return a pool that opens no connection."""
+    loop = asyncio.new_event_loop()
+    loop.close()
+    return asyncpg.create_pool(dsn, min_size=0, max_size=size, loop=loop)
 
 
 async def _close_pool(pool: asyncpg.Pool) -> None:

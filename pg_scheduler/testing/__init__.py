@@ -1,15 +1,19 @@
-"""Tests with the real Scheduler, the real SQL and a virtual clock: see `TestScheduler`.
+"""Tests with the real Scheduler and the real SQL.
 
-`job_context()` is for unit tests that call a job function directly.
+`AsyncTestKit` and `TestKit` look at jobs in the transaction of a test, and run them there. `TestScheduler`
+has a database of its own and a virtual clock. `job_context()` is for unit tests that call a job function.
 
 The pytest plugin ``pg_scheduler.testing.plugin`` is active wherever the library is installed. It has the
 fixtures ``scheduler_dsn`` and ``test_scheduler``.
 """
 
+from pg_scheduler.testing.async_kit import AsyncTestKit
 from pg_scheduler.testing.context import job_context
+from pg_scheduler.testing.result import DrainResult
 from pg_scheduler.testing.scheduler import TestScheduler
+from pg_scheduler.testing.sync_kit import TestKit
 
-__all__ = ["TestScheduler", "job_context"]
+__all__ = ["AsyncTestKit", "DrainResult", "TestKit", "TestScheduler", "job_context"]
 
-for _thing in (TestScheduler, job_context):
+for _thing in (AsyncTestKit, DrainResult, TestKit, TestScheduler, job_context):
     _thing.__module__ = __name__  # tracebacks and docs name the module that users import from

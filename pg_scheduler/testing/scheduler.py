@@ -16,6 +16,7 @@ from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_count, check_delay, check_execution_time
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.testing.assertions import JobAssertions
+from pg_scheduler.testing.calling_thread import NESTED
 from pg_scheduler.testing.inspector import Inspector
 from pg_scheduler.testing.worker import ManualRuntime, ManualScheduler
 
@@ -241,9 +242,7 @@ class TestScheduler(JobAssertions):
 
     def _running(self) -> asyncio.Lock:
         if self._entered().is_called_by_job:
-            raise RuntimeError(
-                "a job cannot run jobs, because it would wait for itself; call this in the test"
-            )
+            raise RuntimeError(NESTED)
         return self._turn
 
     def _instant(self, until: datetime | timedelta) -> datetime:

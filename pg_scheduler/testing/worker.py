@@ -10,9 +10,8 @@ from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import Event, JobStarted
-from pg_scheduler.jobs.model import JobFunction
-from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.workers import NextInstants
+from pg_scheduler.testing.naming import NamingScheduler
 from pg_scheduler.worker.in_flight import Attempt, Revocation
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import LeaseKeeper
@@ -188,7 +187,7 @@ class ManualRuntime(Runtime):
         self._claimed.append(next(reversed(self.node.in_flight.attempts.values())))
 
 
-class ManualScheduler(Scheduler):
+class ManualScheduler(NamingScheduler):
     """A Scheduler whose ``start()`` starts no loops. `TestScheduler` makes the passes."""
 
     _runtime_class = ManualRuntime
@@ -282,15 +281,3 @@ class ManualScheduler(Scheduler):
         for connection in connections:
             connection.terminate()
         return len(connections)
-
-    def name_of(self, func: JobFunction | str) -> str:
-        """Return the name of the jobs of a function."""
-        if isinstance(func, str):
-            return func
-        return self._parts.tasks.adopt(func).name
-
-    def job_names_of(self, func: JobFunction | str) -> set[str]:
-        """Return the names that jobs of a function may have: those of its schedules have the schedule's."""
-        name = self.name_of(func)
-        periodic = self.get_periodic_jobs().values()
-        return {name, *(each.job_name for each in periodic if each.function == name)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ import asyncpg
 import pytest
 
 from tests.docs.snippets import PAGES, ROOT, Snippet, page_id, snippets_of
+from tests.support.transactions import django_address
 
 FILES = {
     f"{page_id(page)} {snippet.file}": snippet
@@ -25,7 +27,9 @@ FILES = {
 TESTED = {  # the others are in test_recipes.py
     "README.md example.py",
     "docs/quickstart.md worker.py",
+    "docs/guides/testing.md test_orders.py",
     "docs/guides/testing.md test_reminders.py",
+    "docs/guides/testing.md test_shop.py",
     "docs/operations/sentry.md sentry_jobs.py",
     # in tests/integrations/test_alembic.py and test_sqlalchemy.py
     "docs/guides/sqlalchemy.md env.py",
@@ -120,16 +124,38 @@ async def test_sentry_page_example_runs_with_all_integrations_of_the_sdk(dsn: st
         assert (process.returncode, output) == (0, b"invoice 1\n")
 
 
+@pytest.mark.parametrize(("name", "count"), [("test_orders.py", 1), ("test_reminders.py", 2)])
 async def test_testing_guide_example_passes_under_pytest(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, count: int
 ) -> None:
     monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", dsn)
-    snippet = FILES["docs/guides/testing.md test_reminders.py"]
+    snippet = FILES[f"docs/guides/testing.md {name}"]
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"
     )
     arguments = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *PLUGIN, "-q"]
-    async with program(snippet, tmp_path, dsn, *arguments) as process, asyncio.timeout(50):
+    url = dsn.replace("postgresql://", "postgresql+asyncpg://") if name == "test_orders.py" else dsn
+    async with program(snippet, tmp_path, url, *arguments) as process, asyncio.timeout(50):
         output, _ = await process.communicate()
         assert process.returncode == 0, output.decode()
-        assert b"2 passed" in output
+        assert f"{count} passed".encode() in output
+
+
+def test_testing_guide_example_passes_under_django(dsn: str, tmp_path: Path) -> None:
+    pytest.importorskip("django")
+    address = django_address(dsn)
+    database = {
+        "ENGINE": "django.db.backends.postgresql",
+        **address,
+        "TEST": {"TEMPLATE": address["NAME"]},
+    }
+    (tmp_path / "test_shop.py").write_text(
+        FILES["docs/guides/testing.md test_shop.py"].code, encoding="utf-8"
+    )
+    (tmp_path / "settings.py").write_text(f"DATABASES = {{'default': {database!r}}}\n", encoding="utf-8")
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    command = (sys.executable, "-W", "error", "-m", "django", "test")
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, "Ran 1 test" in done.stderr) == (0, True), done.stdout + done.stderr

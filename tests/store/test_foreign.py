@@ -43,12 +43,26 @@ CALLED_FILES = (
     "jobs",
     "kept_results",
     "locks",
+    "names",
+    "progress",
+    "results",
+    "retention",
     "schedules",
+    "tasks",
+    "testing",
     "unique_keys",
+    "workers",
 )
-"""The files with statements that run on connections of callers."""
+"""The files with statements that run on connections of callers, or of tests."""
 
-SERVICES = {"blocked_jobs", "find_blockers", "last_chained_run", "lock_declarations", "overdue_names"}
+SERVICES = {
+    "blocked_jobs",
+    "find_blockers",
+    "last_chained_run",
+    "lock_declarations",
+    "overdue_names",
+    "suspect_workers",
+}
 """Statements among them that only services run."""
 
 
@@ -350,13 +364,13 @@ async def test_connection_of_the_other_class_is_rejected_with_its_name(
     blocking: Any = SyncScheduler()
     with (
         Session(engine) as session,
-        pytest.raises(TypeError, match=r"type Session blocks; pass it .*SyncSch"),
+        pytest.raises(TypeError, match=r"type Session blocks; use SyncSch"),
     ):
         await scheduler.enqueue(work, connection=session)
-    with pytest.raises(TypeError, match="of SyncScheduler, not Scheduler"):
+    with pytest.raises(TypeError, match="use SyncScheduler for it, not Scheduler"):
         await scheduler.enqueue(work, connection=ConnectionAdapter(lambda *_: [], is_async=False))
     async with pool.acquire() as connection, connection.transaction():
-        with pytest.raises(TypeError, match="is asynchronous; pass it to a method of Scheduler, not SyncSch"):
+        with pytest.raises(TypeError, match="is asynchronous; use Scheduler for it, not SyncSch"):
             blocking.enqueue(work, connection=connection)
     assert (await scheduler.count_jobs()).total == 0
 

@@ -439,6 +439,9 @@ async def use_path(store: Store) -> object:
     assert job
     assert len(await store.workers.list_workers()) == 1
     assert await store.claims.claim_one("w1", "missing") is None
+    assert await store.claims.claim_next("w1", ["no.such.name"], None) is None
+    assert await store.claims.claim_next("w1", ["no.such.name"], ["missing"]) is None
+    assert await store.jobs.ids(due_at=NOW) <= await store.jobs.ids()
     assert await store.jobs.move(["missing"], by_s=1) == []
     assert await store.jobs.delete(["missing"]) == []
     await store.audit.record("trigger_schedule", "s", job_id="a")

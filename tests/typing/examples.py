@@ -46,6 +46,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import Event, EventStream, JobCompleted, JobFailed
 from pg_scheduler.sync import SyncScheduler, current_scheduler
+from pg_scheduler.testing import AsyncTestKit, DrainResult, TestKit
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -219,6 +220,30 @@ async def enqueue_with_orders(
     assert_type(blocking.enqueue(report, connection=blocking_session), str)
     blocking.enqueue(report, connection="default")
     blocking.enqueue(report, connection=session)  # type: ignore[arg-type]
+
+
+# -- the test kits have the types of functions -----------------------------------------------------------
+
+
+async def look_at_jobs(scheduler: Scheduler, session: AsyncSession, blocking_session: Session) -> None:
+    kit = AsyncTestKit(session, scheduler=scheduler)
+    assert_type(await kit.assert_scheduled(report, kwargs={"day": 1}, after=timedelta(days=1)), Job)
+    assert_type(await kit.drain(), DrainResult)
+    assert_type(await kit.run(report, 1), int)
+    await kit.run(report, "1")  # type: ignore[call-overload]
+    async with kit.scheduling() as jobs:
+        await kit.scheduler.enqueue(report)
+    assert_type(jobs, list[Job])
+    AsyncTestKit(blocking_session)  # type: ignore[arg-type]
+
+    plain = TestKit(blocking_session, scheduler=SyncScheduler())
+    assert_type(plain.scheduler.enqueue(report), str)
+    assert_type(plain.run(report, 1), int)
+    with plain.scheduling() as jobs:
+        plain.advance(days=1)
+    assert_type(plain.drain(raises=False).completed, int)
+    TestKit("default")
+    TestKit(session)  # type: ignore[arg-type]
 
 
 # -- the arguments of jobs -----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ TEXT: Final = "CAST(${} AS pg_catalog.text)"
 
 PLACEHOLDER: Final = re.compile(re.escape(TEXT).replace(r"\{\}", r"\d+"))
 
-COMMANDS: Final = ("RELEASE", "ROLLBACK", "SAVEPOINT")
+COMMANDS: Final = ("BEGIN", "COMMIT", "RELEASE", "ROLLBACK", "SAVEPOINT")
 """How statements begin that have no rows."""
 
 ACCEPTED: Final = (
@@ -110,18 +110,24 @@ def library_of(connection: object) -> str | None:
     return next((root for kind in classes if (root := kind.__module__.partition(".")[0]) in LIBRARIES), None)
 
 
-def adapter_for(connection: object, *, is_async: bool) -> ConnectionAdapter:
+def adapter_for(
+    connection: object,
+    *,
+    is_async: bool,
+    takers: tuple[str, str] = ("Scheduler", "SyncScheduler"),
+) -> ConnectionAdapter:
     """Return what runs statements on a connection of another library than asyncpg.
 
     Args:
         connection: The connection, session or alias.
-        is_async: Whether the caller awaits: a method of `Scheduler`, and not of `SyncScheduler`.
+        is_async: Whether the caller awaits: the first of the takers, and not the second.
+        takers: What takes asynchronous connections, and what takes blocking ones, for errors.
 
     Raises:
         TypeError: The connection is not supported, or belongs to the other class.
     """
     kind = type(connection).__name__  # its repr could be a DSN with a password
-    here, other = ("Scheduler", "SyncScheduler") if is_async else ("SyncScheduler", "Scheduler")
+    here, other = takers if is_async else takers[::-1]
     adapter: ConnectionAdapter | None = None
     library = library_of(connection)
     if isinstance(connection, str) and is_async:  # an alias need not exist here
@@ -136,7 +142,7 @@ def adapter_for(connection: object, *, is_async: bool) -> ConnectionAdapter:
         raise TypeError(f"connection must not be of the type {kind}; {ACCEPTED}")
     if adapter.is_async is not is_async:
         how = "blocks" if is_async else "is asynchronous"
-        raise TypeError(f"a connection of the type {kind} {how}; pass it to a method of {other}, not {here}")
+        raise TypeError(f"a connection of the type {kind} {how}; use {other} for it, not {here}")
     return adapter
 
 

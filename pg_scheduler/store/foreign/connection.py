@@ -23,9 +23,13 @@ TIME_COLUMNS: Final = frozenset(
         "anchor",
         "due",
         "execution_time",
+        "last_beat",
         "last_heartbeat",
+        "last_run",
+        "last_vacuum_run",
         "lease_until",
         "now",
+        "paused_until",
         "resume_from",
     }
 )
@@ -98,17 +102,24 @@ class ForeignConnection:
         await self._run(statement, [])
 
     @asynccontextmanager
-    async def savepoint(self) -> AsyncIterator[None]:
+    async def savepoint(self, *, begins: bool = False) -> AsyncIterator[None]:
         """Run the block within a savepoint.
 
+        Args:
+            begins: Whether a connection without a transaction begins one for the block.
+
         Raises:
-            ValueError: The connection is not in a transaction.
+            ValueError: The connection is not in a transaction, and does not begin one.
         """
         try:
             await self.execute(f"SAVEPOINT {SAVEPOINT}")
         except Exception as error:
             if sqlstate_of(error) != NO_TRANSACTION:
                 raise
+            if begins:
+                async with self._transaction():
+                    yield
+                return
             raise ValueError(
                 "connection is not in a transaction, which this call needs: it writes all of its jobs or "
                 "none; begin a transaction, or turn autocommit off"
@@ -120,6 +131,16 @@ class ForeignConnection:
             await self.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
             raise
         await self.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[None]:
+        await self.execute("BEGIN")
+        try:
+            yield
+        except BaseException:  # whatever it was, the connection goes back to its owner
+            await self.execute("ROLLBACK")
+            raise
+        await self.execute("COMMIT")
 
     async def _run(self, statement: str, texts: Sequence[str]) -> Iterable[str]:
         rows = self._adapter.run(statement, texts)

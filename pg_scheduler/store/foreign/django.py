@@ -39,6 +39,8 @@ def _of_alias(alias: str) -> BaseDatabaseWrapper:
 
 
 def _run(connection: Any, statement: str, texts: Sequence[str]) -> list[str]:
+    if statement.startswith("ROLLBACK"):  # what an error has broken is usable afterwards
+        connection.needs_rollback = False
     with connection.cursor() as cursor:
         cursor.execute(with_percent(statement), texts)
         return [row[0] for row in cursor.fetchall()] if has_rows(statement) else []

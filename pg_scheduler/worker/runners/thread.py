@@ -46,9 +46,9 @@ class ThreadExecutor(JobExecutor):
 
     async def run(self, call: JobCall) -> Any:
         """Run one attempt. If the coroutine is cancelled, as at the end of the loop, the thread runs on."""
-        work = _Work(call, self._idle)
+        work = Work(call)
         call.on_cancel(work.cancel, is_running=work.is_running)
-        work.begin()
+        self._hand_over(work)
         value, error = await work.returned
         if error is not None:
             raise RaisedError(error)
@@ -59,29 +59,8 @@ class ThreadExecutor(JobExecutor):
         while self._idle:
             self._idle.pop().end()
 
-
-def check_capacity(name: str, value: object) -> int:
-    """Return the number of jobs that an executor runs at once."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigurationError(f"{name} must be an int of 1 or more, not {value!r}")
-    return value
-
-
-class _Work:
-    """One attempt in a thread."""
-
-    def __init__(self, call: JobCall, idle: list[_Thread]) -> None:
-        self._call = call
-        self._idle = idle
-        self._context = copy_context()
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._thread: _Thread | None = None
-        self._has_ended = False
-        self.returned: asyncio.Future[Returned[Any]] = self._loop.create_future()
-
-    def begin(self) -> None:
-        """Hand the attempt to an idle thread or a new one."""
+    def _hand_over(self, work: Work) -> None:
+        """Let an idle thread or a new one execute an attempt."""
         thread = None
         while self._idle and thread is None:
             thread = self._idle.pop()
@@ -90,8 +69,29 @@ class _Work:
         if thread is None:
             thread = _Thread(self._idle)
             thread.start()
-        self._thread = thread
-        thread.queue.put(self)
+        work.thread = thread
+        thread.queue.put(work)
+
+
+def check_capacity(name: str, value: object) -> int:
+    """Return the number of jobs that an executor runs at once."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigurationError(f"{name} must be an int of 1 or more, not {value!r}")
+    return value
+
+
+class Work:
+    """One attempt in a thread."""
+
+    thread: threading.Thread | None = None
+
+    def __init__(self, call: JobCall) -> None:
+        self._call = call
+        self._context = copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_ended = False
+        self.returned: asyncio.Future[Returned[Any]] = self._loop.create_future()
 
     def is_running(self) -> bool:
         """Return whether the function has not returned."""
@@ -125,8 +125,8 @@ class _Work:
             self.returned.set_result(returned)
 
     def _abandon(self) -> None:
-        if self.is_running() and self._thread is not None and self._thread.ident is not None:
-            frame = sys._current_frames().get(self._thread.ident)  # noqa: SLF001 - as faulthandler does
+        if self.is_running() and self.thread is not None and self.thread.ident is not None:
+            frame = sys._current_frames().get(self.thread.ident)  # noqa: SLF001 - as faulthandler does
             self._call.report_abandoned("".join(traceback.format_stack(frame)) if frame else "")
 
 
@@ -136,7 +136,7 @@ class _Thread(threading.Thread):
     def __init__(self, idle: list[_Thread]) -> None:
         super().__init__(name=f"pg_scheduler job {next(_numbers)}", daemon=True)
         self._idle = idle
-        self.queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self.queue: SimpleQueue[Work | None] = SimpleQueue()
 
     def run(self) -> None:
         """Execute attempts until the end, or until none has come for a while."""

@@ -1,0 +1,38 @@
+-- name: claim_next
+-- route: reserved
+-- Claim the job that exchange_jobs would claim first, of the names $2 and the ids $3 (NULL for all), or expire it.
+--
+-- For the test kits, which run jobs within the transaction of a test, alone. So there is neither a worker with a
+-- lease nor a cursor, and a crashed job is like any other.
+UPDATE {schema}scheduled_jobs SET
+    status         = CASE WHEN expires_at < coalesce($4, now()) THEN 'expired' ELSE 'running' END,
+    finished_at    = CASE WHEN expires_at < coalesce($4, now()) THEN coalesce($4, now()) END,
+    error_message  = CASE WHEN expires_at < coalesce($4, now())
+        THEN coalesce(error_message, {unexplained_expiry}) ELSE error_message END,
+    attempt        = attempt % 2147483647 + 1,
+    worker_id      = $1,
+    started_at     = CASE WHEN expires_at < coalesce($4, now()) THEN started_at ELSE coalesce($4, now()) END,
+    last_heartbeat = coalesce($4, now())
+WHERE ctid = ANY (ARRAY (
+    SELECT ctid
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL
+      AND blocked_on IS NULL
+      AND status = 'pending'
+      AND execution_time >= {first_instant}
+      AND execution_time <= coalesce($4, now())
+      AND coalesce(function, job_name) = ANY ($2)
+      AND ($3::text[] IS NULL OR job_id = ANY ($3::text[]))
+    ORDER BY priority, execution_time, job_id COLLATE "C"
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+))
+RETURNING {claim_columns}, finished_at IS NOT NULL AS expired;
+
+-- name: job_ids
+-- route: pool
+-- Return the ids of all jobs, or of those that are due at $1 and can start.
+SELECT job_id
+FROM {schema}scheduled_jobs
+WHERE $1::timestamptz IS NULL
+   OR (finished_at IS NULL AND blocked_on IS NULL AND status = 'pending' AND execution_time <= $1::timestamptz);

@@ -1,0 +1,194 @@
+"""The test kit for async tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from pg_scheduler.jobs.model import Job, JobFunction
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.store.connections.session import Connection, check_connection
+from pg_scheduler.store.foreign.adapter import AnyConnection, adapter_for
+from pg_scheduler.testing.kit_base import TAKERS, TOLERANCE_S, TestKitBase, owner_of
+from pg_scheduler.testing.result import DrainResult
+from pg_scheduler.testing.transaction import AnyScheduler, KitScheduler
+from pg_scheduler.worker.runners.thread import ThreadExecutor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncTestKit(TestKitBase):
+    """Looks at jobs, and runs them, in the transaction of an async test.
+
+    Jobs that the code under test schedules on the connection are rows of its transaction: the kit finds them
+    and runs them there, and the rollback of the test removes them. Statements and outcomes are those of a
+    worker; schedules do not fire, and limits do not apply. Plain functions run in threads.
+
+    Args:
+        connection: What the code under test passes as ``connection=``: a connection or session of asyncpg,
+            psycopg, SQLAlchemy or SQLModel, or a ConnectionAdapter. If a session is bound to a connection,
+            the kit uses that.
+        scheduler: The Scheduler of the application, whose settings, functions and middleware the kit uses;
+            None for the defaults.
+
+    Raises:
+        TypeError: The connection is not supported, or blocks.
+        ValueError: It is an asyncpg connection that is not in a transaction.
+
+    Example:
+        >>> kit = AsyncTestKit(session, scheduler=app_scheduler)  # doctest: +SKIP
+        >>> await place_order(session, kit.scheduler, 7)  # doctest: +SKIP
+        >>> await kit.assert_scheduled(send_invoice, kwargs={"order": 7}, after=86400)  # doctest: +SKIP
+        >>> kit.advance(days=1)  # doctest: +SKIP
+        >>> assert (await kit.drain()).completed == 1  # doctest: +SKIP
+    """
+
+    def __init__(self, connection: AnyConnection, *, scheduler: AnyScheduler | None = None) -> None:
+        source = owner_of(connection)
+        adapter_for(source, is_async=True, takers=TAKERS)  # its error names the kits
+        self._kit = KitScheduler(cast("Connection", check_connection(source)), scheduler, ThreadExecutor())
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """A client whose calls without ``connection=`` use that of the kit. It cannot start."""
+        return self._kit
+
+    async def scheduled(
+        self,
+        func: JobFunction | str | None = None,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        after: timedelta | float | None = None,
+        at: datetime | None = None,
+        tolerance: timedelta | float = TOLERANCE_S,
+    ) -> list[Job]:
+        """Return the pending jobs that match, in the order of their due time.
+
+        Args:
+            func: The function, or the name of its jobs; None for all.
+            args: The positional arguments; None for any. Values may be matchers, such as ``mock.ANY``.
+            kwargs: Some of the keyword arguments; None for any.
+            after: The time from now to the due time, a timedelta or seconds; None for any.
+            at: The due time; None for any.
+            tolerance: By how much the due time may differ, a timedelta or seconds.
+
+        Raises:
+            TypeError: Both ``after`` and ``at`` are given.
+        """
+        return await self._kit.find(func, args, kwargs, after, at, tolerance=tolerance)
+
+    async def assert_scheduled(
+        self,
+        func: JobFunction | str,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        after: timedelta | float | None = None,
+        at: datetime | None = None,
+        tolerance: timedelta | float = TOLERANCE_S,
+    ) -> Job:
+        """Assert that a job is pending, and return it; if there are several, the one that is due first.
+
+        Args:
+            func: The function, or the name of its jobs.
+            args: The positional arguments; None for any. Values may be matchers, such as ``mock.ANY``.
+            kwargs: Some of the keyword arguments; None for any.
+            after: The time from now to the due time, a timedelta or seconds; None for any.
+            at: The due time; None for any.
+            tolerance: By how much the due time may differ, a timedelta or seconds.
+
+        Raises:
+            AssertionError: There is none; the message lists all jobs.
+        """
+        wanted = self._find_one(func, args, kwargs, after, at, tolerance=tolerance)
+        return await wanted
+
+    async def assert_not_scheduled(
+        self,
+        func: JobFunction | str | None = None,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        after: timedelta | float | None = None,
+        at: datetime | None = None,
+        tolerance: timedelta | float = TOLERANCE_S,
+    ) -> None:
+        """Assert that no such job is pending; see ``assert_scheduled()``.
+
+        Args:
+            func: The function, or the name of its jobs; None for all.
+            args: The positional arguments; None for any. Values may be matchers, such as ``mock.ANY``.
+            kwargs: Some of the keyword arguments; None for any.
+            after: The time from now to the due time, a timedelta or seconds; None for any.
+            at: The due time; None for any.
+            tolerance: By how much the due time may differ, a timedelta or seconds.
+
+        Raises:
+            AssertionError: There is one; the message lists them.
+        """
+        await self._find_none(func, args, kwargs, after, at, tolerance=tolerance)
+
+    @asynccontextmanager
+    async def scheduling(self) -> AsyncIterator[list[Job]]:
+        """Yield a list that has the jobs that the block has scheduled, at its end.
+
+        They are read from the table, in the order of their due time: those of a savepoint that was rolled
+        back are missing, and those that SQL has inserted are there.
+
+        Example:
+            >>> async with kit.scheduling() as jobs:  # doctest: +SKIP
+            ...     await client.post("/orders", json={"number": 7})
+            >>> assert [job.job_name for job in jobs] == ["shop.send_invoice"]  # doctest: +SKIP
+        """
+        before, jobs = await self._kit.ids(), list[Job]()
+        yield jobs
+        jobs += await self._new_jobs(before)
+
+    async def run_due(self, *, raises: bool = True) -> DrainResult:
+        """Run each job that is due now once, in the order of priority, due time and id.
+
+        Args:
+            raises: Whether to raise the error of an attempt that fails, also if the job is retried. Its
+                outcome is written before, and jobs after it stay pending.
+
+        Raises:
+            Exception: The error of a job, unless it is ``Retry``.
+            RuntimeError: The caller is a job, or a job has rolled back the transaction of the kit.
+        """
+        return await self._run_due(raises=raises)
+
+    async def drain(self, *, raises: bool = True) -> DrainResult:
+        """Run all jobs that are due now, and those that they make due.
+
+        Args:
+            raises: Whether to raise the error of an attempt that fails; see ``run_due()``.
+
+        Raises:
+            Exception: The error of a job, unless it is ``Retry``.
+            RuntimeError: The caller is a job, or a job has rolled back the transaction of the kit.
+        """
+        return await self._kit.run_jobs(raises=raises)
+
+    @overload
+    async def run(self, func: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def run(self, func: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def run(self, func: JobFunction, *args: Any, **kwargs: Any) -> Any:
+        """Run a function as a job without a row; return its value, or raise its error.
+
+        The arguments travel as JSON, the middleware runs, and ``current_job()`` works.
+
+        Args:
+            func: A coroutine function, or a plain one that is registered.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            Exception: The error of the job.
+            PayloadError: JSON cannot represent an argument.
+        """
+        return await self._kit.run_function(func, args, kwargs)

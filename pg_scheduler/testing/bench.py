@@ -1,0 +1,129 @@
+"""Run claimed jobs with the parts of a worker, and count their outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from pg_scheduler.events import (
+    Event,
+    JobCancelled,
+    JobCompleted,
+    JobEvent,
+    JobExpired,
+    JobFailed,
+    JobLost,
+    JobRetried,
+    JobSnoozed,
+)
+from pg_scheduler.foreign import is_a
+from pg_scheduler.jobs.outcome import Outcome, describe
+from pg_scheduler.jobs.retry import Retry
+from pg_scheduler.jobs.rows import AnyJob, Claim, ExtendedJob
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
+
+OUTCOMES: Final[Mapping[type[Event], str]] = {
+    JobCompleted: "completed",
+    JobFailed: "failed",
+    JobRetried: "retried",
+    JobSnoozed: "snoozed",
+    JobCancelled: "cancelled",
+    JobExpired: "expired",
+}
+"""The fields of ``DrainResult`` by event."""
+
+NO_OPTIONS: Final = "{}"
+"""Options with which the value of a job is not discarded."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts the outcomes of attempts.
+
+    Attributes:
+        counts: By field of ``DrainResult``.
+        error: The error of the first attempt that failed; None if none has.
+        lost: The attempts whose outcome was refused.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    error: BaseException | None = None
+    lost: list[JobEvent] = field(default_factory=list)
+
+    def record(self, event: Event) -> None:
+        """Count an event."""
+        if isinstance(event, JobLost):
+            self.lost.append(event)
+        elif (name := OUTCOMES.get(type(event))) is not None:
+            self.counts[name] += 1
+        if self.error is None and isinstance(event, JobFailed | JobRetried):
+            error = event.exception or RuntimeError(f"job {event.job_id!r} failed: {event.error}")
+            if not is_a(error, Retry):  # which is no mistake
+                self.error = error
+
+
+class Bench:
+    """The parts of a worker that run claimed jobs and write their outcomes, without loops."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        progress = ProgressWriter(node)
+        self._completer = Completer(node, progress)
+        self._executor = Executor(node, self._completer, progress)
+        self._executor.has_jitter = False
+
+    async def run(self, claim: Claim) -> None:
+        """Run a claimed job until its end."""
+        task = self._executor.submit(claim)
+        await asyncio.wait([task])
+        task.result()
+
+    async def settle(self) -> None:
+        """Write the outcomes."""
+        while self.node.results.has_results:
+            await self._completer.run_once()
+
+    def take_outcome(self) -> Outcome | None:
+        """Return the outcome of the only attempt instead of writing it; None for a plain completion."""
+        results = self.node.results
+        if results.has_completions:
+            return None
+        ((_, outcome),) = results.take_others(results.others())
+        return outcome
+
+    async def stop(self) -> None:
+        """Cancel what runs, which is nothing unless the caller is cancelled, and stop the executors."""
+        self._executor.hurry()
+        await self._executor.stop()
+
+
+def claim_of(job: AnyJob) -> Claim:
+    """Return the first claim of a job that has no row."""
+    row, options = (job.row, job.extras.options) if isinstance(job, ExtendedJob) else (job, None)
+    return Claim(
+        row.job_id,
+        row.job_name,
+        row.function or row.job_name,
+        1,
+        row.execution_time,
+        row.task_data,
+        row.priority,
+        retry_count=0,
+        max_retries=row.max_retries,
+        timeout_seconds=row.timeout_seconds,
+        lock_key=None,
+        options=options or NO_OPTIONS,
+    )
+
+
+def raise_of_job(error: BaseException) -> NoReturn:
+    """Raise the error of a job in a test, without ending that: a job may raise what ends a task."""
+    if is_a(error, Exception):
+        raise error
+    raise RuntimeError(f"a job raised {describe(error)}") from error

@@ -1,0 +1,137 @@
+"""Run a coroutine while the thread of a test, without an event loop, executes its statements and functions.
+
+A plain test has no event loop, and Django rejects blocking calls in a thread where one runs. So the loop runs
+in another thread, and passes back the calls that belong to the connection of the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar, cast
+
+from pg_scheduler.foreign import call_in_daemon, is_ctrl_c
+from pg_scheduler.store.foreign.adapter import ConnectionAdapter, Texts
+from pg_scheduler.worker.runners.thread import ThreadExecutor, Work
+
+T = TypeVar("T")
+
+NESTED: Final = "a job cannot run jobs, because it would wait for itself; call this in the test"
+
+
+class CallingThread:
+    """A thread that waits for a coroutine in another one, and executes what that passes back."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._executing: set[asyncio.Future[None]] = set()
+        self.thread = threading.current_thread()
+
+    def run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of a coroutine, which has the context variables of the caller.
+
+        Raises:
+            RuntimeError: The caller is part of such a coroutine.
+        """
+        if self._loop is not None:
+            raise RuntimeError(NESTED)
+        self.thread = threading.current_thread()
+        try:
+            return self._run(partial(self._begin, main))
+        finally:
+            self._loop = None
+
+    def post(self, call: Callable[[], T]) -> Awaitable[T]:
+        """Call a function in the waiting thread; for the coroutine."""
+        answer: Future[T] = Future()
+
+        def execute() -> None:
+            try:
+                value = call()
+            except BaseException as error:
+                answer.set_exception(error)
+                if is_ctrl_c(error):
+                    raise
+            else:
+                answer.set_result(value)
+
+        self._calls.put(execute)
+        return asyncio.wrap_future(answer)
+
+    def execute(self, work: Work) -> None:
+        """Run an attempt in the waiting thread; for the coroutine."""
+
+        def call() -> None:
+            _, error = returned = work.execute()
+            work.end(returned)
+            if error is not None and is_ctrl_c(error):
+                raise error
+
+        work.thread = self.thread
+        executing = asyncio.ensure_future(self.post(call))
+        self._executing.add(executing)
+        executing.add_done_callback(self._executing.discard)
+
+    def adapt(self, adapter: ConnectionAdapter) -> ConnectionAdapter:
+        """Return an adapter that executes the statements of the coroutine in the waiting thread."""
+
+        def run(statement: str, texts: Sequence[str]) -> Texts | Awaitable[Texts]:
+            call: Callable[[], Any] = partial(adapter.run, statement, texts)
+            return self.post(call) if self.is_caller_in_loop else call()
+
+        return ConnectionAdapter(run, is_async=False)
+
+    @property
+    def is_caller_in_loop(self) -> bool:
+        """Whether the event loop of the coroutine runs in the thread of the caller."""
+        with suppress(RuntimeError):
+            return self._loop is asyncio.get_running_loop()
+        return False
+
+    async def _begin(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._loop = asyncio.get_running_loop()
+        return await main()
+
+    def _run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        context, task = copy_context(), Future[asyncio.Task[Any] | None]()
+
+        async def begin() -> T:
+            task.set_result(asyncio.current_task())
+            return await main()
+
+        ended = call_in_daemon(lambda: context.run(asyncio.run, begin()), "pg_scheduler test kit")
+        ended.add_done_callback(lambda _: self._calls.put(None))
+        interruption: BaseException | None = None
+        while True:
+            try:
+                if (call := self._calls.get()) is None:
+                    break
+                call()
+            except BaseException as error:  # noqa: BLE001 - Ctrl-C; the coroutine has to end before this call
+                interruption = error
+                if (main_task := task.result()) is not None and self._loop is not None:
+                    self._loop.call_soon_threadsafe(main_task.cancel)
+        if interruption is not None:
+            raise interruption
+        value, fault = ended.result()
+        if fault is not None:
+            raise fault
+        return cast("T", value)
+
+
+class CallingThreadExecutor(ThreadExecutor):
+    """Runs plain functions in the thread that waits for the coroutine of the worker."""
+
+    def __init__(self, thread: CallingThread) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def _hand_over(self, work: Work) -> None:
+        self._thread.execute(work)

@@ -1,0 +1,108 @@
+"""Run the statements of a Scheduler, and the code of its jobs, in the transaction of a test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import asyncpg
+
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.connections.session import Connection, check_connection, transact
+from pg_scheduler.store.faults import sqlstate_of, translated
+from pg_scheduler.store.foreign.adapter import AnyConnection
+from pg_scheduler.store.foreign.connection import NO_TRANSACTION, as_foreign
+
+ABORTED: Final = "25P02"
+REJECTED_BY_DJANGO: Final = "TransactionManagementError"
+"""The class of the error of a statement in an atomic block that an error of another one has broken."""
+
+NO_SUCH_SAVEPOINT: Final = "3B001"
+
+BEFORE: Final = "pg_scheduler_job"
+"""The savepoint before the code of a job."""
+
+AFTER: Final = "pg_scheduler_job_end"
+"""The savepoint after it."""
+
+
+class OwnConnection(Connections):
+    """Gives all statements the connection of a test instead of one of a pool."""
+
+    def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
+        super().__init__(pool)
+        self._connection = connection
+
+    def check_loop(self) -> None:
+        """Do nothing: the owner of the connection decides where it can be used."""
+
+    def check_thread(self) -> None:
+        """Do nothing; see ``check_loop()``."""
+
+    def check_call(self, connection: AnyConnection | None) -> Connection:
+        """Return the connection of a caller for statements, which may be this one."""
+        return check_connection(connection) or self._connection
+
+    @asynccontextmanager
+    async def acquire(self, *, reserved: bool = False) -> AsyncIterator[Connection]:  # noqa: ARG002
+        """Yield the connection, and translate the errors of the block."""
+        with translated():
+            yield self._connection
+
+    sticky = dedicated = checkout = checkout_for_lock = acquire
+
+    @asynccontextmanager
+    async def transaction(self, *, hot: bool = False, reserved: bool = False) -> AsyncIterator[Connection]:  # noqa: ARG002
+        """Yield the connection within a savepoint, or in a transaction if it is in none."""
+        foreign = as_foreign(self._connection)
+        with translated():
+            async with (
+                transact(self._connection, self.options.call_timeout_s)
+                if foreign is None
+                else foreign.savepoint(begins=True)
+            ):
+                yield self._connection
+
+    admission = transaction
+
+    async def release_held(self) -> None:
+        """Do nothing: no connection is held."""
+
+
+@asynccontextmanager
+async def isolated(connection: Connection) -> AsyncIterator[None]:
+    """Run the code of a job within a savepoint, and roll it back if a statement has aborted the transaction.
+
+    Otherwise what the code has written stays, also after an error: whether it is rolled back is up to the
+    transactions of the code. One of these may have ended a savepoint around this one, and this one with it.
+    A savepoint cannot be looked up, so another one guards its release.
+    """
+    is_in_transaction = True
+    try:
+        await connection.execute(f"SAVEPOINT {BEFORE}")
+    except Exception as error:
+        if sqlstate_of(error) != NO_TRANSACTION:
+            raise
+        is_in_transaction = False
+    yield
+    if is_in_transaction:
+        await _end_savepoint(connection)
+
+
+async def _end_savepoint(connection: Connection) -> None:
+    try:
+        await connection.execute(f"SAVEPOINT {AFTER}")
+    except Exception as error:
+        if sqlstate_of(error) != ABORTED and type(error).__name__ != REJECTED_BY_DJANGO:
+            raise
+        await connection.execute(f"ROLLBACK TO SAVEPOINT {BEFORE}")
+        await connection.execute(f"RELEASE SAVEPOINT {BEFORE}")
+        return
+    try:
+        await connection.execute(f"RELEASE SAVEPOINT {BEFORE}")
+    except Exception as error:
+        if sqlstate_of(error) != NO_SUCH_SAVEPOINT:
+            raise
+        await connection.execute(f"ROLLBACK TO SAVEPOINT {AFTER}")
+        await connection.execute(f"RELEASE SAVEPOINT {AFTER}")

@@ -1,0 +1,23 @@
+"""Run async jobs of Django in the transaction of a test: ``sync_to_async()`` finds its thread."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from asgiref.sync import AsyncToSync, sync_to_async
+
+from pg_scheduler.testing.calling_thread import CallingThread
+
+T = TypeVar("T")
+
+
+class DjangoThread(CallingThread):
+    """A thread that waits for a coroutine as ``async_to_sync()`` does."""
+
+    def post(self, call: Callable[[], T]) -> Awaitable[T]:
+        """Call a function in the waiting thread; for the coroutine."""
+        return sync_to_async(call)()
+
+    def _run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return AsyncToSync(main, force_new_loop=True)()

@@ -1,0 +1,48 @@
+"""The blocking methods of a Scheduler whose connection is that of a plain test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from pg_scheduler.blocking import run_at_once
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.sync.scheduler import SyncScheduler
+
+
+class _CallerThread:
+    """Stands for a portal, and calls functions in the thread of the caller."""
+
+    is_alive = is_own_thread = True
+    is_inherited = False
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.resource = scheduler
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call the function, and return the result of its coroutine, which never waits."""
+        return run_at_once(_result_of(function))
+
+    submit = call
+
+    def close(self, timeout: float) -> bool:  # noqa: ARG002
+        """Do nothing: nothing is open."""
+        return True
+
+
+class SyncClient(SyncScheduler):
+    """A SyncScheduler without a thread and a DSN.
+
+    Args:
+        scheduler: A Scheduler whose statements block.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._draft = self._last = scheduler
+        self._current = cast("Any", _CallerThread(scheduler))
+
+
+async def _result_of(function: Callable[[], Any]) -> Any:
+    result = function()
+    return await result if hasattr(result, "__await__") else result

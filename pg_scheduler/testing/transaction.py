@@ -1,0 +1,282 @@
+"""A Scheduler whose statements and jobs run in the transaction of a test.
+
+Jobs are claimed one by one. The executor of a worker runs them and decides their outcomes, which its
+completer writes. Nothing runs in the background: the connection is free for the test between calls, and for a
+job while that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NoReturn, TypeAlias
+
+from pg_scheduler.clock import PythonClock
+from pg_scheduler.errors import JobResult
+from pg_scheduler.events import JobEvent, JobExpired, JobLost
+from pg_scheduler.foreign import is_a
+from pg_scheduler.jobs.context import GetScheduler
+from pg_scheduler.jobs.model import Job, JobFunction, JobSpec
+from pg_scheduler.jobs.retry import Retry
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.settings import SchedulerConfig
+from pg_scheduler.status import JobStatus
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.sync.scheduler import SyncScheduler, closed_pool
+from pg_scheduler.testing.bench import OUTCOMES, Bench, Tally, claim_of, raise_of_job
+from pg_scheduler.testing.calling_thread import NESTED
+from pg_scheduler.testing.connections import OwnConnection, isolated
+from pg_scheduler.testing.expected import ExpectedJob
+from pg_scheduler.testing.naming import NamingScheduler
+from pg_scheduler.testing.result import DrainResult
+from pg_scheduler.worker.maintenance.pauses import PauseWatcher
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.runners.call import JobCall, JobExecutor
+from pg_scheduler.worker.runners.process import ProcessExecutor
+from pg_scheduler.worker.runners.thread import ThreadExecutor
+
+AnyScheduler: TypeAlias = Scheduler | SyncScheduler
+
+PAGE_LENGTH: Final = 1000
+
+NO_START: Final = (
+    "the Scheduler of a test kit cannot start, because the kit runs its jobs; call drain() of the kit, or "
+    "use TestScheduler to test a Scheduler that has started"
+)
+
+
+NO_WORKER: Final = (
+    "run_job() would never return, because only drain() of the test kit runs jobs; call enqueue() with "
+    "keep_result=, drain() and get_job_result()"
+)
+
+
+class KitClock(PythonClock):
+    """The time of this process, ahead by what a test has advanced it."""
+
+    def __init__(self) -> None:
+        self._ahead = timedelta(0)
+
+    def override(self) -> datetime:
+        """Return the time of this clock."""
+        return datetime.now(UTC) + self._ahead
+
+    def advance(self, by: timedelta) -> None:
+        """Move the clock forward."""
+        self._ahead += by
+
+
+class KitScheduler(NamingScheduler):
+    """A client on the connection of a test, which also runs jobs there.
+
+    Args:
+        connection: The connection.
+        like: The Scheduler whose settings, functions and middleware it has; None for none.
+        executor: Runs the jobs of threads and processes.
+        get_scheduler: Returns ``current_job().scheduler``; None for that of workers.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        like: AnyScheduler | None,
+        executor: JobExecutor,
+        get_scheduler: GetScheduler | None = None,
+    ) -> None:
+        source = like._local_target() if isinstance(like, SyncScheduler) else like  # noqa: SLF001
+        self._connection = connection
+        self._executor = executor
+        self._get_scheduler = get_scheduler
+        self._is_running_jobs = False
+        self._clock = KitClock()
+        pool = closed_pool()
+        if source is None:
+            super().__init__(pool, statistics=False, clock=self._clock)
+        else:
+            parts = source._parts  # noqa: SLF001
+            self._catalogue = parts.tasks
+            super().__init__(
+                pool,
+                misfire_grace_time=parts.config.misfire_grace_time,
+                schema=parts.config.schema,
+                max_payload_bytes=parts.config.max_payload_bytes,
+                retry_policy=parts.retry_policy,
+                executors=parts.executors,
+                statistics=False,
+                middleware=parts.middleware,
+                clock=self._clock,
+            )
+            self._parts.config = replace(parts.config, only=(), skip=(), statistics=False)
+        self._parts.outbox.gap_s = 0.0  # it sends at once, so it needs no timers
+
+    @property
+    def now(self) -> datetime:
+        """The current time of the clock."""
+        return self._clock.override()
+
+    async def start(self) -> None:
+        """Reject the call."""
+        raise RuntimeError(NO_START)
+
+    async def shutdown(self) -> None:
+        """Do nothing: it has not started."""
+
+    def advance(self, by: timedelta) -> None:
+        """Move the clock forward."""
+        self._clock.advance(by)
+
+    async def get_job_result(
+        self,
+        job_id: str,
+        *,
+        wait: bool = True,
+        timeout: float | timedelta | None = None,  # noqa: ARG002
+    ) -> JobResult | None:
+        """Return how a job ended. It does not wait: no worker runs the job meanwhile."""
+        found = await super().get_job_result(job_id, wait=False)
+        if found is None and wait:
+            raise TimeoutError(f"job {job_id!r} has not ended; call drain() of the test kit first")
+        return found
+
+    async def run_job(self, func: Any, **options: Any) -> NoReturn:  # noqa: ARG002
+        """Reject the call."""
+        raise RuntimeError(NO_WORKER)
+
+    # -- looking at jobs -------------------------------------------------------------------------------
+
+    async def every_job(self, status: JobStatus | None = None) -> list[Job]:
+        """Return all jobs, or those with a status, in the order of their due time."""
+        jobs: list[Job] = []
+        after = None
+        while True:
+            page = await self.list_jobs(status=status, after=after, limit=PAGE_LENGTH)
+            jobs += page
+            if (after := page.next) is None:
+                return sorted(jobs, key=lambda job: (job.execution_time, job.job_id))
+
+    async def find(
+        self,
+        func: JobFunction | str | None,
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        after: timedelta | float | None,
+        at: datetime | None,
+        *,
+        tolerance: timedelta | float,
+    ) -> list[Job]:
+        """Return the pending jobs that match."""
+        names = None if func is None else self.job_names_of(func)
+        expected = ExpectedJob.of(names, args, kwargs, after, at, now=self.now, tolerance=tolerance)
+        return [job for job in await self.every_job(JobStatus.PENDING) if expected.matches(job)]
+
+    async def ids(self, *, due: bool = False) -> set[str]:
+        """Return the ids of all jobs, or of those that are due."""
+        return await self._parts.store.jobs.ids(due_at=self.now if due else None)
+
+    # -- running jobs ----------------------------------------------------------------------------------
+
+    async def run_jobs(self, *, only: set[str] | None = None, raises: bool) -> DrainResult:
+        """Run due jobs one after the other.
+
+        Args:
+            only: The ids of jobs to run once; None for all, until none is due.
+            raises: Whether to raise the error of an attempt.
+        """
+        parts, tally = self._parts, Tally()
+        bench = Bench(self._node())
+        unsubscribe = parts.events.subscribe(tally.record, *OUTCOMES, JobLost)
+        try:
+            with self._running_jobs():
+                await PauseWatcher(bench.node).run_once()
+                while (job_id := await self._run_next(bench, only)) is not None:
+                    if only is not None:
+                        only.discard(job_id)
+                    if tally.lost:
+                        await self._check_claim(tally.lost.pop())
+                    if raises and tally.error is not None:
+                        raise_of_job(tally.error)
+                names = set(await parts.store.jobs.waiting_names()) - set(parts.tasks.names())
+        finally:
+            unsubscribe()
+            await bench.stop()
+        return DrainResult(**tally.counts, unregistered=tuple(sorted(names)))
+
+    async def run_function(self, func: JobFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a function as a job without a row; return its value, or raise its error."""
+        (job,) = self._parts.preparer.prepare((JobSpec(func, self.now, args, dict(kwargs)),))
+        returned: list[Any] = []
+        raised: list[BaseException] = []
+
+        async def observe(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ARG001
+            try:
+                returned.append(await call_next())
+            except BaseException as error:  # whatever it was, it is the result
+                raised.append(error)
+                raise
+            return returned[0]
+
+        node = self._node()
+        bench = Bench(replace(node, middleware=(observe, *node.middleware)))
+        claim = claim_of(job)
+        try:
+            with self._running_jobs():
+                await bench.run(claim)
+        finally:
+            await bench.stop()
+        outcome = bench.take_outcome()
+        if outcome is None or outcome.change.status is JobStatus.COMPLETED:
+            return returned[0]
+        error = getattr(outcome.event_of(claim), "exception", None)
+        if error is None or (raised and is_a(raised[0], Retry)):  # whose cause the event has
+            error = raised[0]
+        return raise_of_job(error)
+
+    async def _run_next(self, bench: Bench, only: Collection[str] | None) -> str | None:
+        """Run the next due job, and return its id; None if there is none."""
+        claims, names = self._parts.store.claims, bench.node.routing.names()
+        found = await claims.claim_next(self.worker_id, names, only)
+        if found is None:
+            return None
+        claim, has_expired = found
+        if has_expired:
+            await claims.explain_expiry(self.worker_id, names, [claim])
+            self._parts.events.publish(JobExpired(claim.job_id, claim.job_name, claim.attempt))
+        else:
+            async with isolated(self._connection):
+                await bench.run(claim)
+            await bench.settle()
+        return claim.job_id
+
+    async def _check_claim(self, lost: JobEvent) -> None:
+        """Check that a job whose outcome was refused will not run again and again."""
+        found = await self._parts.store.jobs.statuses_of([lost.job_id])
+        if found.get(lost.job_id) is JobStatus.PENDING:
+            raise RuntimeError(
+                f"job {lost.job_name!r} (id {lost.job_id}) has rolled back its own claim, since it shares a "
+                "transaction with the test kit; give jobs a session of their own on the connection of the "
+                "test, with join_transaction_mode='create_savepoint' in SQLAlchemy, or commit before drain()"
+            )
+
+    @contextmanager
+    def _running_jobs(self) -> Iterator[None]:
+        if self._is_running_jobs:
+            raise RuntimeError(NESTED)
+        self._is_running_jobs = True
+        try:
+            yield
+        finally:
+            self._is_running_jobs = False
+
+    def _node(self) -> Node:
+        node = super()._node()
+        executors = {
+            name: self._executor if isinstance(each, ThreadExecutor | ProcessExecutor) else each
+            for name, each in node.executors.items()
+        }
+        get_scheduler = self._get_scheduler or node.get_scheduler
+        return replace(node, executors=executors, get_scheduler=get_scheduler)
+
+    def _connections_of(self, config: SchedulerConfig) -> OwnConnection:  # noqa: ARG002
+        return OwnConnection(self.db_pool, self._connection)
