@@ -14,6 +14,7 @@ from pg_scheduler.errors import JobNotFoundError, JobResult
 from pg_scheduler.events import Event, JobFailed
 from pg_scheduler.jobs.model import Call, JobFunction
 from pg_scheduler.jobs.validation import check_delay, check_job_id
+from pg_scheduler.store.foreign.adapter import AnyConnection
 
 R = TypeVar("R")
 
@@ -25,7 +26,12 @@ class ResultMethods(JobMethods, ControlMethods):
     """The methods of `Scheduler` that wait for jobs."""
 
     async def get_job_result(
-        self, job_id: str, *, wait: bool = True, timeout: float | timedelta | None = None
+        self,
+        job_id: str,
+        *,
+        wait: bool = True,
+        timeout: float | timedelta | None = None,
+        connection: AnyConnection | None = None,
     ) -> JobResult | None:
         """Return how a job ended, and its value if it was kept.
 
@@ -37,6 +43,7 @@ class ResultMethods(JobMethods, ControlMethods):
             job_id: The job.
             wait: Whether to wait for the end of the job.
             timeout: The maximum wait in seconds or as a timedelta; None for no limit. The job runs on.
+            connection: A connection of yours, as in ``schedule()``; requires ``wait=False``.
 
         Returns:
             The result; None only if ``wait`` is False and the job has not ended.
@@ -44,6 +51,7 @@ class ResultMethods(JobMethods, ControlMethods):
         Raises:
             JobNotFoundError: There is no such job; a LookupError.
             TimeoutError: The job did not end in time. It runs on.
+            ValueError: ``connection`` is given, and ``wait`` is true.
             SchemaError: A table is missing, or the database role may not read results.
 
         Example:
@@ -52,11 +60,13 @@ class ResultMethods(JobMethods, ControlMethods):
             'https://example.org/report.pdf'
         """
         check_job_id(job_id)
-        self._parts.store.connections.check_loop()
+        checked = self._parts.store.connections.check_call(connection)
+        if wait and connection is not None:
+            raise ValueError("get_job_result() cannot wait on a connection of the caller; pass wait=False")
         if wait:
             async with asyncio.timeout(None if timeout is None else check_delay("timeout", timeout)):
                 return await self._parts.waiters.wait(job_id)
-        found = await self._parts.store.kept_results.get([job_id])
+        found = await self._parts.store.kept_results.get([job_id], checked)
         if job_id not in found:
             raise JobNotFoundError(job_id)
         return found[job_id]

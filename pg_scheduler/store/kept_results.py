@@ -53,9 +53,11 @@ class KeptResultRepository:
             await self.keep(kept, transaction.connection)
         return ()
 
-    async def get(self, job_ids: Sequence[str]) -> dict[str, JobResult | None]:
+    async def get(
+        self, job_ids: Sequence[str], connection: Connection | None = None
+    ) -> dict[str, JobResult | None]:
         """Return the results of those jobs that exist, by id; None for one that has not ended."""
-        rows = await self._statements.fetch("get_results", job_ids, self._statements.now)
+        rows = await self._statements.fetch("get_results", job_ids, self._statements.now, on=connection)
         return {
             row["job_id"]: _result_from(row) for row in rows if row["has_row"] or row["status"] is not None
         }

@@ -301,7 +301,12 @@ class BlockingMethods(Blocking):
         Parameters, values and errors are those of ``Scheduler.register()``.
         """
     def get_job_result(
-        self, job_id: str, *, wait: bool = True, timeout: float | timedelta | None = None
+        self,
+        job_id: str,
+        *,
+        wait: bool = True,
+        timeout: float | timedelta | None = None,
+        connection: AnySyncConnection | None = None,
     ) -> JobResult | None:
         """Return how a job ended, and its value if it was kept.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from hashlib import md5
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from pg_scheduler import (
     ConflictResolution,
     JobConflictError,
+    JobNotFoundError,
     JobSpec,
     JobStatus,
     PayloadError,
@@ -187,6 +189,20 @@ async def test_get_job_returns_what_the_transaction_has_written(app: Application
     await settled(app.commit())
     assert await app.call("get_job", job_id) == job
     assert await app.call("get_job", "none") is None
+
+
+async def test_result_is_read_in_the_transaction(app: Application, pool: asyncpg.Pool) -> None:
+    job_id = await app.call("enqueue", work, keep_result=HOUR)
+    read = partial(app.call, "get_job_result", wait=False)
+    assert await read(job_id) is None
+    assert await app.call("cancel_job", job_id) is True
+    assert (await read(job_id)).status is JobStatus.CANCELLED
+    with pytest.raises(JobNotFoundError):
+        await read("none")
+    with pytest.raises(ValueError, match="pass wait=False"):
+        await app.call("get_job_result", job_id)
+    await settled(app.commit())
+    assert (await read(job_id)).expires_at is not None
 
 
 async def test_schedule_by_name_is_part_of_the_transaction(app: Application, pool: asyncpg.Pool) -> None:
