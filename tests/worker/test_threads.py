@@ -485,7 +485,7 @@ def test_idle_thread_waits_on_when_an_attempt_is_about_to_come(monkeypatch: pyte
     """Its time is over between the moment it is taken from the idle ones and the arrival of the attempt."""
     monkeypatch.setattr(thread_module, "IDLE_S", 0.001)
     idle, work = Popped(), Work()
-    thread = thread_module._Thread(idle)
+    thread = thread_module._Thread(idle, ThreadExecutor().leave)
     thread.start()
     assert idle.was_searched.wait(PATIENCE)
     thread.queue.put(work)  # type: ignore[arg-type] # it has what the thread uses
@@ -498,7 +498,9 @@ async def test_thread_executor_starts_a_thread_when_the_idle_ones_are_those_of_t
     parts: Parts, seen: Recorder
 ) -> None:
     executor = ThreadExecutor()
-    executor._idle.append(thread_module._Thread(executor._idle))  # it is not alive, as after a fork
+    executor._idle.append(
+        thread_module._Thread(executor._idle, executor.leave)
+    )  # it is not alive, as after a fork
     bench = Bench(parts, seen, executors={"thread": executor})
     assert isinstance(await asyncio.wait_for(bench.run(lambda_job), PATIENCE), JobCompleted)
     assert [thread.is_alive() for thread in executor._idle] == [True]
@@ -515,3 +517,28 @@ def test_cancel_of_a_call_that_runs_as_a_coroutine_is_left_to_its_task() -> None
     assert call.cancel()
     assert not call.is_unstoppable
     assert calls == []  # it was cancelled before
+
+
+async def test_subclass_surrounds_functions_in_their_threads(pool: asyncpg.Pool) -> None:
+    surrounded: list[int] = []
+    left: list[int] = []
+    has_left = threading.Event()
+
+    class Surrounding(ThreadExecutor):
+        def invoke(self, call: JobCall) -> Any:
+            surrounded.append(threading.get_ident())
+            return [super().invoke(call), "surrounded"]
+
+        def leave(self) -> None:
+            left.append(threading.get_ident())
+            has_left.set()
+
+    def identify() -> int:
+        return threading.get_ident()
+
+    async with Scheduler(pool, executors={"thread": Surrounding()}) as scheduler:
+        scheduler.register(identify)
+        value = await scheduler.run_job(identify, wait_timeout=PATIENCE)
+    assert value == [surrounded[0], "surrounded"]
+    assert await asyncio.to_thread(has_left.wait, PATIENCE)
+    assert left == surrounded

@@ -11,6 +11,7 @@ import itertools
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
@@ -46,13 +47,20 @@ class ThreadExecutor(JobExecutor):
 
     async def run(self, call: JobCall) -> Any:
         """Run one attempt. If the coroutine is cancelled, as at the end of the loop, the thread runs on."""
-        work = Work(call)
+        work = Work(call, self.invoke)
         call.on_cancel(work.cancel, is_running=work.is_running)
         self._hand_over(work)
         value, error = await work.returned
         if error is not None:
             raise RaisedError(error)
         return value
+
+    def invoke(self, call: JobCall) -> Any:
+        """Call the function of an attempt, in its thread; a subclass may surround it."""
+        return invoke(call.func, call.args, call.kwargs)
+
+    def leave(self) -> None:
+        """Release what belongs to a thread, in the thread, when it ends; for subclasses."""
 
     async def stop(self, grace: float) -> None:  # noqa: ARG002 - nothing to wait for
         """End the idle threads. The others are daemons, which end with the process at the latest."""
@@ -67,7 +75,7 @@ class ThreadExecutor(JobExecutor):
             if not thread.is_alive():  # this process is a fork
                 thread = None
         if thread is None:
-            thread = _Thread(self._idle)
+            thread = _Thread(self._idle, self.leave)
             thread.start()
         work.thread = thread
         thread.queue.put(work)
@@ -85,8 +93,9 @@ class Work:
 
     thread: threading.Thread | None = None
 
-    def __init__(self, call: JobCall) -> None:
+    def __init__(self, call: JobCall, invoke: Callable[[JobCall], Any]) -> None:
         self._call = call
+        self._invoke = invoke
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -106,7 +115,7 @@ class Work:
         call = self._call
         returned: Returned[Any]
         try:
-            returned = self._context.run(invoke, call.func, call.args, call.kwargs), None
+            returned = self._context.run(self._invoke, call), None
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             returned = None, error
         call.was_cancelled = call.is_cancelled
@@ -133,13 +142,20 @@ class Work:
 class _Thread(threading.Thread):
     """Executes one attempt after the other."""
 
-    def __init__(self, idle: list[_Thread]) -> None:
+    def __init__(self, idle: list[_Thread], leave: Callable[[], None]) -> None:
         super().__init__(name=f"pg_scheduler job {next(_numbers)}", daemon=True)
         self._idle = idle
+        self._leave = leave
         self.queue: SimpleQueue[Work | None] = SimpleQueue()
 
     def run(self) -> None:
         """Execute attempts until the end, or until none has come for a while."""
+        try:
+            self._execute()
+        finally:
+            self._leave()
+
+    def _execute(self) -> None:
         while True:
             try:
                 work = self.queue.get(timeout=IDLE_S)
