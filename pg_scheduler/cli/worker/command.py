@@ -20,9 +20,10 @@ from .inside import verify_tables
 from .logs import configure_logging
 from .options import WorkerOptions
 from .process import NOTHING_REGISTERED, open_scheduler, probes, run_worker
+from .program import program
 from .reload import load_or_wait
 from .stop import StopRequest, handle_signals
-from .supervisor import Supervisor, program
+from .supervisor import Supervisor
 from .target import Source, load_targets
 
 PREFIX: Final = "PG_SCHEDULER_WORKER_"

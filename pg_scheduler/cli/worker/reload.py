@@ -19,6 +19,7 @@ from typing import Final, NoReturn, TypeAlias
 from pg_scheduler.cli.errors import CommandError
 from pg_scheduler.events.log import logger, record_fields
 
+from .program import program
 from .target import Source, load_targets
 
 Sources: TypeAlias = dict[str, object]
@@ -64,7 +65,8 @@ def restart() -> NoReturn:
     """Replace this process by the same program."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "pg_scheduler", *sys.argv[1:]])  # noqa: S606 - itself
+    words = [*program(), *sys.argv[1:]]
+    os.execv(words[0], words)  # noqa: S606 - itself
 
 
 def _read_states(others: Collection[str]) -> Sources:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -171,8 +170,3 @@ def _described(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:  # a real-time signal
         return f"signal {-code}"
-
-
-def program() -> list[str]:
-    """Return the command that starts this program."""
-    return [sys.executable, "-m", "pg_scheduler"]
