@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.model import JobFunction, JobPriority
+from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.schedules.declared import (
     MAX_DEDUP_KEY_LENGTH,
     MAX_JOB_NAME_LENGTH,
@@ -20,7 +20,7 @@ from pg_scheduler.schedules.declared import (
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.triggers.base import Trigger
 
-F = TypeVar("F", bound=JobFunction)
+F = TypeVar("F")  # a function or a task of Django
 
 
 def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2.x
@@ -44,7 +44,7 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
 ) -> Callable[[F], F]:
     """Run a function periodically: each fire time is enqueued exactly once across all nodes.
 
-    Plain functions run in threads, as those with `@job()`.
+    Plain functions run in threads, as those with `@job()`. It may be above the ``@task`` of Django, too.
 
     Args:
         every: The interval between two fire times. It is anchored in the database, so restarts and late runs
@@ -104,7 +104,7 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
     def decorate(func: F) -> F:
         periodic_catalogue.add(
             PeriodicJobConfig(
-                func=func,
+                func=_function_of(func),
                 interval=every,
                 cron=cron,
                 timezone=timezone,
@@ -126,6 +126,12 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
         return func
 
     return decorate
+
+
+def _function_of(target: Any) -> Any:
+    """Return the function of a task of Django: the one that is registered, or its own on another backend."""
+    own = target if callable(target) else getattr(target, "func", target)
+    return getattr(target, "__job_function__", own)
 
 
 def _seems_seconds_first(cron: str) -> bool:

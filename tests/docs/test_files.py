@@ -36,6 +36,11 @@ TESTED = {  # the others are in test_recipes.py
     "docs/guides/sqlalchemy.md models.py",
     "docs/guides/sqlalchemy.md queries.py",
     "docs/guides/sqlalchemy.md revision.py",
+    # in tests/integrations/django/test_guide.py
+    "docs/guides/django.md periodic_tasks.py",
+    "docs/guides/django.md settings.py",
+    "docs/guides/django.md tasks.py",
+    "docs/guides/django.md views.py",
     # in test_roles.py
     "docs/operations/database.md owner.sql",
     "docs/operations/database.md worker.sql",

@@ -1,0 +1,23 @@
+"""Run the tasks of a Django project: the backend of ``django.tasks``, the worker and the application.
+
+Add ``"pg_scheduler.integrations.django"`` to ``INSTALLED_APPS``, and name
+``"pg_scheduler.integrations.django.Backend"`` in ``TASKS``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pg_scheduler.integrations.django.backend import Backend
+
+__all__ = ["Backend"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the backend when it is first used: models need no ``django.tasks``."""
+    if name == "Backend":
+        from pg_scheduler.integrations.django.backend import Backend  # noqa: PLC0415
+
+        return Backend
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,105 @@
+"""The address of a database in ``DATABASES``, for a driver that is not Django's.
+
+It is that of the connection, which the test runner changes: a worker of a test never uses another database.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from pg_scheduler.dsn import normalise_dsn
+
+MAPPED: Final = frozenset(
+    {
+        "gsslib",
+        "krbsrvname",
+        "options",
+        "passfile",
+        "service",
+        "sslcert",
+        "sslcrl",
+        "sslkey",
+        "sslmode",
+        "sslnegotiation",
+        "sslpassword",
+        "sslrootcert",
+        "ssl_max_protocol_version",
+        "ssl_min_protocol_version",
+        "target_session_attrs",
+    }
+)
+"""Options of libpq that asyncpg has, or sends to the server."""
+
+IGNORED: Final = frozenset(
+    {
+        "application_name",
+        "client_encoding",
+        "connect_timeout",
+        "cursor_factory",
+        "fallback_application_name",
+        "isolation_level",
+        "keepalives",
+        "keepalives_count",
+        "keepalives_idle",
+        "keepalives_interval",
+        "pool",
+        "prepare_threshold",
+        "server_side_binding",
+        "tcp_user_timeout",
+    }
+)
+"""Options that a worker does not need: it has its own, or they belong to Django's driver."""
+
+ASSUME_ROLE: Final = "assume_role"
+"""Django's name of a setting of the server, ``role``."""
+
+DEFAULT_DATABASE: Final = "postgres"
+"""The database that Django uses if ``NAME`` is None."""
+
+_names: Final[dict[str, Any]] = {}
+"""The names of databases before a test runner has changed them, by alias."""
+
+
+def remember_names() -> None:
+    """Remember which databases the settings name, to find out in which process a test runner changed them."""
+    _names.update({alias: connections.settings[alias]["NAME"] for alias in connections})
+
+
+def dsn_of(alias: str, dsn: str | None = None) -> str:
+    """Return the DSN of a database.
+
+    Args:
+        alias: The alias in ``DATABASES``.
+        dsn: A DSN of the same database, to be used instead of the address in ``DATABASES``. In a test run it
+            leads to the test database.
+
+    Raises:
+        ImproperlyConfigured: An option of libpq has no counterpart.
+    """
+    settings = connections[alias].settings_dict
+    if dsn is not None:
+        parts = urlsplit(normalise_dsn(dsn, "DSN"))
+        if alias in _names and settings["NAME"] != _names[alias]:
+            parts = parts._replace(path=f"/{quote(settings['NAME'])}")
+        return urlunsplit(parts)
+    options = dict(settings["OPTIONS"])
+    query = {name: options.pop(name) for name in sorted(MAPPED & options.keys())}
+    if ASSUME_ROLE in options:
+        query["role"] = options.pop(ASSUME_ROLE)
+    if unknown := sorted(options.keys() - IGNORED):
+        raise ImproperlyConfigured(
+            f"a worker cannot use {unknown[0]!r} in DATABASES[{alias!r}]['OPTIONS']; write its address as "
+            "OPTIONS['DSN'] in TASKS: postgresql://user@host:5432/database?name=value"
+        )
+    for name in ("HOST", "PORT"):  # lists of hosts and folders of sockets have no other place
+        if settings[name]:
+            query[name.lower()] = settings[name]
+    user, password = (quote(str(settings[name] or ""), safe="") for name in ("USER", "PASSWORD"))
+    account = f"{user}{f':{password}' if password else ''}@" if user or password else ""
+    name = DEFAULT_DATABASE if settings["NAME"] is None else str(settings["NAME"])
+    path = f"/{quote(name, safe='')}" if name else ""  # empty where a service names the database
+    return f"postgresql://{account}{path}?{urlencode(query, quote_via=quote)}"

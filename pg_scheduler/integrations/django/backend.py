@@ -1,0 +1,158 @@
+"""The backend of ``django.tasks``: jobs in the transactions of Django's connections."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, ClassVar, Final
+
+from django.apps import apps
+from django.core import checks
+from django.db import connections
+from django.utils import timezone
+
+from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.integrations.django.compat import (
+    BaseTaskBackend,
+    Task,
+    TaskResultDoesNotExist,
+    task_enqueued,
+)
+from pg_scheduler.integrations.django.options import Options
+from pg_scheduler.integrations.django.results import (
+    PRIORITY,
+    JobTaskResult,
+    enqueued_at,
+    new_result,
+    result_of,
+)
+from pg_scheduler.integrations.django.runner import declare, task_named
+from pg_scheduler.integrations.django.task import JobTask, name_of, priority_of
+from pg_scheduler.jobs.model import UNSET
+from pg_scheduler.status import JobStatus
+from pg_scheduler.sync import SyncScheduler
+
+APP: Final = "pg_scheduler.integrations.django"
+
+
+class Backend(BaseTaskBackend):
+    """Enqueues tasks as jobs, in the transaction of the caller.
+
+    A task is enqueued if and only if the transaction commits; outside of ``atomic()``, at once. The worker of
+    ``manage.py pg_scheduler worker`` runs it. ``OPTIONS`` may have ``DATABASE``, ``SCHEMA``, ``MAX_RETRIES``,
+    ``TIMEOUT``, ``KEEP_RESULT`` and ``DSN``.
+
+    Raises:
+        ImproperlyConfigured: An option is unknown or invalid.
+
+    Example::
+
+        TASKS = {"default": {"BACKEND": "pg_scheduler.integrations.django.Backend"}}
+    """
+
+    task_class = JobTask
+
+    supports_defer: ClassVar[bool] = True
+    supports_async_task: ClassVar[bool] = True
+    supports_get_result: ClassVar[bool] = True
+    supports_priority: ClassVar[bool] = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.settings: Final = Options.read(alias, self.options)
+
+    @property
+    def client(self) -> SyncScheduler:
+        """The Scheduler that enqueues, for calls with ``connection=``."""
+        return _client(self.settings.database, self.settings.schema)
+
+    def validate_task(self, task: Task) -> None:
+        """Check a task, and register its function.
+
+        Raises:
+            InvalidTask: The task is invalid; ``InvalidTaskError`` of django-tasks.
+            TypeError: An option of jobs has the wrong type.
+            ValueError: An option of jobs is out of range, or its name belongs to another function.
+        """
+        super().validate_task(task)
+        declare(task, self.queues, self._options_of(task))
+
+    def enqueue(self, task: Task, args: Any, kwargs: Any) -> JobTaskResult:
+        """Enqueue a task in the transaction of the connection, and send ``task_enqueued``.
+
+        Raises:
+            InvalidTask: The task is invalid.
+            TypeError: JSON cannot represent an argument, or the function does not accept the arguments.
+            JobConflictError: A job with the id exists, or its unique key is taken; a ValueError.
+            DatabaseUnavailableError: The database is unavailable.
+        """
+        self.validate_task(task)
+        result = new_result(task, args, kwargs, backend=self.alias)
+        metadata = {**(getattr(task, "metadata", None) or {})}
+        if task.priority:
+            metadata[PRIORITY] = int(task.priority)
+        options = {
+            **self._options_of(task),
+            "priority": priority_of(task.priority),
+            "metadata": metadata or None,
+            "job_id": getattr(task, "job_id", None),
+            "unique": getattr(task, "unique", UNSET),
+            "connection": connections[self.settings.database],
+        }
+        name, arguments = name_of(task), {"args": result.args, "kwargs": result.kwargs}
+        if task.run_after is None:
+            job_id = self.client.enqueue(name, **arguments, **options)
+        else:
+            due = task.run_after if timezone.is_aware(task.run_after) else timezone.make_aware(task.run_after)
+            job_id = self.client.schedule_job(name, due, arguments, **options)
+        result.change(id=job_id, enqueued_at=enqueued_at(job_id, timezone.now()))
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> JobTaskResult:
+        """Return the result of a task, as the transaction of the connection sees it.
+
+        Raises:
+            TaskResultDoesNotExist: There is no job with this id, or its function is not a task.
+            DatabaseUnavailableError: The database is unavailable.
+        """
+        connection = connections[self.settings.database]
+        job = self.client.get_job(result_id, connection=connection)
+        task = None if job is None else task_named(job.job_name)
+        if job is None or task is None:
+            raise TaskResultDoesNotExist(result_id)
+        kept = None
+        if job.status is JobStatus.COMPLETED:
+            try:
+                kept = self.client.get_job_result(result_id, wait=False, connection=connection)
+            except JobNotFoundError:  # it was deleted meanwhile
+                raise TaskResultDoesNotExist(result_id) from None
+        return result_of(job, task, kept)
+
+    def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
+        """Check that the application is installed; its own checks examine the settings."""
+        if apps.is_installed(APP):
+            return list(super().check(**kwargs))
+        return [
+            checks.Error(
+                f"TASKS[{self.alias!r}] uses {APP}.Backend, and the application is not installed",
+                hint=f"add {APP!r} to INSTALLED_APPS",
+                id="pg_scheduler.E001",
+            )
+        ]
+
+    def _options_of(self, task: Task) -> dict[str, Any]:
+        """Return the options of the jobs of a task, each its own or the default of the backend."""
+        defaults = {
+            "keep_result": self.settings.keep_result,
+            "max_retries": self.settings.max_retries,
+            "misfire_grace_time": None,
+            "timeout": self.settings.timeout,
+        }
+        own = {name: getattr(task, name, UNSET) for name in defaults}
+        return defaults | {name: value for name, value in own.items() if value is not UNSET}
+
+
+@cache
+def _client(_database: str, schema: str | None) -> SyncScheduler:
+    """Return the Scheduler of all backends that use the same tables: it looks up their schema once."""
+    return SyncScheduler(schema=schema)

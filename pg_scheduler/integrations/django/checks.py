@@ -1,0 +1,54 @@
+"""Checks of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from django.apps import apps
+from django.core import checks
+from django.db import connections, router
+
+from pg_scheduler.integrations.django.backend import Backend
+from pg_scheduler.integrations.django.compat import task_backends
+
+TENANTS: Final = ("django_tenants.", "tenant_schemas.")
+"""How the names of engines begin that change the search path."""
+
+
+def check_backends(**_kwargs: Any) -> list[checks.CheckMessage]:
+    """Return the mistakes in the settings of all backends."""
+    backends = [each for each in task_backends.all() if isinstance(each, Backend)]
+    return [message for each in backends for message in _check(each)]
+
+
+def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
+    alias = backend.settings.database
+    place = f"TASKS[{backend.alias!r}]"
+    if alias not in connections or connections[alias].vendor != "postgresql":
+        yield checks.Error(
+            f"{place} stores jobs in the database {alias!r}, which is not one of PostgreSQL in DATABASES",
+            hint="set OPTIONS['DATABASE'] to the alias of one",
+            id="pg_scheduler.E002",
+        )
+        return
+    elsewhere = {
+        found: model._meta.label  # noqa: SLF001 - the documented name
+        for model in reversed(apps.get_models())
+        if model._meta.managed and (found := router.db_for_write(model)) != alias  # noqa: SLF001
+    }
+    for other, label in elsewhere.items():
+        yield checks.Warning(
+            f"models such as {label} are written to {other!r}, and the jobs of {place} to {alias!r}: "
+            "enqueue() is not part of their transactions",
+            hint="enqueue after their commit: "
+            f"transaction.on_commit(partial(task.enqueue, ...), using={other!r})",
+            id="pg_scheduler.W001",
+        )
+    engine = connections[alias].settings_dict["ENGINE"]
+    if backend.settings.schema is None and engine.startswith(TENANTS):
+        yield checks.Warning(
+            f"the search path of the database {alias!r} differs between tenants, and {place} names no schema",
+            hint="set OPTIONS['SCHEMA'] to the schema of the tables, such as 'public'",
+            id="pg_scheduler.W002",
+        )

@@ -1,0 +1,137 @@
+"""``manage.py pg_scheduler``: the commands of ``pg-scheduler`` for the database of a backend."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import REMAINDER, ArgumentParser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from glob import escape
+from importlib.util import find_spec
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils.autoreload import get_child_arguments
+
+from pg_scheduler.integrations.django.address import dsn_of
+from pg_scheduler.integrations.django.backend import Backend
+from pg_scheduler.integrations.django.compat import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    InvalidTaskBackend,
+    task_backends,
+)
+from pg_scheduler.integrations.django.task import job_name
+from pg_scheduler.integrations.django.worker import TARGET, selection
+
+WORKER: Final = "worker"
+
+
+class Command(BaseCommand):
+    """Run a command of ``pg-scheduler``."""
+
+    help = (
+        "Run 'worker', or another command of pg-scheduler, for the database of a backend in TASKS. "
+        "'worker --queue mail --concurrency 10' selects queues and sets how many tasks run at the same time; "
+        "'worker --help' lists its other options."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the options."""
+        _add_options(parser)
+        parser.add_argument("arguments", nargs=REMAINDER, metavar="command", help="worker, status, jobs ...")
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        """Run the command; end with its exit code unless that is 0."""
+        if find_spec("typer") is None:
+            raise CommandError("install the extra: pip install 'pg-scheduler[django]'")
+        from pg_scheduler.cli.main import run  # noqa: PLC0415 - needs the extra
+
+        own = ArgumentParser(add_help=False, allow_abbrev=False)  # options after the name of the command
+        _add_options(own, later=True)
+        given, words = own.parse_known_args(options["arguments"])
+        alias = given.backend or options["backend"]
+        queues = [*options["queue"], *given.queue]
+        backend = _backend_of(alias)
+        if words[:1] == [WORKER]:
+            selection.backend, selection.queues = alias, queues
+            words = _words_of_worker(words, backend, given.concurrency or options["concurrency"])
+            if not self._called_from_command_line:
+                raise CommandError("a worker ends its process; start it from a shell")
+            _prepare_restart(words)
+        with _variables(backend):
+            if code := run(words):
+                sys.exit(code)
+
+
+def _words_of_worker(words: Sequence[str], backend: Backend, concurrency: int | None) -> list[str]:
+    """Return the arguments of the worker."""
+    for queue in selection.queues:
+        if backend.queues and queue not in backend.queues:
+            known = ", ".join(sorted(backend.queues))
+            raise CommandError(f"TASKS[{backend.alias!r}]['QUEUES'] has no {queue!r}; it has {known}")
+    found = [word for word in words if word not in {TARGET, "--"}]  # from the supervisor
+    if concurrency is not None:
+        found.append(f"--slots={concurrency}")
+    if selection.queues:
+        names = ",".join(job_name("*", escape(queue)) for queue in selection.queues)
+        found.append(f"--names={names}")
+    return [*found, TARGET]
+
+
+def _prepare_restart(words: Sequence[str]) -> None:
+    """Let restarts and the processes of the supervisor run this command, and not ``pg-scheduler``."""
+    from pg_scheduler.cli.worker.program import set_program  # noqa: PLC0415 - needs the extra
+
+    started, arguments = get_child_arguments(), sys.argv[1:]
+    queues = [f"--queue={queue}" for queue in selection.queues]
+    program = started[: len(started) - len(arguments)]
+    set_program([*program, arguments[0], f"--backend={selection.backend}", *queues])
+    sys.argv[1:] = words
+
+
+def _add_options(parser: ArgumentParser, *, later: bool = False) -> None:
+    parser.add_argument(
+        "--backend",
+        default=None if later else DEFAULT_TASK_BACKEND_ALIAS,
+        help="Alias in TASKS (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--queue",
+        action="append",
+        default=[],
+        help="worker: run the tasks of this queue only; may be repeated. Jobs without a queue are left out.",
+    )
+    parser.add_argument("--concurrency", type=int, help="worker: tasks that run at the same time.")
+    if later:  # read by Django, wherever they are
+        parser.add_argument("--settings")
+        parser.add_argument("--pythonpath")
+
+
+def _backend_of(alias: str) -> Backend:
+    try:
+        backend = task_backends[alias]
+    except InvalidTaskBackend as error:
+        raise CommandError(str(error)) from error
+    if not isinstance(backend, Backend):
+        raise CommandError(f"TASKS[{alias!r}] uses another backend than pg_scheduler.integrations.django")
+    return backend
+
+
+@contextmanager
+def _variables(backend: Backend) -> Iterator[None]:
+    """Set the variables of ``pg-scheduler`` to the database of a backend."""
+    settings = backend.settings
+    values = {"PG_SCHEDULER_DSN": dsn_of(settings.database, settings.dsn)}
+    if settings.schema is not None:
+        values["PG_SCHEDULER_SCHEMA"] = settings.schema
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,63 @@
+"""The ``OPTIONS`` of a backend in ``TASKS``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, Self
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS
+
+from pg_scheduler.dsn import normalise_dsn
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT
+from pg_scheduler.jobs.task import JOB_OPTIONS
+from pg_scheduler.jobs.validation import check_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options, by their names in lower case.
+
+    Attributes:
+        database: The alias of the database with the tables.
+        schema: The schema of the tables; None for the one on the search path.
+        max_retries: The default of tasks.
+        timeout: The default of tasks: the time limit of one attempt; None for no limit.
+        keep_result: The default of tasks: how long return values are kept; None for not at all.
+        dsn: How a worker connects; None for the address in ``DATABASES``.
+    """
+
+    database: str = DEFAULT_DB_ALIAS
+    schema: str | None = None
+    max_retries: int = 0
+    timeout: float | timedelta | None = DEFAULT_TIMEOUT
+    keep_result: timedelta | None = timedelta(days=1)
+    dsn: str | None = None
+
+    @classmethod
+    def read(cls, alias: str, given: Mapping[str, Any]) -> Self:
+        """Return the options of a backend.
+
+        Raises:
+            ImproperlyConfigured: A name is unknown, or a value is invalid.
+        """
+        place = f"TASKS[{alias!r}]['OPTIONS']"
+        known = {each.name.upper(): each.name for each in fields(cls)}
+        if unknown := sorted(str(name) for name in given if name not in known):
+            raise ImproperlyConfigured(
+                f"{place} has the unknown key {unknown[0]!r}; known keys: {', '.join(known)}"
+            )
+        options = cls(**{known[name]: value for name, value in given.items()})
+        try:
+            for name in ("max_retries", "timeout", "keep_result"):
+                JOB_OPTIONS[name].check(getattr(options, name))
+            check_text("DATABASE", options.database)
+            if options.schema is not None:
+                check_text("SCHEMA", options.schema)
+            if options.dsn is not None:
+                normalise_dsn(str(options.dsn), "DSN")
+        except (TypeError, ValueError) as error:
+            raise ImproperlyConfigured(f"{place}: {error}") from error
+        return options

@@ -1,0 +1,217 @@
+"""The results of tasks, made of jobs."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from traceback import format_exception
+from typing import Any, Final, Self
+from uuid import UUID
+
+from django.conf import settings
+from django.utils import timezone
+
+from pg_scheduler.errors import JobCancelledError, JobExpiredError, JobFailedError, JobResult
+from pg_scheduler.integrations.django.compat import Task, TaskError, TaskResult, TaskResultStatus
+from pg_scheduler.integrations.django.task import queue_in
+from pg_scheduler.jobs.history import AttemptError
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.status import JobStatus
+
+STATUSES: Final[Mapping[JobStatus, Any]] = {
+    JobStatus.PENDING: TaskResultStatus.READY,
+    JobStatus.RUNNING: TaskResultStatus.RUNNING,
+    JobStatus.COMPLETED: TaskResultStatus.SUCCESSFUL,
+}
+"""The others are FAILED."""
+
+ERRORS: Final = frozenset({"crashed", "error", "lost", "timeout"})
+"""The outcomes of attempts that failed."""
+
+ENDS: Final[Mapping[JobStatus, type[Exception]]] = {
+    JobStatus.CANCELLED: JobCancelledError,
+    JobStatus.EXPIRED: JobExpiredError,
+}
+
+KEPT: Final = frozenset({"args", "backend", "id", "kwargs", "task"})
+"""The fields that ``refresh()`` leaves as they are."""
+
+PRIORITY: Final = "django_priority"
+"""The key of the metadata with the priority of the task as a number, unless that is 0."""
+
+UUID_VERSION: Final = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTaskResult(TaskResult):
+    """The result of a task.
+
+    Attributes:
+        claims: The number of attempts.
+        no_value_reason: Why a successful task has no return value; None if it has one.
+    """
+
+    claims: int = 0
+    no_value_reason: str | None = None
+
+    @property
+    def attempts(self) -> int:
+        """The number of attempts, which may be larger than that of the workers known."""
+        return self.claims
+
+    @property
+    def return_value(self) -> Any:
+        """The return value of a successful task.
+
+        Raises:
+            ValueError: The task has not succeeded, or its value was not kept.
+        """
+        value = TaskResult.return_value.fget(self)
+        if self.no_value_reason is not None:
+            raise ValueError(f"the return value is not available: {self.no_value_reason}")
+        return value
+
+    def refresh(self) -> None:
+        """Read the result again."""
+        self._take(self.task.get_backend().get_result(self.id))
+
+    async def arefresh(self) -> None:
+        """Read the result again."""
+        self._take(await self.task.get_backend().aget_result(self.id))
+
+    def _take(self, other: Self) -> None:
+        self.change(
+            **{each.name: getattr(other, each.name) for each in fields(self) if each.name not in KEPT}
+        )
+
+    def change(self, **values: Any) -> None:
+        """Set fields."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+def new_result(task: Task, args: Any, kwargs: Any, **values: Any) -> JobTaskResult:
+    """Return the result of a task that was not enqueued yet, whose arguments are JSON.
+
+    Raises:
+        TypeError: JSON cannot represent an argument.
+    """
+    return JobTaskResult(
+        **{
+            "task": task,
+            "id": "",
+            "status": TaskResultStatus.READY,
+            "enqueued_at": None,
+            "started_at": None,
+            "last_attempted_at": None,
+            "finished_at": None,
+            "args": args,
+            "kwargs": kwargs,
+            "backend": task.backend,
+            "errors": [],
+            "worker_ids": [],
+            **values,
+        }
+    )
+
+
+def result_of(job: Job, task: Task, kept: JobResult | None) -> JobTaskResult:
+    """Return the result of a job.
+
+    Args:
+        job: The job.
+        task: The declared task.
+        kept: Its kept result; None if it has not completed.
+    """
+    workers = [each.worker_id for each in job.errors if each.worker_id is not None]
+    if job.worker_id is not None and not any(each.attempt == job.attempt for each in job.errors):
+        workers.append(job.worker_id)
+    first = job.errors[0].started_at if job.errors else None
+    last = job.started_at or (job.errors[-1].started_at if job.errors else None)
+    result = new_result(
+        _task_of(job, task),
+        job.args,
+        job.kwargs,
+        id=job.job_id,
+        status=STATUSES.get(job.status, TaskResultStatus.FAILED),
+        enqueued_at=enqueued_at(job.job_id, job.created_at),
+        started_at=local(first or last),
+        last_attempted_at=local(last),
+        finished_at=local(job.finished_at),
+        errors=_errors_of(job),
+        worker_ids=workers,
+        claims=job.attempt,
+        no_value_reason=None if kept is None else kept.no_value_reason,
+    )
+    result.change(_return_value=None if kept is None else kept.value)
+    return result
+
+
+def error_of(error: BaseException) -> TaskError:
+    """Return the error of an attempt that is about to end."""
+    kind = type(error)
+    return TaskError(
+        exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
+        traceback="".join(format_exception(error)),
+    )
+
+
+def enqueued_at(job_id: str, default: datetime | None) -> datetime | None:
+    """Return the time in an id that was generated, the same one at each call; else the default."""
+    try:
+        found = UUID(job_id)
+    except ValueError:  # an id of the caller
+        return local(default)
+    if found.version != UUID_VERSION:
+        return local(default)
+    return local(datetime.fromtimestamp((found.int >> 80) / 1000, UTC))
+
+
+def local(time: datetime | None) -> datetime | None:
+    """Return a time as Django has it: naive without ``USE_TZ``."""
+    return time if time is None or settings.USE_TZ else timezone.make_naive(time)
+
+
+def _task_of(job: Job, task: Task) -> Task:
+    """Return the task with the values with which the job was enqueued."""
+    priority = job.metadata.get(PRIORITY, 0)
+    changes = {
+        "queue_name": queue_in(job.job_name) or task.queue_name,
+        "priority": priority if isinstance(priority, int) else 0,
+    }
+    if job.status is JobStatus.PENDING and job.execution_time > datetime.now(UTC):
+        changes["run_after"] = local(job.execution_time)
+    changes = {name: value for name, value in changes.items() if getattr(task, name) != value}
+    return task.using(**changes) if changes else task
+
+
+def _errors_of(job: Job) -> list[TaskError]:
+    errors = [_error_from(each) for each in job.errors if each.outcome in ERRORS]
+    if STATUSES.get(job.status) is None and (job.status in ENDS or not errors):
+        kind = ENDS.get(job.status, JobFailedError)
+        errors.append(
+            TaskError(
+                exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
+                traceback=job.error_message or "",
+            )
+        )
+    return errors
+
+
+def _error_from(error: AttemptError) -> TaskError:
+    text = error.traceback or error.message or ""
+    if error.error_type is None:
+        return TaskError(
+            exception_class_path=f"{JobFailedError.__module__}.{JobFailedError.__qualname__}", traceback=text
+        )
+    return TaskError(exception_class_path=_path_in(text, error.error_type), traceback=text)
+
+
+def _path_in(traceback: str, name: str) -> str:
+    """Return the path of a class from the last line of a traceback that has it, since rows have its name."""
+    found = re.findall(rf"^((?:\w+\.)*{re.escape(name)})(?::|$)", traceback, re.MULTILINE)
+    path: str = found[-1] if found else name
+    return f"builtins.{path}" if hasattr(builtins, path) else path

@@ -1,0 +1,170 @@
+"""Run tasks as jobs: register their functions, pass the context, and send the signals.
+
+The registered function of a task surrounds the task's own. It is a coroutine function if that one is, and has
+its parameters but the context. Signals are sent in the thread of the task, ``task_finished`` when no other
+attempt follows. A receiver that raises an exception does not end the attempt.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from asgiref.sync import sync_to_async
+from django.utils import timezone
+
+from pg_scheduler.foreign import is_a
+from pg_scheduler.integrations.django.compat import (
+    Task,
+    TaskContext,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    normalize_json,
+    task_finished,
+    task_started,
+)
+from pg_scheduler.integrations.django.results import JobTaskResult, enqueued_at, error_of, new_result
+from pg_scheduler.integrations.django.task import job_name, name_of, priority_of
+from pg_scheduler.jobs.context import current, current_job
+from pg_scheduler.jobs.naming import check_aliases
+from pg_scheduler.jobs.outcome import may_retry
+from pg_scheduler.jobs.registry import catalogue
+from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, Snooze, reason_of
+from pg_scheduler.jobs.task import TaskOptions
+
+_runners: Final[dict[Callable[..., Any], Callable[..., Any]]] = {}
+"""The registered functions of the tasks' own."""
+
+
+def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> None:
+    """Register a task under its path with its queue and these others, unless it is registered.
+
+    Args:
+        task: The task. Its first declaration decides the options of the function.
+        queues: Other queues.
+        options: The options of its jobs.
+    """
+    known = catalogue.find_exact(name_of(task))
+    if known is not None and known.func is _runners.get(task.func):
+        return
+    run = _runners.get(task.func)
+    if run is None:
+        run = _runners[task.func] = _runner_of(task)
+    own = {
+        name: value
+        for name in ("retry", "limits", "unique", "metadata", "on_failure")
+        if (value := getattr(task, name, None)) is not None
+    }
+    names = {job_name(task.module_path, queue) for queue in (task.queue_name, *queues)}
+    catalogue.register(
+        run,
+        aliases=[*sorted(names), *check_aliases(getattr(task, "aliases", ()))],
+        options=TaskOptions(**own, priority=priority_of(task.priority), **options),
+    )
+
+
+def task_named(name: str) -> Task | None:
+    """Return the task that runs the jobs of this name; None if no task does."""
+    found = catalogue.resolve(name)
+    return None if found is None else getattr(found.func, "django_task", None)
+
+
+def declared_tasks() -> list[Task]:
+    """Return the tasks that are registered."""
+    found = (getattr(each.func, "django_task", None) for each in catalogue.tasks())
+    return [task for task in found if task is not None]
+
+
+def _runner_of(task: Task) -> Callable[..., Any]:
+    func = task.func
+    run: Any = _async_runner_of(task) if inspect.iscoroutinefunction(func) else _plain_runner_of(task)
+    functools.update_wrapper(run, func)
+    parameters = list(inspect.signature(func).parameters.values())
+    run.__signature__ = inspect.Signature(parameters[1:] if task.takes_context else parameters)
+    run.__qualname__ = job_name(func.__qualname__, task.queue_name)
+    run.django_task = task
+    runner: Callable[..., Any] = run
+    return runner
+
+
+def _plain_runner_of(task: Task) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        attempt = _Attempt(task, args, kwargs)
+        attempt.begin()
+        try:
+            value = normalize_json(task.func(*attempt.args, **kwargs))
+        except BaseException as error:
+            attempt.fail(error)
+            raise
+        attempt.succeed(value)
+        return value
+
+    return run
+
+
+def _async_runner_of(task: Task) -> Callable[..., Any]:
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        attempt = _Attempt(task, args, kwargs)
+        await sync_to_async(attempt.begin)()
+        try:
+            value = normalize_json(await task.func(*attempt.args, **kwargs))
+        except Exception as error:
+            await sync_to_async(attempt.fail)(error)
+            raise
+        await sync_to_async(attempt.succeed)(value)
+        return value
+
+    return run
+
+
+class _Attempt:
+    """The attempt of a task that runs in this context."""
+
+    def __init__(self, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        claim, _, get_scheduler, _ = current.get()
+        worker = getattr(get_scheduler, "worker_id", None)
+        now = timezone.now()
+        self._task = task
+        self._claim = claim
+        self._backend = task.get_backend()
+        self.result: JobTaskResult = new_result(
+            task,
+            args,
+            kwargs,
+            id=claim.job_id,
+            status=TaskResultStatus.RUNNING,
+            enqueued_at=enqueued_at(claim.job_id, None),
+            started_at=now,
+            last_attempted_at=now,
+            worker_ids=[] if worker is None else [worker],
+            claims=claim.attempt,
+        )
+        context = (TaskContext(task_result=self.result),) if task.takes_context else ()
+        self.args = (*context, *args)
+
+    def begin(self) -> None:
+        """Read what the earlier attempts left, and send ``task_started``."""
+        if self._claim.attempt > 1:
+            with suppress(TaskResultDoesNotExist):  # the name of its schedule belongs to several functions
+                self.result.refresh()
+        task_started.send_robust(type(self._backend), task_result=self.result)
+
+    def succeed(self, value: Any) -> None:
+        """Send ``task_finished``, unless the attempt was cancelled."""
+        if not current_job().is_cancelled:
+            self._finish(status=TaskResultStatus.SUCCESSFUL, _return_value=value)
+
+    def fail(self, error: BaseException) -> None:
+        """Send ``task_finished``, unless the attempt was cancelled or another one follows."""
+        policy = getattr(self._task, "retry", None) or DEFAULT_RETRY_POLICY
+        if current_job().is_cancelled or is_a(error, Snooze) or may_retry(self._claim, error, policy):
+            return
+        errors = [*self.result.errors, error_of(reason_of(error))]
+        self._finish(status=TaskResultStatus.FAILED, errors=errors)
+
+    def _finish(self, **values: Any) -> None:
+        self.result.change(finished_at=timezone.now(), **values)
+        task_finished.send_robust(type(self._backend), task_result=self.result)

@@ -1,0 +1,99 @@
+"""Tasks with the options of jobs, and their names as jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from pg_scheduler.integrations.django.compat import Task
+from pg_scheduler.jobs.limits import Limit
+from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
+from pg_scheduler.jobs.registry import catalogue
+from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.unique import Unique
+
+PER_JOB: Final = (
+    "job_id",
+    "keep_result",
+    "max_retries",
+    "metadata",
+    "misfire_grace_time",
+    "timeout",
+    "unique",
+)
+"""The options that ``using()`` can change."""
+
+HIGH: Final = 1
+CRITICAL: Final = 50
+"""The least numbers of these priorities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTask(Task):
+    """A task, with the options of ``@job`` as further arguments of ``@task`` (Django 6.1 and django-tasks).
+
+    Attributes:
+        job_id: The id of the job, for ``using()``; None to generate one.
+        max_retries: Retries after a failed first attempt. Default: ``MAX_RETRIES`` in ``OPTIONS``.
+        timeout: The time limit of one attempt, in seconds or as a timedelta; None for no limit. Default:
+            ``TIMEOUT``.
+        keep_result: How long the return value is kept; None for not at all. Default: ``KEEP_RESULT``.
+        misfire_grace_time: Seconds after which a job that has not started expires. Default: never.
+        retry: The delays before retries; None for those of the Scheduler.
+        limits: How many attempts may run or start at once.
+        unique: Which jobs exclude one another.
+        metadata: A JSON object for people and filters.
+        on_failure: The name of the task that is enqueued when a job has failed finally.
+        aliases: Other names whose pending jobs it runs.
+    """
+
+    job_id: str | None = None
+    max_retries: int | Unset = UNSET
+    timeout: float | timedelta | Unset | None = UNSET
+    keep_result: timedelta | Unset | None = UNSET
+    misfire_grace_time: int | Unset | None = UNSET
+    retry: RetryPolicy | None = field(default=None, hash=False)
+    limits: Iterable[Limit] = field(default=(), hash=False)
+    unique: Unique | str | Unset | None = field(default=UNSET, hash=False)
+    metadata: Mapping[str, Any] | None = field(default=None, hash=False)
+    on_failure: str | None = None
+    aliases: Iterable[str] = field(default=(), hash=False)
+
+    @property
+    def __job_function__(self) -> Callable[..., Any]:
+        """The function that ``@periodic`` above ``@task`` registers."""
+        found = catalogue.find_exact(name_of(self))
+        assert found is not None  # noqa: S101 - its validation has registered it
+        return found.func
+
+    def using(self, **changes: Any) -> JobTask:
+        """Return the task with other values of Django's options, or of those that belong to one job."""
+        own = {name: changes.pop(name) for name in PER_JOB if name in changes}
+        changed: JobTask = Task.using(self, **changes)  # super() fails in a class with slots
+        return replace(changed, **own) if own else changed
+
+
+def name_of(task: Task) -> str:
+    """Return the name of the jobs of a task: its path and its queue."""
+    return job_name(task.module_path, task.queue_name)
+
+
+def job_name(path: str, queue: str) -> str:
+    """Return the name of the jobs of the task with this path in a queue."""
+    return f"{path}@{queue}"
+
+
+def queue_in(name: str) -> str | None:
+    """Return the queue in the name of a job; None if it has none."""
+    return name.partition("@")[2] or None
+
+
+def priority_of(number: int) -> JobPriority:
+    """Return the priority of jobs for that of a task, from -100 to 100."""
+    if number < 0:
+        return JobPriority.LOW
+    if number < HIGH:
+        return JobPriority.NORMAL
+    return JobPriority.HIGH if number < CRITICAL else JobPriority.CRITICAL

@@ -1,0 +1,85 @@
+"""The Scheduler of ``manage.py pg_scheduler worker``, as a target of the command ``worker``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from pg_scheduler.inspect.store.standalone import open_pool
+from pg_scheduler.integrations.django.address import dsn_of
+from pg_scheduler.integrations.django.backend import Backend
+from pg_scheduler.integrations.django.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from pg_scheduler.integrations.django.connections import DjangoThreads, close_connections
+from pg_scheduler.integrations.django.runner import declared_tasks
+from pg_scheduler.jobs.executors import THREAD
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.settings import VacuumConfig, VacuumPolicy
+
+TARGET: Final = f"{__name__}:scheduler"
+
+APPLICATION_NAME: Final = "pg_scheduler worker"
+POOL_SIZE: Final = 10
+"""The maximum number of connections of the worker itself, besides those of the jobs."""
+
+DAY: Final = timedelta(days=1)
+
+
+@dataclass(slots=True)
+class Selection:
+    """What the worker of this process runs.
+
+    Attributes:
+        backend: The alias of the backend.
+        queues: The queues; none for those of the backend.
+    """
+
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS
+    queues: Sequence[str] = ()
+
+
+selection: Final = Selection()
+
+
+@asynccontextmanager
+async def scheduler() -> AsyncIterator[Scheduler]:
+    """Yield the Scheduler of the selected backend, which is not started.
+
+    Raises:
+        ConnectionRejectedError: The server rejects the role, its password or the database.
+        DatabaseUnavailableError: The server is unavailable.
+    """
+    backend: Backend = task_backends[selection.backend]
+    for task in declared_tasks():
+        if task.backend == selection.backend:
+            for queue in selection.queues:
+                task.using(queue_name=queue)  # which registers its name
+    settings = backend.settings
+    async with open_pool(
+        dsn_of(settings.database, settings.dsn),
+        application_name=APPLICATION_NAME,
+        max_size=POOL_SIZE,
+        is_pooled=False,
+    ) as pool:
+        yield Scheduler(
+            pool,
+            schema=settings.schema,
+            vacuum_config=_retention(settings.keep_result),
+            executors={THREAD: DjangoThreads()},
+            middleware=[close_connections],
+            migrations="verify",
+        )
+
+
+def _retention(keep_result: timedelta | None) -> VacuumConfig:
+    """Return the default retention, with jobs kept at least as long as their results."""
+    config = VacuumConfig()
+    if keep_result is None:
+        return config
+    policies: dict[str, Any] = {
+        name: VacuumPolicy.after_days(max(getattr(config, name).days, keep_result / DAY))
+        for name in ("completed", "failed", "cancelled", "expired")
+    }
+    return VacuumConfig(**policies)

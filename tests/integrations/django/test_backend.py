@@ -1,0 +1,371 @@
+"""The backend of ``django.tasks``: enqueue in transactions, run, and read results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobConflictError, JobPriority, PayloadError, periodic
+from pg_scheduler.events import JobFailed, JobRetried
+from pg_scheduler.jobs.rows import new_job_id
+from pg_scheduler.schedules.declared import periodic_catalogue
+from tests.support.django import project, require_tasks, working
+
+require_tasks()
+
+from asgiref.sync import ThreadSensitiveContext, sync_to_async  # noqa: E402 - only where Django is
+from django.core.exceptions import ImproperlyConfigured  # noqa: E402
+from django.db import connection, connections, transaction  # noqa: E402
+from django.test.utils import CaptureQueriesContext, override_settings  # noqa: E402
+from django.utils import timezone  # noqa: E402
+
+from pg_scheduler.integrations.django import Backend, compat, results, worker  # noqa: E402
+
+READY, RUNNING, FAILED, SUCCESSFUL = (
+    getattr(compat.TaskResultStatus, name) for name in ("READY", "RUNNING", "FAILED", "SUCCESSFUL")
+)
+HOUR = timedelta(hours=1)
+
+
+@contextmanager
+def received(*signals: Any) -> Iterator[list[tuple[str, Any]]]:
+    """Yield the status and result of each signal, as it was when it was sent."""
+    found: list[tuple[str, Any]] = []
+
+    def note(sender: type, task_result: Any, **_: Any) -> None:
+        assert sender is Backend
+        found.append((task_result.status, task_result))
+
+    for signal in signals:
+        signal.connect(note)
+    try:
+        yield found
+    finally:
+        for signal in signals:
+            signal.disconnect(note)
+
+
+async def rows(pool: asyncpg.Pool) -> list[asyncpg.Record]:
+    return await pool.fetch("SELECT * FROM scheduled_jobs ORDER BY job_id")
+
+
+async def ended(scheduler: Any, result: Any) -> Any:
+    """Wait for the end of a task, and return the refreshed result."""
+    await scheduler.get_job_result(result.id)
+    result.refresh()
+    return result
+
+
+# -- enqueue -------------------------------------------------------------------------------------------
+
+
+async def test_task_exists_if_and_only_if_the_transaction_commits(shop: Any, pool: asyncpg.Pool) -> None:
+    with transaction.atomic():
+        kept = shop.add.enqueue(1)
+        with transaction.atomic():
+            shop.add.enqueue(2)
+            transaction.set_rollback(True)
+        assert await rows(pool) == []
+    with transaction.atomic():
+        shop.add.enqueue(3)
+        transaction.set_rollback(True)
+    assert [row["job_id"] for row in await rows(pool)] == [kept.id]
+
+
+async def test_task_is_committed_at_once_outside_of_a_transaction(shop: Any, pool: asyncpg.Pool) -> None:
+    with received(compat.task_enqueued) as signals:
+        result = shop.send.enqueue("ada")
+    (row,) = await rows(pool)
+    assert (row["job_id"], row["job_name"]) == (result.id, f"{shop.send.module_path}@mail")
+    assert (row["priority"], row["max_retries"], row["expires_at"]) == (JobPriority.HIGH.db_value, 0, None)
+    assert signals == [(READY, result)]
+    assert (result.args, result.kwargs, result.attempts, result.backend) == (["ada"], {}, 0, "default")
+
+
+async def test_task_is_enqueued_in_a_thread_by_async_code(shop: Any, pool: asyncpg.Pool) -> None:
+    async with ThreadSensitiveContext():
+        result = await shop.add.aenqueue(1)
+        assert [row["job_id"] for row in await rows(pool)] == [result.id]
+        assert await shop.add.aget_result(result.id) == result
+        await sync_to_async(connections.close_all)()
+
+
+def test_enqueue_and_get_result_take_one_statement(shop: Any) -> None:
+    shop.add.enqueue(0)  # looks up the schema
+    with CaptureQueriesContext(connection) as queries:
+        result = shop.add.enqueue(1)
+    assert len(queries) == 1
+    with CaptureQueriesContext(connection) as queries:
+        assert shop.add.get_result(result.id) == result
+    assert len(queries) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "priority"),
+    [
+        (-100, JobPriority.LOW),
+        (-1, JobPriority.LOW),
+        (0, JobPriority.NORMAL),
+        (1, JobPriority.HIGH),
+        (49, JobPriority.HIGH),
+        (50, JobPriority.CRITICAL),
+        (100, JobPriority.CRITICAL),
+    ],
+)
+def test_priority_is_one_of_four_and_its_number_is_kept(
+    shop: Any, number: int, priority: JobPriority
+) -> None:
+    result = shop.add.using(priority=number).enqueue(1)
+    job = Backend("default", {}).client.get_job(result.id, connection="default")
+    assert job is not None
+    assert job.priority is priority
+    assert shop.add.get_result(result.id).task.priority == number
+
+
+def test_task_is_due_at_run_after(shop: Any) -> None:
+    due = datetime.now(UTC) + HOUR
+    task = shop.add.using(run_after=due)
+    result = task.enqueue(1)
+    assert shop.add.get_result(result.id).task == task
+    job = Backend("default", {}).client.get_job(result.id, connection="default")
+    assert job is not None
+    assert (job.execution_time, job.expires_at) == (due, None)
+
+
+async def test_options_of_jobs_are_those_of_the_task_else_of_the_backend(
+    dsn: str, pool: asyncpg.Pool
+) -> None:
+    options = {"MAX_RETRIES": 3, "TIMEOUT": 600, "KEEP_RESULT": timedelta(hours=2)}
+    with project(dsn, OPTIONS=options) as shop:
+        shop.add.enqueue(1)
+        changed = shop.add.using(
+            job_id="one", max_retries=1, timeout=None, keep_result=None, metadata={"tenant": 7}, unique="key"
+        )
+        changed.enqueue(1)
+    first, second = await rows(pool)
+    assert (first["max_retries"], first["timeout_seconds"], first["options"]) == (
+        3,
+        600,
+        '{"keep_result": 7200.0}',
+    )
+    assert (second["job_id"], second["max_retries"], second["timeout_seconds"]) == ("one", 1, None)
+    assert (second["options"], second["unique_key"]) == (None, "key")
+    assert '"tenant": 7' in second["task_data"]
+
+
+def test_times_are_naive_without_use_tz(shop: Any) -> None:
+    due = timezone.make_naive(datetime.now(UTC)) + HOUR
+    with override_settings(USE_TZ=False):
+        result = shop.add.using(run_after=due).enqueue(1)
+        found = shop.add.get_result(result.id)
+    assert found.task.run_after == due
+    assert found.enqueued_at.tzinfo is None
+    assert due - HOUR - timedelta(minutes=1) < found.enqueued_at < due
+
+
+async def test_worker_keeps_jobs_as_long_as_their_results(dsn: str) -> None:
+    with project(dsn, OPTIONS={"KEEP_RESULT": timedelta(days=5)}):
+        async with worker.scheduler() as scheduler:
+            retention = scheduler._parts.config.vacuum
+    assert (retention.completed.days, retention.cancelled.days, retention.failed.days) == (5, 5, 7)
+
+
+def test_existing_id_raises_and_the_transaction_goes_on(shop: Any) -> None:
+    with transaction.atomic():
+        shop.add.using(job_id="one").enqueue(1)
+        with pytest.raises(JobConflictError):
+            shop.add.using(job_id="one").enqueue(1)
+        shop.add.enqueue(2)
+    assert shop.add.get_result("one").args == [1]
+
+
+@pytest.mark.parametrize("arguments", [(), (1, 2, 3), (object(),), (datetime.now(UTC),)])
+def test_arguments_that_do_not_fit_raise_at_the_call(shop: Any, arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError):
+        shop.add.enqueue(*arguments)
+
+
+def test_arguments_that_are_too_large_raise_at_the_call(shop: Any) -> None:
+    with pytest.raises(PayloadError):
+        shop.add.enqueue("a" * 2_000_000)
+
+
+def test_queue_that_the_settings_lack_is_rejected(shop: Any) -> None:
+    with pytest.raises(Exception, match="Queue 'fast' is not valid"):
+        shop.add.using(queue_name="fast")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"RETRIES": 1}, "'RETRIES'; known keys: DATABASE, SCHEMA, MAX_RETRIES, TIMEOUT, KEEP_RESULT, DSN"),
+        ({"MAX_RETRIES": -1}, "max_retries"),
+        ({"TIMEOUT": "soon"}, "timeout"),
+        ({"KEEP_RESULT": 5}, "keep_result"),
+        ({"DATABASE": None}, "DATABASE must be a str"),
+        ({"SCHEMA": 5}, "SCHEMA must be a str"),
+        ({"DSN": "mysql://db/shop"}, "DSN must start with postgresql://"),
+    ],
+)
+def test_invalid_option_names_its_place(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=r"TASKS\['jobs'\]\['OPTIONS'\].*" + message):
+        Backend("jobs", {"OPTIONS": options})
+
+
+# -- results -------------------------------------------------------------------------------------------
+
+
+async def test_worker_runs_tasks_and_keeps_their_values(shop: Any) -> None:
+    async with working() as (scheduler, _):
+        with received(compat.task_started, compat.task_finished) as signals:
+            added = await ended(scheduler, shop.add.enqueue(2, other=3))
+            described = await ended(scheduler, shop.describe.enqueue(word="new"))
+            asynchronous = await ended(scheduler, shop.describe_async.enqueue("new"))
+        worker_id = scheduler.worker_id
+    assert (added.status, added.return_value, added.is_finished) == (SUCCESSFUL, 5, True)
+    assert added.enqueued_at <= added.started_at == added.last_attempted_at <= added.finished_at
+    assert (added.worker_ids, added.attempts, added.errors) == ([worker_id], 1, [])
+    assert described.return_value == {
+        "word": "new",
+        "id": described.id,
+        "attempt": 1,
+        "workers": [worker_id],
+    }
+    assert asynchronous.return_value == ["new", asynchronous.id, 1]
+    finals = [each for status, each in signals if status == SUCCESSFUL]
+    assert [each.id for each in finals] == [added.id, described.id, asynchronous.id]
+    assert finals[0].return_value == 5
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"), [("value", ValueError), ("exit", SystemExit), ("stock", None), ("abort", None)]
+)
+async def test_failed_task_has_its_exception(shop: Any, how: str, kind: type | None) -> None:
+    async with working() as (scheduler, _):
+        with received(compat.task_finished) as signals:
+            result = await ended(scheduler, shop.fail.using(max_retries=0).enqueue(how))
+    assert result.status == FAILED
+    with pytest.raises(ValueError, match="Task failed"):
+        _ = result.return_value
+    (error,) = result.errors
+    if kind is not None:
+        assert error.exception_class is kind
+    elif how == "stock":
+        assert error.exception_class is shop.OutOfStockError
+        assert error.traceback.endswith("OutOfStockError: no\nmore\n")
+    assert [status for status, _ in signals] == [FAILED]
+    assert signals[0][1].errors[0].exception_class_path == error.exception_class_path
+
+
+async def test_value_that_json_cannot_represent_fails_the_task(shop: Any) -> None:
+    async with working() as (scheduler, _):
+        result = await ended(scheduler, shop.unserialisable.enqueue())
+    assert result.status == FAILED
+    assert result.errors[0].exception_class is TypeError
+
+
+async def test_retried_task_has_all_attempts_and_one_final_signal(shop: Any, pool: asyncpg.Pool) -> None:
+    async with working() as (scheduler, recorder):
+        with received(compat.task_finished) as signals:
+            result = shop.fail_once.using(max_retries=2).enqueue()
+            await recorder.until(JobRetried)
+            assert signals == []
+            result.refresh()
+            assert (result.status, result.attempts, len(result.errors)) == (READY, 1, 1)
+            await pool.execute("UPDATE scheduled_jobs SET execution_time = now()")
+            await ended(scheduler, result)
+    assert result.return_value == [2, 2, 1]
+    assert result.worker_ids == [scheduler.worker_id] * 2
+    assert result.errors[0].exception_class is shop.OutOfStockError
+    assert result.started_at < result.last_attempted_at
+    assert [status for status, _ in signals] == [SUCCESSFUL]
+
+
+async def test_snoozed_and_timed_out_tasks_send_no_final_signal(shop: Any) -> None:
+    async with working() as (scheduler, recorder):
+        with received(compat.task_finished) as signals:
+            slept = shop.sleep_until_cancelled.using(timeout=0.05).enqueue()
+            await recorder.until(JobFailed)
+            snoozed = shop.fail.enqueue("snooze")
+            await ended(scheduler, shop.add.enqueue(1))
+            while not shop.fail.get_result(snoozed.id).attempts:  # noqa: ASYNC110 - until it has ended
+                await asyncio.sleep(0.01)
+            slept.refresh()
+    assert [each.task.name for _, each in signals] == ["add"]
+    assert slept.errors[0].exception_class is TimeoutError
+
+
+async def test_cancelled_and_expired_tasks_have_failed(shop: Any, pool: asyncpg.Pool) -> None:
+    cancelled, expired = shop.add.enqueue(1), shop.add.using(misfire_grace_time=1).enqueue(1)
+    with transaction.atomic():
+        Backend("default", {}).client.cancel_job(cancelled.id, connection="default")
+    cancelled.refresh()
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'expired', finished_at = now(), error_message = 'late' "
+        "WHERE job_id = $1",
+        expired.id,
+    )
+    expired.refresh()
+    for result, kind in ((cancelled, "JobCancelledError"), (expired, "JobExpiredError")):
+        assert result.status == FAILED
+        assert result.errors[0].exception_class.__name__ == kind
+
+
+async def test_value_that_was_not_kept_raises_the_reason(shop: Any) -> None:
+    async with working() as (scheduler, _):
+        result = await ended(scheduler, shop.add.using(keep_result=None).enqueue(1))
+    assert result.status == SUCCESSFUL
+    with pytest.raises(ValueError, match="not available: the result was not kept"):
+        _ = result.return_value
+
+
+def test_unknown_ids_and_jobs_of_others_have_no_result(shop: Any) -> None:
+    backend = Backend("default", {})
+    other = backend.client.enqueue("billing.send", connection="default")
+    for job_id in (str(uuid4()), "123", other):
+        with pytest.raises(compat.TaskResultDoesNotExist):
+            backend.get_result(job_id)
+    with pytest.raises(Exception, match="Task does not match"):
+        shop.send.get_result(shop.add.enqueue(1).id)
+
+
+async def test_receivers_that_raise_do_not_end_the_attempt(shop: Any) -> None:
+    def interrupt(**_: Any) -> None:
+        raise LookupError
+
+    signals = (compat.task_started, compat.task_finished)
+    for signal in signals:
+        signal.connect(interrupt)
+    try:
+        async with working() as (scheduler, _):
+            for task in (shop.add, shop.describe_async):
+                result = await ended(scheduler, task.enqueue(1))
+                assert result.status == SUCCESSFUL
+    finally:
+        for signal in signals:
+            signal.disconnect(interrupt)
+
+
+def test_periodic_task_is_registered_on_any_backend(shop: Any) -> None:
+    values = {"priority": 0, "queue_name": "default", "run_after": None}  # Django 6.0 has no defaults
+    for task in (shop.session, compat.Task(func=shop.session.func, backend="dummy", **values)):
+        assert periodic(cron="0 3 * * *", dedup_key=task.backend)(task) is task
+    names = {key: config.function for key, config in periodic_catalogue.configs().items()}
+    path = shop.session.module_path
+    assert names == {"default": f"{path}@default", "dummy": path}
+
+
+def test_time_of_an_id_is_that_of_the_call(shop: Any) -> None:
+    before = datetime.now(UTC)
+    found = results.enqueued_at(new_job_id(), None)
+    assert found is not None
+    assert before - timedelta(milliseconds=1) <= found <= datetime.now(UTC)
+    assert results.enqueued_at("invoice:7", before) == before
+    assert results.enqueued_at(str(uuid4()), before) == before

@@ -1,0 +1,242 @@
+"""The project of the guide, through ``manage.py``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from pg_scheduler.cli.errors import ExitCode
+from tests.docs.snippets import ROOT
+from tests.docs.test_files import FILES
+from tests.support.django import require_tasks
+from tests.support.transactions import django_address
+from tests.support.worker import PATIENCE
+
+require_tasks()
+pytestmark = pytest.mark.slow
+
+PAGE = "docs/guides/django.md"
+DUMMY = ("django.tasks" if find_spec("django.tasks") else "django_tasks") + ".backends.dummy.DummyBackend"
+
+MANAGE = """
+import os
+import sys
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(sys.argv)
+"""
+
+SIGN_UP = """
+from django.test import Client
+print(Client().get("/users?email=ada").content.decode())
+"""
+
+RESULTS = """
+from shop.tasks import build_report, send_welcome
+for task in (send_welcome, build_report):
+    for job_id in sys.argv[1:]:
+        try:
+            result = task.get_result(job_id)
+        except Exception as error:
+            continue
+        print(task.name, result.status, result.return_value if result.is_finished else None)
+"""
+
+TESTS = """
+from django.core.management import call_command
+from django.db import connection
+from django.test import TestCase, TransactionTestCase
+from pg_scheduler.integrations.django.address import dsn_of
+from shop.tasks import send_welcome
+
+
+def setUpModule():
+    call_command("pg_scheduler", "migrate")
+
+
+class TransactionTest(TestCase):
+    def test_enqueue_is_part_of_the_test(self):
+        result = send_welcome.enqueue("ada")
+        self.assertEqual(send_welcome.get_result(result.id), result)
+        self.assertIn("/test_", dsn_of("default"))
+
+
+class CommittedTest(TransactionTestCase):
+    def test_commands_use_the_test_database(self):
+        send_welcome.enqueue("ada")
+        call_command("pg_scheduler", "jobs", "list", "-o", "ids")
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM scheduled_jobs")
+"""
+
+
+class Project:
+    """The files of the guide in a folder, and a database."""
+
+    def __init__(self, folder: Path, dsn: str) -> None:
+        self.folder = folder
+        address = django_address(dsn)
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("PG_SCHEDULER_")},
+            "PGHOST": address["HOST"],
+            "PGPORT": address["PORT"],
+            "PGUSER": address["USER"],
+            "PGDATABASE": address["NAME"],
+            "PGPASSWORD": address["PASSWORD"],
+            "PYTHONPATH": str(ROOT),
+        }
+        (folder / "shop").mkdir()
+        urls = "\nROOT_URLCONF = 'urls'\nALLOWED_HOSTS = ['*']\n"
+        self.write("manage.py", MANAGE)
+        self.write("settings.py", code_of("settings.py") + urls)
+        self.write("urls.py", "from django.urls import path\nfrom shop.views import sign_up\n")
+        self.append("urls.py", "urlpatterns = [path('users', sign_up)]\n")
+        self.write("shop/__init__.py", "")
+        self.write("shop/tasks.py", code_of("tasks.py"))
+        self.write("shop/views.py", code_of("views.py"))
+
+    def write(self, path: str, code: str) -> None:
+        (self.folder / path).write_text(code, encoding="utf-8")
+
+    def append(self, path: str, code: str) -> None:
+        with (self.folder / path).open("a", encoding="utf-8") as file:
+            file.write(code)
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """Run a script with these arguments, and return what it wrote."""
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout
+        return done.stdout
+
+    def manage(self, *words: str, code: int = 0) -> str:
+        """Run a command of the project, and return what it wrote."""
+        return self.run("manage.py", *words, code=code)
+
+    def shell(self, code: str, *words: str) -> list[str]:
+        """Run code in the project, and return the lines it wrote."""
+        start = "import os, sys, django\nos.environ['DJANGO_SETTINGS_MODULE'] = 'settings'\ndjango.setup()\n"
+        self.write("script.py", start + code)
+        return self.run("script.py", *words).splitlines()
+
+    @contextmanager
+    def worker(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """Start a worker; end it with its processes."""
+        with (self.folder / "log").open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "manage.py", "pg_scheduler", "worker", *words],
+                cwd=self.folder, env=self.environment, stderr=log, text=True,
+            )  # fmt: skip
+        try:
+            yield process
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+def code_of(name: str) -> str:
+    """Return a file of the guide, for the Django that is installed."""
+    code = FILES[f"{PAGE} {name}"].code
+    return code if find_spec("django.tasks") else code.replace("from django.tasks", "from django_tasks")
+
+
+async def until(pool: asyncpg.Pool, query: str) -> None:
+    """Wait until the first value of a query is true."""
+    async with asyncio.timeout(PATIENCE):
+        while not await pool.fetchval(query):  # noqa: ASYNC110 - processes raise no event
+            await asyncio.sleep(0.02)  # until the processes have come so far
+
+
+@pytest.fixture
+def project(tmp_path: Path, dsn: str) -> Project:
+    return Project(tmp_path, dsn)
+
+
+def test_guide_creates_tables_enqueues_and_runs_tasks(tmp_path: Path, empty_dsn: str) -> None:
+    project = Project(tmp_path, empty_dsn)
+    assert "no tables" in project.manage("pg_scheduler", "worker", code=ExitCode.SCHEMA)
+    project.manage("pg_scheduler", "migrate")
+    (first,) = project.shell(SIGN_UP)
+    (second,) = project.shell("from shop.tasks import build_report\nprint(build_report.enqueue('May').id)")
+    project.manage("pg_scheduler", "worker", "--drain")
+    assert project.shell(RESULTS, first, second) == [
+        "send_welcome SUCCESSFUL sent to ada",
+        f"build_report SUCCESSFUL {{'task': '{second}', 'month': 'May'}}",
+    ]
+
+
+async def test_worker_of_a_queue_leaves_other_tasks(project: Project, pool: asyncpg.Pool) -> None:
+    ids = await asyncio.to_thread(
+        project.shell,
+        "from shop.tasks import build_report, send_welcome\n"
+        "print(build_report.enqueue('May').id)\nprint(send_welcome.enqueue('ada').id)",
+    )
+    words = ("pg_scheduler", "worker", "--queue", "mail", "--concurrency", "3", "--drain")
+    await asyncio.to_thread(project.manage, *words)
+    statuses = await pool.fetch("SELECT status FROM scheduled_jobs ORDER BY array_position($1, job_id)", ids)
+    assert [row[0] for row in statuses] == ["pending", "completed"]
+    unknown = await asyncio.to_thread(project.manage, "pg_scheduler", "worker", "--queue", "fast", code=1)
+    assert "has no 'fast'; it has default, mail" in unknown
+
+
+async def test_processes_of_a_supervisor_run_the_same_command(project: Project, pool: asyncpg.Pool) -> None:
+    (job_id,) = await asyncio.to_thread(project.shell, SIGN_UP)
+    with project.worker("--queue=mail", "--processes=2"):
+        await until(pool, "SELECT count(*) = 2 FROM scheduler_workers")
+        await until(pool, "SELECT status = 'completed' FROM scheduled_jobs")
+    assert await pool.fetchval("SELECT job_id FROM scheduled_jobs") == job_id
+
+
+async def test_reload_runs_the_new_code(project: Project, pool: asyncpg.Pool) -> None:
+    with project.worker("--reload"):
+        await until(pool, "SELECT count(*) = 1 FROM scheduler_workers")
+        project.append("shop/tasks.py", "\n\n@task\ndef added() -> int:\n    return 7\n")
+        await asyncio.to_thread(project.shell, "from shop.tasks import added\nadded.enqueue()")
+        await until(pool, "SELECT status = 'completed' FROM scheduled_jobs")
+
+
+async def test_periodic_task_has_a_schedule_and_runs(project: Project, pool: asyncpg.Pool) -> None:
+    project.append("shop/tasks.py", code_of("periodic_tasks.py"))
+    await asyncio.to_thread(project.manage, "pg_scheduler", "worker", "--drain")
+    task = await pool.fetchval("SELECT task FROM scheduler_schedules WHERE schedule_id = 'clean_up'")
+    assert task == "shop.tasks.clean_up@default"
+    await asyncio.to_thread(project.manage, "pg_scheduler", "schedules", "trigger", "clean_up")
+    output = await asyncio.to_thread(project.manage, "pg_scheduler", "worker", "--drain")
+    assert "cleaning up" in output
+    assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "completed"
+
+
+async def test_tests_of_a_project_never_write_into_its_database(project: Project, pool: asyncpg.Pool) -> None:
+    project.write("shop/tests.py", TESTS)
+    output = await asyncio.to_thread(project.manage, "test", "--noinput")
+    assert "Ran 2 tests" in output
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+
+
+def test_command_without_a_worker_of_the_library_fails(project: Project) -> None:
+    project.append("settings.py", f"TASKS['other'] = {{'BACKEND': {DUMMY!r}}}\n")
+    assert "uses another backend" in project.manage("pg_scheduler", "worker", "--backend", "other", code=1)
+    assert "doesn't exist" in project.manage("pg_scheduler", "worker", "--backend", "none", code=1)
