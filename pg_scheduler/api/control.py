@@ -102,10 +102,15 @@ class ControlMethods(SchedulerMethods):
             if after is None:
                 return cancelled
 
-    async def retry_job(self, job_id: str) -> bool:
+    async def retry_job(self, job_id: str, *, connection: AnyConnection | None = None) -> bool:
         """Run a finished job again now, with its retries and crashes reset.
 
         It may have failed, expired, completed or been cancelled. Its id, arguments and priority stay.
+
+        Args:
+            job_id: The job.
+            connection: A connection of yours in a transaction, as in ``schedule()``: the job is retried if
+                and only if that commits. The row is locked until then.
 
         Returns:
             True if the job had finished and is pending now, False if it is unfinished or does not exist. Also
@@ -113,12 +118,38 @@ class ControlMethods(SchedulerMethods):
 
         Raises:
             JobConflictError: Another unfinished job has its unique key; a ValueError.
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: ``connection`` is not in a transaction.
         """
+        checked = self._parts.store.connections.check_call(connection)
         due = datetime.now(UTC)  # or later: the statement may wait for the row
-        was_finished = await self._parts.store.jobs.retry(check_job_id(job_id))
+        was_finished = await self._parts.store.jobs.retry(check_job_id(job_id), checked)
         if was_finished:
-            await self._parts.outbox.notify_due(due)
+            await self._parts.outbox.notify_due(due, checked)
         return was_finished
+
+    async def run_job_now(self, job_id: str, *, connection: AnyConnection | None = None) -> bool:
+        """Make a pending job due now, with its whole misfire grace time. Jobs that it waits for end first.
+
+        Args:
+            job_id: The job.
+            connection: A connection of yours, as in ``schedule()``: the job is due now if and only if its
+                transaction commits. The row is locked until then.
+
+        Returns:
+            True if the job is pending, False if it runs, has finished or does not exist.
+
+        Raises:
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: ``connection`` is an asyncpg connection outside of a transaction.
+        """
+        checked = self._parts.store.connections.check_call(connection)
+        now = await self._parts.store.jobs.clock(connection=checked)
+        moved = await self._parts.store.jobs.move([check_job_id(job_id)], to=now, connection=checked)
+        is_pending = any(job.changed for job in moved)
+        if is_pending:
+            await self._parts.outbox.notify_due(now, checked)
+        return is_pending
 
     async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
         """Set the status of a job, regardless of its current status.

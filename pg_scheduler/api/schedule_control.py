@@ -20,6 +20,7 @@ from pg_scheduler.jobs.validation import check_count, check_execution_time, chec
 from pg_scheduler.schedules.definition import check_schedule_id
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.foreign.adapter import AnyConnection
 from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.triggers.search import INSTANT
 
@@ -152,19 +153,27 @@ class ScheduleControl:
             await self._announce(ScheduleRemoved(schedule_id))
         return removed
 
-    async def trigger(self, schedule_id: str) -> str | None:
+    async def trigger(self, schedule_id: str, *, connection: AnyConnection | None = None) -> str | None:
         """Enqueue one job now, also if the schedule is paused or has finished. Its fire times do not change.
+
+        Args:
+            schedule_id: The schedule.
+            connection: A connection of yours in a transaction, as in ``schedule()``: the job exists if and
+                only if that commits. The row of the schedule is locked until then.
 
         Returns:
             The id of the job, or None if the id of the schedule is unknown.
 
         Raises:
             JobConflictError: The task is unique, and another job has the key; a ValueError.
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: ``connection`` is not in a transaction.
         """
-        job = await self._writer.trigger(check_schedule_id(schedule_id))
+        checked = self._parts.store.connections.check_call(connection)
+        job = await self._writer.trigger(check_schedule_id(schedule_id), checked)
         if job is None:
             return None
-        await self._parts.outbox.notify_due(job.execution_time)
+        await self._parts.outbox.notify_due(job.execution_time, checked)
         return job.job_id
 
     async def backfill(

@@ -24,7 +24,6 @@ from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.foreign.adapter import AnyConnection
-from pg_scheduler.store.locks import due_message
 from pg_scheduler.store.queries import Route
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
@@ -205,10 +204,7 @@ class Enqueuer:
                 await asyncio.sleep(0)
 
     async def _announce(self, due: datetime, connection: Connection | None) -> None:
-        if connection is None:
-            await self._outbox.notify_due(due)
-        elif self._outbox.is_near(due):  # sent by the caller's commit, or never
-            await self._store.locks.notify([due_message("", due)], connection=connection)
+        await self._outbox.notify_due(due, connection)
 
 
 def _first_due(jobs: Sequence[AnyJob]) -> datetime | None:

@@ -112,11 +112,13 @@ class Outbox:
         self._queue_due(due)
         self._set_timer()
 
-    async def notify_due(self, due: datetime) -> None:
-        """Notify workers of a job that is due at this time."""
+    async def notify_due(self, due: datetime, connection: Connection | None = None) -> None:
+        """Notify workers of a job that is due at this time, by the commit of the caller if given."""
         if not self.is_near(due):
             return
-        if self.may_carry():
+        if connection is not None:
+            await self._store.locks.notify([due_message("", due)], connection=connection)
+        elif self.may_carry():
             self._due_here(due)
             self._queue_due(due)
             await self._send_all()

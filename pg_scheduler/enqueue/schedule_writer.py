@@ -145,8 +145,8 @@ class ScheduleWriter:
             row = definition.applied_to(old, max_bytes=self._max_bytes, encoder_of=self._jobs.encoder_of)
             return await self._write(row, old, now, on=connection)
 
-    async def trigger(self, schedule_id: str) -> ExtendedJob | None:
-        """Enqueue one job of a schedule now; return None for an unknown id.
+    async def trigger(self, schedule_id: str, connection: Connection | None = None) -> ExtendedJob | None:
+        """Enqueue one job of a schedule now, in the caller's transaction if given; None for an unknown id.
 
         Raises:
             JobConflictError: The task is unique, and another job has the key.
@@ -166,7 +166,7 @@ class ScheduleWriter:
             )
             return jobs[0]
 
-        return await self._store.statements.run_retrying(enqueue)
+        return await self._store.statements.run_retrying(enqueue, within=connection)
 
     async def backfill(
         self, schedule_id: str, start: datetime, end: datetime, limit: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Final, NamedTuple
 
 import asyncpg
@@ -130,14 +131,14 @@ class JobRepository(JobInserts):
         """Cancel a pending or running job, for a reason that its row states."""
         return await self._change("cancel_job", job_id, self._statements.now, reason, within=connection)
 
-    async def retry(self, job_id: str) -> bool:
+    async def retry(self, job_id: str, connection: Connection | None = None) -> bool:
         """Make a finished job due now and reset its retries and crashes; return False if there is none.
 
         Raises:
             JobConflictError: Another unfinished job has its unique key.
         """
-        fetch, now = self._statements.fetch, self._statements.now
-        return bool(await self._unique_keys.restart(job_id, lambda: fetch("retry_job", job_id, now)))
+        fetch = partial(self._statements.fetch, "retry_job", job_id, self._statements.now, on=connection)
+        return bool(await self._unique_keys.restart(job_id, fetch, within=connection))
 
     async def set_status(
         self, job_id: str, status: JobStatus, lease_s: float, reason: str = SET_BY_CALLER
@@ -210,7 +211,12 @@ class JobRepository(JobInserts):
         return [TouchedJob(*row) for row in rows]
 
     async def move(
-        self, job_ids: Collection[str], *, to: datetime | None = None, by_s: float = 0
+        self,
+        job_ids: Collection[str],
+        *,
+        to: datetime | None = None,
+        by_s: float = 0,
+        connection: Connection | None = None,
     ) -> list[TouchedJob]:
         """Change when pending jobs are due; return those of the jobs that exist.
 
@@ -220,9 +226,10 @@ class JobRepository(JobInserts):
             job_ids: The jobs.
             to: The new time; None to move each from its own.
             by_s: Seconds by which each is moved, at most a century.
+            connection: The transaction of a caller.
         """
         rows = await self._statements.fetch_retrying(
-            "move_jobs", list(job_ids), to, by_s, self._statements.now
+            "move_jobs", list(job_ids), to, by_s, self._statements.now, on=connection
         )
         return [TouchedJob(*row) for row in rows]
 

@@ -70,8 +70,16 @@ class UniqueKeyRepository(Repository):
         rows = await self._statements.fetch("lock_key_holders", list(keys), on=connection)
         return {row["unique_key"]: Holder(*row) for row in rows}
 
-    async def restart(self, job_id: str, change: Callable[[], Awaitable[T]]) -> T:
+    async def restart(
+        self, job_id: str, change: Callable[[], Awaitable[T]], *, within: Connection | None = None
+    ) -> T:
         """Run a statement that may make a finished job unfinished again.
+
+        Args:
+            job_id: The job.
+            change: Runs the statement.
+            within: The connection that it uses, in the transaction of a caller, which stays usable; None for
+                that of its route.
 
         Raises:
             JobConflictError: Another unfinished job has the unique key of the job.
@@ -79,9 +87,12 @@ class UniqueKeyRepository(Repository):
         for _ in range(MAX_ROUNDS):
             try:
                 with detecting_taken_keys():
-                    return await change()
+                    if within is None:
+                        return await change()
+                    async with self._statements.transaction(within=within):
+                        return await change()
             except UniqueKeyTakenError:
-                rows = await self._statements.fetch("find_key_holder", job_id)
+                rows = await self._statements.fetch("find_key_holder", job_id, on=within)
                 for row in rows:
                     raise JobConflictError(*row) from None
         raise JobConflictError(job_id, ENDED)

@@ -188,7 +188,7 @@ class BlockingSchedules(BlockingFacet):
 
         Parameters, values and errors are those of ``Scheduler.schedules.remove()``.
         """
-    def trigger(self, schedule_id: str) -> str | None:
+    def trigger(self, schedule_id: str, *, connection: AnySyncConnection | None = None) -> str | None:
         """Enqueue one job now, also if the schedule is paused or has finished. Its fire times do not change.
 
         Parameters, values and errors are those of ``Scheduler.schedules.trigger()``.
@@ -459,12 +459,17 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.cancel_jobs()``.
         """
-    def retry_job(self, job_id: str) -> bool:
+    def retry_job(self, job_id: str, *, connection: AnySyncConnection | None = None) -> bool:
         """Run a finished job again now, with its retries and crashes reset.
 
         It may have failed, expired, completed or been cancelled. Its id, arguments and priority stay.
 
         Parameters, values and errors are those of ``Scheduler.retry_job()``.
+        """
+    def run_job_now(self, job_id: str, *, connection: AnySyncConnection | None = None) -> bool:
+        """Make a pending job due now, with its whole misfire grace time. Jobs that it waits for end first.
+
+        Parameters, values and errors are those of ``Scheduler.run_job_now()``.
         """
     def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
         """Set the status of a job, regardless of its current status.

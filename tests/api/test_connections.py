@@ -178,6 +178,65 @@ async def test_worker_of_a_running_job_is_notified_of_its_cancellation_by_the_co
         assert await received() == ["check w"]
 
 
+async def test_finished_job_is_retried_and_a_later_one_made_due_by_the_commit(
+    app: Application, pool: asyncpg.Pool
+) -> None:
+    ids = [
+        await app.call("schedule", work, execution_time=now() + 2 * HOUR, misfire_grace_time=60)
+        for _ in range(2)
+    ]
+    await app.call("cancel_job", ids[0])
+    await settled(app.commit())
+    async with listening(pool) as received:
+        assert await app.call("retry_job", ids[0]) is True
+        assert await app.call("retry_job", ids[0]) is False
+        assert await app.call("run_job_now", ids[1]) is True
+        assert await app.call("run_job_now", "none") is False
+        assert await received() == []
+        await settled(app.rollback())
+        assert await pool.fetchval("SELECT min(execution_time) FROM scheduled_jobs") > now() + HOUR
+        assert await app.call("retry_job", ids[0]) is True
+        assert await app.call("run_job_now", ids[1]) is True
+        await settled(app.commit())
+        assert {each.split()[0] for each in await received()} == {"due"}
+    rows = await pool.fetch("SELECT status, execution_time, expires_at - execution_time FROM scheduled_jobs")
+    assert [row[0] for row in rows] == ["pending", "pending"]
+    assert all(row[1] < now() + HOUR for row in rows)
+    assert [row[2] for row in rows] == [timedelta(seconds=60)] * 2
+    await pool.execute("UPDATE scheduled_jobs SET status = 'completed', finished_at = now()")
+    assert await app.call("run_job_now", ids[1]) is False
+
+
+async def test_transaction_goes_on_after_a_retry_that_conflicts(app: Application, pool: asyncpg.Pool) -> None:
+    ended = await app.call("enqueue", work, unique="key")
+    await app.call("cancel_job", ended)
+    holder = await app.call("enqueue", work, unique="key")
+    with pytest.raises(JobConflictError, match=holder):
+        await app.call("retry_job", ended)
+    await app.call("cancel_job", holder)
+    assert await app.call("retry_job", ended) is True
+    await settled(app.commit())
+    rows = await pool.fetch("SELECT job_id, status FROM scheduled_jobs")
+    assert {tuple(row) for row in rows} == {(ended, "pending"), (holder, "cancelled")}
+
+
+async def test_schedule_is_triggered_by_the_commit(app: Application, pool: asyncpg.Pool) -> None:
+    app.scheduler.register(work)
+    await app.call("schedules.add", work, Every(hours=1), schedule_id="one")
+    await settled(app.commit())
+    lost = await app.call("schedules.trigger", "one")
+    await settled(app.rollback())
+    async with listening(pool) as received:
+        kept = await app.call("schedules.trigger", "one")
+        assert await app.call("schedules.trigger", "none") is None
+        assert await received() == []
+        await settled(app.commit())
+        assert {each.split()[0] for each in await received()} == {"due"}
+    assert await ids_in(pool) == {kept} != {lost}
+    audit = "SELECT details ->> 'job_id' FROM scheduler_audit WHERE action = 'trigger_schedule'"
+    assert await pool.fetchval(audit) == kept
+
+
 async def test_get_job_returns_what_the_transaction_has_written(app: Application, pool: asyncpg.Pool) -> None:
     due = now() + HOUR
     options: dict[str, Any] = {"timeout": 2.5, "misfire_grace_time": 7, "metadata": {"a": "ü\\'\"%$1:x"}}

@@ -109,7 +109,7 @@ async def test_jobs_that_are_made_pending_are_announced_with_their_due_time(
     job_id = await scheduler.schedule(work, execution_time=past)
     announced: list[datetime] = []
 
-    async def note(due: datetime) -> None:
+    async def note(due: datetime, _connection: object = None) -> None:
         announced.append(due)
 
     monkeypatch.setattr(scheduler._parts.outbox, "notify_due", note)

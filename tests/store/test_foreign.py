@@ -37,6 +37,7 @@ from tests.support.worker import now
 RAISE = ConflictResolution.RAISE
 
 CALLED_FILES = (
+    "audit",
     "consequences",
     "dependencies",
     "inserts",
