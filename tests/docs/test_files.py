@@ -41,6 +41,8 @@ TESTED = {  # the others are in test_recipes.py
     "docs/guides/django.md settings.py",
     "docs/guides/django.md tasks.py",
     "docs/guides/django.md views.py",
+    # in tests/integrations/test_django_migrations.py
+    "docs/guides/django-admin.md tests.py",
     # in test_roles.py
     "docs/operations/database.md owner.sql",
     "docs/operations/database.md worker.sql",

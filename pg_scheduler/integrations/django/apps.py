@@ -6,11 +6,14 @@ from importlib.util import find_spec
 
 from django.apps import AppConfig
 from django.core import checks
+from django.db.models.signals import pre_migrate
 from django.utils.module_loading import autodiscover_modules
+
+from pg_scheduler.integrations.django.operations import create_unmigrated
 
 
 class SchedulerConfig(AppConfig):
-    """Registers the tasks of all applications, and the checks."""
+    """Registers the tasks of all applications, the checks, and what projects without migrations need."""
 
     name = "pg_scheduler.integrations.django"
     label = "pg_scheduler"
@@ -21,6 +24,7 @@ class SchedulerConfig(AppConfig):
         from pg_scheduler.integrations.django.address import remember_names  # noqa: PLC0415 - needs the apps
 
         remember_names()
+        pre_migrate.connect(create_unmigrated, sender=self)
         if find_spec("django.tasks") or find_spec("django_tasks"):
             from pg_scheduler.integrations.django.checks import check_backends  # noqa: PLC0415
 

@@ -1,0 +1,1 @@
+"""The migrations of the tables, one for each pair of SQL files."""
