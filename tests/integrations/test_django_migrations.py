@@ -227,7 +227,7 @@ def test_rows_disappear_after_each_test_of_a_project_without_migrations(dsn: str
     assert "Ran 2 tests" in manage(dsn, "test", tests, "--noinput", MIGRATION_MODULES=WITHOUT)
 
 
-@pytest.mark.parametrize("tests", ["model_tests"])
+@pytest.mark.parametrize("tests", ["model_tests", "admin_tests"])
 def test_suite_of_the_project_passes(dsn: str, tests: str) -> None:
     """Run tests with Django's runner, which creates a database for them."""
     manage(dsn, "test", f"{SITE}.{tests}", "--noinput", "--shuffle")

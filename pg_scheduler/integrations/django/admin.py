@@ -1,0 +1,236 @@
+"""Pages of the admin: lists of jobs, schedules and workers, and actions on jobs and schedules.
+
+They are made for tables of many millions of rows. A list is in the order of the primary key, and its rows are
+neither counted nor sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
+from django.db import router, transaction
+from django.db.models import Q
+
+from pg_scheduler.errors import JobConflictError
+from pg_scheduler.integrations.django.models import Job, Schedule, Worker
+from pg_scheduler.integrations.django.paginator import MAX_PAGES, EstimatingPaginator
+from pg_scheduler.jobs.registry import catalogue
+from pg_scheduler.status import JobStatus
+from pg_scheduler.store.author import Author, acting_as
+from pg_scheduler.sync import SyncScheduler
+
+MAX_CHANGED: Final = 1000
+"""The maximum number of rows that an action changes: it is one transaction, for which the browser waits."""
+
+MAX_CONFLICTS: Final = 3
+"""The maximum number of conflicts that the message of an action names."""
+
+
+class StatusFilter(admin.SimpleListFilter):
+    """The status, with the conditions of the indexes that have the unfinished and the unsuccessful jobs."""
+
+    title = "status"
+    parameter_name = "status"
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        """Return the statuses."""
+        return Job.STATUSES
+
+    def queryset(self, request: Any, queryset: Any) -> Any:  # noqa: ARG002
+        """Return the jobs of the selected status."""
+        status = self.value()
+        jobs = queryset if status is None else queryset.filter(status=status)
+        if status in {JobStatus.PENDING, JobStatus.RUNNING}:
+            return jobs.filter(Q(finished_at=None, blocked_on=None) | Q(blocked_on__isnull=False))
+        if status in {JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED}:
+            return jobs.filter(finished_at__isnull=False, error_message__isnull=False)
+        return jobs
+
+
+class NameFilter(admin.SimpleListFilter):
+    """The names that functions are registered under: in this process, or in workers."""
+
+    title = "name"
+    parameter_name = "job_name"
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        """Return the names."""
+        names = {task.name for task in catalogue.tasks()}
+        for claimed in Worker.objects.values_list("names", flat=True):
+            names.update(claimed or ())
+        return [(name, name) for name in sorted(names)]
+
+    def queryset(self, request: Any, queryset: Any) -> Any:  # noqa: ARG002
+        """Return the jobs of the selected name."""
+        return queryset if self.value() is None else queryset.filter(job_name=self.value())
+
+
+class KeyedList(ChangeList):
+    """Rows in the order of the admin, whatever the address of the page asks for, read by their keys."""
+
+    def get_ordering(self, request: Any, queryset: Any) -> list[str]:  # noqa: ARG002
+        """Return the order of the rows."""
+        return list(self.model_admin.get_ordering(request))
+
+    def get_results(self, request: Any) -> None:
+        """Find the rows of the page once: a filter with few matches reads many rows."""
+        super().get_results(request)
+        self.result_list = self.queryset.filter(pk__in=self.paginator.keys[: self.list_per_page])
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):
+    """Pages of rows that are not edited.
+
+    Attributes:
+        large_fields: The fields that lists do not read.
+    """
+
+    large_fields: ClassVar[tuple[str, ...]] = ()
+    list_max_show_all = 0
+    show_facets = admin.ShowFacets.NEVER
+    show_full_result_count = False
+    sortable_by = ()
+    search_fields = ("pk__exact",)
+    search_help_text = "An id"
+
+    def has_add_permission(self, request: Any) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    def get_queryset(self, request: Any) -> Any:
+        """Return the rows, without the large values unless one row is shown."""
+        rows = super().get_queryset(request)
+        return rows if "object_id" in request.resolver_match.kwargs else rows.defer(*self.large_fields)
+
+    def get_changelist(self, request: Any, **_options: Any) -> type[ChangeList]:  # noqa: ARG002
+        """Return the class of the list."""
+        return KeyedList
+
+    def get_paginator(self, request: Any, queryset: Any, per_page: int, **options: Any) -> Any:
+        """Return a paginator that counts no rows."""
+        paginator = EstimatingPaginator(queryset, per_page, **options)
+        page = request.GET.get("p", "")
+        if page.isdecimal():
+            paginator.page_number = min(max(int(page), 1), MAX_PAGES)
+        return paginator
+
+    def get_search_results(self, request: Any, queryset: Any, search_term: str) -> tuple[Any, bool]:  # noqa: ARG002
+        """Return the row with this id."""
+        term = search_term.strip()
+        return queryset.filter(pk=term) if term else queryset, False
+
+    def _change(self, request: Any, rows: Any, change: Callable[..., object], done: str) -> None:
+        """Call ``change`` with a Scheduler, an id and ``connection=``, for each selected row."""
+        selected = list(rows.order_by("pk")[: MAX_CHANGED + 1])
+        if len(selected) > MAX_CHANGED:
+            text = f"Select at most {MAX_CHANGED} rows. The dashboard changes any number."
+            self.message_user(request, text, messages.ERROR)
+            return
+        alias = router.db_for_write(self.model)
+        scheduler = SyncScheduler()
+        changed, conflicts = [], []
+        author = Author(request.user.get_username(), "admin")
+        with transaction.atomic(using=alias), acting_as(author):
+            for row in selected:
+                try:
+                    if change(scheduler, row.pk, connection=alias):
+                        changed.append(row)
+                except JobConflictError as error:
+                    conflicts.append(str(error))
+        for row in changed:
+            self.log_change(request, row, done)
+        texts = [f"{done}: {len(changed)} of {len(selected)}."]
+        if len(changed) < len(selected):
+            texts += ["The others are in no status that allows it.", *conflicts[:MAX_CONFLICTS]]
+        level = messages.SUCCESS if changed else messages.WARNING
+        self.message_user(request, " ".join(texts), level)
+
+
+@admin.register(Job)
+class JobAdmin(ReadOnlyAdmin):
+    """Jobs, the newest first."""
+
+    actions = ("cancel", "retry", "run")
+    large_fields = ("errors", "on_end", "options", "progress", "task_data")
+    list_display = ("job_id", "job_name", "status", "execution_time", "priority", "attempt", "worker_id")
+    list_filter = (StatusFilter, NameFilter)
+    ordering = ("-job_id",)
+
+    def has_cancel_permission(self, request: Any) -> bool:
+        """Return whether the user may cancel jobs."""
+        return bool(request.user.has_perm("pg_scheduler.cancel_job"))
+
+    def has_retry_permission(self, request: Any) -> bool:
+        """Return whether the user may run finished jobs again."""
+        return bool(request.user.has_perm("pg_scheduler.retry_job"))
+
+    def has_run_permission(self, request: Any) -> bool:
+        """Return whether the user may run pending jobs now."""
+        return bool(request.user.has_perm("pg_scheduler.run_job"))
+
+    @admin.action(description="Cancel the selected jobs", permissions=["cancel"])
+    def cancel(self, request: Any, queryset: Any) -> None:
+        """Cancel pending and running jobs."""
+        self._change(request, queryset, SyncScheduler.cancel_job, "Cancelled")
+
+    @admin.action(description="Run the selected finished jobs again", permissions=["retry"])
+    def retry(self, request: Any, queryset: Any) -> None:
+        """Run finished jobs again."""
+        self._change(request, queryset, SyncScheduler.retry_job, "Retried")
+
+    @admin.action(description="Run the selected pending jobs now", permissions=["run"])
+    def run(self, request: Any, queryset: Any) -> None:
+        """Make pending jobs due."""
+        self._change(request, queryset, SyncScheduler.run_job_now, "Made due")
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(ReadOnlyAdmin):
+    """Schedules, in the order of their ids."""
+
+    actions = ("run",)
+    large_fields = ("metadata", "options", "task_data", "trigger")
+    list_display = (
+        "schedule_id",
+        "task",
+        "described",
+        "next_fire_at",
+        "last_fire_at",
+        "paused_at",
+        "failures",
+    )
+    list_filter = ("owner",)
+    ordering = ("schedule_id",)
+
+    def has_run_permission(self, request: Any) -> bool:
+        """Return whether the user may run schedules now."""
+        return bool(request.user.has_perm("pg_scheduler.run_schedule"))
+
+    @admin.action(description="Run the selected schedules now", permissions=["run"])
+    def run(self, request: Any, queryset: Any) -> None:
+        """Enqueue a job of each schedule."""
+
+        def trigger(scheduler: SyncScheduler, schedule_id: str, **where: Any) -> str | None:
+            return scheduler.schedules.trigger(schedule_id, **where)
+
+        self._change(request, queryset, trigger, "Enqueued")
+
+
+@admin.register(Worker)
+class WorkerAdmin(ReadOnlyAdmin):
+    """Workers, in the order of their ids."""
+
+    list_display = ("worker_id", "hostname", "pid", "state", "running_jobs", "started_at", "last_beat")
+    ordering = ("worker_id",)
+    large_fields = ("health", "metadata", "names", "settings", "subscriptions")

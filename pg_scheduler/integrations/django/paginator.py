@@ -1,0 +1,51 @@
+"""Show the pages of large tables without counting the rows."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any, Final
+
+from django.core.paginator import Paginator
+
+MAX_PAGES: Final = 1000
+"""PostgreSQL reads the rows of all pages before the one that is shown."""
+
+
+class EstimatingPaginator(Paginator):
+    """Reads the keys of one page and of one row more; estimates the number of rows if there is one.
+
+    Attributes:
+        page_number: The page that will be shown.
+    """
+
+    page_number = 1
+
+    @cached_property
+    def keys(self) -> list[Any]:
+        """The keys of the rows of the page, and of the row after it."""
+        keys = self.object_list.values_list("pk", flat=True)
+        return list(keys[self._before : self._before + self.per_page + 1])
+
+    @cached_property
+    def count(self) -> int:
+        """The number of rows: exact on the last page, else an estimate of the planner of PostgreSQL."""
+        found = self._before + len(self.keys)
+        return found if len(self.keys) <= self.per_page else max(found, self._estimate())
+
+    @cached_property
+    def num_pages(self) -> int:
+        """The number of pages that are shown."""
+        pages: int = super().num_pages
+        return min(pages, MAX_PAGES)
+
+    @property
+    def _before(self) -> int:
+        """The number of rows on the pages before this one."""
+        before: int = (self.page_number - 1) * self.per_page
+        return before
+
+    def _estimate(self) -> int:
+        found: Any = json.loads(self.object_list.explain(format="json"))
+        plan = found[0] if isinstance(found, list) else found  # psycopg2 has unpacked it
+        return int(plan["Plan"]["Plan Rows"])
