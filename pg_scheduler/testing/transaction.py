@@ -24,6 +24,7 @@ from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.settings import SchedulerConfig
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.foreign.adapter import AnyConnection
 from pg_scheduler.sync.scheduler import SyncScheduler, closed_pool
 from pg_scheduler.testing.bench import OUTCOMES, Bench, Tally, claim_of, raise_of_job
 from pg_scheduler.testing.calling_thread import NESTED
@@ -133,9 +134,10 @@ class KitScheduler(NamingScheduler):
         *,
         wait: bool = True,
         timeout: float | timedelta | None = None,  # noqa: ARG002
+        connection: AnyConnection | None = None,
     ) -> JobResult | None:
         """Return how a job ended. It does not wait: no worker runs the job meanwhile."""
-        found = await super().get_job_result(job_id, wait=False)
+        found = await super().get_job_result(job_id, wait=False, connection=connection)
         if found is None and wait:
             raise TimeoutError(f"job {job_id!r} has not ended; call drain() of the test kit first")
         return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from pg_scheduler.inspect.store.standalone import open_pool
+from pg_scheduler.inspect.store.connections import open_pool
 from pg_scheduler.integrations.django.address import dsn_of
 from pg_scheduler.integrations.django.backend import Backend
 from pg_scheduler.integrations.django.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
