@@ -88,7 +88,9 @@ async def request(
 
 
 @asynccontextmanager
-async def websocket(app: App, path: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+async def websocket(
+    app: App, path: str, *, state: Message | None = None
+) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
     """Open a websocket; yield a function that returns the JSON of the next message."""
     from_app: asyncio.Queue[Message] = asyncio.Queue()
     to_app: asyncio.Queue[Message] = asyncio.Queue()
@@ -102,7 +104,7 @@ async def websocket(app: App, path: str) -> AsyncIterator[Callable[[], Awaitable
         "query_string": b"",
         "headers": [(b"host", b"test")],
         "subprotocols": [],
-        "state": {},
+        "state": dict(state or {}),
     }
     running = asyncio.create_task(_until_done(app, scope, to_app, from_app))
     assert (await from_app.get())["type"] == "websocket.accept"

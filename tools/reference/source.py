@@ -24,6 +24,8 @@ PUBLIC_MODULES = (
     "pg_scheduler.events",
     "pg_scheduler.inspect",
     "pg_scheduler.integrations.alembic",
+    "pg_scheduler.integrations.fastapi",
+    "pg_scheduler.integrations.litestar",
     "pg_scheduler.integrations.sentry",
     "pg_scheduler.integrations.sqlalchemy",
     "pg_scheduler.migrate",
