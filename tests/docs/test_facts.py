@@ -130,7 +130,7 @@ def test_pools_of_the_examples_open_no_connections_in_advance() -> None:
         for line in snippet.code.splitlines()
         if "create_pool(" in line
     ]
-    assert len(pools) > 10
+    assert len(pools) > 5
     assert [line for line in pools if "min_size=1" not in line] == []
 
 

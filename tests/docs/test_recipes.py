@@ -44,6 +44,7 @@ from pg_scheduler.triggers import Every
 from tests.docs import asgi, test_files
 from tests.docs.snippets import ROOT, Snippet, run_python, snippets_of
 from tests.docs.test_files import program
+from tests.support.transactions import django_address
 from tests.support.worker import Gate, Recorder
 
 T = TypeVar("T")
@@ -213,22 +214,82 @@ async def test_missed_hours_are_made_up_for_one_by_one(load: Load, pool: Pool) -
     assert (schedule.runs, schedule.missed) == (3, 0)
 
 
-@recipe("guides/web.md fastapi_app.py")
-async def test_fastapi_route_schedules_a_job_that_runs(
-    load: Load, capsys: pytest.CaptureFixture[str]
+def with_driver(dsn: str, driver: str = "asyncpg") -> str:
+    """Return the URL of an engine of SQLAlchemy."""
+    return dsn.replace("postgresql://", f"postgresql+{driver}://", 1)
+
+
+@recipe("guides/web.md database.py", "guides/web.md app.py")
+async def test_fastapi_endpoint_stores_the_job_with_its_order(
+    load: Load, dsn: str, pool: Pool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
-    app = (await load("guides/web.md fastapi_app.py")).app
-    async with asgi.lifespan(app), asyncio.timeout(30):
-        scheduler: Scheduler = app.state.scheduler
-        seen = Recorder(scheduler)
-        answer = await asgi.post(app, "/users?email=ada@example.org")
+    await pool.execute("CREATE TABLE orders (number int PRIMARY KEY)")
+    monkeypatch.setenv("DATABASE_URL", with_driver(dsn))
+    database = await load("guides/web.md database.py")
+    app = (await load("guides/web.md app.py")).app
+    async with asgi.lifespan(app) as state, asyncio.timeout(30):
+        seen = Recorder(state["scheduler"])
+        answer = await asgi.post(app, "/orders?number=7", state=state)
         await seen.until(JobCompleted, job_id=answer["job_id"])
-        await asgi.get(app, "/health")
-        await scheduler.shutdown()
-        with pytest.raises(AssertionError, match="503"):
-            await asgi.get(app, "/health")
+        job = await job_of(state["scheduler"], answer["job_id"])
+        assert (job.job_name, job.max_retries, job.args) == ("billing.send_invoice", 5, (7,))
+        with pytest.raises(IntegrityError):  # the order exists, so no job is stored either
+            await asgi.post(app, "/orders?number=7", state=state)
+        assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 1
+        assert capsys.readouterr().out == "invoice for order 7\n"
+    assert not state["scheduler"].is_running
+    await database.engine.dispose()
+
+
+@recipe("guides/web.md test_app.py")
+async def test_test_of_an_endpoint_passes_and_leaves_no_rows(dsn: str, pool: Pool, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
+    await pool.execute("CREATE TABLE orders (number int PRIMARY KEY)")
+    for name in ("app", "database"):
+        (tmp_path / f"{name}.py").write_text(code_of(f"guides/web.md {name}.py"), encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"
+    )
+    arguments = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *test_files.PLUGIN, "-q"]
+    file = FILES["guides/web.md test_app.py"]
+    async with program(file, tmp_path, with_driver(dsn), *arguments) as process, asyncio.timeout(60):
+        output, _ = await process.communicate()
+        assert process.returncode == 0, output.decode()
+    assert b"1 passed" in output
+    for table in ("orders", "scheduled_jobs"):
+        assert await pool.fetchval(f"SELECT count(*) FROM {table}") == 0
+
+
+@recipe("guides/web.md litestar_app.py")
+async def test_litestar_handler_schedules_a_job_that_runs(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = (await load("guides/web.md litestar_app.py")).app
+    async with asgi.lifespan(app), asyncio.timeout(30):
+        seen = Recorder(app.state.scheduler)
+        status, answer = await asgi.request(app, "POST", "/users?email=ada@example.org")
+        assert status == 201
+        await seen.until(JobCompleted, job_id=answer["job_id"])
     assert "welcome ada@example.org" in capsys.readouterr().out
+
+
+@recipe("guides/web.md flask_orders.py")
+async def test_flask_view_stores_the_job_with_its_order(
+    load: Load, dsn: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("flask_sqlalchemy", reason="dev.py has not updated this environment")
+    await pool.execute("CREATE TABLE orders (number int PRIMARY KEY)")
+    monkeypatch.setenv("DATABASE_URL", with_driver(dsn, "psycopg"))
+    module = await load("guides/web.md flask_orders.py")
+    client = module.app.test_client()
+    answer = await asyncio.to_thread(client.post, "/orders?number=7")
+    assert (await asyncio.to_thread(client.post, "/orders?number=7")).status_code == 500
+    row = await pool.fetchrow("SELECT job_id, job_name, max_retries FROM scheduled_jobs")
+    assert row is not None
+    assert tuple(row) == (answer.json["job_id"], "billing.send_invoice", 5)
+    with module.app.app_context():
+        module.db.engine.dispose()
 
 
 @recipe("guides/web.md starlette_app.py")
@@ -268,18 +329,18 @@ async def test_worker_process_runs_jobs_that_a_web_process_enqueues(
     await load("guides/web.md jobs.py")
     app = (await load("guides/web.md web.py")).app
     async with (
-        asgi.lifespan(app),
+        asgi.lifespan(app) as state,
         program(FILES["guides/shutdown.md worker.py"], tmp_path, dsn) as worker,
         asyncio.timeout(30),
     ):
         assert worker.stdout
         assert await worker.stdout.readline() == b"ready\n"
-        answer = await asgi.post(app, "/users?email=ada@example.org")
+        answer = await asgi.post(app, "/users?email=ada@example.org", state=state)
         assert await worker.stdout.readline() == b"welcome ada@example.org\n"
-        assert not app.state.scheduler.is_running
+        assert not state["scheduler"].is_running
         worker.send_signal(signal.SIGTERM)
         assert await worker.wait() == 0
-        assert (await job_of(app.state.scheduler, answer["job_id"])).status is JobStatus.COMPLETED
+        assert (await job_of(state["scheduler"], answer["job_id"])).status is JobStatus.COMPLETED
     assert await pool.fetchval("SELECT count(*) FROM scheduler_workers") == 0
 
 
@@ -289,11 +350,11 @@ async def test_websocket_recipe_sends_the_events_of_one_job(load: Load, dsn: str
     await load("guides/web.md live.py")
     app = (await load("guides/web.md sockets.py")).app
     gate = Gate()
-    async with asgi.lifespan(app), asyncio.timeout(40), Scheduler(pool) as worker:
+    async with asgi.lifespan(app) as state, asyncio.timeout(40), Scheduler(pool) as worker:
         worker.register(gate.job, name="gate")
         job_id = await worker.enqueue("gate")
         await gate.began.wait()
-        async with asgi.websocket(app, f"/jobs/{job_id}") as receive:
+        async with asgi.websocket(app, f"/jobs/{job_id}", state=state) as receive:
             assert await receive() == {"status": "running"}
             relay = worker._parts.running().relay
             seen = Recorder(worker)
@@ -864,6 +925,42 @@ async def test_sqlalchemy_outbox_commits_the_job_with_the_order(
         assert not seen.of(JobFailed)
     await engine.dispose()
     assert capsys.readouterr().out == "invoice for order 1\n"
+
+
+@recipe("guides/transactions.md tortoise_orders.py")
+async def test_tortoise_outbox_commits_the_job_with_the_order(load: Load, dsn: str, pool: Pool) -> None:
+    tortoise = pytest.importorskip("tortoise", reason="dev.py has not updated this environment")
+    module = await load("guides/transactions.md tortoise_orders.py")
+    await pool.execute(ORDERS)
+    await pool.execute("INSERT INTO orders VALUES (2)")
+    address = {name.lower(): value for name, value in django_address(dsn).items()}
+    credentials = {"database": address.pop("name"), **address}
+    connections = {"default": {"engine": "tortoise.backends.asyncpg", "credentials": credentials}}
+    apps = {"shop": {"models": ["tortoise_orders"], "default_connection": "default"}}
+    with pytest.warns(RuntimeWarning, match="has no models"):
+        await tortoise.Tortoise.init(config={"connections": connections, "apps": apps})
+    async with running(pool) as (scheduler, seen):
+        await module.place_order(scheduler, 1)
+        (done,) = await seen.until(JobCompleted)
+        with pytest.raises(asyncpg.UniqueViolationError):  # at the commit
+            await module.place_order(scheduler, 2)
+        assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 1
+        job = await job_of(scheduler, done.job_id)
+        assert (job.job_name, job.args, job.max_retries) == ("billing.send_invoice", (1,), 5)
+    await tortoise.Tortoise.close_connections()
+
+
+async def test_jobs_are_part_of_the_transactions_of_piccolo(dsn: str, pool: Pool) -> None:
+    """It is not among the development tools, because of its dependencies: pip install piccolo."""
+    postgres = pytest.importorskip("piccolo.engine.postgres")
+    engine = postgres.PostgresEngine({"dsn": dsn})
+    scheduler = Scheduler(pool)
+    for rolls_back in (True, False):
+        async with engine.transaction() as transaction:
+            job_id = await scheduler.enqueue("mail.welcome", connection=transaction.connection)
+            if rolls_back:
+                await transaction.rollback()
+        assert (await scheduler.get_job(job_id) is None) is rolls_back
 
 
 async def test_inserted_row_has_the_defaults_that_the_page_lists(pool: Pool) -> None:
