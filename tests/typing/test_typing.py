@@ -1,4 +1,4 @@
-"""Type checking of an application that uses the library, by mypy and by pyright, both in strict mode."""
+"""Type checking of applications that use the library, by mypy and by pyright, both in strict mode."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).with_name("examples.py")
+ROOT = EXAMPLES.parents[2]
+SHOPS = ("fastapi_shop", "celery_shop/after.py", "apscheduler_shop/after.py")
+"""The applications of the repository; those before a move use libraries without types."""
+
 PYRIGHT = shutil.which("pyright", path=str(Path(sys.executable).parent)) or shutil.which("pyright")
 
 
@@ -22,6 +26,13 @@ def application(tmp_path: Path) -> Path:
     return code
 
 
+@pytest.fixture
+def shops(tmp_path: Path) -> Path:
+    """Copy the applications of the repository likewise."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    return tmp_path
+
+
 def output_of(*command: str, cwd: Path) -> str:
     checked = subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
     return checked.stdout + checked.stderr
@@ -31,25 +42,49 @@ def output_of(*command: str, cwd: Path) -> str:
 def test_mypy_accepts_the_examples_and_finds_every_marked_mistake(
     application: Path, pytestconfig: pytest.Config
 ) -> None:
-    cache = pytestconfig.cache.mkdir("mypy")
+    assert mypy_errors(application.parent, application.name, config=pytestconfig) == ""
+
+
+@pytest.mark.timeout(300)
+def test_mypy_accepts_the_applications_of_the_repository(shops: Path, pytestconfig: pytest.Config) -> None:
+    options = ("--explicit-package-bases", "--namespace-packages")
+    paths = [f"examples/{shop}" for shop in SHOPS]
+    assert mypy_errors(shops, *options, *paths, config=pytestconfig) == ""
+
+
+def mypy_errors(folder: Path, *arguments: str, config: pytest.Config) -> str:
+    cache = config.cache.mkdir("mypy")
     options = ["--strict", "--config-file=", "--no-error-summary", f"--cache-dir={cache}"]
-    command = [sys.executable, "-m", "mypy", *options, application.name]
-    assert output_of(*command, cwd=application.parent) == ""
+    return output_of(sys.executable, "-m", "mypy", *options, *arguments, cwd=folder)
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(PYRIGHT is None, reason="pyright is not installed: pip install 'pyright[nodejs]'")
 def test_pyright_accepts_the_examples_and_finds_every_marked_mistake(application: Path) -> None:
+    assert pyright_errors(application.parent, application.name) == ([], 1)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(PYRIGHT is None, reason="pyright is not installed: pip install 'pyright[nodejs]'")
+def test_pyright_accepts_the_applications_of_the_repository(shops: Path) -> None:
+    errors, analyzed = pyright_errors(shops, *(f"examples/{shop}" for shop in SHOPS))
+    assert errors == []
+    assert analyzed >= len(SHOPS)
+
+
+def pyright_errors(folder: Path, *paths: str) -> tuple[list[tuple[str, int, str]], int]:
+    """Return the errors with their lines, and the number of files that were checked."""
     config = {
         "typeCheckingMode": "strict",
         "reportUnnecessaryTypeIgnoreComment": "error",
-        "include": [application.name],
-        "extraPaths": [str(EXAMPLES.parents[2])],
+        "include": paths,
+        "extraPaths": [str(ROOT)],
     }
-    application.with_name("pyrightconfig.json").write_text(json.dumps(config))
+    (folder / "pyrightconfig.json").write_text(json.dumps(config))
     command = [str(PYRIGHT), "--pythonpath", sys.executable, "--outputjson"]
-    found = json.loads(output_of(*command, cwd=application.parent))
-    assert [
-        (each["range"]["start"]["line"] + 1, each["message"]) for each in found["generalDiagnostics"]
-    ] == []
-    assert found["summary"]["filesAnalyzed"] == 1
+    found = json.loads(output_of(*command, cwd=folder))
+    errors = [
+        (Path(each["file"]).name, each["range"]["start"]["line"] + 1, each["message"])
+        for each in found["generalDiagnostics"]
+    ]
+    return errors, found["summary"]["filesAnalyzed"]

@@ -1,0 +1,246 @@
+"""The applications of examples/ that use other libraries, and what it takes to connect them."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import asyncpg
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from pg_scheduler.events import JobCompleted
+from pg_scheduler.migrate import verify
+from pg_scheduler.testing import TestScheduler
+from pg_scheduler.triggers import Cron
+from tests.conftest import run_on
+from tests.docs import asgi, test_files
+from tests.docs.snippets import ROOT
+from tests.docs.test_examples import load
+from tests.support.worker import Recorder
+
+Pool = asyncpg.Pool
+
+ORDERS = "CREATE TABLE orders (number int PRIMARY KEY)"
+BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
+"""A Tuesday."""
+
+
+def url_of(dsn: str, driver: str) -> str:
+    """Return the URL of an engine."""
+    return dsn.replace("postgresql://", f"postgresql+{driver}://", 1)
+
+
+async def output_of(dsn: str, *arguments: str) -> str:
+    """Run a module of Python in the repository; return what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", *arguments),
+        cwd=ROOT,
+        env=os.environ | {"DATABASE_URL": dsn, "PYTHONPATH": str(ROOT)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), 120)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
+
+
+# -- FastAPI, SQLAlchemy and Alembic -------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The application, imported again with this database."""
+    pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
+    monkeypatch.setenv("DATABASE_URL", url_of(dsn, "asyncpg"))
+    for name in [name for name in sys.modules if name.startswith("examples.fastapi_shop")]:
+        monkeypatch.delitem(sys.modules, name)
+    yield load("examples.fastapi_shop.app")
+    for name in [name for name in sys.modules if name.startswith("examples.fastapi_shop")]:
+        del sys.modules[name]
+
+
+async def alembic(dsn: str, *arguments: str) -> str:
+    return await output_of(
+        url_of(dsn, "asyncpg"), "alembic", "--config", "examples/fastapi_shop/alembic.ini", *arguments
+    )
+
+
+async def test_fastapi_shop_stores_orders_and_jobs_together(shop: Any, dsn: str, pool: Pool) -> None:
+    await alembic(dsn, "upgrade", "head")
+    order = {"number": 7, "email": "ada@example.org"}
+    async with asgi.lifespan(shop.app) as state, asyncio.timeout(60):
+        seen = Recorder(state["scheduler"])
+        assert await asgi.request(shop.app, "POST", "/orders", order, state=state) == (201, None)
+        await seen.until(JobCompleted, job_name="shop.send_invoice")
+        stored = await asgi.get(shop.app, "/orders/7", state=state)
+        assert stored == {"email": "ada@example.org", "invoice": "ada@example.org/7.pdf"}
+        with pytest.raises(IntegrityError):
+            await asgi.request(shop.app, "POST", "/orders", order, state=state)
+        assert await asgi.request(shop.app, "DELETE", "/orders/7", state=state) == (200, True)
+        assert await asgi.request(shop.app, "DELETE", "/orders/7", state=state) == (200, False)
+    rows = await pool.fetch("SELECT job_name, status FROM scheduled_jobs WHERE job_name NOT LIKE '%report'")
+    assert {tuple(row) for row in rows} == {
+        ("shop.send_invoice", "completed"),
+        ("shop.ask_for_review", "cancelled"),
+    }
+    await sys.modules["examples.fastapi_shop.database"].engine.dispose()
+
+
+async def test_alembic_of_the_fastapi_shop_leaves_the_tables_of_the_library(dsn: str) -> None:
+    """Without the filter the command fails, because the tables are not those of the shop."""
+    await alembic(dsn, "upgrade", "head")
+    assert "No new upgrade operations detected" in await alembic(dsn, "check")
+    await asyncio.to_thread(run_on, dsn, verify)
+
+
+async def test_tests_of_the_fastapi_shop_pass_and_leave_no_rows(dsn: str, pool: Pool) -> None:
+    pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
+    await alembic(dsn, "upgrade", "head")
+    modes = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")
+    options = ("-p", "no:randomly", "-p", "no:cacheprovider", "--import-mode=importlib", "-q")
+    output = await output_of(
+        url_of(dsn, "asyncpg"),
+        *("pytest", "-c", os.devnull, "--rootdir", ".", *modes, *options, *test_files.PLUGIN),
+        "examples/fastapi_shop/test_shop.py",
+    )
+    assert "2 passed" in output
+    for table in ("orders", "scheduled_jobs"):
+        assert await pool.fetchval(f"SELECT count(*) FROM {table}") == 0
+
+
+# -- Celery --------------------------------------------------------------------------------------------
+
+
+async def test_celery_shop_runs_its_jobs_after_the_move(
+    dsn: str, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after = load("examples.celery_shop.after")
+    await pool.execute(ORDERS)
+    engine = create_engine(url_of(dsn, "psycopg2"))
+    async with TestScheduler(pool) as t:
+        with Session(engine) as session:
+            for number in (1, 2):
+                after.place_order(session, number)
+            after.cancel_order(session, 2)
+            with pytest.raises(IntegrityError):
+                after.place_order(session, 1)
+        await t.run_until(timedelta(days=15))
+    engine.dispose()
+    ran = Counter(capsys.readouterr().out.splitlines())
+    assert ran.pop("report") in {2, 3}  # Mondays
+    assert ran == {"invoice 1": 1, "invoice 2": 1, "review of order 1": 1}
+
+
+def test_celery_shop_ran_the_same_jobs_before_the_move(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not among the development tools, because it pins dependencies of others: pip install celery."""
+    pytest.importorskip("celery")
+    monkeypatch.setenv("BROKER_URL", "memory://")
+    before = load("examples.celery_shop.before")
+    before.app.conf.task_always_eager = True
+    engine = create_engine("sqlite://")
+    with Session(engine) as session:
+        session.connection().exec_driver_sql(ORDERS)
+        before.place_order(session, 1)
+    assert capsys.readouterr().out == "invoice 1\nreview of order 1\n"
+    before.app.tasks["shop.report"].delay()
+    assert capsys.readouterr().out == "report\n"
+    (entry,) = before.app.conf.beat_schedule.values()
+    berlin = ZoneInfo(before.app.conf.timezone)
+    next_run = Cron("0 7 * * MON", timezone="Europe/Berlin").upcoming(1, after=BEGIN)[0]
+    crontab = entry["schedule"]
+    crontab.nowfun = lambda: BEGIN.astimezone(berlin)
+    assert BEGIN + crontab.remaining_estimate(BEGIN.astimezone(berlin)) == next_run
+
+
+# -- APScheduler ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_apscheduler_shop_keeps_its_stored_jobs_and_its_rhythm(
+    dsn: str, pool: Pool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fill a store with the real library, import it, remove the schedule of the code, and run it."""
+    monkeypatch.setenv("DATABASE_URL", dsn)
+    now = datetime.now(UTC)
+    before = load("examples.apscheduler_shop.before")
+    old = before.create_scheduler(url_of(dsn, "psycopg2"))
+    old.start(paused=True)
+    for customer, days in (("ada", 1), ("grace", 2)):
+        before.remind_at(old, customer, now + timedelta(days=days))
+    old.shutdown()
+
+    url = url_of(dsn, "psycopg2")
+    listed = await output_of(dsn, "pg_scheduler", "import", "apscheduler", url, "-o", "ids")
+    assert set(listed.split()) >= {"sync", "remind-ada", "remind-grace"}
+    await output_of(dsn, "pg_scheduler", "schedules", "remove", "aps:sync", "--yes")
+
+    after = load("examples.apscheduler_shop.after")
+    await asyncio.to_thread(after.remind_at, "grace", now + timedelta(days=1, hours=1))
+    await asyncio.to_thread(after.scheduler.close)
+    async with TestScheduler(pool, now=now) as t:
+        await t.run_until(timedelta(days=1, hours=2, minutes=1))
+    assert await pool.fetchval("SELECT array_agg(schedule_id) FROM scheduler_schedules") == ["sync"]
+    assert Counter(capsys.readouterr().out.splitlines()) == {
+        "reminding ada": 1,
+        "reminding grace": 1,
+        "reading the stock": 26 * 4,
+    }
+
+
+# -- the lines that connect libraries ------------------------------------------------------------------
+
+
+def glue() -> dict[tuple[str, str], list[int | None]]:
+    """Return the lines of each task in each application: before, if it was moved, and here."""
+    found: dict[tuple[str, str], list[int | None]] = {}
+    for path in sorted((ROOT / "examples").glob("**/*.py")):
+        application = path.relative_to(ROOT / "examples").parts[0]
+        before = 0 if (ROOT / "examples" / application / "before.py").exists() else None
+        code = path.read_text(encoding="utf-8")
+        statements = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.stmt)]
+        sizes = {node.lineno: size_of(node) for node in statements}
+        for number, line in enumerate(code.splitlines(), 1):
+            if mark := re.search(r"# glue: (.+)$", line):
+                counts = found.setdefault((application, mark[1]), [before, 0])
+                column = int(path.stem != "before")
+                counts[column] = (counts[column] or 0) + sizes.get(number, 1)
+    return found
+
+
+def size_of(node: ast.stmt) -> int:
+    """Return the number of lines of a statement, without its body."""
+    body = getattr(node, "body", None)
+    end = body[0].lineno - 1 if body else node.end_lineno
+    return (end or node.lineno) - node.lineno + 1
+
+
+def test_page_states_the_lines_that_connect_each_application() -> None:
+    page = (ROOT / "docs" / "guides" / "web.md").read_text(encoding="utf-8")
+    _, _, table = page.partition("| Application | Task | Before | Here |\n")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in table.partition("\n\n")[0].splitlines()[1:]
+    ]
+    stated = {
+        (application.strip("`"), task): [int(count) if count else None for count in counts]
+        for application, task, *counts in rows
+    }
+    assert stated == glue()
