@@ -132,8 +132,8 @@ class Scheduler(
 
     _runtime_class: ClassVar[type[Runtime]] = Runtime
 
-    _catalogue: TaskRegistry = catalogue
-    """The functions that it finds besides its own."""
+    _catalogue: TaskRegistry | None = None
+    """The functions that it finds besides its own; None for those of ``@job`` in this process."""
 
     def __init__(  # noqa: PLR0917 - the signature is the contract with users of 0.2.x
         self,
@@ -205,7 +205,7 @@ class Scheduler(
         events = EventBus(EventLog(self._get_worker_id), worker_id=self._get_worker_id)
         store = Store(self._connections_of(config), schema=schema, clock=clock)
         meter = new_meter(store, events) if statistics else None
-        tasks = TaskRegistry(self._catalogue)
+        tasks = TaskRegistry(catalogue if self._catalogue is None else self._catalogue)
         outbox = Outbox(
             store,
             events,

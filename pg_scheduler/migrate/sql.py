@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 _LOCK_CLASS: Final = 0x70677363  # "pgsc"; the second half of the key is a hash of the schema's name
 
 # Names that the migrations do not qualify lead to built-in functions, operators and types only.
-_LOCK: Final = """\
+_PIN: Final = """\
 SELECT
     pg_catalog.set_config('pg_scheduler.search_path', pg_catalog.current_setting('search_path'), true),
-    pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
-    pg_catalog.pg_advisory_xact_lock({lock_class}, {key});"""
+    pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)"""
 
 UNPIN: Final = """\
 SELECT
@@ -75,7 +74,8 @@ def script(steps: Sequence[Step], home: str) -> list[str]:
 def lock(home: str) -> str:
     """Return the statement that waits for the lock, and hides all but built-in names until ``UNPIN``."""
     digest = hashlib.sha256(home.encode()).digest()
-    return _LOCK.format(lock_class=_LOCK_CLASS, key=int.from_bytes(digest[:4], "big", signed=True))
+    key = int.from_bytes(digest[:4], "big", signed=True)
+    return f"{_PIN},\n    pg_catalog.pg_advisory_xact_lock({_LOCK_CLASS}, {key});"
 
 
 def create_schema(home: str) -> str:
