@@ -244,7 +244,7 @@ def translated() -> Iterator[None]:
         if state in MISSING:
             raise SchemaMissingError(
                 f"the scheduler's tables are missing or old ({_summary(error)})",
-                "; call await scheduler.initialize_db() or start()",
+                "; call await scheduler.initialize_db() or start(), or run pg-scheduler migrate",
             ) from error
         if state == FORBIDDEN:
             raise SchemaForbiddenError(

@@ -93,7 +93,8 @@ async def test_schema_finds_tables_further_down_the_search_path(empty_pool: Pool
 async def test_missing_tables_raise_an_error_that_names_the_remedy(empty_pool: Pool) -> None:
     store = Store(Connections(empty_pool), schema="public")
     with pytest.raises(
-        SchemaMissingError, match=r"missing or old .* call await scheduler\.initialize_db\(\)"
+        SchemaMissingError,
+        match=r"missing or old .* scheduler\.initialize_db\(\) .* run pg-scheduler migrate$",
     ) as caught:
         await store.jobs.insert([new_job()])
     assert isinstance(caught.value.__cause__, asyncpg.UndefinedTableError)
