@@ -112,7 +112,7 @@ def _backend_of(alias: str) -> Backend:
     try:
         backend = task_backends[alias]
     except InvalidTaskBackend as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(f"TASKS has no usable backend {alias!r}: {error}") from error
     if not isinstance(backend, Backend):
         raise CommandError(f"TASKS[{alias!r}] uses another backend than pg_scheduler.integrations.django")
     return backend
