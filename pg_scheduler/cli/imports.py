@@ -178,7 +178,7 @@ async def _import(command: Command, prefix: str, sources: Sequence[Source], *, d
     if unknown:
         command.output.say(
             f"jobs of {', '.join(sorted(map(str, unknown)))} have one attempt and the other defaults of "
-            "@job(); pass --jobs MODULE to import the functions with their options"
+            "@job(); pass --jobs with each module that registers these functions"
         )
 
 

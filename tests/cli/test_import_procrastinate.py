@@ -85,6 +85,7 @@ def test_waiting_jobs_become_jobs_in_their_order(store: Callable[[Fill], None], 
     assert {(row["result"], row["reason"]) for row in rows.values()} == {("imported", None)}
     assert "3 imported, 0 existed, 0 left out" in ran.err
     assert "jobs of shop.clean, shop.send have one attempt" in ran.err
+    assert "pass --jobs with each module that registers these functions" in ran.err
 
     async def check(scheduler: Scheduler) -> None:
         now, later, clean = [await scheduler.get_job(f"procrastinate:{number}") for number in (1, 2, 3)]
