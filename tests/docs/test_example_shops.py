@@ -132,7 +132,7 @@ async def test_celery_shop_runs_its_jobs_after_the_move(
 ) -> None:
     after = load("examples.celery_shop.after")
     await pool.execute(ORDERS)
-    engine = create_engine(url_of(dsn, "psycopg2"))
+    engine = create_engine(url_of(dsn, "psycopg"))
     async with TestScheduler(pool) as t:
         with Session(engine) as session:
             for number in (1, 2):
@@ -181,13 +181,15 @@ async def test_apscheduler_shop_keeps_its_stored_jobs_and_its_rhythm(
     monkeypatch.setenv("DATABASE_URL", dsn)
     now = datetime.now(UTC)
     before = load("examples.apscheduler_shop.before")
-    old = before.create_scheduler(url_of(dsn, "psycopg2"))
+    old = before.create_scheduler(url_of(dsn, "psycopg"))
     old.start(paused=True)
     for customer, days in (("ada", 1), ("grace", 2)):
         before.remind_at(old, customer, now + timedelta(days=days))
     old.shutdown()
+    # Its thread reads the store once more after the store has closed its connections.
+    old._jobstores["default"].engine.dispose()
 
-    url = url_of(dsn, "psycopg2")
+    url = url_of(dsn, "psycopg")
     listed = await output_of(dsn, "pg_scheduler", "import", "apscheduler", url, "-o", "ids")
     assert set(listed.split()) >= {"sync", "remind-ada", "remind-grace"}
     await output_of(dsn, "pg_scheduler", "schedules", "remove", "aps:sync", "--yes")
