@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from enum import IntEnum, StrEnum
 from typing import Any
 
 import asyncpg
@@ -132,6 +133,35 @@ async def test_values_arrive_unchanged(kind: str, dsn: str, pool: asyncpg.Pool) 
         assert list(row) == list(values)
         assert row["now"] == row[2] == due
         assert row.get("none") is None
+
+
+class Number(IntEnum):
+    SEVEN = 7
+
+
+class Letter(StrEnum):
+    A = "a"
+
+
+class Instant(datetime):
+    pass
+
+
+async def test_values_of_subclasses_arrive_as_those_of_their_bases(dsn: str, pool: asyncpg.Pool) -> None:
+    values = Number.SEVEN, Letter.A, Instant(2030, 2, 28, tzinfo=UTC), (Number.SEVEN, None)
+    async with application("psycopg", dsn, pool) as app:
+        connection = ForeignConnection(_adapter_of(app.connection))
+        (row,) = await connection.fetch("SELECT $1 AS a, $2 AS b, $3 AS now, $4::int[] AS c", *values)
+    assert list(row) == [7, "a", datetime(2030, 2, 28, tzinfo=UTC), [7, None]]
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+async def test_statement_without_columns_returns_no_rows(kind: str, dsn: str, pool: asyncpg.Pool) -> None:
+    async with application(kind, dsn, pool) as app:
+        await settled(app.run("CREATE TEMP TABLE t AS SELECT 1 AS a"))
+        connection = ForeignConnection(_adapter_of(app.connection))
+        assert await connection.fetch("UPDATE t SET a = $1", 2) == []
+        assert await connection.fetchval("SELECT a FROM t") == 2
 
 
 def _adapter_of(connection: object) -> ConnectionAdapter:

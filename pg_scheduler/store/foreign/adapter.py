@@ -104,10 +104,13 @@ def library_of(connection: object) -> str | None:
 
     A proxy has the class of its target as ``__class__``.
     """
-    if isinstance(connection, str):
-        return "django"
-    classes = (*type(connection).__mro__, *connection.__class__.__mro__)
-    return next((root for kind in classes if (root := kind.__module__.partition(".")[0]) in LIBRARIES), None)
+    return "django" if isinstance(connection, str) else _library_of((type(connection), connection.__class__))
+
+
+@lru_cache(maxsize=100)
+def _library_of(classes: tuple[type, ...]) -> str | None:
+    bases = (base for kind in classes for base in kind.__mro__)
+    return next((root for base in bases if (root := base.__module__.partition(".")[0]) in LIBRARIES), None)
 
 
 def adapter_for(
@@ -134,10 +137,10 @@ def adapter_for(
         adapter = ConnectionAdapter(_not_here, is_async=False)
     elif isinstance(connection, ConnectionAdapter):
         adapter = connection
-    elif isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
-        adapter = ConnectionAdapter(_not_here)
     elif library is not None:
         adapter = import_module(f"pg_scheduler.store.foreign.{library}").adapter_for(connection)
+    elif isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
+        adapter = ConnectionAdapter(_not_here)
     if adapter is None:
         raise TypeError(f"connection must not be of the type {kind}; {ACCEPTED}")
     if adapter.is_async is not is_async:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -59,10 +59,12 @@ class Rewritten(NamedTuple):
     Attributes:
         text: Each placeholder occurs once, and their numbers ascend.
         places: The values of the placeholders, by their places among those of the statement.
+        has_columns: Whether its rows have any columns.
     """
 
     text: str
     places: tuple[int, ...]
+    has_columns: bool
 
 
 class Row(dict[str, Any]):
@@ -90,7 +92,7 @@ class ForeignConnection:
             texts.append(text)
         rewritten = rewrite(statement, tuple(kinds))
         rows = await self._run(rewritten.text, [texts[place] for place in rewritten.places])
-        return [_row_from(row) for row in rows]
+        return [_row_from(row) for row in rows] if rewritten.has_columns else []
 
     async def fetchval(self, statement: str, *values: Any, timeout: float | None = None) -> Any:  # noqa: ARG002
         """Run a statement and return the first value of its first row; None without rows."""
@@ -193,32 +195,36 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
     else:
         columns = "".join(parts[returning + 1 :])
         text = f"{before} {body} RETURNING (SELECT {ROW_TEXT} FROM (SELECT {columns}) AS {ROW})"  # noqa: S608
-    return Rewritten(text.strip(), tuple(places))
+    return Rewritten(text.strip(), tuple(places), word == "SELECT" or returning is not None)
 
 
 def _written(value: Any) -> tuple[str | None, str]:
     """Return the type and the text of a value; no type for None."""
-    kind, text = None, "NULL"
-    match value:
-        case None:
-            pass
-        case str():
-            kind, text = "text", value
-        case bool():
-            kind, text = "bool", str(value)
-        case int():
-            kind, text = "int4" if abs(value) <= MAX_INTEGER else "int8", str(value)
-        case float():
-            kind, text = "float8", repr(value)
-        case datetime():
-            kind, text = "timestamptz", value.isoformat()
-        case _:
-            elements = [_written(element) for element in value]
-            kinds = {each for each, _ in elements if each is not None} or {"text"}
-            kind = f"{next((each for each in WIDEST if each in kinds), min(kinds))}[]"
-            text = ",".join(written if each is None else _quoted(written) for each, written in elements)
-            text = f"{{{text}}}"
-    return kind, text
+    if (write := _WRITE.get(type(value))) is None:  # of a subclass, or an array
+        write = next((write for base, write in _WRITE.items() if isinstance(value, base)), _array)
+    return write(value)
+
+
+def _integer(value: int) -> tuple[str, str]:
+    return "int4" if -MAX_INTEGER <= value <= MAX_INTEGER else "int8", str(value)
+
+
+def _array(values: Iterable[Any]) -> tuple[str, str]:
+    elements = [_written(element) for element in values]
+    kinds = {kind for kind, _ in elements if kind is not None} or {"text"}
+    kind = next((each for each in WIDEST if each in kinds), min(kinds))
+    text = ",".join(written if each is None else _quoted(written) for each, written in elements)
+    return f"{kind}[]", f"{{{text}}}"
+
+
+_WRITE: Final[Mapping[type, Callable[[Any], tuple[str | None, str]]]] = {
+    type(None): lambda _: (None, "NULL"),
+    str: lambda value: ("text", value),
+    bool: lambda value: ("bool", str(value)),
+    int: _integer,
+    float: lambda value: ("float8", repr(value)),
+    datetime: lambda value: ("timestamptz", value.isoformat()),
+}
 
 
 def _quoted(text: str) -> str:
