@@ -33,9 +33,12 @@ FROM (
 ) AS new
 
 -- A longer wait for a lock than $14, such as '10ms', fails the statement; NULL leaves the setting of the session. It is
--- set before the first row is inserted, for the rest of the transaction.
+-- set before the first row is inserted, for the rest of the transaction: once, also by a statement with many rows.
 
 -- fragment: limited_wait
+WHERE $14::text IS NULL OR set_config('lock_timeout', $14, true) IS NOT NULL
+
+-- fragment: limited_wait_of_rows
 WHERE (SELECT $14::text IS NULL OR set_config('lock_timeout', $14, true) IS NOT NULL)
 
 -- fragment: new_rows
@@ -195,7 +198,7 @@ INSERT INTO {schema}scheduled_jobs (
     {new_columns}
 )
 {new_rows}
-{limited_wait}
+{limited_wait_of_rows}
 ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
@@ -223,7 +226,7 @@ INSERT INTO {schema}scheduled_jobs (
     {new_columns}
 )
 {delayed_rows}
-{limited_wait}
+{limited_wait_of_rows}
 ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id, {called_at} AS called_at,
