@@ -38,6 +38,7 @@ ROWS: Final = (
     "bulk",
     "enqueue",
     "sync_enqueue",
+    "connections",
     "run_job",
     "latency",
     "lateness",
