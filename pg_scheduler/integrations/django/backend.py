@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, ClassVar, Final
 
@@ -28,6 +29,7 @@ from pg_scheduler.integrations.django.results import (
 from pg_scheduler.integrations.django.runner import declare, task_named
 from pg_scheduler.integrations.django.task import JobTask, name_of, priority_of
 from pg_scheduler.jobs.model import UNSET
+from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.status import JobStatus
 from pg_scheduler.sync import SyncScheduler
 
@@ -104,7 +106,7 @@ class Backend(BaseTaskBackend):
         else:
             due = task.run_after if timezone.is_aware(task.run_after) else timezone.make_aware(task.run_after)
             job_id = self.client.schedule_job(name, due, arguments, **options)
-        result.change(id=job_id, enqueued_at=enqueued_at(job_id, timezone.now()))
+        result.change(id=job_id, enqueued_at=enqueued_at(job_id, datetime.now(UTC)))
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -116,17 +118,21 @@ class Backend(BaseTaskBackend):
             DatabaseUnavailableError: The database is unavailable.
         """
         connection = connections[self.settings.database]
-        job = self.client.get_job(result_id, connection=connection)
+        try:
+            job_id = check_job_id(str(result_id))
+        except ValueError:  # no job can have it
+            raise TaskResultDoesNotExist(result_id) from None
+        job = self.client.get_job(job_id, connection=connection)
         task = None if job is None else task_named(job.job_name)
         if job is None or task is None:
             raise TaskResultDoesNotExist(result_id)
         kept = None
         if job.status is JobStatus.COMPLETED:
             try:
-                kept = self.client.get_job_result(result_id, wait=False, connection=connection)
+                kept = self.client.get_job_result(job_id, wait=False, connection=connection)
             except JobNotFoundError:  # it was deleted meanwhile
                 raise TaskResultDoesNotExist(result_id) from None
-        return result_of(job, task, kept)
+        return result_of(job, task, self.alias, kept)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Check that the application is installed; its own checks examine the settings."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from traceback import format_exception
@@ -118,12 +119,13 @@ def new_result(task: Task, args: Any, kwargs: Any, **values: Any) -> JobTaskResu
     )
 
 
-def result_of(job: Job, task: Task, kept: JobResult | None) -> JobTaskResult:
+def result_of(job: Job, task: Task, backend: str, kept: JobResult | None) -> JobTaskResult:
     """Return the result of a job.
 
     Args:
         job: The job.
         task: The declared task.
+        backend: The alias of the backend that reads the job.
         kept: Its kept result; None if it has not completed.
     """
     workers = [each.worker_id for each in job.errors if each.worker_id is not None]
@@ -132,7 +134,7 @@ def result_of(job: Job, task: Task, kept: JobResult | None) -> JobTaskResult:
     first = job.errors[0].started_at if job.errors else None
     last = job.started_at or (job.errors[-1].started_at if job.errors else None)
     result = new_result(
-        _task_of(job, task),
+        _task_of(job, task, backend),
         job.args,
         job.kwargs,
         id=job.job_id,
@@ -161,13 +163,11 @@ def error_of(error: BaseException) -> TaskError:
 
 def enqueued_at(job_id: str, default: datetime | None) -> datetime | None:
     """Return the time in an id that was generated, the same one at each call; else the default."""
-    try:
+    with suppress(ValueError, OverflowError):  # an id of the caller
         found = UUID(job_id)
-    except ValueError:  # an id of the caller
-        return local(default)
-    if found.version != UUID_VERSION:
-        return local(default)
-    return local(datetime.fromtimestamp((found.int >> 80) / 1000, UTC))
+        if found.version == UUID_VERSION:
+            return local(datetime.fromtimestamp((found.int >> 80) / 1000, UTC))
+    return local(default)
 
 
 def local(time: datetime | None) -> datetime | None:
@@ -175,17 +175,20 @@ def local(time: datetime | None) -> datetime | None:
     return time if time is None or settings.USE_TZ else timezone.make_naive(time)
 
 
-def _task_of(job: Job, task: Task) -> Task:
-    """Return the task with the values with which the job was enqueued."""
+def _task_of(job: Job, task: Task, backend: str) -> Task:
+    """Return the task with the values with which the job was enqueued, which settings may exclude today."""
     priority = job.metadata.get(PRIORITY, 0)
     changes = {
+        "backend": backend,
         "queue_name": queue_in(job.job_name) or task.queue_name,
         "priority": priority if isinstance(priority, int) else 0,
     }
     if job.status is JobStatus.PENDING and job.execution_time > datetime.now(UTC):
         changes["run_after"] = local(job.execution_time)
-    changes = {name: value for name, value in changes.items() if getattr(task, name) != value}
-    return task.using(**changes) if changes else task
+    found: Task = object.__new__(type(task))
+    for each in fields(task):
+        object.__setattr__(found, each.name, changes.get(each.name, getattr(task, each.name)))
+    return found
 
 
 def _errors_of(job: Job) -> list[TaskError]:

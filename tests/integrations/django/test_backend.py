@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -16,7 +16,7 @@ from pg_scheduler import JobConflictError, JobPriority, PayloadError, periodic
 from pg_scheduler.events import JobFailed, JobRetried
 from pg_scheduler.jobs.rows import new_job_id
 from pg_scheduler.schedules.declared import periodic_catalogue
-from tests.support.django import project, require_tasks, working
+from tests.support.django import BACKEND, project, require_tasks, working
 
 require_tasks()
 
@@ -168,6 +168,16 @@ def test_times_are_naive_without_use_tz(shop: Any) -> None:
     assert found.task.run_after == due
     assert found.enqueued_at.tzinfo is None
     assert due - HOUR - timedelta(minutes=1) < found.enqueued_at < due
+
+
+@pytest.mark.parametrize("job_id", ["welcome:7", "ffffffff-ffff-7fff-bfff-ffffffffffff"])
+def test_id_of_the_caller_has_a_time_without_use_tz(shop: Any, job_id: str) -> None:
+    with override_settings(USE_TZ=False):
+        before = timezone.make_naive(datetime.now(UTC))
+        result = shop.add.using(job_id=job_id).enqueue(1)
+        found = shop.add.get_result(job_id)
+    for each in (result, found):
+        assert before - timedelta(seconds=1) < each.enqueued_at < before + timedelta(minutes=1)
 
 
 async def test_worker_keeps_jobs_as_long_as_their_results(dsn: str) -> None:
@@ -329,11 +339,31 @@ async def test_value_that_was_not_kept_raises_the_reason(shop: Any) -> None:
 def test_unknown_ids_and_jobs_of_others_have_no_result(shop: Any) -> None:
     backend = Backend("default", {})
     other = backend.client.enqueue("billing.send", connection="default")
-    for job_id in (str(uuid4()), "123", other):
+    for job_id in (str(uuid4()), "123", other, "", "a\x00b", "a" * 3000, None):
         with pytest.raises(compat.TaskResultDoesNotExist):
-            backend.get_result(job_id)
+            backend.get_result(job_id)  # type: ignore[arg-type]
+    result = shop.add.enqueue(1)
+    assert backend.get_result(UUID(result.id)) == result  # type: ignore[arg-type] # as URLs have them
     with pytest.raises(Exception, match="Task does not match"):
         shop.send.get_result(shop.add.enqueue(1).id)
+
+
+def test_result_is_read_whatever_the_settings_permit_today(dsn: str) -> None:
+    with project(dsn, QUEUES=[]) as shop:
+        first = shop.add.using(queue_name="other").enqueue(1)
+        backend = Backend("default", {})
+        second = backend.client.enqueue(
+            f"{shop.add.module_path}@default",
+            args=(1,),
+            metadata={results.PRIORITY: 1000},
+            connection="default",
+        )
+        tasks = {"default": {"BACKEND": BACKEND}, "reports": {"BACKEND": BACKEND, "QUEUES": ["reports"]}}
+        with override_settings(TASKS=tasks):
+            found = compat.task_backends["reports"].get_result(first.id)
+            assert (found.task.queue_name, found.backend, found.args) == ("other", "reports", [1])
+            found.refresh()
+            assert compat.task_backends["default"].get_result(second).task.priority == 1000
 
 
 async def test_receivers_that_raise_do_not_end_the_attempt(shop: Any) -> None:
