@@ -14,6 +14,7 @@ from typing import Any
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections, reset_queries
 
+from pg_scheduler.integrations.django.runner import serving
 from pg_scheduler.worker.runners.call import JobCall
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 
@@ -39,8 +40,9 @@ class DjangoThreads(ThreadExecutor):
         connections.close_all()
 
 
-async def close_connections(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
+async def close_connections(backend: str, call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
     """Give an async function a thread of its own for the ORM, and close its connections; a middleware."""
+    serving.set(backend)
     if not inspect.iscoroutinefunction(call.func):
         return await call_next()
     async with ThreadSensitiveContext() as context:

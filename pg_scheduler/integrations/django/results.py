@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from pg_scheduler.errors import JobCancelledError, JobExpiredError, JobFailedError, JobResult
 from pg_scheduler.integrations.django.compat import Task, TaskError, TaskResult, TaskResultStatus
-from pg_scheduler.integrations.django.task import queue_in
+from pg_scheduler.integrations.django.task import changed, queue_in
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.status import JobStatus
@@ -178,17 +178,14 @@ def local(time: datetime | None) -> datetime | None:
 def _task_of(job: Job, task: Task, backend: str) -> Task:
     """Return the task with the values with which the job was enqueued, which settings may exclude today."""
     priority = job.metadata.get(PRIORITY, 0)
-    changes = {
+    changes: dict[str, Any] = {
         "backend": backend,
         "queue_name": queue_in(job.job_name) or task.queue_name,
         "priority": priority if isinstance(priority, int) else 0,
     }
     if job.status is JobStatus.PENDING and job.execution_time > datetime.now(UTC):
         changes["run_after"] = local(job.execution_time)
-    found: Task = object.__new__(type(task))
-    for each in fields(task):
-        object.__setattr__(found, each.name, changes.get(each.name, getattr(task, each.name)))
-    return found
+    return changed(task, **changes)
 
 
 def _errors_of(job: Job) -> list[TaskError]:

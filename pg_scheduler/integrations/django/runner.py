@@ -11,12 +11,13 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from pg_scheduler.foreign import is_a
+from pg_scheduler.foreign import current_task, ends_task, is_a
 from pg_scheduler.integrations.django.compat import (
     Task,
     TaskContext,
@@ -27,16 +28,19 @@ from pg_scheduler.integrations.django.compat import (
     task_started,
 )
 from pg_scheduler.integrations.django.results import JobTaskResult, enqueued_at, error_of, new_result
-from pg_scheduler.integrations.django.task import job_name, name_of, priority_of
+from pg_scheduler.integrations.django.task import changed, job_name, name_of, priority_of, queue_in
 from pg_scheduler.jobs.context import current, current_job
 from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.outcome import may_retry
 from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, Snooze, reason_of
-from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.jobs.task import NO_OPTIONS, TaskOptions
 
 _runners: Final[dict[Callable[..., Any], Callable[..., Any]]] = {}
 """The registered functions of the tasks' own."""
+
+serving: Final[ContextVar[str]] = ContextVar("pg_scheduler_django_backend")
+"""The alias of the backend whose worker runs this attempt."""
 
 
 def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> None:
@@ -47,23 +51,34 @@ def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> No
         queues: Other queues.
         options: The options of its jobs.
     """
-    known = catalogue.find_exact(name_of(task))
-    if known is not None and known.func is _runners.get(task.func):
-        return
     run = _runners.get(task.func)
     if run is None:
         run = _runners[task.func] = _runner_of(task)
-    own = {
-        name: value
-        for name in ("retry", "limits", "unique", "metadata", "on_failure")
-        if (value := getattr(task, name, None)) is not None
-    }
-    names = {job_name(task.module_path, queue) for queue in (task.queue_name, *queues)}
-    catalogue.register(
-        run,
-        aliases=[*sorted(names), *check_aliases(getattr(task, "aliases", ()))],
-        options=TaskOptions(**own, priority=priority_of(task.priority), **options),
-    )
+    known = catalogue.find_exact(name_of(task))
+    if known is not None and known.func is run:
+        return
+    known, given = catalogue.task_of(run), NO_OPTIONS
+    if known is None or known.func is not run:
+        own = {
+            name: value
+            for name in ("retry", "limits", "unique", "metadata", "on_failure")
+            if (value := getattr(task, name, None)) is not None
+        }
+        given = TaskOptions(**own, priority=priority_of(task.priority), **options)
+    catalogue.register(run, aliases=_names_in({task.queue_name, *queues}, task), options=given)
+
+
+def declare_queues(queues: Iterable[str]) -> None:
+    """Register all tasks under their paths with these queues too."""
+    for task in declared_tasks():
+        catalogue.register(_runners[task.func], aliases=_names_in(queues, task))
+
+
+def _names_in(queues: Iterable[str], task: Task) -> list[str]:
+    """Return the names of the jobs of a task in queues."""
+    aliases = check_aliases(getattr(task, "aliases", ()))
+    paths = [task.module_path, *(each for each in aliases if queue_in(each) is None)]
+    return [*aliases, *(job_name(path, queue) for path in paths for queue in sorted(queues))]
 
 
 def task_named(name: str) -> Task | None:
@@ -107,11 +122,14 @@ def _plain_runner_of(task: Task) -> Callable[..., Any]:
 
 def _async_runner_of(task: Task) -> Callable[..., Any]:
     async def run(*args: Any, **kwargs: Any) -> Any:
+        step = current_task()
         attempt = _Attempt(task, args, kwargs)
         await sync_to_async(attempt.begin)()
         try:
             value = normalize_json(await task.func(*attempt.args, **kwargs))
-        except Exception as error:
+        except BaseException as error:
+            if ends_task(error, step):
+                raise
             await sync_to_async(attempt.fail)(error)
             raise
         await sync_to_async(attempt.succeed)(value)
@@ -127,8 +145,12 @@ class _Attempt:
         claim, _, get_scheduler, _ = current.get()
         worker = getattr(get_scheduler, "worker_id", None)
         now = timezone.now()
-        self._task = task
         self._claim = claim
+        self._task = task = changed(
+            task,
+            backend=serving.get(task.backend),
+            queue_name=queue_in(claim.job_name) or task.queue_name,
+        )
         self._backend = task.get_backend()
         self.result: JobTaskResult = new_result(
             task,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -45,8 +45,9 @@ class JobTask(Task):
         limits: How many attempts may run or start at once.
         unique: Which jobs exclude one another.
         metadata: A JSON object for people and filters.
-        on_failure: The name of the task that is enqueued when a job has failed finally.
-        aliases: Other names whose pending jobs it runs.
+        on_failure: The name of the task that is enqueued when a job has failed finally, with its queue:
+            ``"shop.tasks.alert@default"``.
+        aliases: Former paths whose pending jobs it runs, such as ``"shop.old.send"``.
     """
 
     job_id: str | None = None
@@ -73,6 +74,14 @@ class JobTask(Task):
         own = {name: changes.pop(name) for name in PER_JOB if name in changes}
         changed: JobTask = Task.using(self, **changes)  # super() fails in a class with slots
         return replace(changed, **own) if own else changed
+
+
+def changed(task: Task, **values: Any) -> Task:
+    """Return a copy of a task with other values, which are not validated."""
+    copy: Task = object.__new__(type(task))
+    for each in fields(task):
+        object.__setattr__(copy, each.name, values.get(each.name, getattr(task, each.name)))
+    return copy
 
 
 def name_of(task: Task) -> str:

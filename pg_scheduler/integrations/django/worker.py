@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.inspect.store.connections import open_pool
@@ -13,7 +14,7 @@ from pg_scheduler.integrations.django.address import dsn_of
 from pg_scheduler.integrations.django.backend import Backend
 from pg_scheduler.integrations.django.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from pg_scheduler.integrations.django.connections import DjangoThreads, close_connections
-from pg_scheduler.integrations.django.runner import declared_tasks
+from pg_scheduler.integrations.django.runner import declare_queues, declared_tasks
 from pg_scheduler.jobs.executors import THREAD
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.settings import VacuumConfig, VacuumPolicy
@@ -52,10 +53,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
         DatabaseUnavailableError: The server is unavailable.
     """
     backend: Backend = task_backends[selection.backend]
-    for task in declared_tasks():
-        if task.backend == selection.backend:
-            for queue in selection.queues:
-                task.using(queue_name=queue)  # which registers its name
+    declare_queues(selection.queues or backend.queues)
     settings = backend.settings
     async with open_pool(
         dsn_of(settings.database, settings.dsn),
@@ -66,20 +64,22 @@ async def scheduler() -> AsyncIterator[Scheduler]:
         yield Scheduler(
             pool,
             schema=settings.schema,
-            vacuum_config=_retention(settings.keep_result),
+            vacuum_config=_retention(settings.database),
             executors={THREAD: DjangoThreads()},
-            middleware=[close_connections],
+            middleware=[partial(close_connections, selection.backend)],
             migrations="verify",
         )
 
 
-def _retention(keep_result: timedelta | None) -> VacuumConfig:
-    """Return the default retention, with jobs kept at least as long as their results."""
+def _retention(database: str) -> VacuumConfig:
+    """Return the default retention, with jobs kept at least as long as the results of all tasks."""
+    backends = [each for each in task_backends.all() if isinstance(each, Backend)]
+    kept = [each.settings.keep_result for each in backends if each.settings.database == database]
+    kept += [getattr(task, "keep_result", None) for task in declared_tasks()]
+    longest = max((each for each in kept if isinstance(each, timedelta)), default=timedelta(0))
     config = VacuumConfig()
-    if keep_result is None:
-        return config
     policies: dict[str, Any] = {
-        name: VacuumPolicy.after_days(max(getattr(config, name).days, keep_result / DAY))
+        name: VacuumPolicy.after_days(max(getattr(config, name).days, longest / DAY))
         for name in ("completed", "failed", "cancelled", "expired")
     }
     return VacuumConfig(**policies)

@@ -14,6 +14,7 @@ import pytest
 
 from pg_scheduler import JobConflictError, JobPriority, PayloadError, periodic
 from pg_scheduler.events import JobFailed, JobRetried
+from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.jobs.rows import new_job_id
 from pg_scheduler.schedules.declared import periodic_catalogue
 from tests.support.django import BACKEND, project, require_tasks, working
@@ -21,17 +22,24 @@ from tests.support.django import BACKEND, project, require_tasks, working
 require_tasks()
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async  # noqa: E402 - only where Django is
+from django.conf import settings  # noqa: E402
 from django.core.exceptions import ImproperlyConfigured  # noqa: E402
 from django.db import connection, connections, transaction  # noqa: E402
 from django.test.utils import CaptureQueriesContext, override_settings  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
 from pg_scheduler.integrations.django import Backend, compat, results, worker  # noqa: E402
+from pg_scheduler.integrations.django.task import JobTask  # noqa: E402
 
 READY, RUNNING, FAILED, SUCCESSFUL = (
     getattr(compat.TaskResultStatus, name) for name in ("READY", "RUNNING", "FAILED", "SUCCESSFUL")
 )
 HOUR = timedelta(hours=1)
+
+
+def renamed() -> str:
+    """Stand for a task of another path."""
+    return "new"
 
 
 @contextmanager
@@ -187,6 +195,17 @@ async def test_worker_keeps_jobs_as_long_as_their_results(dsn: str) -> None:
     assert (retention.completed.days, retention.cancelled.days, retention.failed.days) == (5, 5, 7)
 
 
+async def test_worker_keeps_jobs_as_long_as_the_longest_result(dsn: str) -> None:
+    tasks = {"reports": {"BACKEND": BACKEND, "OPTIONS": {"KEEP_RESULT": timedelta(days=40)}}}
+    with project(dsn):
+        with override_settings(TASKS=settings.TASKS | tasks):
+            async with worker.scheduler() as scheduler:
+                assert scheduler._parts.config.vacuum.completed.days == 40
+        JobTask(func=renamed, keep_result=timedelta(days=50), priority=0, queue_name="default")
+        async with worker.scheduler() as scheduler:
+            assert scheduler._parts.config.vacuum.failed.days == 50
+
+
 def test_existing_id_raises_and_the_transaction_goes_on(shop: Any) -> None:
     with transaction.atomic():
         shop.add.using(job_id="one").enqueue(1)
@@ -227,6 +246,46 @@ def test_queue_that_the_settings_lack_is_rejected(shop: Any) -> None:
 def test_invalid_option_names_its_place(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=r"TASKS\['jobs'\]\['OPTIONS'\].*" + message):
         Backend("jobs", {"OPTIONS": options})
+
+
+def test_another_queue_changes_no_default_of_a_task(dsn: str) -> None:
+    with project(dsn, QUEUES=[]) as shop:
+        shop.add.using(queue_name="bulk", priority=-50).enqueue(1)
+        task = catalogue.resolve(f"{shop.add.module_path}@default")
+    assert task is not None
+    assert task.priority is JobPriority.NORMAL
+
+
+# -- the worker ----------------------------------------------------------------------------------------
+
+
+async def test_worker_of_a_backend_runs_tasks_of_another_one(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with project(dsn) as shop:
+        tasks = {"reports": {"BACKEND": BACKEND, "QUEUES": ["reports"]}}
+        monkeypatch.setattr(worker.selection, "backend", "reports")
+        with override_settings(TASKS=settings.TASKS | tasks):
+            client = Backend("reports", {}).client  # using() would register the name, as in another process
+            name = f"{shop.describe.module_path}@reports"
+            job_id = client.enqueue(name, args=("new",), connection="default")
+            with received(compat.task_finished) as signals:
+                async with working() as (scheduler, _):
+                    await scheduler.get_job_result(job_id)
+            found = compat.task_backends["reports"].get_result(job_id)
+    ((status, result),) = signals
+    assert (status, result.backend, result.task.queue_name) == (SUCCESSFUL, "reports", "reports")
+    assert (found.task, found.status) == (result.task, SUCCESSFUL)
+
+
+async def test_worker_runs_jobs_of_a_former_path_in_all_queues(shop: Any) -> None:
+    aliases = ("shop.old.send", "shop.old.notify@fast")
+    JobTask(func=renamed, aliases=aliases, priority=0, queue_name="default")
+    client = Backend("default", {}).client
+    async with working() as (scheduler, _):
+        for name in ("shop.old.send", "shop.old.send@default", "shop.old.send@mail", "shop.old.notify@fast"):
+            job_id = client.enqueue(name, connection="default")
+            await scheduler.get_job_result(job_id)
 
 
 # -- results -------------------------------------------------------------------------------------------
@@ -272,6 +331,14 @@ async def test_failed_task_has_its_exception(shop: Any, how: str, kind: type | N
         assert error.traceback.endswith("OutOfStockError: no\nmore\n")
     assert [status for status, _ in signals] == [FAILED]
     assert signals[0][1].errors[0].exception_class_path == error.exception_class_path
+
+
+async def test_async_task_that_exits_has_failed(shop: Any) -> None:
+    async with working() as (scheduler, _):
+        with received(compat.task_finished) as signals:
+            result = await ended(scheduler, shop.exit_async.enqueue())
+    assert result.errors[0].exception_class is SystemExit
+    assert [status for status, _ in signals] == [FAILED]
 
 
 async def test_value_that_json_cannot_represent_fails_the_task(shop: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connection
 
 try:
@@ -56,6 +57,23 @@ def fail(how: str = "stock") -> None:
             raise Abort("never")
         case "snooze":
             raise Snooze(3600)
+
+
+@task
+async def exit_async() -> None:
+    raise SystemExit(3)
+
+
+@task
+async def wait_in_thread() -> None:
+    """Wait in the thread of the ORM, which cannot be cancelled."""
+
+    def wait() -> None:
+        connection.ensure_connection()
+        sessions.append(connection.connection)
+        gate.wait()
+
+    await sync_to_async(wait)()
 
 
 @task
@@ -110,6 +128,10 @@ def sleep_until_cancelled() -> str:
     return "cancelled"
 
 
+gate = threading.Event()
+
+sessions: list[Any] = []
+
 meetings: dict[int, asyncio.Barrier] = {}
 
 TASKS = [
@@ -119,6 +141,8 @@ TASKS = [
     describe_async,
     fail,
     fail_once,
+    exit_async,
+    wait_in_thread,
     unserialisable,
     session,
     count_queries,
