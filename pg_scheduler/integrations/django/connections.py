@@ -7,11 +7,13 @@ thread belongs to one attempt, not to all of the process, as it does by default.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from typing import Any
 
-from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.db import close_old_connections, connections, reset_queries
 
 from pg_scheduler.integrations.django.runner import serving
@@ -49,5 +51,24 @@ async def close_connections(backend: str, call: JobCall, call_next: Callable[[],
         try:
             return await call_next()
         finally:
-            if context in SyncToAsync.context_to_thread_executor:  # the thread, which ends with the context
-                await sync_to_async(connections.close_all)()
+            thread = SyncToAsync.context_to_thread_executor.pop(context, None)
+            if thread is not None:
+                await _close(thread)
+
+
+async def _close(thread: Executor) -> None:
+    """End a thread as soon as its work ends, however often the attempt is cancelled meanwhile.
+
+    Until then the job keeps its slot. The end of the context does not wait for the
+    connections, and may block the event loop in former versions of asgiref.
+    """
+    closed = asyncio.get_running_loop().run_in_executor(thread, connections.close_all)
+    thread.shutdown(wait=False)
+    cancelled: asyncio.CancelledError | None = None
+    while not closed.done():
+        try:
+            await asyncio.wait([closed])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.embedded import EmbeddedPostgres
+from pg_scheduler.events import JobCancelled
 from pg_scheduler.migrate import migrate
 from tests.conftest import FAST
 from tests.support.django import project, require_tasks, working
@@ -70,6 +72,31 @@ async def test_async_tasks_do_not_wait_for_the_orm_of_one_another(shop: Any, poo
     async with working() as (scheduler, _):
         results = [shop.meet.enqueue(8) for _ in range(8)]
         assert [await value_of(scheduler, result) for result in results] == [8] * 8
+
+
+async def test_connection_is_closed_after_a_second_cancellation(shop: Any) -> None:
+    shop.gate.clear()
+    rescue = threading.Timer(PATIENCE / 2, shop.gate.set)  # or a blocked event loop would wait forever
+    rescue.start()
+    try:
+        async with working() as (scheduler, recorder):
+            waiting = shop.wait_in_thread.using(timeout=0.05).enqueue()
+            attempts = scheduler._parts.running().node.in_flight.attempts
+            while not (waiting.id in attempts and attempts[waiting.id].has_timed_out):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # until the first cancellation
+            attempt = attempts[waiting.id]
+            await scheduler.cancel_job(waiting.id)
+            while attempt.revocation is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # until the second one
+            await value_of(scheduler, shop.add.enqueue(1))
+            assert not shop.gate.is_set()
+            assert waiting.id in attempts  # no other attempt starts while its thread runs
+            shop.gate.set()
+            await recorder.until(JobCancelled)
+            assert shop.sessions.pop().closed
+    finally:
+        rescue.cancel()
+        shop.gate.set()
 
 
 @pytest.fixture
