@@ -211,7 +211,10 @@ def _error_from(error: AttemptError) -> TaskError:
 
 
 def _path_in(traceback: str, name: str) -> str:
-    """Return the path of a class from the last line of a traceback that has it, since rows have its name."""
-    found = re.findall(rf"^((?:\w+\.)*{re.escape(name)})(?::|$)", traceback, re.MULTILINE)
+    """Return the path of a class from the last line of a traceback that has it, since rows have its name.
+
+    The lines of an exception group are behind a margin.
+    """
+    found = re.findall(rf"^(?: *\| )?((?:\w+\.)*{re.escape(name)})(?::|$)", traceback, re.MULTILINE)
     path: str = found[-1] if found else name
     return f"builtins.{path}" if hasattr(builtins, path) else path

@@ -314,9 +314,16 @@ async def test_worker_runs_tasks_and_keeps_their_values(shop: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "kind"), [("value", ValueError), ("exit", SystemExit), ("stock", None), ("abort", None)]
+    ("how", "kind"),
+    [
+        ("value", ValueError),
+        ("exit", SystemExit),
+        ("group", "ShortagesError"),
+        ("stock", "OutOfStockError"),
+        ("abort", None),
+    ],
 )
-async def test_failed_task_has_its_exception(shop: Any, how: str, kind: type | None) -> None:
+async def test_failed_task_has_its_exception(shop: Any, how: str, kind: type | str | None) -> None:
     async with working() as (scheduler, _):
         with received(compat.task_finished) as signals:
             result = await ended(scheduler, shop.fail.using(max_retries=0).enqueue(how))
@@ -325,9 +332,8 @@ async def test_failed_task_has_its_exception(shop: Any, how: str, kind: type | N
         _ = result.return_value
     (error,) = result.errors
     if kind is not None:
-        assert error.exception_class is kind
-    elif how == "stock":
-        assert error.exception_class is shop.OutOfStockError
+        assert error.exception_class is getattr(shop, str(kind), kind)
+    if how == "stock":
         assert error.traceback.endswith("OutOfStockError: no\nmore\n")
     assert [status for status, _ in signals] == [FAILED]
     assert signals[0][1].errors[0].exception_class_path == error.exception_class_path

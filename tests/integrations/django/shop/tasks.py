@@ -22,6 +22,10 @@ class OutOfStockError(Exception):
     """An error with a path of its own."""
 
 
+class ShortagesError(ExceptionGroup[Exception]):
+    """Several errors."""
+
+
 @task
 def add(one: int, other: int = 1) -> int:
     return one + other
@@ -51,6 +55,8 @@ def fail(how: str = "stock") -> None:
             raise OutOfStockError("no\nmore")
         case "value":
             raise ValueError("bad")
+        case "group":
+            raise ShortagesError("two", [OutOfStockError("one"), ValueError("other")])
         case "exit":
             raise SystemExit(3)
         case "abort":
