@@ -36,10 +36,17 @@ READY, RUNNING, FAILED, SUCCESSFUL = (
 )
 HOUR = timedelta(hours=1)
 
+VALUES: dict[str, Any] = {"priority": 0, "backend": "default", "queue_name": "default", "run_after": None}
+"""Fields of tasks without defaults in Django 6.0."""
+
 
 def renamed() -> str:
     """Stand for a task of another path."""
     return "new"
+
+
+def long_kept() -> None:
+    """Stand for a task with an option, which its first declaration decides."""
 
 
 @contextmanager
@@ -201,7 +208,7 @@ async def test_worker_keeps_jobs_as_long_as_the_longest_result(dsn: str) -> None
         with override_settings(TASKS=settings.TASKS | tasks):
             async with worker.scheduler() as scheduler:
                 assert scheduler._parts.config.vacuum.completed.days == 40
-        JobTask(func=renamed, keep_result=timedelta(days=50), priority=0, queue_name="default")
+        JobTask(func=long_kept, keep_result=timedelta(days=50), **VALUES)
         async with worker.scheduler() as scheduler:
             assert scheduler._parts.config.vacuum.failed.days == 50
 
@@ -280,7 +287,7 @@ async def test_worker_of_a_backend_runs_tasks_of_another_one(
 
 async def test_worker_runs_jobs_of_a_former_path_in_all_queues(shop: Any) -> None:
     aliases = ("shop.old.send", "shop.old.notify@fast")
-    JobTask(func=renamed, aliases=aliases, priority=0, queue_name="default")
+    JobTask(func=renamed, aliases=aliases, **VALUES)
     client = Backend("default", {}).client
     async with working() as (scheduler, _):
         for name in ("shop.old.send", "shop.old.send@default", "shop.old.send@mail", "shop.old.notify@fast"):
@@ -457,8 +464,7 @@ async def test_receivers_that_raise_do_not_end_the_attempt(shop: Any) -> None:
 
 
 def test_periodic_task_is_registered_on_any_backend(shop: Any) -> None:
-    values = {"priority": 0, "queue_name": "default", "run_after": None}  # Django 6.0 has no defaults
-    for task in (shop.session, compat.Task(func=shop.session.func, backend="dummy", **values)):
+    for task in (shop.session, compat.Task(func=shop.session.func, **{**VALUES, "backend": "dummy"})):
         assert periodic(cron="0 3 * * *", dedup_key=task.backend)(task) is task
     names = {key: config.function for key, config in periodic_catalogue.configs().items()}
     path = shop.session.module_path

@@ -44,7 +44,8 @@ def test_model_that_is_written_elsewhere_is_reported() -> None:
 
 @pytest.mark.parametrize("alias", ["absent", "lite"])
 def test_database_that_is_not_postgresql_is_reported(alias: str) -> None:
-    lite = connections.configure_settings({"default": {}, "lite": {"ENGINE": "django.db.backends.sqlite3"}})
+    engine = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    lite = connections.configure_settings({"default": {}, "lite": engine})
     connections.settings["lite"] = lite["lite"]
     try:
         with override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": {"DATABASE": alias}}}):
