@@ -386,7 +386,9 @@ class TestPackage:
             names = set(wheel.namelist())
         sources = {path.relative_to(ROOT) for path in (ROOT / "pg_scheduler").rglob("*.sql")}
         migrations = {Path("pg_scheduler") / path.relative_to(ROOT) for path in ROOT.glob("migrations/*.sql")}
-        assert {path.as_posix() for path in sources | migrations} | {"pg_scheduler/py.typed"} <= names
+        plugins = {path.relative_to(ROOT) for path in ROOT.glob("pg_scheduler_plugins/*.py")}
+        expected = {Path("pg_scheduler/py.typed")} | sources | migrations | plugins
+        assert {path.as_posix() for path in expected} <= names
         assert not [name for name in names if not name.startswith("pg_scheduler")]
 
 

@@ -47,7 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="compat-") as copy, EmbeddedPostgres() as server:
         shutil.copytree(folder / "tests", Path(copy, "tests"))
         shutil.copy(folder / "pytest.ini", copy)
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly"]
+        command = [sys.executable, "-m", "pytest", "-p", "no:pg_scheduler"]
+        command += ["-p", "no:cacheprovider", "-p", "no:randomly"]
         command += [f"--ignore={PRIVATE}", f"--deselect={UNDOCUMENTED}", f"--deselect={EXTENDED}", *chosen]
         return subprocess.run(command, cwd=copy, env=environment(server.dsn()), check=False).returncode
 

@@ -24,6 +24,7 @@ CHECKED = (
     "docs/**/*.md",
     "examples/**/*.py",
     "pg_scheduler/**/*.py",
+    "pg_scheduler_plugins/*.py",
     "pg_scheduler/**/*.sql",
     "tools/**/*.py",
 )

@@ -3,7 +3,7 @@
 `AsyncTestKit` and `TestKit` look at jobs in the transaction of a test, and run them there. `TestScheduler`
 has a database of its own and a virtual clock. `job_context()` is for unit tests that call a job function.
 
-The pytest plugin ``pg_scheduler.testing.plugin`` is active wherever the library is installed. It has the
+The pytest plugin ``pg_scheduler_plugins.pytest`` is active wherever the library is installed. It has the
 fixtures ``scheduler_dsn`` and ``test_scheduler``.
 """
 

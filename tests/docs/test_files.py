@@ -55,7 +55,7 @@ TESTED = {  # the others are in test_recipes.py
 
 
 README_DSN = "postgresql://localhost/app"
-PLUGIN = ("-p", "no:pg_scheduler", "-p", "pg_scheduler.testing.plugin")
+PLUGIN = ("-p", "no:pg_scheduler", "-p", "pg_scheduler_plugins.pytest")
 """The plugin by its module: the installed entry point may be that of another checkout."""
 
 

@@ -22,9 +22,9 @@ from sqlalchemy import MetaData, create_engine
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pg_scheduler.errors import ConfigurationError, SchemaMissingError
-from pg_scheduler.integrations import alembic_plugin
 from pg_scheduler.integrations.alembic import SchedulerMigrateOp, ignore_scheduler_tables
 from pg_scheduler.migrate import TABLES, migrate, script, shipped_migrations, steps_between, verify
+from pg_scheduler_plugins import alembic as alembic_plugin
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
@@ -285,15 +285,25 @@ def test_operation_runs_on_synchronous_drivers(empty_dsn: str, driver: str) -> N
     engine.dispose()
 
 
+ENTRY = """
+import sys
+from alembic import op
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+
+loaded = [name for name in sys.modules if name.startswith(("pg_scheduler", "asyncpg", "pydantic"))]
+assert {imports!r} or loaded == ["pg_scheduler_plugins", "pg_scheduler_plugins.alembic"], loaded
+options = {{"as_sql": True, "output_buffer": sys.stdout}}
+with Operations.context(MigrationContext.configure(dialect_name="postgresql", opts=options)):
+    op.scheduler_migrate(1, schema="jobs")
+"""
+
+
 @pytest.mark.parametrize(
-    "code",
-    [
-        "from alembic import op",
-        "import pg_scheduler.integrations.alembic; from alembic import op",
-        "import pg_scheduler.integrations.alembic_plugin; from alembic import op",
-    ],
+    "imports",
+    ["", "import pg_scheduler.integrations.alembic", "import pg_scheduler_plugins.alembic"],
 )
-def test_alembic_finds_the_operation_by_the_entry_point(tmp_path: Path, code: str) -> None:
+def test_alembic_finds_the_operation_by_the_entry_point(tmp_path: Path, imports: str) -> None:
     """The entry points of an installed wheel, in the place of those that the environment may have."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (point,) = project["entry-points"]["alembic.plugins"].items()
@@ -301,11 +311,15 @@ def test_alembic_finds_the_operation_by_the_entry_point(tmp_path: Path, code: st
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: pg-scheduler\nVersion: 1\n")
     (folder / "entry_points.txt").write_text("[alembic.plugins]\n{} = {}\n".format(*point))
-    subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"{code}; assert callable(op.scheduler_migrate)"],
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", imports + ENTRY.format(imports=imports)],
         check=True,
+        capture_output=True,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])},
     )
+    printed = [statement.strip() for statement in script(steps_between(0, 1), "jobs")]
+    assert all(statement in ran.stdout for statement in printed)
 
 
 def test_plugin_fits_both_ways_in_which_versions_of_alembic_load_it() -> None:

@@ -17,7 +17,7 @@ from tests.docs.snippets import ROOT
 
 pytestmark = pytest.mark.slow
 
-OWN_PLUGIN = ("-p", "no:pg_scheduler", "-p", "pg_scheduler.testing.plugin")
+OWN_PLUGIN = ("-p", "no:pg_scheduler", "-p", "pg_scheduler_plugins.pytest")
 
 USER_TESTS = """
 import asyncio
@@ -102,10 +102,16 @@ def test_plugin_starts_a_private_server_without_the_variable(tmp_path: Path) -> 
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_plugin_imports_no_database_driver_of_its_own_until_a_fixture_is_used() -> None:
-    source = (ROOT / "pg_scheduler/testing/plugin.py").read_text()
-    at_top = [line for line in source.splitlines() if line.startswith(("import ", "from "))]
-    assert not [line for line in at_top if "asyncpg" in line or "pg_scheduler" in line]
+def test_plugin_imports_nothing_but_pytest_until_a_fixture_is_used() -> None:
+    count = "before = {*sys.modules}; import pg_scheduler_plugins.pytest; print(len({*sys.modules} - before))"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import sys, pytest; {count}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout == "2\n"  # its package and itself
 
 
 def test_entry_point_names_the_plugin() -> None:

@@ -1,0 +1,61 @@
+"""Create the databases of the pytest plugin."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import asyncpg
+
+from pg_scheduler import embedded
+from pg_scheduler.embedded import Server
+from pg_scheduler.migrate import migrate
+
+FAST = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+"""Settings of the private server: its data need not survive."""
+
+
+def database_server() -> AbstractContextManager[Server]:
+    """Provide the server of the environment variable, or a private one."""
+    return embedded.server(settings=FAST)
+
+
+@contextmanager
+def temporary_database(server: Server, template: str | None = None) -> Iterator[str]:
+    """Create a database, migrated or copied from a template; yield its name and drop it at the end."""
+    name = f"scheduler_{uuid.uuid4().hex}"
+
+    async def create(connection: asyncpg.Connection) -> None:
+        source = f'template "{template or "template0"}"'
+        if connection.get_server_version() >= (15,):
+            source += " strategy file_copy"
+        await connection.execute(f'create database "{name}" {source}')
+
+    async def drop(connection: asyncpg.Connection) -> None:
+        await connection.execute(f'drop database "{name}" with (force)')
+
+    _run(server.dsn(), create)
+    try:
+        if template is None:
+            _run(server.dsn(name), migrate)
+        yield name
+    finally:
+        _run(server.dsn(), drop)
+
+
+def _run(dsn: str, work: Callable[[asyncpg.Connection], Awaitable[Any]]) -> None:
+    """Run a coroutine function with a connection, in a thread: the caller's may have an event loop."""
+
+    async def run() -> None:
+        connection = await asyncpg.connect(dsn)
+        try:
+            await work(connection)
+        finally:
+            await connection.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, run()).result()

