@@ -707,6 +707,25 @@ async def test_rollback_fixture_of_async_sqlalchemy_sees_and_runs_jobs(dsn: str,
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
 
 
+async def test_async_job_that_ends_the_savepoint_of_a_session_leaves_the_transaction_usable(dsn: str) -> None:
+    engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://"))
+    async with engine.connect() as connection, connection.begin():
+        session = AsyncSession(bind=connection, join_transaction_mode="create_savepoint")
+
+        @job(name="kit.orders.rolls_back_async")
+        async def rolls_back() -> None:
+            await session.execute(text("SELECT 1"))
+            await session.rollback()  # ends the savepoint of the session, in which the kit would be
+
+        kit = AsyncTestKit(session)
+        await kit.scheduler.enqueue(rolls_back, job_id="one")
+        assert await kit.drain() == DrainResult(completed=1)
+        row = await kit.scheduler.get_job("one")
+        assert row is not None
+        assert row.status is JobStatus.COMPLETED
+    await engine.dispose()
+
+
 # -- the same rows as a worker -------------------------------------------------------------------------------
 
 VARYING = (
