@@ -77,7 +77,7 @@ def converted(source_id: str, task: str | None, convert: Callable[[], Found]) ->
     """Return a job with what it becomes, or with the message of the error that states why it is left out."""
     try:
         return Source(source_id=source_id, task=task, found=convert())
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         return Source(source_id=source_id, task=task, reason=str(error))
 
 

@@ -86,6 +86,7 @@ task("object", interval=hourly, args='{"n": 1}')
 task("moment", interval=hourly, args='[{"__type__": "datetime", "__value__": "2030-01-01T00:00:00+00:00"}]')
 task("broken", crontab=CrontabSchedule.objects.create(hour="25"))
 task("tiny", interval=IntervalSchedule.objects.create(every=1, period="microseconds"))
+task("vast", interval=IntervalSchedule.objects.create(every=2_000_000_000, period="days"))
 task("neither", interval=hourly)
 PeriodicTask.objects.filter(name="neither").update(interval=None)
 """
@@ -211,6 +212,7 @@ def test_task_without_an_equivalent_is_listed_with_the_reason(project: Project, 
         "moment": "args[0]",
         "broken": "crontab is invalid",
         "tiny": "interval of 0:00:00.000001",
+        "vast": "magnitude",
         "neither": "0 schedules",
     }
     assert set(reasons) == set(expected)
