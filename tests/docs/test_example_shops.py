@@ -6,6 +6,7 @@ import ast
 import asyncio
 import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from tests.conftest import run_on
 from tests.docs import asgi, test_files
 from tests.docs.snippets import ROOT
 from tests.docs.test_examples import load
+from tests.support.django import has_tasks
+from tests.support.transactions import django_address
 from tests.support.worker import Recorder
 
 Pool = asyncpg.Pool
@@ -122,6 +125,41 @@ async def test_tests_of_the_fastapi_shop_pass_and_leave_no_rows(dsn: str, pool: 
     assert "2 passed" in output
     for table in ("orders", "scheduled_jobs"):
         assert await pool.fetchval(f"SELECT count(*) FROM {table}") == 0
+
+
+# -- Django --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_django_shop_runs_its_tasks_and_its_tests(dsn: str) -> None:
+    if not has_tasks():
+        pytest.skip("dev.py has not updated this environment")
+    address = django_address(dsn)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    environment |= {f"PG{key}": address[key] for key in ("HOST", "PORT", "USER", "PASSWORD")}
+    environment |= {"PGDATABASE": address["NAME"], "PYTHONPATH": str(ROOT)}
+
+    def manage(*words: str) -> str:
+        ran = subprocess.run(
+            [sys.executable, "manage.py", *words],
+            cwd=ROOT / "examples" / "django_shop",
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stdout
+        return ran.stdout
+
+    assert "No changes detected" in manage("makemigrations", "--check")
+    manage("migrate")
+    assert "Ran 3 tests" in manage("test")
+    order = "from django.test import Client; print(Client().post('/orders/7').status_code)"
+    assert "201" in manage("shell", "-c", order)
+    manage("pg_scheduler", "worker", "--drain")
+    invoice = "from orders.models import Order; print(Order.objects.get().invoice)"
+    assert "7.pdf" in manage("shell", "-c", invoice)
 
 
 # -- Celery --------------------------------------------------------------------------------------------
