@@ -111,7 +111,7 @@ def _plain_runner_of(task: Task) -> Callable[..., Any]:
         attempt.begin()
         try:
             value = normalize_json(task.func(*attempt.args, **kwargs))
-        except BaseException as error:
+        except BaseException as error:  # user code
             attempt.fail(error)
             raise
         attempt.succeed(value)
@@ -127,7 +127,7 @@ def _async_runner_of(task: Task) -> Callable[..., Any]:
         await sync_to_async(attempt.begin)()
         try:
             value = normalize_json(await task.func(*attempt.args, **kwargs))
-        except BaseException as error:
+        except BaseException as error:  # user code
             if ends_task(error, step):
                 raise
             await sync_to_async(attempt.fail)(error)
