@@ -37,6 +37,7 @@ TESTED = {  # the others are in test_recipes.py
     "docs/guides/sqlalchemy.md queries.py",
     "docs/guides/sqlalchemy.md revision.py",
     # in tests/integrations/django/test_guide.py
+    "docs/guides/django.md options.py",
     "docs/guides/django.md periodic_tasks.py",
     "docs/guides/django.md settings.py",
     "docs/guides/django.md tasks.py",

@@ -1,9 +1,8 @@
-"""What Sentry receives about jobs, by its own SDK and a transport that keeps the envelopes."""
+"""What Sentry receives about jobs."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections import Counter
@@ -15,12 +14,6 @@ from typing import Any, Protocol
 import asyncpg
 import pytest
 import sentry_sdk
-from sentry_sdk.envelope import Envelope
-from sentry_sdk.integrations.asyncpg import AsyncPGIntegration
-from sentry_sdk.integrations.dedupe import DedupeIntegration
-from sentry_sdk.integrations.logging import LoggingIntegration
-from sentry_sdk.integrations.threading import ThreadingIntegration
-from sentry_sdk.transport import Transport
 
 from pg_scheduler import (
     Abort,
@@ -36,6 +29,7 @@ from pg_scheduler.events import JobCancelled, JobCompleted, JobFailed, JobSnooze
 from pg_scheduler.integrations.sentry import SentryMiddleware, config_of, slug_of
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.triggers import Cron, Every, FixedDelay, Trigger
+from tests.support.sentry import Kept, reporting
 from tests.support.worker import PATIENCE, Recorder, now
 
 YEARLY = Cron("0 0 1 1 *", timezone="Europe/Berlin")
@@ -43,50 +37,10 @@ NEW_YEAR = datetime(2023, 12, 31, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=UTC)
 AT_ONCE = RetryPolicy(base=timedelta(milliseconds=1), maximum=timedelta(milliseconds=1))
 
 
-class Kept(Transport):
-    """Keeps what would be sent."""
-
-    def __init__(self, options: dict[str, Any] | None = None) -> None:
-        super().__init__(options)
-        self.items: list[tuple[str, dict[str, Any]]] = []
-
-    def capture_envelope(self, envelope: Envelope) -> None:
-        for item in envelope.items:
-            if item.type in {"event", "transaction", "check_in"}:
-                self.items.append((item.type, json.loads(item.payload.get_bytes())))
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [item for type_, item in self.items if type_ == kind]
-
-    @property
-    def errors(self) -> list[str]:
-        """The classes of the exceptions of the events."""
-        return [event["exception"]["values"][-1]["type"] for event in self.of("event")]
-
-    def transactions(self, job_name: str) -> list[dict[str, Any]]:
-        return [each for each in self.of("transaction") if each["transaction"] == job_name]
-
-
 @pytest.fixture
 def sentry() -> Iterator[Kept]:
-    transport = Kept()
-    with sentry_sdk.isolation_scope(), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SENTRY_RELEASE", "tests")  # else the SDK asks git
-        sentry_sdk.init(
-            dsn="https://key@sentry.invalid/1",
-            transport=transport,
-            traces_sample_rate=1.0,
-            default_integrations=False,
-            integrations=[
-                AsyncPGIntegration(),
-                DedupeIntegration(),
-                LoggingIntegration(),
-                ThreadingIntegration(),
-            ],
-        )
+    with reporting() as transport:
         yield transport
-        sentry_sdk.get_client().close(timeout=0)
-        sentry_sdk.get_global_scope().set_client(None)
 
 
 class Make(Protocol):

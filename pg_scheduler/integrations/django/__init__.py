@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pg_scheduler.integrations.django.backend import Backend
+    from pg_scheduler.integrations.django.connections import DjangoThreads
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "DjangoThreads"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from pg_scheduler.integrations.django.backend import Backend  # noqa: PLC0415
 
         return Backend
+    if name == "DjangoThreads":
+        from pg_scheduler.integrations.django.connections import DjangoThreads  # noqa: PLC0415 - the same
+
+        return DjangoThreads
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 from django.apps import apps
@@ -18,6 +19,7 @@ from pg_scheduler.integrations.django.compat import (
     TaskResultDoesNotExist,
     task_enqueued,
 )
+from pg_scheduler.integrations.django.extensions import middleware_of
 from pg_scheduler.integrations.django.options import Options
 from pg_scheduler.integrations.django.results import (
     PRIORITY,
@@ -28,6 +30,7 @@ from pg_scheduler.integrations.django.results import (
 )
 from pg_scheduler.integrations.django.runner import declare, task_named
 from pg_scheduler.integrations.django.task import JobTask, name_of, priority_of
+from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import UNSET
 from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.status import JobStatus
@@ -41,7 +44,7 @@ class Backend(BaseTaskBackend):
 
     A task is enqueued if and only if the transaction commits; outside of ``atomic()``, at once. The worker of
     ``manage.py pg_scheduler worker`` runs it. ``OPTIONS`` may have ``DATABASE``, ``SCHEMA``, ``MAX_RETRIES``,
-    ``TIMEOUT``, ``KEEP_RESULT`` and ``DSN``.
+    ``TIMEOUT``, ``KEEP_RESULT``, ``DSN``, ``MIDDLEWARE`` and ``EXECUTORS``.
 
     Raises:
         ImproperlyConfigured: An option is unknown or invalid.
@@ -62,10 +65,23 @@ class Backend(BaseTaskBackend):
         super().__init__(alias, params)
         self.settings: Final = Options.read(alias, self.options)
 
-    @property
+    @cached_property
+    def middleware(self) -> tuple[Middleware, ...]:
+        """The middleware of ``OPTIONS``.
+
+        Raises:
+            ImproperlyConfigured: One cannot be imported, or is no middleware.
+        """
+        return middleware_of(self.alias, self.settings)
+
+    @cached_property
     def client(self) -> SyncScheduler:
-        """The Scheduler that enqueues, for calls with ``connection=``."""
-        return _client(self.settings.database, self.settings.schema)
+        """The Scheduler that enqueues, for calls with ``connection=``.
+
+        Raises:
+            ImproperlyConfigured: The middleware is invalid.
+        """
+        return _client(self.settings.database, self.settings.schema, self.middleware)
 
     def validate_task(self, task: Task) -> None:
         """Check a task, and register its function.
@@ -158,7 +174,12 @@ class Backend(BaseTaskBackend):
         return defaults | {name: value for name, value in own.items() if value is not UNSET}
 
 
-@cache
-def _client(_database: str, schema: str | None) -> SyncScheduler:
-    """Return the Scheduler of all backends that use the same tables: it looks up their schema once."""
-    return SyncScheduler(schema=schema)
+_clients: Final[dict[tuple[object, ...], SyncScheduler]] = {}
+"""The Schedulers of all backends, by database, schema and the ids of the middleware that they keep."""
+
+
+def _client(database: str, schema: str | None, middleware: Sequence[Middleware]) -> SyncScheduler:
+    """Return the Scheduler of all backends with these tables and middleware: it looks up the schema once."""
+    key = (database, schema, *map(id, middleware))
+    found = _clients.get(key)
+    return found or _clients.setdefault(key, SyncScheduler(schema=schema, middleware=middleware))

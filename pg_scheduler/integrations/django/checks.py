@@ -7,10 +7,12 @@ from typing import Any, Final
 
 from django.apps import apps
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
 from pg_scheduler.integrations.django.backend import Backend
 from pg_scheduler.integrations.django.compat import task_backends
+from pg_scheduler.integrations.django.extensions import executors_of, middleware_of
 
 TENANTS: Final = ("django_tenants.", "tenant_schemas.")
 """How the names of engines begin that change the search path."""
@@ -25,6 +27,11 @@ def check_backends(**_kwargs: Any) -> list[checks.CheckMessage]:
 def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
     alias = backend.settings.database
     place = f"TASKS[{backend.alias!r}]"
+    for load in (middleware_of, executors_of):
+        try:
+            load(backend.alias, backend.settings)
+        except ImproperlyConfigured as error:
+            yield checks.Error(str(error), id="pg_scheduler.E003")
     if alias not in connections or connections[alias].vendor != "postgresql":
         yield checks.Error(
             f"{place} stores jobs in the database {alias!r}, which is not one of PostgreSQL in DATABASES",

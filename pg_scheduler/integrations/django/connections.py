@@ -2,13 +2,12 @@
 
 Django closes connections at the end of a request, and a worker has none. So each attempt does it: in a thread
 before and after the function, and after an async function in the thread in which it has used the ORM. Such a
-thread belongs to one attempt, not to all of the process, as it does by default.
+thread belongs to one attempt, not to all of the process, as it does by default. Middleware shares it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any
@@ -22,11 +21,23 @@ from pg_scheduler.worker.runners.thread import ThreadExecutor
 
 
 class DjangoThreads(ThreadExecutor):
-    """Runs plain functions in as many threads as there are slots, without stale connections."""
+    """Runs plain functions in threads, without stale connections.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.capacity = None
+    Args:
+        threads: Jobs that run at once in each Scheduler; None for as many as there are slots.
+
+    Raises:
+        ConfigurationError: ``threads`` is not a positive int.
+
+    Example::
+
+        OPTIONS = {"EXECUTORS": {"reports": DjangoThreads(threads=2)}}  # for @job(executor="reports")
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        super().__init__(1 if threads is None else threads)
+        if threads is None:
+            self.capacity = None
 
     def invoke(self, call: JobCall) -> Any:
         """Call the function of an attempt in its thread."""
@@ -42,11 +53,9 @@ class DjangoThreads(ThreadExecutor):
         connections.close_all()
 
 
-async def close_connections(backend: str, call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
-    """Give an async function a thread of its own for the ORM, and close its connections; a middleware."""
+async def close_connections(backend: str, _call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
+    """Give asynchronous code a thread of its own for the ORM, and close its connections; a middleware."""
     serving.set(backend)
-    if not inspect.iscoroutinefunction(call.func):
-        return await call_next()
     async with ThreadSensitiveContext() as context:
         try:
             return await call_next()

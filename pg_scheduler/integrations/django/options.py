@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Self
 
@@ -11,9 +11,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
 from pg_scheduler.dsn import normalise_dsn
+from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT
 from pg_scheduler.jobs.task import JOB_OPTIONS
 from pg_scheduler.jobs.validation import check_text
+from pg_scheduler.worker.runners.call import JobExecutor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,9 @@ class Options:
         timeout: The default of tasks: the time limit of one attempt; None for no limit.
         keep_result: The default of tasks: how long return values are kept; None for not at all.
         dsn: How a worker connects; None for the address in ``DATABASES``.
+        middleware: Middleware of the worker and of ``enqueue()``, the outermost first: objects, or the dotted
+            paths of objects or classes.
+        executors: Where functions run, by the names in their ``executor=``: objects or such paths.
     """
 
     database: str = DEFAULT_DB_ALIAS
@@ -35,6 +40,8 @@ class Options:
     timeout: float | timedelta | None = DEFAULT_TIMEOUT
     keep_result: timedelta | None = timedelta(days=1)
     dsn: str | None = None
+    middleware: Sequence[str | Middleware] = ()
+    executors: Mapping[str, str | JobExecutor] = field(default_factory=dict)
 
     @classmethod
     def read(cls, alias: str, given: Mapping[str, Any]) -> Self:
@@ -60,4 +67,8 @@ class Options:
                 normalise_dsn(str(options.dsn), "DSN")
         except (TypeError, ValueError) as error:
             raise ImproperlyConfigured(f"{place}: {error}") from error
+        if not isinstance(options.middleware, list | tuple):
+            raise ImproperlyConfigured(f"{place}: MIDDLEWARE must be a list, not {options.middleware!r}")
+        if not isinstance(options.executors, Mapping):
+            raise ImproperlyConfigured(f"{place}: EXECUTORS must be a dict, not {options.executors!r}")
         return options

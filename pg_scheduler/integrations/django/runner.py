@@ -30,6 +30,7 @@ from pg_scheduler.integrations.django.compat import (
 from pg_scheduler.integrations.django.results import JobTaskResult, enqueued_at, error_of, new_result
 from pg_scheduler.integrations.django.task import changed, job_name, name_of, priority_of, queue_in
 from pg_scheduler.jobs.context import current, current_job
+from pg_scheduler.jobs.executors import PROCESS
 from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.outcome import may_retry
 from pg_scheduler.jobs.registry import catalogue
@@ -50,6 +51,10 @@ def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> No
         task: The task. Its first declaration decides the options of the function.
         queues: Other queues.
         options: The options of its jobs.
+
+    Raises:
+        TypeError: An option of jobs has the wrong type, or the executor cannot run the function.
+        ValueError: An option of jobs is out of range, or its name belongs to another function.
     """
     run = _runners.get(task.func)
     if run is None:
@@ -57,11 +62,16 @@ def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> No
     known = catalogue.find_exact(name_of(task))
     if known is not None and known.func is run:
         return
+    if getattr(task, "executor", None) == PROCESS:
+        raise ValueError(
+            f"executor {PROCESS!r} cannot run the task {task.module_path}: a process has no Django project; "
+            "declare a function with @job instead"
+        )
     known, given = catalogue.task_of(run), NO_OPTIONS
     if known is None or known.func is not run:
         own = {
             name: value
-            for name in ("retry", "limits", "unique", "metadata", "on_failure")
+            for name in ("executor", "retry", "limits", "unique", "metadata", "on_failure")
             if (value := getattr(task, name, None)) is not None
         }
         given = TaskOptions(**own, priority=priority_of(task.priority), **options)

@@ -47,6 +47,7 @@ class JobTask(Task):
         metadata: A JSON object for people and filters.
         on_failure: The name of the task that is enqueued when a job has failed finally, with its queue:
             ``"shop.tasks.alert@default"``.
+        executor: Where it runs, a name in ``EXECUTORS``; None for the event loop or a thread.
         aliases: Former paths whose pending jobs it runs, such as ``"shop.old.send"``.
     """
 
@@ -60,6 +61,7 @@ class JobTask(Task):
     unique: Unique | str | Unset | None = field(default=UNSET, hash=False)
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
     on_failure: str | None = None
+    executor: str | None = None
     aliases: Iterable[str] = field(default=(), hash=False)
 
     @property

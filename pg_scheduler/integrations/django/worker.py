@@ -13,9 +13,9 @@ from pg_scheduler.inspect.store.connections import open_pool
 from pg_scheduler.integrations.django.address import dsn_of
 from pg_scheduler.integrations.django.backend import Backend
 from pg_scheduler.integrations.django.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
-from pg_scheduler.integrations.django.connections import DjangoThreads, close_connections
+from pg_scheduler.integrations.django.connections import close_connections
+from pg_scheduler.integrations.django.extensions import executors_of
 from pg_scheduler.integrations.django.runner import declare_queues, declared_tasks
-from pg_scheduler.jobs.executors import THREAD
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.settings import VacuumConfig, VacuumPolicy
 
@@ -51,6 +51,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
     Raises:
         ConnectionRejectedError: The server rejects the role, its password or the database.
         DatabaseUnavailableError: The server is unavailable.
+        ImproperlyConfigured: The middleware or an executor is invalid.
     """
     backend: Backend = task_backends[selection.backend]
     declare_queues(selection.queues or backend.queues)
@@ -65,8 +66,8 @@ async def scheduler() -> AsyncIterator[Scheduler]:
             pool,
             schema=settings.schema,
             vacuum_config=_retention(settings.database),
-            executors={THREAD: DjangoThreads()},
-            middleware=[partial(close_connections, selection.backend)],
+            executors=executors_of(selection.backend, settings),
+            middleware=[partial(close_connections, selection.backend), *backend.middleware],
             migrations="verify",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -42,6 +43,41 @@ if __name__ == "__main__":
 SIGN_UP = """
 from django.test import Client
 print(Client().get("/users?email=ada").content.decode())
+"""
+
+SENTRY = """
+import json
+import sentry_sdk
+from sentry_sdk.transport import Transport
+
+
+class Kept(Transport):
+    def capture_envelope(self, envelope):
+        with open("sentry.jsonl", "a") as file:
+            for item in envelope.items:
+                if item.type in {"event", "transaction"}:
+                    print(json.dumps(json.loads(item.payload.get_bytes())), file=file)
+
+
+sentry_sdk.init(dsn="https://key@sentry.invalid/1", transport=Kept, traces_sample_rate=1.0, release="1")
+"""
+
+MIDDLEWARE = """
+import time
+
+async def measure(call, call_next):
+    began = time.monotonic()
+    try:
+        return await call_next()
+    finally:
+        print(call.job.job_name, "took", time.monotonic() - began)
+"""
+
+BROKEN = """
+
+@task
+def break_down():
+    raise ZeroDivisionError
 """
 
 RESULTS = """
@@ -234,6 +270,33 @@ async def test_tests_of_a_project_never_write_into_its_database(project: Project
     output = await asyncio.to_thread(project.manage, "test", "--noinput")
     assert "Ran 2 tests" in output
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+
+
+async def test_worker_runs_the_middleware_of_the_options(project: Project, pool: asyncpg.Pool) -> None:
+    pytest.importorskip("sentry_sdk", reason="dev.py has not updated this environment")
+    project.append("settings.py", SENTRY + code_of("options.py"))
+    project.write("shop/middleware.py", MIDDLEWARE)
+    project.append("shop/tasks.py", BROKEN)
+    call = "import sentry_sdk\nfrom shop.tasks import break_down\n"
+    call += "with sentry_sdk.start_transaction(name='view'):\n"
+    (job_id,) = await asyncio.to_thread(project.shell, f"{call}    print(break_down.enqueue().id)")
+    output = await asyncio.to_thread(project.manage, "pg_scheduler", "worker", "--drain")
+    assert "shop.tasks.break_down@default took 0." in output
+    assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "failed"
+    lines = (project.folder / "sentry.jsonl").read_text().splitlines()
+    sent = [json.loads(line) for line in lines]
+    (event,) = [each for each in sent if "exception" in each]
+    assert event["exception"]["values"][-1]["type"] == "ZeroDivisionError"
+    assert event["tags"]["job_id"] == job_id
+    traces = {each["transaction"]: each["contexts"]["trace"]["trace_id"] for each in sent}
+    assert traces["view"] == traces["shop.tasks.break_down@default"]
+
+
+async def test_worker_does_not_start_with_a_mistake_in_its_options(project: Project) -> None:
+    project.append("settings.py", code_of("options.py"))  # without shop.middleware
+    output = await asyncio.to_thread(project.manage, "pg_scheduler", "worker", "--drain", code=1)
+    assert "(pg_scheduler.E003) TASKS['default']['OPTIONS']['MIDDLEWARE']" in output
+    assert "No module named 'shop.middleware'" in output
 
 
 def test_command_without_a_worker_of_the_library_fails(project: Project) -> None:

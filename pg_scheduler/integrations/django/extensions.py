@@ -1,0 +1,81 @@
+"""The middleware and the executors that ``OPTIONS`` names.
+
+They are imported when they are used for the first time: tasks are declared while applications are loaded, and
+the modules named here may declare some.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from pg_scheduler.integrations.django.connections import DjangoThreads
+from pg_scheduler.integrations.django.options import Options
+from pg_scheduler.jobs.executors import THREAD
+from pg_scheduler.jobs.middleware import Middleware, check_middleware
+from pg_scheduler.worker.runners.call import JobExecutor
+from pg_scheduler.worker.runners.places import check_executors
+from pg_scheduler.worker.runners.thread import ThreadExecutor
+
+
+def middleware_of(alias: str, options: Options) -> tuple[Middleware, ...]:
+    """Return the middleware of a backend, the outermost first.
+
+    Raises:
+        ImproperlyConfigured: One cannot be imported, or is no middleware.
+    """
+    with _mistakes_of(f"TASKS[{alias!r}]['OPTIONS']['MIDDLEWARE']"):
+        return check_middleware([_found(each) for each in options.middleware])
+
+
+def executors_of(alias: str, options: Options) -> dict[str, JobExecutor]:
+    """Return the executors of a worker of the backend by name, with the threads of Django among them.
+
+    Raises:
+        ImproperlyConfigured: One cannot be imported, is no executor, or would leave connections open.
+    """
+    with _mistakes_of(f"TASKS[{alias!r}]['OPTIONS']['EXECUTORS']"):
+        given = {name: _found(each) for name, each in options.executors.items()}
+        check_executors(given)
+        for name, executor in given.items():
+            if isinstance(executor, ThreadExecutor) and not isinstance(executor, DjangoThreads):
+                raise TypeError(
+                    f"executors[{name!r}] is {executor!r}, whose threads leave connections of Django open; "
+                    "use pg_scheduler.integrations.django.DjangoThreads"
+                )
+        return {THREAD: DjangoThreads(), **given}
+
+
+@contextmanager
+def _mistakes_of(place: str) -> Iterator[None]:
+    try:
+        yield
+    except (ImportError, TypeError, ValueError) as error:
+        raise ImproperlyConfigured(f"{place}: {error}") from error
+
+
+def _found(given: object) -> Any:
+    return _imported(given) if isinstance(given, str) else given
+
+
+@cache
+def _imported(path: str) -> Any:
+    """Return what a dotted path names, or an object of the class that it names: one in each process."""
+    found = import_string(path)
+    if not isinstance(found, type):
+        return found
+    try:
+        inspect.signature(found).bind()
+    except TypeError:
+        raise TypeError(
+            f"the class {path!r} requires arguments; name an object in your code instead"
+        ) from None
+    except ValueError:  # it has no signature
+        pass
+    return found()
