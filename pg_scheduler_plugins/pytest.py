@@ -1,4 +1,4 @@
-"""The pytest plugin: a migrated database per test, and a factory of `TestScheduler` on it.
+"""The pytest plugin: a server, a migrated database per test, a clock, and a factory of `TestScheduler`.
 
 pytest loads it wherever the library is installed; ``-p no:pg_scheduler`` turns it off. The library itself is
 imported when a test uses a fixture. The fixtures are synchronous, so they work with every asyncio plugin, and
@@ -12,18 +12,20 @@ allowed to create databases, else on a private server of ``pip install 'pg-sched
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from pg_scheduler.clock import FakeClock
     from pg_scheduler.embedded import Server
     from pg_scheduler.testing import TestScheduler
 
 
 @pytest.fixture(scope="session")
-def _scheduler_server() -> Iterator[Server]:
+def scheduler_server() -> Iterator[Server]:
+    """Yield the server of the session, whose ``dsn("name")`` is the DSN of one of its databases."""
     from pg_scheduler.testing.databases import database_server  # noqa: PLC0415 - only for tests that need it
 
     with database_server() as server:
@@ -31,20 +33,31 @@ def _scheduler_server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def _scheduler_template(_scheduler_server: Server) -> Iterator[str]:
+def _scheduler_template(scheduler_server: Server) -> Iterator[str]:
     from pg_scheduler.testing.databases import temporary_database  # noqa: PLC0415 - the same
 
-    with temporary_database(_scheduler_server) as name:
+    with temporary_database(scheduler_server) as name:
         yield name
 
 
 @pytest.fixture
-def scheduler_dsn(_scheduler_server: Server, _scheduler_template: str) -> Iterator[str]:
+def scheduler_dsn(scheduler_server: Server, _scheduler_template: str) -> Iterator[str]:
     """Yield the DSN of a migrated database of this test, which is dropped at the end."""
     from pg_scheduler.testing.databases import temporary_database  # noqa: PLC0415 - the same
 
-    with temporary_database(_scheduler_server, _scheduler_template) as name:
-        yield _scheduler_server.dsn(name)
+    with temporary_database(scheduler_server, _scheduler_template) as name:
+        yield scheduler_server.dsn(name)
+
+
+@pytest.fixture
+def scheduler_clock() -> FakeClock:
+    """Return a clock of this test, which begins at the present and moves when the test moves it.
+
+    Pass it as ``clock=`` to the Schedulers of a test.
+    """
+    from pg_scheduler.clock import FakeClock  # noqa: PLC0415 - the same
+
+    return FakeClock(datetime.now(UTC))
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ TESTED = {  # the others are in test_recipes.py
     "docs/guides/testing.md test_orders.py",
     "docs/guides/testing.md test_reminders.py",
     "docs/guides/testing.md test_shop.py",
+    "docs/guides/testing.md test_trials.py",
     "docs/operations/sentry.md sentry_jobs.py",
     # in tests/integrations/test_alembic.py and test_sqlalchemy.py
     "docs/guides/sqlalchemy.md env.py",
@@ -132,7 +133,9 @@ async def test_sentry_page_example_runs_with_all_integrations_of_the_sdk(dsn: st
         assert (process.returncode, output) == (0, b"invoice 1\n")
 
 
-@pytest.mark.parametrize(("name", "count"), [("test_orders.py", 1), ("test_reminders.py", 2)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("test_orders.py", 1), ("test_reminders.py", 2), ("test_trials.py", 2)]
+)
 async def test_testing_guide_example_passes_under_pytest(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, count: int
 ) -> None:

@@ -57,6 +57,20 @@ async def test_each_test_has_a_database_of_its_own(test_scheduler, number):
         assert later.now == datetime(2030, 1, 31, tzinfo=UTC)
 
 
+def test_clock_begins_at_the_present_and_stands_still(scheduler_clock):
+    began = scheduler_clock.now
+    assert abs(datetime.now(UTC) - began) < timedelta(minutes=1)
+    scheduler_clock.advance(timedelta(days=1))
+    assert scheduler_clock.override() == began + timedelta(days=1)
+
+
+async def test_databases_are_on_the_server_of_the_session(scheduler_server, scheduler_dsn):
+    assert scheduler_dsn == scheduler_server.dsn(scheduler_dsn.partition("?")[0].rpartition("/")[2])
+    connection = await asyncpg.connect(scheduler_server.dsn("template1"))
+    assert await connection.fetchval("SELECT to_regclass('scheduled_jobs')") is None
+    await connection.close()
+
+
 async def test_fixture_can_be_requested_inside_of_an_event_loop(request):
     assert request.getfixturevalue("scheduler_dsn")
 """
@@ -87,7 +101,7 @@ async def test_plugin_gives_each_test_a_database_and_a_scheduler(
     (tmp_path / "pytest.ini").write_text(configuration)
     (tmp_path / "test_user.py").write_text(tests)
     done = run_pytest(tmp_path, *options, dsn=server.dsn())
-    assert "4 passed" in done.stdout, done.stdout + done.stderr
+    assert "6 passed" in done.stdout, done.stdout + done.stderr
     connection = await asyncpg.connect(server.dsn())
     left = await connection.fetch("SELECT datname FROM pg_database WHERE datname LIKE 'scheduler\\_%'")
     await connection.close()
@@ -117,4 +131,5 @@ def test_plugin_imports_nothing_but_pytest_until_a_fixture_is_used() -> None:
 def test_entry_point_names_the_plugin() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (module,) = project["entry-points"]["pytest11"].values()
-    assert {"scheduler_dsn", "test_scheduler"} <= set(vars(import_module(module)))
+    fixtures = {"scheduler_clock", "scheduler_dsn", "scheduler_server", "test_scheduler"}
+    assert fixtures <= set(vars(import_module(module)))
