@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,6 +31,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.schedules.declared import PeriodicCatalogue
 from tests.cluster.bouncer import SERVER_CONNECTIONS, bouncer, find_program
+from tests.support.transactions import KINDS, application, settled
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 POLLING = PollingConfig(idle_start_interval=0.05, max_interval=0.1)
@@ -48,13 +50,27 @@ def suite(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def pgbouncer_dsn(dsn: str, suite: str) -> Iterator[str]:
     """The DSN of the test's database through a PgBouncer."""
+    with running(dsn, suite) as through:
+        yield through
+
+
+@pytest.fixture
+def rotating_dsn(dsn: str, suite: str) -> Iterator[str]:
+    """The same, through a PgBouncer that uses another session for each transaction."""
+    with running(dsn, suite, "server_round_robin = 1") as through:
+        yield through
+
+
+@contextmanager
+def running(dsn: str, suite: str, *settings: str) -> Iterator[str]:
+    """Run the PgBouncer of a Debian release; skip the test without it."""
     program = find_program(suite)
     if program is None:
         pytest.skip(
             f"PgBouncer from {suite} is missing; dev.py test fetches it if apt can read Debian's archive"
         )
-    settings = "max_prepared_statements = 100" if suite == NEW else ""
-    with bouncer(program, dsn, settings) as through:
+    lines = [*settings, *(["max_prepared_statements = 100"] if suite == NEW else [])]
+    with bouncer(program, dsn, "\n".join(lines)) as through:
         yield through
 
 
@@ -265,3 +281,34 @@ async def test_call_that_waits_for_an_open_transaction_leaves_shared_sessions_cl
             await waiting
     await scheduler.shutdown()
     assert await session_state(pool, pgbouncer_dsn) == CLEAN
+
+
+# -- connections of callers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("suite", "is_pooled"), [(OLD, True), (NEW, True), (NEW, False)], indirect=["suite"])
+async def test_job_belongs_to_the_transaction_of_a_caller(
+    rotating_dsn: str, pool: asyncpg.Pool, kind: str, is_pooled: bool
+) -> None:
+    await session_state(pool, rotating_dsn)  # opens all sessions
+    session, kept = "SELECT pg_backend_pid()", set()
+    async with (
+        asyncpg.create_pool(rotating_dsn, min_size=1, statement_cache_size=0) as pooled,
+        application(kind, rotating_dsn, pooled, is_pooled=is_pooled) as app,
+    ):
+        await app.execute("CREATE TABLE sessions (pid int)")
+        for number in range(2 * SERVER_CONNECTIONS + 2):  # psycopg prepares a statement at its sixth use
+            await app.execute(f"INSERT INTO sessions {session}")
+            kept.add(await app.call("enqueue", note, args=(number,)))
+            with pytest.raises(JobConflictError):
+                await app.call("schedule", note, execution_time=now(), job_id=max(kept))
+            kept |= set(await app.call("schedule_bulk", [JobSpec(note, now())] * 3))
+            assert await app.call("cancel_job", max(kept))
+            await settled(app.commit())
+            await app.call("enqueue", note)
+            await settled(app.rollback())
+        assert (await app.call("get_job", max(kept))).status is JobStatus.CANCELLED
+    assert {row[0] for row in await pool.fetch("SELECT job_id FROM scheduled_jobs")} == kept
+    assert await pool.fetchval("SELECT count(DISTINCT pid) FROM sessions") == SERVER_CONNECTIONS
+    assert await session_state(pool, rotating_dsn) == CLEAN

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -57,19 +58,46 @@ async def settled(value: Any) -> Any:
     return await value if isawaitable(value) else value
 
 
+UNPREPARED: dict[str, dict[str, Any]] = {
+    "asyncpg": {"statement_cache_size": 0},
+    "psycopg-async": {"prepare_threshold": None},
+    "psycopg": {"prepare_threshold": None},
+    "sqlalchemy-asyncpg": {
+        "connect_args": {
+            "prepared_statement_cache_size": 0,
+            "prepared_statement_name_func": lambda: f"__asyncpg_{uuid4()}__",
+            "statement_cache_size": 0,
+        },
+    },
+    "sqlalchemy-psycopg-async": {"connect_args": {"prepare_threshold": None}},
+}
+"""The options by which libraries leave no prepared statements in a session, for PgBouncer."""
+
+
 @asynccontextmanager
-async def application(kind: str, dsn: str, pool: asyncpg.Pool, **settings: Any) -> AsyncIterator[Application]:
-    """Yield an application with a connection of this kind, in a transaction where asyncpg needs that."""
+async def application(
+    kind: str, dsn: str, pool: asyncpg.Pool, *, is_pooled: bool = False, **settings: Any
+) -> AsyncIterator[Application]:
+    """Yield an application with a connection of this kind, in a transaction where asyncpg needs that.
+
+    Args:
+        kind: One of ``KINDS``.
+        dsn: Its database.
+        pool: The pool of its Scheduler.
+        is_pooled: Whether PgBouncer may give each transaction another session.
+        settings: Settings of its Scheduler.
+    """
     open_one = OPEN[kind]
     scheduler = Scheduler(pool, **settings) if kind in ASYNC_KINDS else SyncScheduler(**settings)
-    async with open_one(dsn, scheduler) as opened:
+    options = UNPREPARED.get(kind, {}) if is_pooled else {}
+    async with open_one(dsn, scheduler, **options) as opened:
         await settled(opened.begin())
         yield opened
 
 
 @asynccontextmanager
-async def _asyncpg(dsn: str, scheduler: Any) -> AsyncIterator[Application]:
-    connection = await asyncpg.connect(dsn)
+async def _asyncpg(dsn: str, scheduler: Any, **options: Any) -> AsyncIterator[Application]:
+    connection = await asyncpg.connect(dsn, **options)
 
     transactions: list[Any] = []
 
@@ -90,9 +118,9 @@ async def _asyncpg(dsn: str, scheduler: Any) -> AsyncIterator[Application]:
 
 
 @asynccontextmanager
-async def _psycopg_async(dsn: str, scheduler: Any) -> AsyncIterator[Application]:
+async def _psycopg_async(dsn: str, scheduler: Any, **options: Any) -> AsyncIterator[Application]:
     psycopg = pytest.importorskip("psycopg")
-    connection = await psycopg.AsyncConnection.connect(dsn)
+    connection = await psycopg.AsyncConnection.connect(dsn, **options)
     try:
         yield Application(connection, scheduler, connection.execute, connection.commit, connection.rollback)
     finally:
@@ -100,9 +128,9 @@ async def _psycopg_async(dsn: str, scheduler: Any) -> AsyncIterator[Application]
 
 
 @asynccontextmanager
-async def _psycopg(dsn: str, scheduler: Any) -> AsyncIterator[Application]:
+async def _psycopg(dsn: str, scheduler: Any, **options: Any) -> AsyncIterator[Application]:
     psycopg = pytest.importorskip("psycopg")
-    connection = psycopg.connect(dsn)
+    connection = psycopg.connect(dsn, **options)
     try:
         yield Application(connection, scheduler, connection.execute, connection.commit, connection.rollback)
     finally:
@@ -119,12 +147,14 @@ async def _psycopg2(dsn: str, scheduler: Any) -> AsyncIterator[Application]:
 
 
 @asynccontextmanager
-async def _sqlalchemy_async(driver: str, dsn: str, scheduler: Any) -> AsyncIterator[Application]:
+async def _sqlalchemy_async(
+    driver: str, dsn: str, scheduler: Any, **options: Any
+) -> AsyncIterator[Application]:
     from sqlalchemy import text
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
     pytest.importorskip(driver)
-    engine = create_async_engine(dsn.replace("postgresql://", f"postgresql+{driver}://"))
+    engine = create_async_engine(dsn.replace("postgresql://", f"postgresql+{driver}://"), **options)
     async with AsyncSession(engine) as session:
 
         def run(statement: str) -> Awaitable[Any]:
