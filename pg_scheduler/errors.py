@@ -219,7 +219,11 @@ class SchemaMissingError(SchemaError):
         problem: The missing object, without the remedy.
     """
 
-    def __init__(self, problem: str, remedy: str = "") -> None:
+    def __init__(
+        self,
+        problem: str,
+        remedy: str = "; call await scheduler.initialize_db() or start(), or run pg-scheduler migrate",
+    ) -> None:
         self.problem = problem
         super().__init__(f"{problem}{remedy}")
 

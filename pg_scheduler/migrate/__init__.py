@@ -9,10 +9,9 @@ from .indexes import build_indexes, missing_indexes
 from .plan import Migration, Step, shipped_migrations, steps_between
 from .shape import TABLES
 from .sql import script
-from .verify import REMEDY, home_schema, verify
+from .verify import home_schema, verify
 
 __all__ = [
-    "REMEDY",
     "TABLES",
     "Migration",
     "Step",

@@ -21,7 +21,7 @@ from pg_scheduler.sqltext import qualify
 
 from .plan import shipped_migrations
 from .shape import LATER_INDEXES, index_statements, missing_shipped_indexes
-from .verify import QUERY_TIMEOUT_S, REMEDY, home_schema, read_state
+from .verify import QUERY_TIMEOUT_S, home_schema, read_state
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -154,7 +154,7 @@ async def _missing(connection: AnyConnection, home: str) -> list[str]:
     try:
         state = await read_state(connection, home, shipped_migrations())
     except asyncpg.UndefinedTableError as error:
-        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler", REMEDY) from error
+        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler") from error
     missing = missing_shipped_indexes(state.parts)
     return missing if state.is_newest else [name for name in missing if name in LATER_INDEXES]
 

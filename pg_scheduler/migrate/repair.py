@@ -134,7 +134,8 @@ async def restore_records(
         raise SchemaMissingError(
             f"the records of the migrations are missing in schema {home!r}, and its tables lack parts of "
             f"version {shipped[-1].version}: {', '.join(row[0] for row in rows)}; restore the table "
-            f"{RECORDS} from a backup, or drop all tables of pg_scheduler together with their jobs"
+            f"{RECORDS} from a backup, or drop all tables of pg_scheduler together with their jobs",
+            remedy="",
         )
     await _drop_stand_ins(connection, stand_ins)
     for migration in shipped:

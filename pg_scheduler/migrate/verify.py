@@ -29,9 +29,6 @@ logger = logging.getLogger("pg_scheduler")
 
 QUERY_TIMEOUT_S = 30.0
 
-REMEDY = "; call await scheduler.initialize_db() or start() to create or upgrade them"
-"""The end of each message about missing tables or migrations."""
-
 HOME_SCHEMA = qualify_builtins("""
     SELECT coalesce(
         (SELECT namespace.nspname
@@ -101,7 +98,8 @@ def no_schema(search_path: str) -> SchemaMissingError:
     """Return the error for a search path that leads to no schema."""
     return SchemaMissingError(
         f"the search path {search_path!r} names no schema that exists; create one of them, or pass "
-        "schema=..., which is created if it is missing"
+        "schema=..., which is created if it is missing",
+        remedy="",
     )
 
 
@@ -139,19 +137,17 @@ async def verify_parts(
     try:
         state = await read_state(connection, home, shipped)
     except asyncpg.UndefinedTableError as error:
-        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler", REMEDY) from error
+        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler") from error
     check_relations(state.parts, home)
     check(state.applied, shipped)
     missing = [f"{migration.version:04}" for migration in shipped if migration.version not in state.applied]
     if missing:
         raise SchemaMissingError(
-            f"the tables of pg_scheduler in schema {home!r} lack the migrations {', '.join(missing)}",
-            REMEDY,
+            f"the tables of pg_scheduler in schema {home!r} lack the migrations {', '.join(missing)}"
         )
     if tables := missing_tables(state, shipped):
         raise SchemaMissingError(
-            f"tables of pg_scheduler are missing in schema {home!r}: {', '.join(tables)}",
-            REMEDY,
+            f"tables of pg_scheduler are missing in schema {home!r}: {', '.join(tables)}"
         )
     check_shape(state, home, optional=optional)
     if tables := unlogged_tables(state.parts):

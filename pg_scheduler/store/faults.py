@@ -243,8 +243,7 @@ def translated() -> Iterator[None]:
         state = sqlstate_of(error)
         if state in MISSING:
             raise SchemaMissingError(
-                f"the scheduler's tables are missing or old ({_summary(error)})",
-                "; call await scheduler.initialize_db() or start(), or run pg-scheduler migrate",
+                f"the scheduler's tables are missing or old ({_summary(error)})"
             ) from error
         if state == FORBIDDEN:
             raise SchemaForbiddenError(

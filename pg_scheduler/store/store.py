@@ -8,7 +8,7 @@ import asyncpg
 
 from pg_scheduler.clock import Clock, SystemClock
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
-from pg_scheduler.migrate import REMEDY, migrate, verify
+from pg_scheduler.migrate import migrate, verify
 from pg_scheduler.store.audit import AuditRepository
 from pg_scheduler.store.claims import ClaimRepository
 from pg_scheduler.store.connections.codecs import check_codecs
@@ -88,8 +88,8 @@ class Store:
                 try:
                     await migrate(connection, schema=schema)
                 except asyncpg.InsufficientPrivilegeError as error:
-                    found = str(missing).removesuffix(REMEDY)  # this role has just failed to do that
                     raise SchemaForbiddenError(
-                        f"{found}, and this database role may not create or upgrade them ({error}); call "
-                        "initialize_db() as the role that owns the tables before the workers start"
+                        f"{missing.problem}, and this database role may not create or upgrade them "
+                        f"({error}); call initialize_db() as the role that owns the tables before the "
+                        "workers start"
                     ) from error

@@ -11,12 +11,15 @@ import pytest
 
 from pg_scheduler import Scheduler, SchemaMismatchError, SchemaMissingError, periodic
 from pg_scheduler.events import JobCompleted, JobsReclaimed, PassFinished, PeriodicJobPlanned
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.migrate import verify
 from tests.api.conftest import Make, Pools
 from tests.support.logs import warnings_of
 from tests.support.worker import PATIENCE, Gate, Recorder, holds, now
 
 DROP = "DROP TABLE IF EXISTS scheduled_jobs CASCADE; DROP TABLE IF EXISTS vacuum_stats CASCADE"
 KEY = "the key"
+REMEDY = "; call await scheduler.initialize_db() or start(), or run pg-scheduler migrate"
 
 
 @pytest.mark.parametrize("call", [Scheduler.initialize_db, Scheduler.start])
@@ -149,6 +152,16 @@ async def test_running_scheduler_stops_when_a_table_is_dropped_and_starts_again(
     await scheduler.schedule(open_gate.job, execution_time=now(), job_id="job")
     await seen.until(JobCompleted, job_id="job")
     assert "missing in schema 'public': scheduled_jobs;" in caplog.text
+
+
+async def test_every_way_to_miss_a_table_names_the_same_remedy(make: Make, pool: asyncpg.Pool) -> None:
+    scheduler = make()
+    await scheduler.get_job("none")  # looks up the schema
+    await pool.execute(DROP)
+    for call in (scheduler.get_job("none"), verify(scheduler.db_pool), Inspector(pool).search_jobs("")):
+        with pytest.raises(SchemaMissingError) as raised:
+            await call
+        assert str(raised.value) == raised.value.problem + REMEDY
 
 
 @pytest.mark.parametrize("call", [Scheduler.initialize_db, Scheduler.start])

@@ -39,7 +39,7 @@ DESCRIBED = Counter(
 NOT_FOR_USERS = {
     "pg_scheduler": {"__version__"},
     "pg_scheduler.events": {"EventBus", "Sink"},  # parts of the Scheduler
-    "pg_scheduler.migrate": {"REMEDY", "Migration", "home_schema", "shipped_migrations"},  # for the store
+    "pg_scheduler.migrate": {"Migration", "home_schema", "shipped_migrations"},  # for the store
     "pg_scheduler.testing": {"EmbeddedPostgres"},  # described in pg_scheduler.embedded
 }
 

@@ -93,7 +93,7 @@ class SearchRepository(Repository):
         table = f"{quote_identifier(await self._statements.schema(on=on))}.{TABLE}"
         rows = await self._statements.fetch("read_sizes", self._statements.now, table, on=on)
         if not rows:
-            raise SchemaMissingError(f"the table {TABLE} does not exist", "; call initialize_db() or start()")
+            raise SchemaMissingError(f"the table {TABLE} does not exist")
         estimates = {row["name"]: row["estimate"] for row in rows}
         return Sizes(rows[0]["now"], estimates, rows[0]["standby_lag_s"])
 
