@@ -58,7 +58,7 @@ class JobEvent(Event):
     job_name: str
     """The name of the job."""
     attempt: int
-    """The number of the attempt; 0 if the job was never claimed."""
+    """The number of the attempt; 0 if there was none."""
 
 
 @logged(logging.DEBUG, "job %(job_name)s (id %(job_id)s) scheduled for %(execution_time)s")

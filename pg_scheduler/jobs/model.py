@@ -219,7 +219,7 @@ class Job:
     priority: JobPriority
     """The priority."""
     attempt: int
-    """The number of claims so far, part of the fencing token."""
+    """The number of attempts so far, part of the fencing token. An expiry is none."""
     retry_count: int
     """The number of failed attempts that were retried."""
     crash_count: int

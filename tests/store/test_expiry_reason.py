@@ -17,6 +17,12 @@ BETWEEN = "not started between 2030-01-01 12:00:00 and 2030-01-01 12:00:10 UTC; 
 Expire: TypeAlias = Callable[[Store], Awaitable[object]]
 
 
+async def attempt_of(store: Store, job_id: str) -> int:
+    job = await store.jobs.get_job(job_id)
+    assert job is not None
+    return job.attempt
+
+
 async def sweep(store: Store) -> None:
     assert len(await store.jobs.expire("w1", [NAME], 100)) == 1
 
@@ -24,6 +30,7 @@ async def sweep(store: Store) -> None:
 async def claim(store: Store) -> None:
     answer = await store.claims.exchange("w1", [NAME], 100)
     assert (len(answer.expired), answer.jobs) == (1, [])
+    assert answer.expired[0].attempt == await attempt_of(store, answer.expired[0].job_id)
     await store.claims.explain_expiry("w1", [NAME], answer.expired)
 
 
@@ -131,3 +138,21 @@ async def test_claim_keeps_the_error_message_of_a_job_that_it_starts(store: Stor
     await pool.execute("UPDATE scheduled_jobs SET error_message = 'ValueError: no'")
     assert len((await store.claims.exchange("w1", [NAME], 1)).jobs) == 1
     assert await pool.fetchval("SELECT error_message FROM scheduled_jobs") == "ValueError: no"
+
+
+@BOTH
+@pytest.mark.parametrize("attempts", [0, 1])
+async def test_expired_job_has_the_number_of_its_attempts(
+    store: Store, pool: Pool, clock: FakeClock, expire: Expire, attempts: int
+) -> None:
+    await store.workers.register(worker(), LEASE)
+    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S)])
+    if attempts:
+        assert len((await store.claims.exchange("w1", [NAME], 1)).jobs) == 1
+        change = "SET status = 'pending', worker_id = NULL, lease_until = NULL"
+        await pool.execute(f"UPDATE scheduled_jobs {change}")
+    clock.advance(11 * SECOND)
+    await expire(store)
+    row = await pool.fetchrow("SELECT status, attempt FROM scheduled_jobs")
+    assert row is not None
+    assert tuple(row) == ("expired", attempts)

@@ -10,7 +10,7 @@
 -- complete_unlocked follows.
 --
 -- Claims: at most $3, of the names $2, by priority, time and id, each with a new attempt number. A job past
--- its misfire grace time is returned as expired. One index probe per priority starts at the claim cursor ($7
+-- its misfire grace time is returned as expired, with the number of its last attempt. One index probe per priority starts at the claim cursor ($7
 -- to $10, and the ids $12), so future, running and dead rows are not read. The worker's row is locked FOR KEY
 -- SHARE, because the rescuer must not delete it meanwhile; only when a job is due, because a lock writes WAL
 -- and an empty poll must write nothing. The update goes by ctid: a join could become a scan under a plan that
@@ -86,7 +86,8 @@ claimed AS (
         finished_at    = CASE WHEN expires_at < coalesce($4, now()) THEN coalesce($4, now()) END,
         error_message  = CASE WHEN expires_at < coalesce($4, now())
             THEN coalesce(error_message, {unexplained_expiry}) ELSE error_message END,
-        attempt        = attempt % 2147483647 + 1,
+        attempt        = CASE WHEN expires_at < coalesce($4, now()) THEN attempt
+            ELSE attempt % 2147483647 + 1 END,
         worker_id      = $1,
         started_at     = CASE WHEN expires_at < coalesce($4, now()) THEN started_at
             ELSE coalesce($4, now()) END,

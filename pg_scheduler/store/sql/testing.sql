@@ -9,7 +9,8 @@ UPDATE {schema}scheduled_jobs SET
     finished_at    = CASE WHEN expires_at < coalesce($4, now()) THEN coalesce($4, now()) END,
     error_message  = CASE WHEN expires_at < coalesce($4, now())
         THEN coalesce(error_message, {unexplained_expiry}) ELSE error_message END,
-    attempt        = attempt % 2147483647 + 1,
+    attempt        = CASE WHEN expires_at < coalesce($4, now()) THEN attempt
+        ELSE attempt % 2147483647 + 1 END,
     worker_id      = $1,
     started_at     = CASE WHEN expires_at < coalesce($4, now()) THEN started_at ELSE coalesce($4, now()) END,
     last_heartbeat = coalesce($4, now())
