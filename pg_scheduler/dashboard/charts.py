@@ -1,33 +1,47 @@
-"""Charts as lines in a coordinate system: templates write them as SVG, each with a table."""
+"""Charts in percent of their plot, so that text has one size at every width; ``charts.html`` writes them.
+
+Numbers are stacked bars, durations are lines on a logarithmic scale. A slot is an interval of time; the last
+one is not complete.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.texts import length
 
-WIDTH: Final = 640
-HEIGHT: Final = 220
-LEFT: Final = 64
-RIGHT: Final = 8
-TOP: Final = 12
-BOTTOM: Final = 24
-
 LEAST_LOG_S: Final = 0.001
 """The start of a logarithmic axis, in seconds."""
 
-X_TICKS: Final = 6
+MAX_TICKS: Final = 7
+STEPS: Final = tuple(
+    timedelta(minutes=number)
+    for number in (5, 10, 15, 30, 60, 120, 240, 480, 1440, 2880, 7200, 14_400, 21_600)
+)
+"""The intervals between two labels of the axis of time."""
 
+FLAG_WIDTH: Final = 18.0
+"""The width of the flag of a release, in percent of the plot; those that would overlap share one."""
 
-class Tick(NamedTuple):
-    """A mark of an axis: its label and its place in pixels."""
+QUANTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+"""The shares of values that do not exceed a quantile, by its label."""
 
-    label: str
-    at: float
+FAILURES: Final = frozenset({"failed", "expired", "lost"})
+"""The series of jobs that need attention."""
+
+TONES: Final[Mapping[str, str]] = {
+    "completed": "calm",
+    "retried": "warn",
+    "failed": "bad",
+    "lost": "bad",
+    "expired": "held",
+    "oldest waiting job": "old",
+} | {each: each for each in QUANTILES}
+"""The colours of series by their labels: the end of a class of the stylesheet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +50,6 @@ class Mark:
 
     at: datetime
     label: str
-
-
-class Line(NamedTuple):
-    """The line of a series: points that are joined, and those of its end, which are not complete."""
-
-    label: str
-    kind: str
-    points: str
-    open_end: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +66,96 @@ class Series:
     values: Sequence[float | None]
     is_dashed: bool = False
 
+    @property
+    def name(self) -> str:
+        """Its label as the legend shows it."""
+        return self.label if self.label in QUANTILES else self.label.capitalize()
+
+    @property
+    def tone(self) -> str:
+        """Its colour: the end of a class of the stylesheet."""
+        return TONES.get(self.label, "wait")
+
+
+class Place(NamedTuple):
+    """A label of an axis, and its place in percent from the left or from the top."""
+
+    label: str
+    at: float
+
+
+class Flag(NamedTuple):
+    """The flag of one or more releases at a slot."""
+
+    slot: int
+    """The slot in which the first one started."""
+    labels: Sequence[str]
+    is_left: bool
+    """Whether the flag is to the left of its slot, since there is no room to the right."""
+
+
+class Bar(NamedTuple):
+    """A part of a stacked bar: its colour, its top and its height in percent from the top."""
+
+    tone: str
+    top: float
+    height: float
+
+
+class Line(NamedTuple):
+    """The lines of a series as paths in a square of 100: up to the last complete slot, and from there on."""
+
+    tone: str
+    path: str
+    open_path: str
+
+
+class Slot(NamedTuple):
+    """An interval of time with its values."""
+
+    at: datetime
+    until: datetime
+    """Its end, which is in the future if it is not complete."""
+    label: str
+    """Its time, as the readout shows it."""
+    bars: Sequence[Bar]
+    values: Sequence[tuple[str, str]]
+    """Labels and values, as the readout shows them."""
+    tick: str
+    """Its label on the axis of time; empty for none."""
+    is_minor: bool
+    """Whether there is no room for the label on a phone."""
+    is_open: bool
+    """Whether it is not complete."""
+    is_right: bool
+    """Whether it is in the right half, so that its readout is to its left."""
+    has_failures: bool
+    has_release: bool
+    """Whether a release first started in it."""
+    flag: Flag | None
+    """The flag that is shown at it."""
+
+    @property
+    def term(self) -> str:
+        """The term of a search for the jobs that ended in it."""
+        return finished(self.at, self.until)
+
 
 @dataclass(frozen=True, slots=True)
 class Chart:
     """A chart of one or more series.
 
     Attributes:
+        id: Identifies it within its page, and in the address of its table.
         title: Its heading.
         unit: The unit of the values; ``"s"`` for durations.
-        times: The times, in ascending order. The last interval is not complete.
+        times: The starts of the slots, in ascending order and equally far apart.
         series: The series.
-        is_log: Whether the axis of the values is logarithmic.
+        is_log: Whether the axis of the values is logarithmic and the series are lines; else they are stacked.
         marks: The events in the period.
     """
 
+    id: str
     title: str
     unit: str
     times: Sequence[datetime]
@@ -83,22 +164,76 @@ class Chart:
     marks: Sequence[Mark] = ()
 
     @property
-    def width(self) -> int:
-        """The width of the drawing in units of its view box."""
-        return WIDTH
-
-    @property
-    def height(self) -> int:
-        """The height of the drawing in units of its view box."""
-        return HEIGHT
+    def has_values(self) -> bool:
+        """Whether any value is above 0."""
+        return any(value for each in self.series for value in each.values)
 
     @property
     def summary(self) -> str:
-        """The last complete values, as a sentence for those who do not see the lines."""
+        """The last complete values, as a sentence for those who do not see the plot."""
         if len(self.times) < 2:
             return f"{self.title}: no data"
         said = [f"{each.label} {self.text_of(each.values[-2])}" for each in self.series]
         return f"{self.title}, at {self.times[-2]:%H:%M} UTC: {', '.join(said)}"
+
+    @property
+    def legend(self) -> list[tuple[Series, str]]:
+        """The series with their last complete values."""
+        return [
+            (each, self.text_of(each.values[-2] if len(each.values) > 1 else None)) for each in self.series
+        ]
+
+    @property
+    def width(self) -> timedelta:
+        """The length of a slot."""
+        return self.times[1] - self.times[0] if len(self.times) > 1 else timedelta(minutes=1)
+
+    @property
+    def slots(self) -> list[Slot]:
+        """The slots, the oldest first."""
+        number, width, step = len(self.times), self.width, self._tick_step()
+        releases, flags = {place for place, _ in self._releases()}, {each.slot: each for each in self.flags}
+        return [
+            Slot(
+                at,
+                at + width,
+                self._label(at) + (", so far" if place == number - 1 else ""),
+                () if self.is_log else self._bars(place),
+                [(each.name, self.text_of(each.values[place])) for each in self.series],
+                self._tick(at) if int(at.timestamp()) % step == 0 and place < number * 0.9 else "",
+                int(at.timestamp()) // step % 2 == 1,
+                place == number - 1,
+                place >= number / 2,
+                any(each.values[place] for each in self.series if each.label in FAILURES),
+                place in releases,
+                flags.get(place),
+            )
+            for place, at in enumerate(self.times)
+        ]
+
+    @property
+    def lines(self) -> list[Line]:
+        """The lines of the series; none if they are stacked."""
+        return [self._line(each) for each in self.series] if self.is_log else []
+
+    @property
+    def y_ticks(self) -> list[Place]:
+        """The labels of the axis of values."""
+        return [Place(self.text_of(value), round(self._y(value), 2)) for value in self._scale()]
+
+    @property
+    def flags(self) -> list[Flag]:
+        """The flags of the releases within the times, without any that overlap."""
+        found, free_from, wide = list[Flag](), -math.inf, 100 / max(len(self.times), 1)
+        for place, label in self._releases():
+            is_left = place * wide + FLAG_WIDTH > 100
+            start = place * wide - FLAG_WIDTH if is_left else place * wide
+            if start < free_from:
+                found[-1] = found[-1]._replace(labels=[*found[-1].labels, label])
+            else:
+                found.append(Flag(place, [label], is_left))
+                free_from = start + FLAG_WIDTH
+        return found
 
     def text_of(self, value: float | None) -> str:
         """Return a value with its unit."""
@@ -106,81 +241,172 @@ class Chart:
             return "-"
         return length(value) if self.unit == "s" else f"{value:,.4g}"
 
-    @property
-    def lines(self) -> list[Line]:
-        """The lines of the series."""
-        return [self._line(each, f"series{place}") for place, each in enumerate(self.series)]
-
-    @property
-    def y_ticks(self) -> list[Tick]:
-        """The marks of the axis of values."""
-        return [Tick(self.text_of(value), round(self._y(value), 1)) for value in self._marks()]
-
-    @property
-    def x_ticks(self) -> list[Tick]:
-        """The marks of the axis of time."""
-        if len(self.times) < 2:
-            return []
-        step = max(len(self.times) // X_TICKS, 1)
-        is_long = (self.times[-1] - self.times[0]).days >= 2
-        form = "%m-%d" if is_long else "%H:%M"
-        places = range(0, len(self.times), step)
-        return [Tick(f"{self.times[place]:{form}}", round(self._x(place), 1)) for place in places]
-
-    @property
-    def mark_ticks(self) -> list[Tick]:
-        """The marks at their places, those within the times."""
-        if len(self.times) < 2:
-            return []
-        width = self.times[1] - self.times[0]
-        places = [(mark.label, (mark.at - self.times[0]) / width) for mark in self.marks]
-        most = len(self.times) - 1
-        return [
-            Tick(label, round(self._x(min(place, most)), 1))
-            for label, place in places
-            if 0 <= place <= most + 1
-        ]
-
     def rows(self) -> Iterator[tuple[datetime, list[str]]]:
         """Yield the values as rows of a table, the newest first."""
         for place in reversed(range(len(self.times))):
             yield self.times[place], [self.text_of(each.values[place]) for each in self.series]
 
-    def _line(self, series: Series, kind: str) -> Line:
-        places = [
-            (place, f"{self._x(place):.1f},{self._y(value):.1f}")
-            for place, value in enumerate(series.values)
-            if value is not None
-        ]
-        last = len(self.times) - 1
-        if series.is_dashed:
-            return Line(series.label, kind, "", " ".join(text for _, text in places))
-        complete = [text for place, text in places if place < last]
-        end = [text for place, text in places if place >= last - 1]
-        return Line(series.label, kind, " ".join(complete), " ".join(end) if len(end) == 2 else "")
+    def _releases(self) -> list[tuple[int, str]]:
+        """Return the slots in which releases first started, and their names."""
+        if len(self.times) < 2:
+            return []
+        places = sorted(
+            (math.floor((mark.at - self.times[0]) / self.width), mark.label) for mark in self.marks
+        )
+        return [(place, label) for place, label in places if 0 <= place < len(self.times)]
 
-    def _x(self, place: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * place / max(len(self.times) - 1, 1)
+    def _tick_step(self) -> int:
+        """Return the seconds between two labels of the axis of time."""
+        span = self.width * len(self.times)
+        step = next((each for each in STEPS if span / each <= MAX_TICKS), STEPS[-1])
+        return int(step.total_seconds())
+
+    def _tick(self, at: datetime) -> str:
+        return f"{at:%m-%d}" if self.width * len(self.times) > timedelta(days=2) else f"{at:%H:%M}"
+
+    def _label(self, at: datetime) -> str:
+        if self.width >= timedelta(days=1):
+            return f"{at:%Y-%m-%d}"
+        return f"{at:%m-%d %H:%M}" if self.width * len(self.times) > timedelta(days=2) else f"{at:%H:%M}"
+
+    def _bars(self, place: int) -> list[Bar]:
+        found, below = list[Bar](), 0.0
+        for each in self.series:
+            value = each.values[place]
+            if value:
+                top, bottom = self._y(below + value), self._y(below)
+                found.append(Bar(each.tone, round(top, 1), round(bottom - top, 1)))
+                below += value
+        return found
+
+    def _line(self, series: Series) -> Line:
+        wide = 100 / max(len(self.times), 1)
+        points = [
+            None if value is None else ((place + 0.5) * wide, self._y(value))
+            for place, value in enumerate(series.values)
+        ]
+        return Line(
+            series.tone, path_of(points[:-1], wide), path_of(points[-2:], wide) if len(points) > 1 else ""
+        )
 
     def _y(self, value: float) -> float:
-        marks = self._marks()
+        marks = self._scale()
         low, high = marks[0], marks[-1]
         if self.is_log:
             value = min(max(value, low), high)
             share = math.log(value / low) / math.log(high / low)
         else:
-            share = value / high
-        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
+            share = min(value / high, 1)
+        return 100 * (1 - share)
 
-    def _marks(self) -> list[float]:
-        """Return the values at which the axis has marks; the first and the last are its ends."""
-        most = max((value for each in self.series for value in each.values if value is not None), default=0)
+    def _scale(self) -> list[float]:
+        """Return the values at which the axis has labels; the first and the last are its ends."""
         if self.is_log:
+            most = max(
+                (value for each in self.series for value in each.values if value is not None), default=0
+            )
             decades = max(math.ceil(math.log10(max(most, 10 * LEAST_LOG_S) / LEAST_LOG_S) - 1e-9), 1)
             stride = max(math.ceil(decades / 6), 1)
             return [LEAST_LOG_S * 10.0**power for power in range(0, decades + stride, stride)]
+        sums = (
+            sum(value or 0 for value in values)
+            for values in zip(*(each.values for each in self.series), strict=True)
+        )
+        most = max(sums, default=0)
         step = _nice(max(most, 1) / 4)
         return [step * number for number in range(math.ceil(max(most, 1) / step - 1e-9) + 1)]
+
+
+class SmallLine(NamedTuple):
+    """A small line without axes as paths in a box of 100 x 30: the line, and the area below it."""
+
+    line: str
+    area: str
+
+
+def small_line(values: Sequence[float | None]) -> SmallLine:
+    """Return the small line of some values, of which the largest is at the top."""
+    most = max((value for value in values if value), default=0)
+    wide = 100 / max(len(values), 1)
+    points = [
+        None if value is None else ((place + 0.5) * wide, 28 - 25 * value / most if most else 28.0)
+        for place, value in enumerate(values)
+    ]
+    if points and points[0] is not None and points[-1] is not None:  # to both edges of the box
+        points = [(0.0, points[0][1]), *points, (100.0, points[-1][1])]
+    return SmallLine(
+        path_of(points, wide),
+        "".join(
+            f"M{_short(run[0][0])} 30L{_joined(run)}L{_short(run[-1][0])} 30z"
+            for run in _runs(points)
+            if len(run) > 1
+        ),
+    )
+
+
+class SmallBars(NamedTuple):
+    """Small bars without axes as paths in a box as wide as their number and 22 high."""
+
+    passed: str
+    failed: str
+
+
+def small_bars(counts: Sequence[float], failed: Sequence[float] = ()) -> SmallBars:
+    """Return small bars, of which the highest is as high as the box.
+
+    Args:
+        counts: Their heights.
+        failed: The upper part of each, in the colour of failures; empty for none.
+    """
+    most = max(counts, default=0)
+    paths: tuple[list[str], list[str]] = [], []
+    for place, count in enumerate(counts):
+        if not count:
+            continue
+        bad = min(failed[place], count) if failed else 0
+        top, middle = min(22 - 22 * count / most, 20.5), 22 - 22 * (count - bad) / most
+        for path, start, end in ((paths[0], 22.0, middle), (paths[1], min(middle, 22.0), top)):
+            if start > end:
+                path.append(f"M{place}.1 {_short(start)}V{_short(end)}h.8V{_short(start)}z")
+    return SmallBars("".join(paths[0]), "".join(paths[1]))
+
+
+def finished(start: datetime, end: datetime) -> str:
+    """Return the term of a search for the jobs that ended between two full minutes."""
+    first, last = (f"{each.astimezone(UTC):%Y-%m-%dT%H:%MZ}" for each in (start, end - timedelta(minutes=1)))
+    return f"finished:{first}" if first == last else f"finished:{first}..{last}"
+
+
+def path_of(points: Iterable[tuple[float, float] | None], width: float) -> str:
+    """Return points as a path that has gaps where there are none; a single point is as wide as a slot."""
+    parts = []
+    for run in _runs(points):
+        if len(run) == 1:
+            ((x, y),) = run
+            parts.append(f"M{_short(x - width / 2)} {_short(y)}h{_short(width)}")
+        else:
+            parts.append(f"M{_joined(run)}")
+    return "".join(parts)
+
+
+def _runs(points: Iterable[tuple[float, float] | None]) -> Iterator[list[tuple[float, float]]]:
+    """Yield the points that follow each other without a gap."""
+    run: list[tuple[float, float]] = []
+    for point in (*points, None):
+        if point is not None:
+            run.append(point)
+        elif run:
+            yield run
+            run = []
+
+
+def _joined(points: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{_short(x)} {_short(y)}" for x, y in points)
+
+
+def _short(number: float) -> str:
+    """Return a number with one decimal at most, as short as a path may have it."""
+    return f"{number:.2f}".rstrip("0").rstrip(".") if abs(number) < 1 else f"{number:.1f}".removesuffix(".0")
 
 
 def _nice(number: float) -> float:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
 from pg_scheduler.dashboard.answers import JsonAnswer, document_of
+from pg_scheduler.dashboard.charts import small_bars, small_line
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.messages import message_of
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
@@ -116,6 +117,8 @@ def _environment() -> Environment:
         "number": lambda number: f"{number:,}",
         "rounded": rounded,
         "short": short,
+        "small_bars": small_bars,
+        "small_line": small_line,
         "utc": utc,
     }
     return environment

@@ -23,6 +23,7 @@ TREES = Path(__file__).parent / "trees"
 ADDRESSES = {path.strip("/") or "overview": path for path in PAGES if path != "/run"} | {
     "job": PICTURES["job"],
     "jobs": PICTURES["jobs"],
+    "chart": "/chart?id=outcomes",
     "schedule": "/schedule?id=shop.invoices",
     "task": "/task?id=shop.report",
     "limit": "/limit?name=bank",

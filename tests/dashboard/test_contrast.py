@@ -1,18 +1,16 @@
 """The contrast of charts and texts, computed from the stylesheet as WCAG 2.2 defines it.
 
-The grid lines of charts have less: the labels of the axes and the table beside a chart say the same.
+The grid lines and the bars of completed jobs have less: axes, readout and table of a chart say the
+same.
 """
 
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 import pytest
 
-from pg_scheduler.dashboard.heatmap import LEVELS
 from pg_scheduler.dashboard.rendering import static_files
-from pg_scheduler.measure.figures import OUTCOMES
 
 GRAPHICS, TEXT = 3.0, 4.5
 """The least contrast of success criteria 1.4.11 and 1.4.3."""
@@ -45,8 +43,10 @@ THEMES = {
 
 def color_of(text: str, theme: str) -> Color:
     """Return red, green and blue, from 0 to 1, of ``#rgb``, ``#rrggbb`` or a variable of the theme."""
-    if name := re.fullmatch(r"var\((--[a-z-]+)\)", text):
-        return color_of(THEMES[theme][name[1]], theme)
+    if name := re.fullmatch(r"var\((--[a-z0-9-]+)\)", text):
+        return color_of({**RULES[":root"], **THEMES[theme]}[name[1]], theme)
+    if pair := re.fullmatch(r"light-dark\((#\w+), (#\w+)\)", text):
+        return color_of(pair[1 if theme == "light" else 2], theme)
     digits = text.removeprefix("#")
     digits = "".join(each * 2 for each in digits) if len(digits) == 3 else digits
     red, green, blue = (int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4))
@@ -75,13 +75,16 @@ def contrast(one: Color, other: Color) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def shades(theme: str) -> list[Color]:
-    """Return the colors of the heatmap, the lightest load first."""
-    fill, paper = color_of(RULES["rect"]["fill"], theme), color_of("var(--paper)", theme)
-    opacities = [
-        float(RULES.get(f".heat{level}", {}).get("fill-opacity", 1)) for level in range(1, LEVELS + 1)
-    ]
-    return [blended(fill, opacity, paper) for opacity in opacities]
+CHARTS = (
+    *(f".f-{tone}" for tone in ("bad", "warn", "held", "wait")),
+    *(f".l-{tone}" for tone in ("p50", "p95", "p99", "old")),
+)
+"""What charts draw; completed jobs are paler."""
+
+
+def drawn(selector: str) -> str:
+    """Return the colour of a bar or a line, or that of its edge."""
+    return RULES[selector].get("stroke") or RULES[selector]["fill"]
 
 
 def test_arithmetic_is_that_of_the_guideline() -> None:
@@ -94,26 +97,30 @@ def test_arithmetic_is_that_of_the_guideline() -> None:
 @pytest.mark.parametrize("theme", THEMES)
 def test_charts_stand_out_from_the_page(theme: str) -> None:
     paper = color_of("var(--paper)", theme)
-    drawn = {f"line {place}": RULES[f".series{place}"]["color"] for place in range(len(OUTCOMES))}
-    drawn["mark of a release"] = RULES["svg .mark"]["stroke"]
-    drawn["focus"] = "var(--busy)"
-    drawn["border of a field"] = "var(--quiet)"
-    found = {what: contrast(color_of(text, theme), paper) for what, text in drawn.items()}
-    found |= {f"shade {level}": contrast(each, paper) for level, each in enumerate(shades(theme), 1)}
+    colors = {selector: drawn(selector) for selector in CHARTS}
+    colors["flag of a release"] = "var(--held)"
+    colors["focus"] = "var(--busy)"
+    colors["border of a field"] = "var(--quiet)"
+    found = {what: contrast(color_of(text, theme), paper) for what, text in colors.items()}
     assert {what: ratio for what, ratio in found.items() if ratio < GRAPHICS} == {}
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_shades_of_the_heatmap_differ_from_each_other(theme: str) -> None:
-    ratios = [contrast(each, color_of("var(--paper)", theme)) for each in shades(theme)]
-    assert all(after > 1.2 * before for before, after in pairwise(ratios)), ratios
+def test_failures_differ_from_completed_jobs(theme: str) -> None:
+    calm = color_of(RULES[".f-calm"]["fill"], theme)
+    for selector in (".f-bad", ".f-held"):
+        assert contrast(color_of(RULES[selector]["fill"], theme), calm) > 1.5
 
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_texts_of_charts_calendar_and_messages_are_readable(theme: str) -> None:
     paper, ink, busy = (color_of(f"var(--{name})", theme) for name in ("paper", "ink", "busy"))
-    written = {f"legend {place}": RULES[f".series{place}"]["color"] for place in range(len(OUTCOMES))}
-    written |= {"axis": RULES["svg text"]["fill"], "link": "var(--link)", "quiet": "var(--quiet)"}
+    written = {
+        "legend": "var(--ink-2)",
+        "axis": RULES[".plot text"]["fill"],
+        "readout": RULES[".tip"]["color"],
+    }
+    written |= {"link": "var(--link)", "quiet": "var(--quiet)"}
     written |= {state: RULES[f".{state}"]["color"] for state in ("ok", "failed", "running", "paused")}
     found = {what: contrast(color_of(text, theme), paper) for what, text in written.items()}
     for behind in ("bad-paper", "field"):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import asyncpg
@@ -14,7 +16,7 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.cache import MAX_ENTRIES, Cache
-from pg_scheduler.dashboard.charts import Chart, Series
+from pg_scheduler.dashboard.charts import Chart, Mark, Series, finished, small_bars, small_line
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.inspect import Inspector, Severity
 from pg_scheduler.measure.figures import Histogram, JobFigures
@@ -60,8 +62,11 @@ async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: S
     completed, failed = charts[0]["series"]
     assert (sum(completed["values"]), sum(failed["values"])) == (4, 1)
     assert len(charts[0]["times"]) == 61
-    assert len(page.all("svg")) == 4
-    assert all(each["aria-label"] for each in page.all("svg"))
+    plots = [each for each in page.all("div") if "data-chart" in each]
+    assert len(plots) == 3
+    assert all(each["aria-hidden"] == "true" for each in plots), "the sentences and the tables say it"
+    for chart_of_page in charts:
+        assert f"{chart_of_page['title']}, at " in page.text
     for span in ("6h", "1d", "7d", "30d", "90d"):
         found = (await request(app, f"/?range={span}", headers=JSON)).data["charts"][0]
         assert sum(found["series"][0]["values"]) > 0, span
@@ -81,18 +86,53 @@ async def test_charts_state_that_workers_count_nothing(pool: asyncpg.Pool, build
         assert "w1" not in closed
 
 
-async def test_heatmap_shows_starts_by_lateness_and_time(pool: asyncpg.Pool, app: App) -> None:
+async def test_table_of_a_chart_has_an_address_of_its_own(pool: asyncpg.Pool, app: App) -> None:
+    await add_figures(pool, ["board.mail", "board.other"])
+    page = Page((await request(app, "/?range=6h")).text)
+    assert page.all("table") == [], "the overview has no tables of charts"
+    tables = [link for link in page.links() if link.startswith("/chart?")]
+    assert tables == [f"/chart?id={each}&range=6h" for each in ("outcomes", "lateness", "duration")]
+    table = Page((await request(app, tables[0])).text)
+    assert len(table.all("tr")) == 1 + 73, "each slot is a row"
+    for url, completed in (("/chart?id=outcomes", 8), ("/chart?id=outcomes&name=board.mail", 4)):
+        data = (await request(app, url, headers=JSON)).data
+        assert sum(data["chart"]["series"][0]["values"]) == completed, url
+    for url, status in (("/chart", 400), ("/chart?id=x", 404), ("/chart?id=outcomes&range=2h", 400)):
+        assert (await request(app, url)).status == status, url
+
+
+async def test_restricted_table_has_the_figures_of_visible_names_only(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_figures(pool, ["billing.invoice", "payroll.run"])
+    app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    for url in ("/chart?id=outcomes", "/chart?id=outcomes&name=billing.*"):
+        data = (await request(app, url, headers=JSON)).data
+        assert sum(data["chart"]["series"][0]["values"]) == 4, url
+    for name in ("payroll.run", "*", "payroll.*"):
+        assert (await request(app, f"/chart?id=outcomes&name={name}")).status == 404, name
+
+
+async def test_slots_lead_to_the_jobs_that_ended_in_them(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
     await add_figures(pool, ["board.mail"])
-    found = (await request(app, "/", headers=JSON)).data["heatmap"]
-    assert len(found["counts"]) == len(found["times"]) == 61
-    (late,) = [row for row in found["counts"] if any(row)]
-    assert (sum(late), late[2]) == (4, 4), "four starts were 0.5 to 0.75 s late"
+    app = build()
     page = Page((await request(app, "/")).text)
-    (cell,) = page.all("rect")
-    assert cell["class"] == "heat4"
-    assert any(
-        "the latest 4 starts were late by to 1 s" in (each["aria-label"] or "") for each in page.all("svg")
+    slots = [each for each in page.all("a") if (each.get("class") or "").startswith("slot")]
+    assert len(slots) == 3 * 61
+    assert {each["tabindex"] for each in slots} == {"-1"}, "183 stops would be before the other links"
+    (failing,) = {each["href"] for each in slots[:61] if "failed" in (each["href"] or "")}
+    at = datetime.fromisoformat((failing or "").partition("finished%3A")[2].replace("%3A", ":"))
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
+        " SELECT name, 'board.mail', now(), status, 'no', $1::timestamptz + seconds * interval '1 s'"
+        " FROM (VALUES ('first', 'failed', 0), ('last', 'failed', 59), ('before', 'failed', -1),"
+        " ('after', 'failed', 60), ('other', 'completed', 1)) AS job (name, status, seconds)",
+        at,
     )
+    found = (await request(app, failing or "", headers=JSON)).data
+    assert {each["job_id"] for each in found["items"]} == {"first", "last"}
 
 
 async def test_charts_have_marks_where_releases_first_started(pool: asyncpg.Pool, app: App) -> None:
@@ -108,8 +148,9 @@ async def test_charts_have_marks_where_releases_first_started(pool: asyncpg.Pool
     assert [each["label"] for each in data["releases"]] == ["v3", "v2"], "those of the last hour"
     assert data["charts"][0]["marks"] == data["releases"]
     page = Page((await request(app, "/")).text)
-    assert len([each for each in page.all("line") if each["class"] == "mark"]) == 3 * 2
-    assert "v3 first started" in page.text
+    flags = [each["title"] for each in page.all("i") if (each.get("class") or "").startswith("flag")]
+    assert flags == ["v2", "v3"] * 3
+    assert len([each for each in page.all("a") if "release" in (each.get("class") or "")]) == 3 * 2
 
 
 async def test_errors_state_the_release_in_which_they_began(pool: asyncpg.Pool, app: App) -> None:
@@ -191,7 +232,7 @@ async def test_overview_states_what_is_late_and_draws_how_long(pool: asyncpg.Poo
     assert 10 <= len(ages) <= 12
     assert ages == sorted(ages)
     assert 595 < ages[-1] < 700
-    assert 'class="series3 open"' in (await request(app, "/")).text
+    assert 'class="l-old open"' in (await request(app, "/")).text
 
 
 async def test_overview_names_paused_tasks(scheduler: Scheduler, pool: asyncpg.Pool, app: App) -> None:
@@ -312,43 +353,125 @@ async def test_newest_errors_are_found_without_their_index(pool: asyncpg.Pool, a
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def chart(values: list[float | None], **changes: Any) -> Chart:
+def chart(values: list[float | None], *others: list[float | None], **changes: Any) -> Chart:
     times = [START + timedelta(minutes=number) for number in range(len(values))]
-    return Chart("Title", changes.pop("unit", "s"), times, [Series("line", values)], **changes)
+    series = [
+        Series(label, each) for label, each in zip(("completed", "failed"), (values, *others), strict=False)
+    ]
+    return Chart("id", "Title", changes.pop("unit", "s"), times, series, **changes)
+
+
+def points_of(path: str) -> list[tuple[float, float]]:
+    """Return the points of a path of absolute places; the horizontal lines of single points end at them."""
+    found = []
+    for part in path.replace("L", "M").split("M")[1:]:
+        numbers = [float(each) for each in part.partition("h")[0].split()]
+        found += list(zip(numbers[::2], numbers[1::2], strict=True))
+    return found
+
+
+VALUES: list[list[float | None]] = [
+    [],
+    [1.0],
+    [None, None],
+    [0.0, 0.0],
+    [1e-9, 1e9, 3.0],
+    [5.0] * 61,
+    [None, 2.0, None, 4.0],
+    [0.01, 604_800.0],
+]
 
 
 @pytest.mark.parametrize("is_log", [False, True])
-@pytest.mark.parametrize(
-    "values",
-    [
-        [],
-        [1.0],
-        [None, None],
-        [0.0, 0.0],
-        [1e-9, 1e9, 3.0],
-        [5.0] * 61,
-        [None, 2.0, None, 4.0],
-        [0.01, 604_800.0],
-    ],
-)
-def test_lines_stay_within_the_drawing(values: list[float | None], is_log: bool) -> None:
-    drawn = chart(values, is_log=is_log)
+@pytest.mark.parametrize("values", VALUES)
+def test_lines_and_bars_stay_within_the_plot(values: list[float | None], is_log: bool) -> None:
+    drawn = chart(values, values, is_log=is_log)
     for line in drawn.lines:
-        for point in f"{line.points} {line.open_end}".split():
-            x, y = map(float, point.split(","))
-            assert 0 <= x <= drawn.width
-            assert 0 <= y <= drawn.height
+        for x, y in points_of(line.path + line.open_path):
+            assert 0 <= x <= 100
+            assert 0 <= y <= 100
+    for slot in drawn.slots:
+        for bar in slot.bars:
+            assert 0 <= bar.top <= bar.top + bar.height <= 100.1
     places = [tick.at for tick in drawn.y_ticks]
+    assert (places[0], places[-1]) == (100, 0)
     assert places == sorted(places, reverse=True)
     assert 2 <= len(places) <= 12
-    assert len(list(drawn.rows())) == len(values)
+    assert len(list(drawn.rows())) == len(drawn.slots) == len(values)
     assert drawn.summary.startswith("Title")
 
 
-def test_last_interval_is_drawn_apart() -> None:
-    (line,) = chart([1.0, 2.0, 3.0], unit="/min").lines
-    assert len(line.points.split()) == 2
-    assert len(line.open_end.split()) == 2
+def test_bars_are_stacked_in_the_order_of_the_series() -> None:
+    (slot,) = chart([6.0], [2.0]).slots
+    assert [(bar.tone, bar.top, bar.height) for bar in slot.bars] == [("calm", 25, 75), ("bad", 0, 25)]
+    assert slot.values == [("Completed", "6 s"), ("Failed", "2 s")]
+    assert slot.has_failures
+    assert not chart([6.0], [0.0]).slots[0].has_failures
+
+
+def test_last_slot_is_marked_as_not_complete() -> None:
+    drawn = chart([1.0, 2.0, 3.0], unit="/min")
+    assert [slot.is_open for slot in drawn.slots] == [False, False, True]
+    assert [slot.label for slot in drawn.slots] == ["00:00", "00:01", "00:02, so far"]
+    (line,) = chart([1.0, 2.0, 3.0], is_log=True).lines
+    assert len(points_of(line.path)) == 2
+    assert len(points_of(line.open_path)) == 2
+
+
+def test_lines_have_gaps_where_there_are_no_values() -> None:
+    (line,) = chart([1.0, 1.0, None, 1.0, None], is_log=True).lines
+    assert line.path.count("M") == 2, "a line and a single value"
+    assert line.path.count("h") == 1
+
+
+@pytest.mark.parametrize(
+    ("minutes", "flags"),
+    [
+        ([10], [("r0",)]),
+        ([10, 12], [("r0", "r1")]),
+        ([10, 40], [("r0",), ("r1",)]),
+        ([30, 55, 59], [("r0",), ("r1", "r2")]),
+        ([-1, 60], []),
+        ([50, 50, 50], [("r0", "r1", "r2")]),
+    ],
+)
+def test_flags_of_releases_do_not_overlap(minutes: list[int], flags: list[tuple[str, ...]]) -> None:
+    marks = [Mark(START + timedelta(minutes=at), f"r{place}") for place, at in enumerate(minutes)]
+    drawn = chart([1.0] * 60, marks=marks)
+    assert [tuple(each.labels) for each in drawn.flags] == flags
+    spans = [
+        (at - 18, at) if flag.is_left else (at, at + 18) for flag in drawn.flags for at in [flag.slot / 0.6]
+    ]
+    assert all(start >= 0 and end <= 100 for start, end in spans)
+    assert all(one[1] <= other[0] for one, other in pairwise(spans))
+
+
+@pytest.mark.parametrize("width", [1, 5, 30, 120, 480, 1440])
+def test_axis_of_time_has_some_labels(width: int) -> None:
+    number = {1: 61, 5: 73, 30: 49, 120: 85, 480: 91, 1440: 91}[width]
+    times = [START + timedelta(minutes=width * place) for place in range(number)]
+    drawn = Chart("id", "Title", "", times, [Series("completed", [1.0] * number)])
+    assert 3 <= sum(bool(slot.tick) for slot in drawn.slots) <= 8
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_small_charts_stay_within_their_boxes(values: list[float | None]) -> None:
+    line = small_line(values)
+    for x, y in points_of(line.line) + points_of(line.area.replace("z", "")):
+        assert 0 <= x <= 100
+        assert 0 <= y <= 30
+    counts = [value or 0 for value in values]
+    bars = small_bars(counts, [count / 4 for count in counts])
+    heights = [
+        float(each) for each in re.findall(r"[VM][^V]*?(?:\s|V)([\d.]+)(?=h|V)", bars.passed + bars.failed)
+    ]
+    assert all(0 <= height <= 22 for height in heights)
+    assert (bars.passed == bars.failed == "") is (not any(counts))
+
+
+def test_term_of_a_slot_names_its_minutes() -> None:
+    assert finished(START, START + timedelta(minutes=1)) == "finished:2030-01-01T00:00Z"
+    assert finished(START, START + timedelta(hours=2)) == "finished:2030-01-01T00:00Z..2030-01-01T01:59Z"
 
 
 # -- what requests share -------------------------------------------------------------------------------
@@ -430,5 +553,5 @@ async def test_error_is_not_kept_and_expired_values_are_forgotten() -> None:
 
 def test_json_of_the_overview_has_no_geometry() -> None:
     assert set(json.loads(json.dumps(plain(chart([1.0]))))) == {
-        "title", "unit", "times", "series", "is_log", "marks"
+        "id", "title", "unit", "times", "series", "is_log", "marks"
     }  # fmt: skip

@@ -10,6 +10,7 @@ from pg_scheduler.dashboard.pages import (
     about,
     audit,
     calendar,
+    chart,
     doctor,
     errors,
     job,
@@ -45,6 +46,7 @@ class Page(NamedTuple):
 
 PAGES: Final[dict[str, Page]] = {
     "/": Page(overview.build, "overview", "Overview", is_live=True),
+    "/chart": Page(chart.build, "chart"),
     "/jobs": Page(jobs.build, "jobs", "Jobs", is_live=True),
     "/job": Page(job.build, "job", is_live=True),
     "/errors": Page(errors.build, "errors", "Errors", is_live=True),

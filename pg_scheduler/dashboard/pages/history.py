@@ -1,24 +1,121 @@
-"""The charts of the overview, made of statistics, with marks where releases first started."""
+"""A period of statistics, and its charts with flags where releases first started."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pg_scheduler.dashboard.charts import Chart, Mark, Series
-from pg_scheduler.dashboard.heatmap import Heatmap, heatmap_of
+from pg_scheduler.dashboard.charts import QUANTILES, Chart, Mark, Series
+from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.statistics import Statistics
+from pg_scheduler.inspect.statistics import MAX_STATISTICS_AGE, Statistics
 from pg_scheduler.measure.figures import OUTCOMES, Histogram, JobFigures
 
+RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
+    "1h": (timedelta(hours=1), timedelta(minutes=1)),
+    "6h": (timedelta(hours=6), timedelta(minutes=5)),
+    "1d": (timedelta(days=1), timedelta(minutes=30)),
+    "7d": (timedelta(days=7), timedelta(hours=2)),
+    "30d": (timedelta(days=30), timedelta(hours=8)),
+    "90d": (timedelta(days=90), timedelta(days=1)),
+}
+"""The length of the period of the charts, and the width of their slots, by the parameter ``range``."""
+
+HISTORY_AGE_S: Final = 10.0
+"""Seconds for which statistics are kept: workers add to them as often."""
+
 NOTHING: Final = JobFigures()
-QUANTILES: Final = (0.5, 0.95, 0.99)
 
 MAX_RELEASES: Final = 20
 
 ALWAYS_SHOWN: Final = frozenset({"completed", "failed"})
 """Outcomes that the chart shows even if nothing ended so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The statistics of a period, and of the one before it."""
+
+    range: str
+    width: timedelta
+    times: Sequence[datetime]
+    """The starts of its slots."""
+    figures: Sequence[JobFigures]
+    """The figures of its slots."""
+    total: JobFigures
+    before: JobFigures | None
+    """The figures of the period before it; None if they are not kept that long."""
+    releases: Sequence[Mark]
+    """When releases first started within it, the newest first."""
+    is_complete: bool
+    """Whether it contains all statistics."""
+    uncounted: str | None
+    """Which live workers count nothing."""
+    until: datetime
+
+    @property
+    def minutes(self) -> float:
+        """Its length."""
+        return RANGES[self.range][0] / timedelta(minutes=1)
+
+    def charts(self, oldest_due_at: datetime | None = None) -> list[Chart]:
+        """Return the charts of outcomes, lateness and duration.
+
+        Args:
+            oldest_due_at: When the oldest waiting job was due, which no histogram contains; None for none.
+        """
+        lateness = _quantiles([each.lateness for each in self.figures])
+        return [
+            Chart(
+                "outcomes",
+                f"Outcomes per {'minute' if self.minutes <= 60 * 24 else 'hour'}",
+                "/min" if self.minutes <= 60 * 24 else "/h",
+                self.times,
+                self._outcomes(60.0 if self.minutes <= 60 * 24 else 3600.0),
+                marks=self.releases,
+            ),
+            Chart(
+                "lateness",
+                "Lateness of starts",
+                "s",
+                self.times,
+                [*lateness, *self._oldest(oldest_due_at)],
+                is_log=True,
+                marks=self.releases,
+            ),
+            Chart(
+                "duration",
+                "Duration of attempts",
+                "s",
+                self.times,
+                _quantiles([each.durations for each in self.figures]),
+                is_log=True,
+                marks=self.releases,
+            ),
+        ]
+
+    def _outcomes(self, unit_s: float) -> list[Series]:
+        units = self.width.total_seconds() / unit_s
+        rates = {
+            outcome: [each.ended[place] / units for each in self.figures]
+            for place, outcome in enumerate(OUTCOMES)
+        }
+        return [
+            Series(outcome, values)
+            for outcome, values in rates.items()
+            if outcome in ALWAYS_SHOWN or any(values)
+        ]
+
+    def _oldest(self, due_at: datetime | None) -> list[Series]:
+        """Return the age that the oldest waiting job had at each time."""
+        if due_at is None:
+            return []
+        ends = [min(at + self.width, self.until) for at in self.times]
+        ages = [max((end - due_at).total_seconds(), 0.0) for end in ends]
+        return [Series("oldest waiting job", [age or None for age in ages], is_dashed=True)]
 
 
 async def read_releases(inspector: Inspector, since: datetime | None) -> list[Mark]:
@@ -27,83 +124,56 @@ async def read_releases(inspector: Inspector, since: datetime | None) -> list[Ma
     return [Mark(record.at, record.subject or "") for record in page.items]
 
 
-def charts_of(
-    statistics: Statistics, width: timedelta, oldest_due_at: datetime | None, marks: Sequence[Mark] = ()
-) -> tuple[list[Chart], Heatmap]:
-    """Return the charts of a period: outcomes, lateness and duration; and the lateness as a heatmap.
+async def read_period(request: PageRequest, name: str | None = None) -> Period:
+    """Read the period that the parameter ``range`` names; all requests share it for some seconds.
 
     Args:
-        statistics: The figures.
-        width: The width of an interval.
-        oldest_due_at: When the oldest waiting job was due, which no histogram contains; None for none.
-        marks: The events in the period.
+        request: The request, which sees the statistics of its names only.
+        name: Only this job name, which the request must see; None for all.
+
+    Raises:
+        RejectedError: There is no such period.
     """
-    found = statistics.by_time(width)
-    times = _times(statistics.since, statistics.until, width)
-    figures = [found.get(at, NOTHING) for at in times]
-    lateness = [each.lateness for each in figures]
-    charts = [
-        _throughput(times, figures, width, marks),
-        Chart(
-            "Lateness of starts",
-            "s",
-            times,
-            [*_quantiles(lateness), *_oldest(times, width, oldest_due_at, statistics.until)],
-            is_log=True,
-            marks=marks,
-        ),
-        Chart(
-            "Duration of attempts",
-            "s",
-            times,
-            _quantiles([each.durations for each in figures]),
-            is_log=True,
-            marks=marks,
-        ),
-    ]
-    return charts, heatmap_of("Starts by lateness", times, lateness)
+    chosen = request.parameters.get("range") or "1h"
+    if chosen not in RANGES:
+        raise RejectedError(f"range must be one of {', '.join(RANGES)}, not {chosen[:50]!r}")
+    since, width = RANGES[chosen]
+    names = request.access.visible_names if name is None else (name,)
+
+    async def read() -> Period:
+        statistics = await request.inspector.statistics_by_time(
+            min(2 * since, MAX_STATISTICS_AGE), width=width, names=names
+        )
+        releases = await read_releases(request.inspector, statistics.until - since)
+        # Adding many histograms takes time, so other requests continue meanwhile.
+        return await asyncio.to_thread(_period, chosen, statistics, releases)
+
+    return await request.cache.get(("period", chosen, names), HISTORY_AGE_S, read)
 
 
-def _quantiles(histograms: Sequence[Histogram]) -> list[Series]:
-    return [Series(f"p{share * 100:g}", [each.quantile(share) for each in histograms]) for share in QUANTILES]
-
-
-def _times(since: datetime, until: datetime, width: timedelta) -> list[datetime]:
-    """Return the starts of the intervals of a period."""
+def _period(chosen: str, statistics: Statistics, releases: Sequence[Mark]) -> Period:
+    since, width = RANGES[chosen]
     step = int(width.total_seconds())
-    first, last = int(since.timestamp()) // step, int(until.timestamp()) // step
-    return [datetime.fromtimestamp(number * step, UTC) for number in range(first, last + 1)]
-
-
-def _throughput(
-    times: Sequence[datetime], figures: Sequence[JobFigures], width: timedelta, marks: Sequence[Mark]
-) -> Chart:
-    minutes = width.total_seconds() / 60
-
-    def rate(outcome: str) -> list[float | None]:
-        place = OUTCOMES.index(outcome)
-        return [each.ended[place] / minutes for each in figures]
-
-    rates = {outcome: rate(outcome) for outcome in OUTCOMES}
-    return Chart(
-        "Outcomes per minute",
-        "/min",
-        times,
-        [
-            Series(outcome, values)
-            for outcome, values in rates.items()
-            if outcome in ALWAYS_SHOWN or any(values)
-        ],
-        marks=marks,
+    first, last = (int(at.timestamp()) // step for at in (statistics.until - since, statistics.until))
+    times = [datetime.fromtimestamp(number * step, UTC) for number in range(first, last + 1)]
+    found = statistics.by_time(width)
+    earlier = replace(statistics, rows=tuple(row for row in statistics.rows if row.at < times[0]))
+    figures = [found.get(at, NOTHING) for at in times]
+    return Period(
+        range=chosen,
+        width=width,
+        times=times,
+        figures=figures,
+        total=JobFigures.added(*figures),
+        before=earlier.total() if 2 * since <= MAX_STATISTICS_AGE else None,
+        releases=releases,
+        is_complete=statistics.is_complete,
+        uncounted=statistics.uncounted,
+        until=statistics.until,
     )
 
 
-def _oldest(
-    times: Sequence[datetime], width: timedelta, due_at: datetime | None, now: datetime
-) -> list[Series]:
-    """Return the age that the oldest waiting job had at each time."""
-    if due_at is None:
-        return []
-    ends = [min(at + width, now) for at in times]
-    ages = [max((end - due_at).total_seconds(), 0.0) for end in ends]
-    return [Series("oldest waiting job", [age or None for age in ages], is_dashed=True)]
+def _quantiles(histograms: Sequence[Histogram]) -> list[Series]:
+    return [
+        Series(label, [each.quantile(share) for each in histograms]) for label, share in QUANTILES.items()
+    ]

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.charts import Chart, Mark
-from pg_scheduler.dashboard.context import PageRequest, RejectedError, time_of
-from pg_scheduler.dashboard.heatmap import Heatmap
+from pg_scheduler.dashboard.context import PageRequest, time_of
 from pg_scheduler.dashboard.pages.doctor import ABOUT_NAMES, FindingRow, row_of
-from pg_scheduler.dashboard.pages.history import charts_of, read_releases
+from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, read_period
 from pg_scheduler.inspect import ErrorGroup, Finding, Totals
 from pg_scheduler.inspect.status import STATUS_CODES, all_is_well, problems_of
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.status import JobStatus
-
-RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
-    "1h": (timedelta(hours=1), timedelta(minutes=1)),
-    "6h": (timedelta(hours=6), timedelta(minutes=5)),
-    "1d": (timedelta(days=1), timedelta(minutes=30)),
-    "7d": (timedelta(days=7), timedelta(hours=2)),
-    "30d": (timedelta(days=30), timedelta(hours=8)),
-    "90d": (timedelta(days=90), timedelta(days=1)),
-}
-"""The length of the period of the charts, and the width of their intervals, by the parameter ``range``."""
-
-HISTORY_AGE_S: Final = 10.0
-"""Seconds for which statistics are kept: workers add to them as often."""
 
 MAX_GROUPS: Final = 1000
 SHOWN_GROUPS: Final = 5
@@ -70,7 +55,6 @@ class OverviewPage:
     """About how many jobs there are; None if only some names are visible."""
     range: str
     charts: Sequence[Chart]
-    heatmap: Heatmap
     releases: Sequence[Mark]
     """When releases first started within the range, the newest first."""
     is_history_complete: bool
@@ -92,31 +76,20 @@ class _History(NamedTuple):
 
     schedules: Sequence[Schedule]
     groups: Sequence[ErrorGroup]
-    releases: Sequence[Mark]
     pauses: Mapping[str, str | None]
     """The notes of paused tasks."""
 
 
 async def build(request: PageRequest) -> OverviewPage:
     """Read the state; the statistics are shared among all requests for some seconds."""
-    chosen = request.parameters.get("range") or "1h"
-    if chosen not in RANGES:
-        raise RejectedError(f"range must be one of {', '.join(RANGES)}, not {chosen[:50]!r}")
-    since, width = RANGES[chosen]
-    history = await request.cache.get(("history", chosen), HISTORY_AGE_S, lambda: _read(request, since))
+    period = await read_period(request)
+    since = RANGES[period.range][0]
+    history = await request.cache.get(("history", period.range), HISTORY_AGE_S, lambda: _read(request, since))
     workers = await request.inspector.workers()
     backlog = await request.inspector.backlog()
     sees, is_open = request.access.sees_name, request.access.visible_names is None
     names = [each for each in backlog.names if sees(each.name)]
-    visible_names = request.access.visible_names
-    statistics = await request.cache.get(
-        ("statistics", chosen, visible_names),
-        HISTORY_AGE_S,
-        lambda: request.inspector.statistics_by_time(since, width=width, names=visible_names),
-    )
     oldest = min((each.oldest_due_at for each in names if each.oldest_due_at), default=None)
-    # Quantiles of many histograms take time, so other requests continue meanwhile.
-    charts, heatmap = await asyncio.to_thread(charts_of, statistics, width, oldest, history.releases)
     alive = [worker for worker in workers if worker.is_alive]
     diagnosis = await request.cache.get(
         "status", HISTORY_AGE_S, lambda: request.inspector.doctor(only=STATUS_CODES)
@@ -136,12 +109,11 @@ async def build(request: PageRequest) -> OverviewPage:
         running=sum(each.running for each in names),
         blocked=sum(backlog.blocked.values()) if is_open else None,
         totals=await request.inspector.totals() if is_open else None,
-        range=chosen,
-        charts=charts,
-        heatmap=heatmap,
-        releases=history.releases,
-        is_history_complete=statistics.is_complete,
-        uncounted=request.uncounted(statistics.uncounted),
+        range=period.range,
+        charts=period.charts(oldest),
+        releases=period.releases,
+        is_history_complete=period.is_complete,
+        uncounted=request.uncounted(period.uncounted),
         next_fires=[
             NextFire(each.next_fire_at, each.schedule_id, each.task)
             for each in history.schedules
@@ -159,7 +131,7 @@ async def _read(request: PageRequest, since: timedelta) -> _History:
     found = await inspector.error_groups(since=now - since, limit=MAX_GROUPS)
     groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
     pauses = {task.name: task.note for task in (await inspector.tasks()).items if task.paused_at is not None}
-    return _History(active, groups, await read_releases(inspector, now - since), pauses)
+    return _History(active, groups, pauses)
 
 
 def _problems(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
