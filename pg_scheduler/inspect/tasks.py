@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.names import TaskNames, merge_aliases
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.texts import count, counted, rounded
 from pg_scheduler.jobs.naming import check_name
@@ -107,18 +108,14 @@ class ExpiringJobs:
 
 
 def claimed_names(workers: Sequence[InspectedWorker]) -> set[str]:
-    """Return the names of the tasks that live workers claim, without aliases."""
-    return {
-        name
-        for each in workers
-        if each.is_alive
-        for name in (each.names or frozenset()) - each.aliases.keys()
-    }
+    """Return the main names of the tasks that live workers claim."""
+    names = {name for each in workers if each.is_alive for name in each.names or ()}
+    return set(TaskNames.among(names, tasks_of_aliases(workers)).main)
 
 
 def tasks_of_aliases(workers: Sequence[InspectedWorker]) -> dict[str, str]:
     """Return the name of the task of each alias that live workers report. A pause holds all of its names."""
-    return {alias: task for each in workers if each.is_alive for alias, task in each.aliases.items()}
+    return merge_aliases(each.aliases for each in workers if each.is_alive)
 
 
 def count_claiming(

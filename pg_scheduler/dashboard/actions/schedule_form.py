@@ -10,7 +10,8 @@ from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
 from pg_scheduler.dashboard.actions.schedules import found
 from pg_scheduler.dashboard.context import RejectedError
 from pg_scheduler.dashboard.pages import schedule_form
-from pg_scheduler.dashboard.pages.schedule_form import FIELDS, FormPage, claimed_names, values_of
+from pg_scheduler.dashboard.pages.names import task_names
+from pg_scheduler.dashboard.pages.schedule_form import FIELDS, FormPage, values_of
 from pg_scheduler.dashboard.triggers import read_trigger
 from pg_scheduler.errors import ScheduleConflictError, ScheduleOwnedByCodeError
 from pg_scheduler.triggers import Trigger
@@ -35,7 +36,7 @@ async def add(request: ActionRequest) -> Done | Shown:
     """Add a schedule of a task that a live worker claims."""
     page = await _entered(request)
     task = request.text("task")
-    if task not in page.names:
+    if (await task_names(request.page)).task_of(task) not in page.names:
         return _again(page, "choose a task that a live worker claims")
     try:
         schedule = await request.operations.scheduler.schedules.add(
@@ -88,7 +89,7 @@ async def _entered(request: ActionRequest) -> FormPage:
     if "id" in request.page.parameters:
         schedule = await found(request)
         return FormPage(schedule.schedule_id, schedule.task, (), values)
-    return FormPage(None, None, await claimed_names(request.page), values)
+    return FormPage(None, None, (await task_names(request.page)).main, values)
 
 
 def _trigger(request: ActionRequest) -> Trigger:

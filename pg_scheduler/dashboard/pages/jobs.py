@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.pages.names import task_names
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect import SearchPage, parse_search
@@ -141,11 +142,10 @@ async def build(request: PageRequest) -> JobsPage:
 
 async def _suggestions(request: PageRequest) -> list[str]:
     """Return searches for visible names, without a query about jobs."""
-    inspector = request.inspector
-    workers = await request.cache.get("workers", SUGGESTIONS_AGE_S, inspector.workers, is_data=False)
-    names = {name for worker in workers if worker.is_alive for name in worker.names or ()}
-    names |= set(await request.cache.get("job names", SUGGESTIONS_AGE_S, inspector.job_names, is_data=False))
-    visible = sorted(filter(request.access.sees_name, names))[:MAX_SUGGESTIONS]
+    read = request.inspector.job_names
+    counted = await request.cache.get("job names", SUGGESTIONS_AGE_S, read, is_data=False)
+    names = {*filter(request.access.sees_name, counted), *(await task_names(request)).main}
+    visible = sorted(names)[:MAX_SUGGESTIONS]
     return [*CHIPS[1:], *(term("name", name) for name in visible)]
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.pages.names import task_names
 from pg_scheduler.dashboard.pages.schedules import visible_schedule
 from pg_scheduler.dashboard.triggers import EXAMPLES, read_trigger, write_trigger
 from pg_scheduler.inspect.fire_searches import search_one
@@ -39,7 +40,7 @@ class FormPage:
     """The schedule to edit; None for a new one."""
     task: str | None
     names: Sequence[str]
-    """The names that a new schedule may have: those that live workers claim."""
+    """The tasks that a new schedule may have: those that live workers claim."""
     values: Texts
     problem: str | None = None
     described: str | None = None
@@ -63,7 +64,7 @@ async def build(request: PageRequest) -> FormPage:
     schedule_id = request.parameters.get("id")
     if schedule_id is None:
         values = {**dict.fromkeys(FIELDS, ""), "timezone": "UTC", "kwargs": "{}"}
-        return FormPage(None, None, await claimed_names(request), values)
+        return FormPage(None, None, (await task_names(request)).main, values)
     schedule = await visible_schedule(request, schedule_id)
     return FormPage(schedule.schedule_id, schedule.task, (), values_of(schedule))
 
@@ -83,13 +84,6 @@ def values_of(schedule: Schedule) -> Texts:
 
 def _text(at: datetime | None) -> str:
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
-
-
-async def claimed_names(request: PageRequest) -> list[str]:
-    """Return the visible names that live workers claim."""
-    workers = await request.inspector.workers()
-    names = {name for each in workers if each.is_alive for name in each.names or ()}
-    return sorted(name for name in names if request.access.sees_name(name))
 
 
 async def preview(values: Texts, after: datetime) -> tuple[str, list[tuple[datetime, str]]]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.pages.jobs import JobRow, row_of, summary_of
+from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.texts import quoted
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.text.values import copy_fields
@@ -58,7 +59,9 @@ class WorkerPage:
     worker: WorkerRow
     wanted: str | None
     names: Sequence[str] | None
-    """The visible names that it claims; None if it does not report them."""
+    """The visible tasks that it claims; None if it does not report them."""
+    other_names: Mapping[str, Sequence[str]]
+    """The other names of each of them."""
     health: Mapping[str, Any]
     settings: Mapping[str, Any]
     metadata: Mapping[str, Any]
@@ -90,23 +93,19 @@ async def build_one(request: PageRequest) -> WorkerPage:
         )
     except ValueError as error:  # a row written by hand, whose id no search can contain
         raise NotFoundError(str(error)) from error
+    names = TaskNames.of([worker], request.access.sees_name)
     is_open = request.access.visible_names is None  # settings and health may mention any job
     return WorkerPage(
         worker=_row(worker),
         wanted=worker.wanted,
-        names=_visible_names(worker, request),
+        names=None if worker.names is None else names.main,
+        other_names=names.others,
         health=worker.health if is_open else {},
         settings=worker.settings if is_open else {},
         metadata=request.settings.redaction.values(worker.metadata) if is_open else {},
         jobs=[row_of(job, request) for job in page.items],
         summary=summary_of(page, request),
     )
-
-
-def _visible_names(worker: Worker, request: PageRequest) -> list[str] | None:
-    if worker.names is None:
-        return None
-    return sorted(name for name in worker.names if request.access.sees_name(name))
 
 
 def _row(worker: Worker) -> WorkerRow:

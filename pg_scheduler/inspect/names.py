@@ -1,0 +1,86 @@
+"""The names of tasks that workers claim: one for each task, and the other names whose jobs it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pg_scheduler.jobs.model import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNames:
+    """The tasks that workers claim.
+
+    Attributes:
+        others: The other names of each task, sorted, by its main name; sorted too.
+        tasks: The main names of the others.
+    """
+
+    others: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    tasks: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, workers: Iterable[Worker], sees_name: Callable[[str], bool] | None = None) -> TaskNames:
+        """Return the tasks that workers claim.
+
+        Args:
+            workers: Workers in the order of their starts. If they report different main names, as during a
+                deployment, those of the last one count.
+            sees_name: Returns whether a name is visible; None if all are. The others of an invisible main
+                name are tasks of their own.
+        """
+        names: set[str] = set()
+        reports = []
+        for worker in workers:
+            names.update(worker.names or ())
+            reports.append(_aliases_of(worker))
+        visible = names if sees_name is None else set(filter(sees_name, names))
+        return cls.among(visible, merge_aliases(reports))
+
+    @classmethod
+    def among(cls, names: Collection[str], aliases: Mapping[str, str]) -> TaskNames:
+        """Return the tasks of names; an alias is a task of its own unless the names contain its task."""
+        tasks = {name: aliases[name] for name in sorted(names) if aliases.get(name) in names}
+        others: dict[str, list[str]] = {name: [] for name in sorted(names) if name not in tasks}
+        for name, task in tasks.items():
+            others[task].append(name)
+        return cls(others, tasks)
+
+    @property
+    def main(self) -> list[str]:
+        """The main names, sorted."""
+        return list(self.others)
+
+    def task_of(self, name: str) -> str:
+        """Return the main name of a name; the name itself if it is unknown."""
+        return self.tasks.get(name, name)
+
+    def all_of(self, name: str) -> list[str]:
+        """Return the main name of a name and its other names."""
+        task = self.task_of(name)
+        return [task, *self.others.get(task, ())]
+
+
+def merge_aliases(reports: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the main name of each alias of which workers report the task; the last report counts."""
+    found: dict[str, str] = {}
+    for report in reports:
+        for alias, task in report.items():
+            found[alias] = task
+            found.pop(task, None)  # an earlier release reported it as an alias; so no name leads to itself
+    return {alias: _last(alias, found) for alias in found}
+
+
+def _last(name: str, tasks: Mapping[str, str]) -> str:
+    while name in tasks:
+        name = tasks[name]
+    return name
+
+
+def _aliases_of(worker: Worker) -> dict[str, str]:
+    """Return the aliases that a worker reports; a row may have been written by hand."""
+    found = worker.settings.get("aliases")
+    if not isinstance(found, Mapping):
+        return {}
+    return {alias: task for alias, task in found.items() if isinstance(task, str)}

@@ -1,0 +1,98 @@
+"""One name for each task: lists, forms and suggestions leave out the other names that workers accept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import Access
+from tests.dashboard.client import JSON, App, Page, request, send
+from tests.inspect.workers import add_worker
+
+
+@pytest.fixture
+def app(build: Callable[..., App]) -> App:
+    return build(authorize=lambda _: Access("ada", "admin"))
+
+
+async def offered_by(app: App) -> list[str]:
+    """Return the tasks that the form of a schedule offers."""
+    form = Page((await request(app, "/schedule-form")).text)
+    return [str(each["value"]) for each in form.all("option")]
+
+
+def reported(**aliases: str) -> str:
+    """Return the settings of a worker that reports these aliases."""
+    return json.dumps({"aliases": {alias.replace("_", "."): task for alias, task in aliases.items()}})
+
+
+@pytest.fixture
+async def started(scheduler: Scheduler) -> AsyncIterator[Scheduler]:
+    """Return a started Scheduler with a task that has an alias besides the automatic ones."""
+
+    async def send_mail() -> None: ...
+
+    scheduler.register(send_mail, name="names.send", aliases=["names.former"])
+    async with scheduler:
+        yield scheduler
+
+
+async def test_form_offers_and_search_suggests_no_alias(started: Scheduler, app: App) -> None:
+    offered = set(await offered_by(app))
+    suggested = set((await request(app, "/jobs", headers=JSON)).data["suggestions"])
+    (worker,) = await started.workers()
+    others = {"names.former", "send_mail"}
+    assert others <= set(worker.names or ()), "the worker claims them"
+    assert "names.send" in offered
+    assert "name:names.send" in suggested
+    for each in (offered, {term.removeprefix("name:") for term in suggested}):
+        assert not {name for name in each if name in others or name.endswith(".send_mail")}
+
+
+async def test_schedule_of_an_alias_is_added(started: Scheduler, app: App) -> None:
+    fields = {"task": "names.former", "schedule_id": "mine", "trigger": "every 1h", "timezone": "UTC"}
+    assert (await send(app, "/actions/schedules/add", fields)).status == 303
+    schedule = await started.schedules.get("mine")
+    assert schedule is not None
+    assert schedule.task == "names.former"
+
+
+async def test_worker_lists_each_task_once_with_its_other_names(started: Scheduler, app: App) -> None:
+    data = (await request(app, f"/worker?id={started.worker_id}", headers=JSON)).data
+    assert data["names"].count("names.send") == 1
+    assert {"names.former", "send_mail"} <= set(data["other_names"]["names.send"])
+    assert not set(data["names"]) & set(data["other_names"]["names.send"])
+    page = Page((await request(app, f"/worker?id={started.worker_id}")).text)
+    assert "/task?id=names.send" in page.links()
+    assert not [link for link in page.links() if "former" in link]
+    assert "also known as" in page.text
+
+
+async def test_newest_worker_decides_which_name_is_the_main_one(pool: asyncpg.Pool, app: App) -> None:
+    names = ["a.old", "a.new"]
+    await add_worker(pool, "w1", names=names, settings=reported(a_new="a.old"))
+    await add_worker(pool, "w2", names=names, settings=reported(a_old="a.new"))
+    assert await offered_by(app) == ["a.new"]
+
+
+async def test_alias_is_a_name_if_its_task_is_invisible_or_not_claimed(
+    pool: asyncpg.Pool, build: Callable[..., App], app: App
+) -> None:
+    names = ["billing.alias", "ops.task", "billing.lonely"]
+    settings = reported(billing_alias="ops.task", billing_lonely="ops.elsewhere")
+    await add_worker(pool, names=names, settings=settings)
+    limited = build(authorize=lambda _: Access("bob", "admin", names=("billing.*",)))
+    assert await offered_by(limited) == ["billing.alias", "billing.lonely"]
+    assert await offered_by(app) == ["billing.lonely", "ops.task"]
+
+
+@pytest.mark.parametrize(
+    "settings", ['{"aliases": ["x"]}', '{"aliases": {"work": 7}}', '{"aliases": null}', "[]"]
+)
+async def test_settings_written_by_hand_hide_no_name(settings: str, pool: asyncpg.Pool, app: App) -> None:
+    await add_worker(pool, settings=settings)
+    assert await offered_by(app) == ["work"]
