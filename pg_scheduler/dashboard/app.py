@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import asyncpg
 from starlette.requests import Request
@@ -39,7 +40,7 @@ from pg_scheduler.dashboard.metrics import metrics
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.redaction import IsHidden, Redaction
-from pg_scheduler.dashboard.rendering import render, static_files
+from pg_scheduler.dashboard.rendering import render, static_files, static_version
 from pg_scheduler.dashboard.switch import Switch, check_names
 from pg_scheduler.errors import DatabaseUnavailableError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
@@ -57,7 +58,10 @@ READ_SETTINGS: Final = ReadSettings(
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 STREAMS: Final = {"/live": stream, "/export": export, "/metrics": metrics}
 MIN_REFRESH_S: Final = 0.5
-MAX_STATIC_AGE_S: Final = 3600
+STATIC_AGE_S: Final = 365 * 86400
+CHANGED_STATIC_AGE_S: Final = 60
+
+_VERSION: Final = re.compile(r"[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,14 +269,14 @@ class _Dashboard:
             page_request = await page_request.dated()
             found = await page.build(page_request)
             status = getattr(found, "http_status", 200)
-            return render(found, page.template, page_request, path, is_json=is_json, status=status)
+            return await render(found, page.template, page_request, path, is_json=is_json, status=status)
         except RejectedError as error:
             failure = ErrorPage(error.status, str(error))
         except DatabaseUnavailableError:
             failure = ErrorPage(503, "the database did not answer in time; reload the page")
         except SchedulerError as error:
             failure = ErrorPage(503, str(error))
-        return render(failure, "error", page_request, path, is_json=is_json, status=failure.status)
+        return await render(failure, "error", page_request, path, is_json=is_json, status=failure.status)
 
     def _inspector(self) -> Inspector:
         scheduler = self._source if isinstance(self._source, Scheduler) else self._source()
@@ -308,8 +312,12 @@ def _check_method(request: Request, settings: Settings) -> Response | None:
 
 
 def _static(path: str) -> Response:
-    file = static_files().get(path.removeprefix("/static/"))
-    if file is None:
+    """Return a file. Its address has the version of the page that refers to it, or none."""
+    version, _, name = path.removeprefix("/static/").rpartition("/")
+    file = static_files().get(name)
+    if file is None or not (version == "" or _VERSION.fullmatch(version)):
         return PlainTextResponse("there is no such file\n", 404)
-    headers: dict[str, Any] = {"cache-control": f"private, max-age={MAX_STATIC_AGE_S}"}
+    is_current = version == static_version()  # else it was changed since, in this process or in another one
+    age = f"{STATIC_AGE_S}, immutable" if is_current else str(CHANGED_STATIC_AGE_S)
+    headers = {"cache-control": f"private, max-age={age}"}
     return Response(file.content, media_type=file.media_type, headers=headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -15,16 +16,38 @@ from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.charts import small_bars, small_line
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.messages import message_of
+from pg_scheduler.dashboard.navigation import GROUPS, item_of, read_counts
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
-from pg_scheduler.dashboard.texts import DOCUMENTATION, RUNBOOK, ago, json_text, plain, short, utc, visible
+from pg_scheduler.dashboard.texts import (
+    DOCUMENTATION,
+    RUNBOOK,
+    ago,
+    initials,
+    json_text,
+    plain,
+    short,
+    utc,
+    visible,
+)
 from pg_scheduler.inspect.texts import length, rounded, term
 from pg_scheduler.version import __version__
 
-MEDIA_TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+MEDIA_TYPES: Final = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+FIRST_SCRIPT: Final = "theme.js"
+"""The script that runs before the page is painted; the others are modules."""
+
+
+UNAVAILABLE: Final = 503
+"""The status of an answer without the database."""
 
 
 class StaticFile(NamedTuple):
-    """The stylesheet or the script."""
+    """A stylesheet, a script or icons."""
 
     content: bytes
     media_type: str
@@ -41,7 +64,14 @@ def static_files() -> dict[str, StaticFile]:
     }
 
 
-def render(
+@cache
+def static_version() -> str:
+    """Return a part of the addresses of static files, which changes with their content."""
+    content = b"\0".join(static_files()[name].content for name in sorted(static_files()))
+    return sha256(content).hexdigest()[:12]
+
+
+async def render(
     page: Any, template: str, request: PageRequest, path: str, *, is_json: bool, status: int = 200
 ) -> Response:
     """Return the answer with a page.
@@ -63,7 +93,9 @@ def render(
         }
         document = {**document_of(template, plain(page)), "read": plain(age)}
         return JsonAnswer(document, status_code=status, headers=vary)
-    html = _environment().get_template(f"{template}.html").render(_names(page, request, path))
+    counts = {} if status == UNAVAILABLE else await read_counts(request)
+    names = _names(page, request, path) | {"counts": counts}
+    html = _environment().get_template(f"{template}.html").render(names)
     return HTMLResponse(html, status_code=status, headers=vary)
 
 
@@ -73,7 +105,8 @@ def render_region(page: Any, template: str, request: PageRequest, path: str) -> 
 
 
 def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
-    return {
+    """Return what templates refer to; ``show`` has the macros."""
+    names = {
         "page": page,
         "access": request.access,
         "may": request.may,
@@ -95,8 +128,14 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
             "/live", page=path, **{name: request.parameters.get(name) for name in LIVE_PARAMETERS}
         ),
         "navigation": {path: page.label for path, page in PAGES.items() if page.label},
+        "groups": GROUPS,
+        "item": item_of(path),
+        "static": lambda name: request.url(f"/static/{static_version()}/{name}"),
+        "modules": [name for name in sorted(static_files()) if name.endswith(".js") and name != FIRST_SCRIPT],
         "version": __version__,
     }
+    names["show"] = _environment().get_template("macros.html").make_module(names)
+    return names
 
 
 @cache
@@ -111,6 +150,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "ago": ago,
+        "initials": initials,
         "json_text": json_text,
         "percent": lambda text: quote(text, safe=""),
         "length_of": length,

@@ -35,6 +35,11 @@ def short(text: str | None, most: int = SHORT_LENGTH) -> str:
     return line if len(line) <= most else f"{line[:most]}…"
 
 
+def initials(name: str) -> str:
+    """Return two letters for a user."""
+    return "".join(filter(str.isalnum, name[:SHORT_LENGTH]))[:2].upper() or "?"
+
+
 def utc(at: datetime | None) -> str:
     """Return an instant as pages show it."""
     return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

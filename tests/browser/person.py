@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,16 @@ WAYS = pytest.mark.parametrize(
     indirect=True,
 )
 """Each journey is made in every way; the fixtures ``site`` and ``person`` take the parameters."""
+
+
+async def navigate(
+    page: Page, label: str, press: Callable[[Locator], Awaitable[None]] = Locator.click
+) -> None:
+    """Follow a link of the side bar, which a button shows on phones."""
+    menu = page.get_by_role("button", name="Menu")
+    if await menu.is_visible():
+        await press(menu)
+    await press(page.get_by_role("navigation").get_by_role("link", name=label, exact=True))
 
 
 class Person:

@@ -16,7 +16,7 @@ from playwright.async_api import Page, expect
 from pg_scheduler import JobStatus, Scheduler, current_job
 from pg_scheduler.triggers import Cron
 from tests.browser.conftest import Open
-from tests.browser.person import WAYS, Person
+from tests.browser.person import WAYS, Person, navigate
 from tests.browser.shop import HOUR, Shop, mail_customer
 from tests.browser.site import Site
 from tests.browser.test_accessibility import violations
@@ -49,7 +49,7 @@ async def test_person_learns_why_a_job_waits_and_makes_it_run(person: Person, sc
     await person.press(page.get_by_role("link", name=job_id))
     await expect(page.locator(".reasons")).to_contain_text("TASK_PAUSED")
     await expect(page.locator(".reasons")).to_contain_text("the provider is down")
-    await person.press(page.get_by_role("navigation").get_by_role("link", name="Tasks", exact=True))
+    await navigate(page, "Tasks", person.press)
     await person.press(page.get_by_role("link", name="browser.mail"))
     await person.press(page.get_by_role("button", name="Resume", exact=True))
     await expect(page.get_by_text("not paused")).to_be_visible()

@@ -15,7 +15,7 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.texts import DOCUMENTATION
 from tests.browser.conftest import Open
-from tests.browser.person import PHONE
+from tests.browser.person import PHONE, navigate
 from tests.browser.shop import HOUR, Shop, mail_customer
 from tests.browser.site import Site, until
 from tests.inspect.workers import add_worker
@@ -35,7 +35,7 @@ async def test_person_finds_a_failed_job_its_reason_and_its_worker(
     options: dict[str, Any], open_page: Open, shop: Shop, scheduler: Scheduler
 ) -> None:
     page = await open_page("/", **options)
-    await page.get_by_role("link", name="Errors", exact=True).click()
+    await navigate(page, "Errors")
     await page.get_by_role("link", name=shop.failed).click()
     await expect(heading(page)).to_have_text(f"Job {shop.failed}")
     await expect(page.locator(".reasons")).to_contain_text("FAILED")

@@ -15,9 +15,10 @@ from pg_scheduler.dashboard.rendering import static_files
 GRAPHICS, TEXT = 3.0, 4.5
 """The least contrast of success criteria 1.4.11 and 1.4.3."""
 
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 MEDIA = re.compile(r"@media[^{]*\{(?:[^{}]|\{[^{}]*\})*\}")
 RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
-CSS = static_files()["dashboard.css"].content.decode()
+CSS = COMMENT.sub("", static_files()["dashboard.css"].content.decode())
 
 Color = tuple[float, float, float]
 
@@ -34,19 +35,17 @@ def rules_of(css: str) -> dict[str, dict[str, str]]:
 
 
 RULES = rules_of(MEDIA.sub("", CSS))
-THEMES = {
-    "light": RULES[":root"],
-    "dark of the system": rules_of(MEDIA.search(CSS)[0])[':root:not([data-theme="light"])'],  # type: ignore[index]
-    "dark as chosen": RULES[':root[data-theme="dark"]'],
-}
+THEMES = ("light", "dark")
+PAIR = re.compile(r"light-dark\((.+), (.+)\)")
+STATES = ("ok", "bad", "warn", "run", "held", "wait")
 
 
 def color_of(text: str, theme: str) -> Color:
-    """Return red, green and blue, from 0 to 1, of ``#rgb``, ``#rrggbb`` or a variable of the theme."""
+    """Return red, green and blue, from 0 to 1, of ``#rgb``, ``#rrggbb``, a pair or a variable."""
     if name := re.fullmatch(r"var\((--[a-z0-9-]+)\)", text):
-        return color_of({**RULES[":root"], **THEMES[theme]}[name[1]], theme)
-    if pair := re.fullmatch(r"light-dark\((#\w+), (#\w+)\)", text):
-        return color_of(pair[1 if theme == "light" else 2], theme)
+        return color_of(RULES[":root"][name[1]], theme)
+    if pair := PAIR.fullmatch(text):
+        return color_of(pair[1 + THEMES.index(theme)], theme)
     digits = text.removeprefix("#")
     digits = "".join(each * 2 for each in digits) if len(digits) == 3 else digits
     red, green, blue = (int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4))
@@ -83,7 +82,7 @@ CHARTS = (
 
 
 def drawn(selector: str) -> str:
-    """Return the colour of a bar or a line, or that of its edge."""
+    """Return the color of a bar or a line, or that of its edge."""
     return RULES[selector].get("stroke") or RULES[selector]["fill"]
 
 
@@ -95,13 +94,16 @@ def test_arithmetic_is_that_of_the_guideline() -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_charts_stand_out_from_the_page(theme: str) -> None:
-    paper = color_of("var(--paper)", theme)
+def test_charts_and_controls_stand_out_from_the_page(theme: str) -> None:
+    surface, canvas = (color_of(f"var(--{each})", theme) for each in ("surface", "canvas"))
     colors = {selector: drawn(selector) for selector in CHARTS}
     colors["flag of a release"] = "var(--held)"
-    colors["focus"] = "var(--busy)"
-    colors["border of a field"] = "var(--quiet)"
-    found = {what: contrast(color_of(text, theme), paper) for what, text in colors.items()}
+    colors["focus"] = RULES[":focus-visible"]["outline"].removeprefix("2px solid ")
+    colors["border of a field"] = RULES["input"]["border"].removeprefix("1px solid ")
+    found = {what: contrast(color_of(text, theme), surface) for what, text in colors.items()}
+    found |= {
+        f"{what} on the canvas": contrast(color_of(text, theme), canvas) for what, text in colors.items()
+    }
     assert {what: ratio for what, ratio in found.items() if ratio < GRAPHICS} == {}
 
 
@@ -113,22 +115,27 @@ def test_failures_differ_from_completed_jobs(theme: str) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_texts_of_charts_calendar_and_messages_are_readable(theme: str) -> None:
-    paper, ink, busy = (color_of(f"var(--{name})", theme) for name in ("paper", "ink", "busy"))
-    written = {
-        "legend": "var(--ink-2)",
-        "axis": RULES[".plot text"]["fill"],
-        "readout": RULES[".tip"]["color"],
-    }
-    written |= {"link": "var(--link)", "quiet": "var(--quiet)"}
-    written |= {state: RULES[f".{state}"]["color"] for state in ("ok", "failed", "running", "paused")}
-    found = {what: contrast(color_of(text, theme), paper) for what, text in written.items()}
-    for behind in ("bad-paper", "field"):
-        for front in ("ink", "quiet", "bad", "link"):
-            pair = (color_of(f"var(--{each})", theme) for each in (front, behind))
-            found[f"{front} on {behind}"] = contrast(*pair)
+def test_texts_are_readable_on_each_background(theme: str) -> None:
+    tokens = ("ink", "ink-2", "ink-3", "accent", *STATES)
+    written = {each: f"var(--{each})" for each in tokens}
+    written |= {"axis": RULES[".plot text"]["fill"], "readout": RULES[".tip"]["color"]}
+    written["placeholder"] = RULES["input::placeholder"]["color"]
+    found = {}
+    for behind in ("surface", "canvas", "hover", "sunken"):
+        for what, text in written.items():
+            pair = contrast(color_of(text, theme), color_of(f"var(--{behind})", theme))
+            found[f"{what} on {behind}"] = pair
+    for behind in (*(f"{state}-soft" for state in STATES), "accent-soft"):
+        for front in ("ink", "ink-2", "ink-3", "accent", behind.removesuffix("-soft")):
+            colors = (color_of(f"var(--{each})", theme) for each in (front, behind))
+            found[f"{front} on {behind}"] = contrast(*colors)
+    for selector in (".count.bad", "button.primary"):
+        colors = (color_of(RULES[selector][each], theme) for each in ("color", "background"))
+        found[selector] = contrast(*colors)
+    ink, busy = color_of("var(--ink)", theme), color_of("var(--run)", theme)
     for level in range(1, 5):
-        share = re.search(r"var\(--busy\) (\d+)%, transparent", RULES[f".load{level}"]["background"])
+        share = re.search(r"var\(--run\) (\d+)%, transparent", RULES[f".load{level}"]["background"])
         assert share is not None
-        found[f"hour of load {level}"] = contrast(ink, blended(busy, int(share[1]) / 100, paper))
+        behind_hour = blended(busy, int(share[1]) / 100, color_of("var(--surface)", theme))
+        found[f"hour of load {level}"] = contrast(ink, behind_hour)
     assert {what: ratio for what, ratio in found.items() if ratio < TEXT} == {}

@@ -85,7 +85,7 @@ async def test_workers_page_states_what_is_wrong(pool: asyncpg.Pool, scheduler: 
 async def test_health_that_no_worker_reports_is_not_shown(number: str, pool: asyncpg.Pool, app: App) -> None:
     health = f'{{"loop_lag_s": {number}, "pool": {{"size": {number}, "idle": 1, "max": 10}}}}'
     await add_worker(pool, health=health)
-    for url in ("/workers", "/worker?id=w1"):
+    for url in ("/workers", "/worker?id=w1", "/doctor", "/"):
         assert (await request(app, url)).status == 200
     (worker,) = (await request(app, "/workers", headers=JSON)).data["items"]
     assert (worker["lag_s"], worker["pool"]) == (None, None)

@@ -123,7 +123,7 @@ async def test_list_shows_the_last_20_results_of_each_schedule(
     assert statuses == ["failed", None, "completed", *[None] * 17]
     page = (await request(app, "/schedules")).text
     assert 'aria-label="Last results of nightly"' in page
-    assert page.count('class="status failed"') == 1
+    assert page.count('class="failed bad"') == 1
     limited = build(authorize=lambda _: Access("ada", names=("strip.mail",)))
     (schedule,) = (await request(limited, "/schedules", headers=JSON)).data["items"]
     assert [each["status"] for each in schedule["results"]] == ["failed", *[None] * 18]

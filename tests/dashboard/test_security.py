@@ -27,17 +27,19 @@ from pg_scheduler.dashboard import (
 from pg_scheduler.dashboard.app import STREAMS
 from pg_scheduler.dashboard.headers import POLICY
 from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.dashboard.rendering import static_files, static_version
 from pg_scheduler.dashboard.rights import Role
 from tests.dashboard.client import JSON, Answer, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.dashboard.hosts import HOSTS
 from tests.support.worker import PATIENCE
 
-STATIC = ["/static/dashboard.css", "/static/dashboard.js"]
+STATIC = [f"/static/{part}{name}" for part in ("", f"{static_version()}/") for name in static_files()]
 STREAMED = {"/live": 404, "/live?page=/workers": 200, "/export": 200, "/metrics": 200}
 """Addresses that are no pages, with the status of their answers."""
 ROUTES = [*PAGES, *STATIC, *STREAMED]
 MISSING = ["/static/", "/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/nothing", "//"]
+MISSING += ["/static/../dashboard.css", "/static/x/dashboard.css", f"/static/{static_version()}/app.py"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"]
 REQUIRED = {"/job", "/schedule", "/worker", "/limit", "/task", "/run"}
 """Pages that need a parameter."""
@@ -61,7 +63,9 @@ def check_policy(html: str) -> None:
         assert tag not in {"style", "iframe", "object", "embed", "base"}
         assert not any(name.startswith("on") or name == "style" for name in attrs), attrs
         if tag == "script":
-            assert "/static/dashboard.js" in (attrs["src"] or "")
+            version, name = (attrs["src"] or "").rsplit("/", 2)[1:]
+            assert version == static_version()
+            assert name in static_files()
         for name in ("src", "href", "action"):
             address = attrs.get(name) or ""
             assert "://" not in address or (tag == "a" and address.startswith(DOCUMENTATION)), attrs

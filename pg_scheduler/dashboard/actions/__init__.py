@@ -95,4 +95,4 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
         raise RejectedError(str(error)) from error
     if isinstance(found, Done):
         return RedirectResponse(page.url(found.path, **(found.parameters or {}), did=found.did), 303)
-    return render(found.page, found.template, page, path, is_json=False, status=found.status)
+    return await render(found.page, found.template, page, path, is_json=False, status=found.status)

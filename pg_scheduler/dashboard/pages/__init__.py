@@ -36,32 +36,34 @@ class Page(NamedTuple):
         template: The name of its template.
         label: Its name in the navigation; empty if it is not there.
         is_live: Whether a part of it is updated; its template is ``_<template>.html``.
+        parent: The path of the item of the navigation to which it belongs, if it has no label.
     """
 
     build: Callable[[PageRequest], Awaitable[Any]]
     template: str
     label: str = ""
     is_live: bool = False
+    parent: str = ""
 
 
 PAGES: Final[dict[str, Page]] = {
     "/": Page(overview.build, "overview", "Overview", is_live=True),
     "/chart": Page(chart.build, "chart"),
     "/jobs": Page(jobs.build, "jobs", "Jobs", is_live=True),
-    "/job": Page(job.build, "job", is_live=True),
+    "/job": Page(job.build, "job", is_live=True, parent="/jobs"),
     "/errors": Page(errors.build, "errors", "Errors", is_live=True),
-    "/runs": Page(run.build, "runs"),
-    "/run": Page(run.build_one, "run", is_live=True),
+    "/runs": Page(run.build, "runs", parent="/jobs"),
+    "/run": Page(run.build_one, "run", is_live=True, parent="/jobs"),
     "/schedules": Page(schedules.build, "schedules", "Schedules"),
-    "/schedule-form": Page(schedule_form.build, "schedule_form"),
-    "/schedule": Page(schedules.build_one, "schedule"),
+    "/schedule-form": Page(schedule_form.build, "schedule_form", parent="/schedules"),
+    "/schedule": Page(schedules.build_one, "schedule", parent="/schedules"),
     "/calendar": Page(calendar.build, "calendar", "Calendar"),
     "/tasks": Page(tasks.build, "tasks", "Tasks", is_live=True),
-    "/task": Page(tasks.build_one, "task"),
+    "/task": Page(tasks.build_one, "task", parent="/tasks"),
     "/limits": Page(limits.build, "limits", "Limits", is_live=True),
-    "/limit": Page(limits.build_one, "limit"),
+    "/limit": Page(limits.build_one, "limit", parent="/limits"),
     "/workers": Page(workers.build, "workers", "Workers", is_live=True),
-    "/worker": Page(workers.build_one, "worker"),
+    "/worker": Page(workers.build_one, "worker", parent="/workers"),
     "/doctor": Page(doctor.build, "doctor", "Doctor"),
     "/audit": Page(audit.build, "audit", "Audit"),
     "/about": Page(about.build, "about", "About"),

@@ -255,7 +255,11 @@ def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
 
 
 def _number(value: Any) -> float:
-    return value if isinstance(value, int | float) else 0.0
+    """Return a number of the health; 0 for what no worker reports."""
+    try:
+        return float(value) if isinstance(value, int | float) else 0.0
+    except OverflowError:  # the JSON of a worker has any number of digits
+        return 0.0
 
 
 def _job(job_id: Any, name: Any) -> str:
