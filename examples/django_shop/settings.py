@@ -7,8 +7,10 @@ ALLOWED_HOSTS = ["*"]
 ROOT_URLCONF = "urls"
 USE_TZ = True
 DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": os.environ["PGDATABASE"]}}
-INSTALLED_APPS = ["orders"]
-INSTALLED_APPS += ["pg_scheduler.integrations.django"]  # glue: the tasks and tables of the library
+INSTALLED_APPS = [
+    "orders",
+    "pg_scheduler.integrations.django",  # glue: the tasks and tables of the library
+]
 TASKS = {  # glue: the tasks and tables of the library
     "default": {"BACKEND": "pg_scheduler.integrations.django.Backend"}
 }

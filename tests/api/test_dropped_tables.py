@@ -158,10 +158,11 @@ async def test_every_way_to_miss_a_table_names_the_same_remedy(make: Make, pool:
     scheduler = make()
     await scheduler.get_job("none")  # looks up the schema
     await pool.execute(DROP)
-    for call in (scheduler.get_job("none"), verify(scheduler.db_pool), Inspector(pool).search_jobs("")):
-        with pytest.raises(SchemaMissingError) as raised:
-            await call
-        assert str(raised.value) == raised.value.problem + REMEDY
+    async with pool.acquire() as connection:
+        for call in (scheduler.get_job("none"), verify(connection), Inspector(pool).search_jobs("")):
+            with pytest.raises(SchemaMissingError) as raised:
+                await call
+            assert str(raised.value) == raised.value.problem + REMEDY
 
 
 @pytest.mark.parametrize("call", [Scheduler.initialize_db, Scheduler.start])

@@ -15,6 +15,9 @@ ROOT = EXAMPLES.parents[2]
 SHOPS = ("fastapi_shop", "celery_shop/after.py", "apscheduler_shop/after.py")
 """The applications of the repository; those before a move use libraries without types."""
 
+DJANGO_SHOP = "examples/django_shop"
+"""A project of its own, in whose folder Django runs it. The package django-stubs has the types of Django."""
+
 PYRIGHT = shutil.which("pyright", path=str(Path(sys.executable).parent)) or shutil.which("pyright")
 
 
@@ -52,6 +55,17 @@ def test_mypy_accepts_the_applications_of_the_repository(shops: Path, pytestconf
     assert mypy_errors(shops, *options, *paths, config=pytestconfig) == ""
 
 
+@pytest.mark.timeout(300)
+def test_mypy_accepts_the_django_application(shops: Path, pytestconfig: pytest.Config) -> None:
+    require_django_stubs()
+    project = shops / DJANGO_SHOP
+    assert mypy_errors(project, "--explicit-package-bases", ".", config=pytestconfig) == ""
+
+
+def require_django_stubs() -> None:
+    pytest.importorskip("mypy_django_plugin", reason="dev.py has not updated this environment")
+
+
 def mypy_errors(folder: Path, *arguments: str, config: pytest.Config) -> str:
     cache = config.cache.mkdir("mypy")
     options = ["--strict", "--config-file=", "--no-error-summary", f"--cache-dir={cache}"]
@@ -70,6 +84,15 @@ def test_pyright_accepts_the_applications_of_the_repository(shops: Path) -> None
     errors, analyzed = pyright_errors(shops, *(f"examples/{shop}" for shop in SHOPS))
     assert errors == []
     assert analyzed >= len(SHOPS)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(PYRIGHT is None, reason="pyright is not installed: pip install 'pyright[nodejs]'")
+def test_pyright_accepts_the_django_application(shops: Path) -> None:
+    require_django_stubs()
+    errors, analyzed = pyright_errors(shops / DJANGO_SHOP, ".")
+    assert errors == []
+    assert analyzed >= len([*(ROOT / DJANGO_SHOP).glob("**/*.py")])
 
 
 def pyright_errors(folder: Path, *paths: str) -> tuple[list[tuple[str, int, str]], int]:

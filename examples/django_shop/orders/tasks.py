@@ -1,10 +1,12 @@
 """The tasks of the shop."""
 
+import sys
+
 from orders.models import Order
 
-try:
+if sys.version_info >= (3, 12):  # Django 6
     from django.tasks import task
-except ImportError:  # Django 5.2
+else:  # Django 5.2
     from django_tasks import task
 
 from pg_scheduler import periodic

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -31,6 +32,8 @@ from tests.integrations.django.shop.models import Order  # noqa: E402
 
 SENTRY = "pg_scheduler.integrations.sentry.SentryMiddleware"
 VALUES: dict[str, Any] = {"priority": 0, "backend": "default", "queue_name": "default", "run_after": None}
+
+HOUR = timedelta(hours=1)
 
 around: list[str] = []
 
@@ -179,7 +182,7 @@ async def test_threads_of_an_executor_are_limited_and_close_their_connections(ds
     assert (few.capacity, DjangoThreads().capacity) == (1, None)
     with project(dsn, OPTIONS={"EXECUTORS": {"few": few}}):
         async with working() as (scheduler, _):
-            ids = [await scheduler.enqueue(in_few_threads, keep_result=60) for _ in range(3)]
+            ids = [await scheduler.enqueue(in_few_threads, keep_result=HOUR) for _ in range(3)]
             assert len({await value_of(scheduler, job_id) for job_id in ids}) == 1
 
 
