@@ -25,6 +25,7 @@ T = TypeVar("T")
 Returned: TypeAlias = tuple[T, None] | tuple[None, BaseException]
 """What a call returned, or what it raised."""
 
+_module: Final = vars(type)["__module__"].__get__
 _qualname: Final = vars(type)["__qualname__"].__get__
 _cause: Final = vars(BaseException)["__cause__"].__get__
 _traceback: Final = vars(BaseException)["__traceback__"].__get__
@@ -98,6 +99,14 @@ def ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
 def class_name(value: object) -> str:
     """Return the qualified name of the type of a value."""
     return str.__str__(_qualname(type(value)))
+
+
+def class_path(value: object) -> str:
+    """Return the qualified name of the type of a value with its module, unless it is one of Python's own."""
+    name = class_name(value)
+    module = guarded(lambda: _module(type(value)), lambda _: None)
+    text = str.__str__(module) if is_a(module, str) else "builtins"
+    return name if text == "builtins" else f"{text}.{name}"
 
 
 def message_of(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pg_scheduler.foreign import cause_of, class_name, guarded, message_of, traceback_lines, traceback_of
+from pg_scheduler.foreign import cause_of, class_path, guarded, message_of, traceback_lines, traceback_of
 from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
 from pg_scheduler.jobs.payload import value_from
 
@@ -56,7 +56,8 @@ class AttemptError:
     holds the advisory lock), ``snoozed`` or ``parent`` (not started: a job that it waited for did not
     complete; the message names that job)."""
     error_type: str | None
-    """The qualified name of the exception's class; None without an exception."""
+    """The path of the exception's class, such as ``shop.errors.OutOfStock``; that of Python's own classes is
+    their name. None without an exception."""
     message: str | None
     """The message of the exception, or the reason, at most 10,000 characters; None for neither."""
     traceback: str | None
@@ -110,7 +111,7 @@ def exception_entry(
     """Return the entry of an attempt that an exception ended, with the lines that it logged and its trace."""
     return history_entry(
         outcome,
-        error_type=storable(class_name(error)),
+        error_type=storable(class_path(error)),
         message=storable(message_of(error)),
         traceback=_traceback_of(error),
         log=log,

@@ -111,9 +111,10 @@ def _result_from(row: Any) -> JobResult | None:
 
 def _row_error(message: str, kind: str | None) -> JobError:
     """Return the error of a row, whose message starts with the class of the newest attempt if that failed."""
-    if kind is None or not f"{message}: ".startswith(f"{kind}: "):
+    name, _, text = message.partition(": ")
+    if kind is None or not f".{kind}".endswith(f".{name}"):
         return JobError("", message)
-    return JobError(kind, message.removeprefix(kind).removeprefix(": "))
+    return JobError(name, text)
 
 
 def _ended(status: str | None) -> JobStatus | None:

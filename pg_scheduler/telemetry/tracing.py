@@ -25,7 +25,7 @@ from opentelemetry.trace import (
 
 from pg_scheduler.errors import PayloadError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.foreign import class_name, guarded
+from pg_scheduler.foreign import class_path
 from pg_scheduler.jobs.context import CurrentJob
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.metadata import trace_from
@@ -234,10 +234,7 @@ class Tracing(SendingMiddleware):
 
 def _fail(span: Span, error: BaseException) -> str:
     """Mark a span as failed; return the class of the error."""
-    name = class_name(error)
-    module = guarded(lambda: type(error).__module__, lambda _: "builtins")
-    if module != "builtins":
-        name = f"{module}.{name}"
+    name = class_path(error)
     span.set_attribute("error.type", name)
     span.set_status(StatusCode.ERROR)
     return name

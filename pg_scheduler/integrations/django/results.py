@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -207,14 +206,7 @@ def _error_from(error: AttemptError) -> TaskError:
         return TaskError(
             exception_class_path=f"{JobFailedError.__module__}.{JobFailedError.__qualname__}", traceback=text
         )
-    return TaskError(exception_class_path=_path_in(text, error.error_type), traceback=text)
-
-
-def _path_in(traceback: str, name: str) -> str:
-    """Return the path of a class from the last line of a traceback that has it, since rows have its name.
-
-    The lines of an exception group are behind a margin.
-    """
-    found = re.findall(rf"^(?: *\| )?((?:\w+\.)*{re.escape(name)})(?::|$)", traceback, re.MULTILINE)
-    path: str = found[-1] if found else name
-    return f"builtins.{path}" if hasattr(builtins, path) else path
+    path = error.error_type
+    if hasattr(builtins, path):
+        path = f"builtins.{path}"
+    return TaskError(exception_class_path=path, traceback=text)

@@ -131,8 +131,8 @@ def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | Non
         base = getattr(base, part, None)
     if not (isinstance(base, type) and issubclass(base, BaseException)):
         return None
-    name = values["name"]
-    kind: Any = type(name, (RemoteError, base), {"__qualname__": name, "__module__": base.__module__})
+    name, home = values["name"], values["classes"][0][0]
+    kind: Any = type(name, (RemoteError, base), {"__qualname__": name, "__module__": home})
     error = kind.__new__(kind)
     return _filled(error, values) if is_a(error, RemoteError) else None
 

@@ -47,6 +47,17 @@ def test_entry_of_an_exception_has_its_type_message_and_traceback() -> None:
     assert entry["traceback"].endswith("ValueError: no\n")
 
 
+class OutOfStockError(Exception):
+    """An error of an application."""
+
+
+def test_entry_has_the_path_of_a_class_that_is_not_one_of_python() -> None:
+    entry = entry_of(OutOfStockError("no"))
+    assert entry["error_type"] == f"{__name__}.OutOfStockError"
+    disguised = type("Disguised", (Exception,), {"__module__": 7})
+    assert entry_of(disguised())["error_type"] == "Disguised"
+
+
 def test_entry_of_an_exception_that_was_not_raised_has_no_traceback() -> None:
     assert json.loads(exception_entry("timeout", TimeoutError("late"))) == {
         "outcome": "timeout",

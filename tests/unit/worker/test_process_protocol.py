@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from pg_scheduler.foreign import class_path
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.runners.protocol import (
@@ -50,7 +51,7 @@ def test_error_keeps_its_description_and_a_class_that_is_loaded(
     found = error_from(error_to(error))
     assert isinstance(found, RemoteError)
     assert isinstance(found, base)
-    assert describe(found) == describe(error)
+    assert (describe(found), class_path(found)) == (describe(error), class_path(error))
     assert type(error).__name__ in str(found.__cause__)
 
 
@@ -62,6 +63,7 @@ def test_error_of_a_class_that_is_not_loaded_is_one_of_its_nearest_base(
     found = error_from(values)
     assert isinstance(found, ValueError)
     assert not isinstance(found, Demanding)
+    assert class_path(found) == f"{__name__}.Demanding"
     assert isinstance(error_from({**values, "classes": []}), RemoteError)
 
 
