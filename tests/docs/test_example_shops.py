@@ -272,15 +272,33 @@ def size_of(node: ast.stmt) -> int:
     return (end or node.lineno) - node.lineno + 1
 
 
-def test_page_states_the_lines_that_connect_each_application() -> None:
+def rows_of(header: str) -> list[list[str]]:
+    """Return the rows of a table of the page."""
     page = (ROOT / "docs" / "guides" / "web.md").read_text(encoding="utf-8")
-    _, _, table = page.partition("| Application | Task | Before | Here |\n")
-    rows = [
+    _, _, table = page.partition(f"{header}\n")
+    return [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in table.partition("\n\n")[0].splitlines()[1:]
     ]
+
+
+def test_page_states_the_lines_that_connect_each_application() -> None:
     stated = {
         (application.strip("`"), task): [int(count) if count else None for count in counts]
-        for application, task, *counts in rows
+        for application, task, *counts in rows_of("| Application | Task | Before | Here |")
     }
     assert stated == glue()
+
+
+def test_page_compares_these_lines_with_those_of_other_libraries() -> None:
+    compared = rows_of(
+        "| Application | Task | Here | procrastinate | django-tasks-db | DBOS | taskiq | Celery |"
+    )
+    known = glue()
+    for application, task, here, *_, celery in compared:
+        before, own = known[application.strip("`"), task]
+        assert int(here) == own
+        if before is not None:
+            assert int(celery) == before
+    others = {key for key in known if key[0] != "apscheduler_shop"}
+    assert {(row[0].strip("`"), row[1]) for row in compared} == others
