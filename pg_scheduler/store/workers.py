@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
+
+import asyncpg
 
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.outcome import RowChange, reclaim_change
@@ -315,6 +317,7 @@ class WorkerRepository:
                 by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
             for worker_id, own in by_worker.items():
                 rescued |= await self._results.settle_within(own, worker_id, transaction)
+            await self._record(rows, orphans, rescued, connection)
         quarantined = [
             Quarantined(row["job_id"], row["job_name"], row["attempt"], changes[row["job_id"]].error or "")
             for row in orphans
@@ -323,6 +326,24 @@ class WorkerRepository:
         pending = rescued - {failed.job_id for failed in quarantined}
         due = min((row["due"] for row in orphans if row["job_id"] in pending), default=None)
         return RescueResult(dead, sorted(pending), quarantined, due)
+
+    async def _record(
+        self,
+        workers: Sequence[asyncpg.Record],
+        orphans: Sequence[asyncpg.Record],
+        rescued: Collection[str],
+        connection: Connection,
+    ) -> None:
+        """Record which workers were declared dead, without those that had shut down before."""
+        jobs = Counter(row["worker_id"] for row in orphans if row["job_id"] in rescued)
+        dead = [
+            {**json.loads(row["described"]), "count": jobs[row["worker_id"]]}
+            for row in workers
+            if not row["stopping"]
+        ]
+        if dead:
+            record = self._statements.now, json.dumps(dead), *self._statements.author.values("worker")
+            await self._statements.fetch("record_dead_workers", *record, on=connection)
 
 
 def _columns(report: WorkerReport | None) -> tuple[str | None, str | None, list[str] | None]:

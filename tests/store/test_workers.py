@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -253,6 +255,30 @@ async def test_rescue_releases_orphans_of_several_workers(store: Store, clock: F
     rescue = await store.workers.rescue(THRESHOLD)
     assert sorted(rescue.dead_workers) == ["w0", "w1", "w2"]
     assert rescue.job_ids == ["a0", "a1", "a2", "b0", "b1", "b2"]
+
+
+async def test_rescue_records_dead_workers_with_the_number_of_their_jobs(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    labels = {"identity": "spot-4", "metadata": {"release": "2026.11"}}
+    await store.workers.register(worker("w1", **labels), LEASE)
+    await running(store, new_job("a"), new_job("b"), worker_id="w1")
+    await store.workers.register(worker("stopped"), LEASE)
+    await store.workers.mark_stopping("stopped")
+    long = "ж" * 3000
+    await store.workers.register(worker(long), LEASE)
+    clock.advance(LEASE * SECOND + SECOND)
+    rescue = await store.workers.rescue(THRESHOLD)
+    assert (sorted(rescue.dead_workers), rescue.job_ids) == (["stopped", "w1", long], ["a", "b"])
+    rows = await pool.fetch("SELECT * FROM scheduler_audit WHERE action = 'declare_dead' ORDER BY subject")
+    assert [(each["subject"], each["via"], each["at"]) for each in rows] == [
+        ("w1", "worker", clock.now),
+        (long[:500], "worker", clock.now),
+    ]
+    details = json.loads(rows[0]["details"])
+    found = details["worker"]
+    assert (details["count"], found["identity"], found["release"]) == (2, "spot-4", "2026.11")
+    assert datetime.fromisoformat(found["last_beat"]) == NOW
 
 
 async def test_rescue_skips_a_worker_that_is_claiming(store: Store, pool: Pool, clock: FakeClock) -> None:

@@ -51,7 +51,22 @@ WHERE worker_id = ANY (ARRAY (
            OR pg_try_advisory_xact_lock_shared(liveness_key))
     FOR UPDATE SKIP LOCKED
 ))
-RETURNING worker_id, stopping;
+RETURNING worker_id, stopping, jsonb_build_object(
+    'worker_id', worker_id, 'hostname', left(hostname, 200), 'pid', pid, 'version', left(version, 200),
+    'release', left(metadata ->> 'release', 200), 'role', left(role, 200), 'identity', left(identity, 200),
+    'slots', max_concurrent_jobs, 'started_at', least(greatest(started_at, {first_instant}), {last_instant}),
+    'last_beat', least(greatest(last_beat, {first_instant}), {last_instant}))::text AS described;
+
+-- name: record_dead_workers
+-- route: caller
+-- Record that workers were declared dead: $2 is an array of their descriptions, each with the "count" of their jobs.
+--
+-- The ids may have been written by hand, and the subject of a record has at most 2,000 bytes.
+INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+SELECT coalesce($1, now()), 'declare_dead', left(dead.worker ->> 'worker_id', 500), $3, $4,
+    $5::text::jsonb || jsonb_build_object(
+        'worker', dead.worker - ARRAY ['worker_id', 'count'], 'count', dead.worker -> 'count')
+FROM jsonb_array_elements($2::text::jsonb) AS dead (worker);
 
 -- name: lock_orphans
 -- route: caller
