@@ -99,6 +99,19 @@ async def test_worker_states_that_it_drains(pool: asyncpg.Pool, app: App) -> Non
     assert [each["state"] for each in data["items"]] == ["draining", "draining", "stopping"]
 
 
+async def test_release_of_a_worker_is_that_of_the_application(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_worker(pool, version="1.2.3", metadata=json.dumps({"release": "2026.11.2"}))
+    await add_worker(pool, "w2", version="1.2.3", metadata=json.dumps({"release": 7}))
+    found = (await request(build(), "/workers", headers=JSON)).data["items"]
+    assert [(each["release"], each["version"]) for each in found] == [("2026.11.2", "1.2.3"), (None, "1.2.3")]
+    assert "1.2.3" not in Page((await request(build(), "/workers")).text).text
+    for url in ("/workers", "/worker?id=w1"):
+        assert "2026.11.2" in Page((await request(build(), url)).text).text
+        assert "2026.11.2" not in (await request(build(redact=["release"]), url)).text
+
+
 async def test_tasks_page_shows_backlog_and_pauses(
     pool: asyncpg.Pool, scheduler: Scheduler, app: App
 ) -> None:

@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.pages.jobs import JobRow, row_of, summary_of
+from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.texts import quoted
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.store.author import release_of
 from pg_scheduler.text.values import copy_fields
 
 MAX_WORKERS: Final = 500
@@ -31,7 +33,10 @@ class WorkerRow:
     slots: int
     hostname: str
     pid: int
-    release: str
+    release: str | None
+    """The release of the application; None if its metadata name none."""
+    version: str
+    """The version of this library."""
     identity: str | None
     role: str
     started_at: datetime
@@ -73,7 +78,7 @@ class WorkerPage:
 async def build(request: PageRequest) -> WorkersPage:
     """Read the workers."""
     workers = await request.inspector.workers()
-    rows = [_row(worker) for worker in workers[:MAX_WORKERS]]
+    rows = [_row(worker, request) for worker in workers[:MAX_WORKERS]]
     alive = [row for row in rows if row.state != "dead"]
     busy, slots = sum(row.running_jobs for row in alive), sum(row.slots for row in alive)
     dead = f", {len(rows) - len(alive)} dead" if len(rows) > len(alive) else ""
@@ -96,7 +101,7 @@ async def build_one(request: PageRequest) -> WorkerPage:
     names = TaskNames.of([worker], request.access.sees_name)
     is_open = request.access.visible_names is None  # settings and health may mention any job
     return WorkerPage(
-        worker=_row(worker),
+        worker=_row(worker, request),
         wanted=worker.wanted,
         names=None if worker.names is None else names.main,
         other_names=names.others,
@@ -108,17 +113,22 @@ async def build_one(request: PageRequest) -> WorkerPage:
     )
 
 
-def _row(worker: Worker) -> WorkerRow:
+def _row(worker: Worker, request: PageRequest) -> WorkerRow:
     return copy_fields(
         WorkerRow,
         worker,
         state=_state(worker),
         slots=worker.max_concurrent_jobs,
-        release=worker.version,
+        release=_release(worker, request),
         lag_s=_number(worker.health.get("loop_lag_s")),
         pool=_pool(worker.health.get("pool")),
         problems=list(_problems(worker)),
     )
+
+
+def _release(worker: Worker, request: PageRequest) -> str | None:
+    release = release_of(worker.metadata)
+    return HIDDEN if release and request.settings.redaction.is_hidden("release") else release
 
 
 def _number(value: object) -> float | None:
