@@ -89,7 +89,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         estimates = (await store.searches.sizes(on=connection)).estimates
         quarantined = None
         if UNSUCCESSFUL in estimates:
-            quarantined = await cluster.quarantined(MAX_UNSUCCESSFUL_ROWS, on=connection)
+            quarantined = (await cluster.unsuccessful(MAX_UNSUCCESSFUL_ROWS, on=connection)).quarantined
     backlog = await inspections.backlog()
     blocked: dict[str, int] = {}
     for blocked_on, jobs in (await inspections.blocked()).jobs.items():

@@ -148,10 +148,15 @@ class _Kind(Enum):
 _UNFINISHED: Final = frozenset({_Kind.WAITING, _Kind.BLOCKED, _Kind.RUNNING})
 
 _UNSUCCESSFUL: Final = {SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED}
+_LATER: Final = {SearchStatus.SCHEDULED, SearchStatus.RETRYING}
+_PARTS: Final = {SearchStatus.DUE, *_LATER}
+"""Statuses that jobs of a kind have, but not all of them."""
 
 _KINDS: Final = {
     SearchStatus.PENDING: {_Kind.WAITING, _Kind.BLOCKED},
     SearchStatus.DUE: {_Kind.WAITING},
+    SearchStatus.SCHEDULED: {_Kind.WAITING},
+    SearchStatus.RETRYING: {_Kind.WAITING},
     SearchStatus.BLOCKED: {_Kind.BLOCKED},
     SearchStatus.RUNNING: {_Kind.RUNNING},
     SearchStatus.COMPLETED: {_Kind.COMPLETED},
@@ -213,7 +218,7 @@ def _by_due_time(search: Search, kinds: frozenset[_Kind]) -> Plan:
     if not kinds & {_Kind.WAITING, _Kind.RUNNING} or not priorities:
         return Plan(())
     due = _hull(search, TimeField.DUE)
-    start, end = (due.since or FIRST_INSTANT, ""), _due_before(search, kinds, due)
+    start, end = (_due_since(search, due), ""), _due_before(search, kinds, due)
     return Plan((Segment(Path.DUE, start, end, priorities=priorities),), (CLAIM,))
 
 
@@ -222,7 +227,7 @@ def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
     relations: list[str] = []
     if kinds & {_Kind.WAITING, _Kind.RUNNING}:
         due = _hull(search, TimeField.DUE)
-        start = (due.since or FIRST_INSTANT, "")
+        start = (_due_since(search, due), "")
         end = _due_before(search, kinds, due)
         segments += [Segment(Path.WAITING, start, end, (), each) for each in _priorities(search)]
         relations.append(CLAIM)
@@ -236,6 +241,18 @@ def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
     if words:
         segments.insert(0, Segment(Path.IDS, ids=words))
     return Plan(tuple(segments), tuple(relations))
+
+
+def _due_since(search: Search, due: TimeSpan) -> datetime:
+    """Return the instant from which on the jobs are due; for scheduled and retrying jobs, now."""
+    is_later_only = any(
+        isinstance(term, StatusTerm)
+        and not term.is_negated
+        and term.statuses & _PARTS
+        and term.statuses <= _LATER | {SearchStatus.BLOCKED, SearchStatus.COMPLETED, *_UNSUCCESSFUL}
+        for term in search.terms
+    )
+    return max(due.since or FIRST_INSTANT, search.now if is_later_only else FIRST_INSTANT)
 
 
 def _due_before(search: Search, kinds: frozenset[_Kind], due: TimeSpan) -> datetime | None:
@@ -260,9 +277,7 @@ def _kinds(search: Search) -> frozenset[_Kind]:
             case StatusTerm(statuses, is_negated=False):
                 kinds &= {kind for status in statuses for kind in _KINDS[status]}
             case StatusTerm(statuses):
-                kinds -= {
-                    kind for status in statuses - {SearchStatus.DUE} for kind in _certain(status, statuses)
-                }
+                kinds -= {kind for status in statuses - _PARTS for kind in _certain(status, statuses)}
             case TextTerm(TextField.LIMIT, is_negated=False):
                 kinds &= {_Kind.BLOCKED}
             case TextTerm(TextField.WORKER, is_negated=False):

@@ -14,6 +14,7 @@ import pytest
 
 from pg_scheduler.inspect import Bounds, parse_search
 from pg_scheduler.inspect.search.conditions import conditions_of
+from pg_scheduler.inspect.states import MAX_UNFINISHED_ROWS
 from pg_scheduler.inspect.store.doctor import MAX_DUE, MAX_OLDEST, MAX_UNSUCCESSFUL
 from pg_scheduler.inspect.store.inspections import (
     MAX_BACKLOG_ROWS,
@@ -84,6 +85,8 @@ READINGS = {
     "search_newest": Reading(f"{{rows}}, {{rows}}, {MIDDLE}", KEY, PAGE_ROWS),
     "inspect_job": Reading(f"{MIDDLE}, NULL", KEY, 1, pages=5),
     "inspect_locks": Reading(f"{MIDDLE}, 0", KEY, 2, pages=5),
+    "inspect_statuses": Reading(IDS, KEY, 2, pages=5),
+    "inspect_blockers": Reading(f"ARRAY [{MIDDLE}, 'nothing'], {MAX_PARENTS}", KEY, MAX_PARENTS, pages=5),
     "inspect_parents": Reading(f"{MIDDLE}, {MAX_PARENTS}", KEY, MAX_PARENTS, pages=5),
     "inspect_limit": Reading("'stripe', NULL, {rows}", KEY, MAX_STARTS, pages=5),
     "inspect_queue": Reading(f"8, {INSTANT}, {MIDDLE}, {{rows}}, {INSTANT}", CLAIM, MAX_QUEUE_ROWS),
@@ -91,7 +94,10 @@ READINGS = {
     "inspect_expiring": Reading(f"ARRAY['name.1'], {{rows}}, {INSTANT}", CLAIM, MAX_BACKLOG_ROWS),
     "inspect_blocked": Reading("{rows}, 100", BLOCKED, MAX_BLOCKED_ROWS),
     "inspect_errors": Reading(f"{{rows}}, {ENDED}, {MIDDLE}, NULL", UNSUCCESSFUL, PAGE_ROWS),
-    "inspect_quarantined": Reading("{rows}", UNSUCCESSFUL, MAX_UNSUCCESSFUL),
+    "inspect_unfinished": Reading(
+        f"{{rows}}, {INSTANT}", CLAIM | BLOCKED, MAX_UNFINISHED_ROWS, 2 * LEVELS + 1
+    ),
+    "inspect_unsuccessful": Reading("{rows}", UNSUCCESSFUL, MAX_UNSUCCESSFUL),
     "doctor_quarantined": Reading(f"1e9, {{rows}}, 100, {INSTANT}", UNSUCCESSFUL, MAX_UNSUCCESSFUL),
     "doctor_running": Reading(f"{{rows}}, 1000, {INSTANT}", CLAIM, MAX_DUE, LEVELS),
     "doctor_payloads": Reading("{rows}, 0", CLAIM, MAX_DUE, LEVELS),

@@ -324,9 +324,12 @@ async def use_path(store: Store) -> object:
         assert (await people.searches.unsuccessful((NOW, ""), None, scan, on=connection)).jobs == []
         assert (await people.searches.sizes(on=connection)).now == NOW
         assert await people.inspections.errors((NOW, ""), None, 9, on=connection) == []
-        assert await people.cluster.quarantined(9, on=connection) == 0
+        assert (await people.cluster.unsuccessful(9, on=connection)).quarantined == 0
+        assert (await people.cluster.unfinished(9, on=connection)).running == 0
     assert (await people.inspections.backlog()).rows[0].oldest_due_at == NOW - 2 * SECOND
     assert await people.inspections.blocked() == ({}, False)
+    assert await people.inspections.statuses(["nothing"]) == {}
+    assert await people.inspections.blockers(["a", "nothing"], 3) == []
     assert await people.inspections.expiring(["nothing"], None) == (0, False)
     assert await people.inspections.estimate_due() >= 0
     assert await people.inspections.slot_use(NOW, NOW) == []

@@ -21,7 +21,7 @@ def escape_like(text: str) -> str:
 
 
 class SearchStatus(StrEnum):
-    """A value of ``status:``: a status of a job, or one of two kinds of pending jobs."""
+    """A value of ``status:``: a status of a job, or a kind of pending jobs."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -31,6 +31,10 @@ class SearchStatus(StrEnum):
     EXPIRED = "expired"
     DUE = "due"
     """Pending, due by its time and not blocked."""
+    SCHEDULED = "scheduled"
+    """Pending and due later, not blocked, and no attempt has failed."""
+    RETRYING = "retrying"
+    """Pending and due later, not blocked, after a failed attempt."""
     BLOCKED = "blocked"
     """Pending, and waiting for a limit or for other jobs."""
 

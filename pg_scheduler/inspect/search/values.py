@@ -75,8 +75,10 @@ def unknown_field(part: Part, known: Collection[str], roots: Collection[str]) ->
         return SearchError(f"write {name}.<name>:<value>", field.start)
     suggestion = most_similar(name, [*known, *(f"{root}." for root in roots)])
     quoted = part.word.text if len(part.word.text) <= 40 else f"{part.word.text[:40]}..."
+    argument = f"for an argument, write arg.{name[:40]}:; " if "arg" in roots else ""
     return SearchError(
-        f'unknown field {name[:40] + ":"!r}; to search for the text itself, write it in quotes: "{quoted}"',
+        f"unknown field {name[:40] + ':'!r}; {argument}to search for the text itself, write it in quotes: "
+        f'"{quoted}"',
         field.start,
         None
         if suggestion is None

@@ -33,6 +33,37 @@ class ScheduleRow(NamedTuple):
     overdue_s: float
 
 
+class UnfinishedRow(NamedTuple):
+    """The numbers of unfinished jobs by state.
+
+    Attributes:
+        is_due_capped: Whether counting due and running jobs stopped.
+        is_later_capped: Whether counting scheduled and retrying jobs stopped.
+    """
+
+    due: int
+    running: int
+    scheduled: int
+    retrying: int
+    is_due_capped: bool
+    is_later_capped: bool
+    blocked: int
+
+
+class UnsuccessfulRow(NamedTuple):
+    """The numbers of jobs among the newest unsuccessful ones.
+
+    Attributes:
+        is_capped: Whether there may be others.
+    """
+
+    quarantined: int
+    failed: int
+    expired: int
+    cancelled: int
+    is_capped: bool
+
+
 class ServerRow(NamedTuple):
     """The time of the database, and the age of its oldest transaction in seconds, 0 for none."""
 
@@ -43,9 +74,14 @@ class ServerRow(NamedTuple):
 class ClusterRepository(Repository):
     """The statements that describe the whole database for metrics."""
 
-    async def quarantined(self, rows: int, *, on: Connection) -> int:
-        """Count the quarantined jobs among the newest unsuccessful ones."""
-        return await self._statements.number("inspect_quarantined", rows, on=on)
+    async def unfinished(self, rows: int, *, on: Connection) -> UnfinishedRow:
+        """Count so many blocked jobs, and of each priority so many due and so many later ones."""
+        found = await self._rows(UnfinishedRow, "inspect_unfinished", rows, self._statements.now, on=on)
+        return found[0]
+
+    async def unsuccessful(self, rows: int, *, on: Connection) -> UnsuccessfulRow:
+        """Count the newest unsuccessful jobs."""
+        return (await self._rows(UnsuccessfulRow, "inspect_unsuccessful", rows, on=on))[0]
 
     async def totals(self, names: int) -> list[tuple[str, JobFigures]]:
         """Return the totals of the statistics, for at most so many names."""

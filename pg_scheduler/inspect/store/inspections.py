@@ -174,6 +174,14 @@ class BlockedJobs(NamedTuple):
     is_capped: bool
 
 
+class BlockerRow(NamedTuple):
+    """An unfinished job that another one waits for."""
+
+    child_id: str
+    job_id: str
+    job_name: str
+
+
 class ErrorRow(NamedTuple):
     """A finished job that has an error, of which this is the start."""
 
@@ -282,6 +290,15 @@ class InspectionRepository(Repository):
             on: The connection.
         """
         return await self._rows(ErrorRow, "inspect_errors", rows, *before, since, on=on)
+
+    async def statuses(self, job_ids: Collection[str]) -> dict[str, JobStatus]:
+        """Return the statuses of the jobs of these ids that exist."""
+        rows = await self._statements.fetch("inspect_statuses", list(job_ids))
+        return {row["job_id"]: JobStatus(row["status"]) for row in rows}
+
+    async def blockers(self, job_ids: Collection[str], limit: int) -> list[BlockerRow]:
+        """Return for each job at most so many unfinished jobs that it waits for."""
+        return await self._rows(BlockerRow, "inspect_blockers", list(job_ids), limit)
 
     async def parents(self, job_id: str) -> list[tuple[str, JobStatus | None]]:
         """Return the unfinished jobs that a job waits for, and their statuses; None if they do not exist."""

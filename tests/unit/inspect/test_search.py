@@ -181,6 +181,7 @@ def test_parse_search_guesses_no_time_zone(value: str) -> None:
     ("text", "position", "message"),
     [
         ("a stauts:x", 2, "unknown field 'stauts:'"),
+        ("account:113", 0, "for an argument, write arg.account:"),
         ("mail:1", 0, 'write it in quotes: "mail:1"'),
         (":x", 0, "the name of the field is missing"),
         ("words:x", 0, "unknown field 'words:'"),
@@ -325,6 +326,8 @@ def test_quoted_text_stands_for_itself(text: str) -> None:
 def test_search_knows_every_status_and_priority() -> None:
     assert {status.value for status in JobStatus} == {each.value for each in SearchStatus} - {
         "due",
+        "scheduled",
+        "retrying",
         "blocked",
     }
     for field in ("status", "priority"):

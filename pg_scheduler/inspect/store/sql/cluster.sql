@@ -1,7 +1,54 @@
--- name: inspect_quarantined
+-- name: inspect_unfinished
 -- route: caller
--- Count the quarantined jobs among the newest $1 unsuccessful ones.
-SELECT count(*) FILTER (WHERE newest.status = 'failed' AND starts_with(newest.error_message, 'quarantined:')) AS jobs
+-- Count unfinished jobs by state: at most $1 blocked ones, and of each priority $1 up to now and $1 that are due later.
+WITH waiting AS MATERIALIZED (
+    SELECT span.is_later, job.*
+    FROM {levels}
+    CROSS JOIN (
+        VALUES (false, '-infinity', coalesce($2::timestamptz, now())), (true, coalesce($2, now()), 'infinity')
+    ) AS span (is_later, since, until)
+    CROSS JOIN LATERAL (
+        SELECT first.*, row_number() OVER () AS place
+        FROM (
+            SELECT status, retry_count
+            FROM {schema}scheduled_jobs
+            WHERE finished_at IS NULL
+              AND blocked_on IS NULL
+              AND priority = level.priority
+              AND execution_time > span.since
+              AND execution_time <= span.until
+            ORDER BY execution_time, job_id COLLATE "C"
+            LIMIT $1::bigint
+        ) AS first
+    ) AS job
+)
+SELECT count(*) FILTER (WHERE status = 'pending' AND NOT is_later) AS due,
+    count(*) FILTER (WHERE status = 'running') AS running,
+    count(*) FILTER (WHERE status = 'pending' AND is_later AND retry_count = 0) AS scheduled,
+    count(*) FILTER (WHERE status = 'pending' AND is_later AND retry_count > 0) AS retrying,
+    coalesce(max(place) FILTER (WHERE NOT is_later) >= $1, false) AS is_due_capped,
+    coalesce(max(place) FILTER (WHERE is_later) >= $1, false) AS is_later_capped,
+    (
+        SELECT count(*)
+        FROM (
+            SELECT
+            FROM {schema}scheduled_jobs
+            WHERE blocked_on IS NOT NULL
+            ORDER BY blocked_on, priority, execution_time, job_id COLLATE "C"
+            LIMIT $1
+        ) AS first
+    ) AS blocked
+FROM waiting;
+
+-- name: inspect_unsuccessful
+-- route: caller
+-- Count the newest $1 unsuccessful jobs by status, and the quarantined ones among them.
+SELECT count(*) FILTER (WHERE newest.status = 'failed' AND starts_with(newest.error_message, 'quarantined:'))
+        AS quarantined,
+    count(*) FILTER (WHERE newest.status = 'failed') AS failed,
+    count(*) FILTER (WHERE newest.status = 'expired') AS expired,
+    count(*) FILTER (WHERE newest.status = 'cancelled') AS cancelled,
+    count(*) >= $1 AS is_capped
 FROM (
     SELECT status, error_message
     FROM {schema}scheduled_jobs

@@ -112,6 +112,38 @@ WITH RECURSIVE found AS (
 )
 SELECT key FROM found WHERE key IS NOT NULL;
 
+-- name: inspect_statuses
+-- route: pool
+-- Return the statuses of the jobs $1 that exist.
+SELECT wanted.id AS job_id, job.status
+FROM unnest($1::text[]) AS wanted (id)
+CROSS JOIN LATERAL (
+    SELECT status
+    FROM {schema}scheduled_jobs
+    WHERE job_id = wanted.id
+    OFFSET 0  -- not joined in another way, which reads all jobs
+) AS job;
+
+-- name: inspect_blockers
+-- route: pool
+-- Return for each of the jobs $1 up to $2 unfinished jobs that it waits for, with their names.
+SELECT child.id AS child_id, blocker.parent_id, blocker.job_name
+FROM unnest($1::text[]) AS child (id)
+CROSS JOIN LATERAL (
+    SELECT edge.parent_id, job.job_name
+    FROM {schema}scheduler_after AS edge
+    CROSS JOIN LATERAL (
+        SELECT job_name, finished_at
+        FROM {schema}scheduled_jobs
+        WHERE job_id = edge.parent_id
+        OFFSET 0  -- not joined in another way, which reads all jobs
+    ) AS job
+    WHERE edge.child_id = child.id AND job.finished_at IS NULL
+    ORDER BY edge.parent_id
+    LIMIT $2
+) AS blocker
+ORDER BY child.id, blocker.parent_id;
+
 -- name: inspect_parents
 -- route: pool
 -- Return $2 jobs that a job ($1) waits for, and their statuses; NULL for one that does not exist.

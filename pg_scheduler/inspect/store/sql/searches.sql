@@ -4,7 +4,11 @@
 
 -- fragment: search_status
 (status = ANY ($1::text[])
-    OR (status = 'pending' AND blocked_on IS NULL AND execution_time <= $2::timestamptz AND 'due' = ANY ($1))
+    OR (status = 'pending' AND blocked_on IS NULL AND CASE
+        WHEN execution_time <= $2::timestamptz THEN 'due'
+        WHEN retry_count > 0 THEN 'retrying'
+        ELSE 'scheduled'
+    END = ANY ($1))
     OR (blocked_on IS NOT NULL AND 'blocked' = ANY ($1)))
 
 -- fragment: search_priority
