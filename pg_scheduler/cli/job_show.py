@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -83,7 +83,7 @@ async def show(
         found = await _result(inspector, job) if job.status.is_finished and not no_arguments else None
         parents = await inspector.parents(job_id) if job.blocked_on is not None else {}
         others = await _others(command, inspector, job)
-    events = list(timeline_of(job))
+    events = list(timeline_of(job, datetime.now(UTC)))
     row = job_row(job, no_arguments=no_arguments)
     if not command.output.is_table:
         shown = copy_fields(
@@ -149,7 +149,8 @@ def _write_parts(
 
 
 def _event_line(command: Command, event: Event) -> str:
-    at = "ahead" if event.at is None else command.output.when(event.at)
+    unknown = "ahead" if event.is_ahead else ""
+    at = unknown if event.at is None else command.output.when(event.at)
     worker = f" on worker {event.worker}" if event.worker else ""
     error = f": {event.error}" if event.error else ""
     return f"{at:25}  {event.title}{worker}{error}"

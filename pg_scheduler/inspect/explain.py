@@ -22,7 +22,7 @@ from pg_scheduler.inspect.reasons import (
 from pg_scheduler.inspect.store.inspections import InspectedWorker
 from pg_scheduler.inspect.texts import command as shell
 from pg_scheduler.inspect.texts import instant, later, length, listed, short
-from pg_scheduler.inspect.timeline import last_attempt
+from pg_scheduler.inspect.timeline import retries_used
 from pg_scheduler.inspect.waiting import explain_pending
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.outcome import QUARANTINED
@@ -58,7 +58,7 @@ def _running(facts: Facts) -> Iterator[Reason]:
     where = "" if worker is None else f" on {worker.hostname}"
     yield Reason(
         ReasonCode.RUNNING,
-        f"attempt {job.attempt} runs on worker {job.worker_id}{where}{for_}{usual}",
+        f"runs on worker {job.worker_id}{where}{for_}{usual}",
         None,
         job.started_at,
     )
@@ -118,7 +118,7 @@ def _ended(facts: Facts) -> Iterator[Reason]:
         remedy = f"read the log of the workers that died, correct the function, then {retry}"
         yield Reason(ReasonCode.QUARANTINED, job.error_message, remedy, job.finished_at, command)
     else:
-        attempts = f"attempt {job.attempt} of {last_attempt(job)} failed" if job.attempt else "failed"
         remedy = f"correct the cause, then {retry}"
-        text = attempts + (f": {error}" if error else "")
+        retries = f", {retries_used(job)}" if job.max_retries else ""
+        text = f"failed{retries}" + (f": {error}" if error else "")
         yield Reason(ReasonCode.FAILED, text, remedy, job.finished_at, command)

@@ -1,15 +1,24 @@
-"""The life of a job: what happened to it, and what is ahead."""
+"""The life of a job: what happened to it, and what is ahead.
+
+The ``attempt`` of a job counts claims, because it is part of the fencing token. A claim that a limit sent
+back ran nothing and leaves no entry in the history, so attempts are numbered here by what ran.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from pg_scheduler.inspect.texts import length
-from pg_scheduler.jobs.history import PARENT
+from pg_scheduler.jobs.history import PARENT, AttemptError
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.status import JobStatus
+
+MAX_KEPT: Final = 10
+"""Attempts that a row keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,47 +35,155 @@ class Event:
     is_ahead: bool = False
 
 
-def timeline_of(job: Job) -> Iterator[Event]:
-    """Yield the past events of a job, the oldest first, then those that are expected if it is unfinished."""
-    yield Event(job.created_at, "created")
-    past = list(_past(job))
-    if job.status is not JobStatus.PENDING:  # the due time is that of the last attempt
-        later = (place for place, each in enumerate(past) if each.at and each.at >= job.execution_time)
-        past.insert(next(later, len(past)), Event(job.execution_time, "due"))
-    yield from past
-    if job.finished_at is None:
-        yield from _ahead(job)
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An execution of a job."""
+
+    number: int
+    """Its number among those that are known, without claims that ran nothing."""
+    claim: int
+    """The ``attempt`` of its job, as logs and ``current_job()`` have it."""
+    outcome: str | None
+    """How it ended, as in `AttemptError`, or ``completed``; None while it runs."""
+    started_at: datetime | None
+    ended_at: datetime | None
+    worker_id: str | None
+    error: str | None = None
+    """The type and the message of its error."""
+    traceback: str | None = None
+    log: Sequence[str] = ()
+    """The last lines that it logged. They can contain arguments."""
+    was_limited: bool = False
+    """Whether a limit sent back a claim between the attempt before and this one."""
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it ran; None while it runs, and if it did not."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return (self.ended_at - self.started_at).total_seconds()
+
+    @property
+    def title(self) -> str:
+        """Its number, and how it ended."""
+        ran = "" if self.seconds is None else f" after {length(self.seconds)}"
+        return f"attempt {self.number}: {self.outcome or 'running'}{ran}"
 
 
-def _past(job: Job) -> Iterator[Event]:
-    """Yield the attempts, and the end of the job."""
-    for each in job.errors:
-        error = ": ".join(filter(None, (each.error_type, each.message))) or None
-        ran = ""
-        if each.started_at is not None and each.ended_at is not None:
-            ran = f" after {length(each.ended_at - each.started_at)}"
-        yield Event(
-            each.ended_at,
-            "not started" if each.outcome == PARENT else f"attempt {each.attempt}: {each.outcome}{ran}",
-            each.worker_id,
-            error,
-            each.traceback,
-            each.log,
+def attempts_of(job: Job) -> list[Attempt]:
+    """Return the attempts of a job that its row keeps, the oldest first."""
+    kept = [each for each in job.errors if each.outcome != PARENT]
+    found: list[Attempt] = []
+    number = max(kept[0].attempt, 1) if len(job.errors) >= MAX_KEPT and kept else 1  # others were dropped
+    for each in kept:
+        found.append(
+            Attempt(
+                number + len(found),
+                each.attempt,
+                each.outcome,
+                each.started_at,
+                each.ended_at,
+                each.worker_id,
+                error_text(each),
+                each.traceback,
+                each.log,
+                was_limited=bool(found) and each.attempt > found[-1].claim + 1,
+            )
         )
     if job.started_at is not None and not (job.errors and job.errors[-1].attempt == job.attempt):
-        yield Event(job.started_at, f"attempt {job.attempt} started", job.worker_id)
+        found.append(
+            Attempt(
+                number + len(found),
+                job.attempt,
+                job.status.value if job.finished_at is not None else None,
+                job.started_at,
+                job.finished_at,
+                job.worker_id,
+                was_limited=bool(found) and job.attempt > found[-1].claim + 1,
+            )
+        )
+    return found
+
+
+def error_text(error: AttemptError) -> str | None:
+    """Return the type and the message of an error; None for neither."""
+    return ": ".join(filter(None, (error.error_type, error.message))) or None
+
+
+def retries_used(job: Job) -> str:
+    """Return how many of its retries a job has used.
+
+    Attempts that were released, postponed by the job itself, or made before a call of `retry_job()` use none.
+    """
+    if job.max_retries <= 0:
+        return "no retries"
+    return f"{job.retry_count} of {job.max_retries} {'retry' if job.max_retries == 1 else 'retries'} used"
+
+
+def timeline_of(job: Job, now: datetime) -> Iterator[Event]:
+    """Yield the past events of a job, the oldest first, then those that are expected if it is unfinished."""
+    yield Event(job.created_at, "created")
+    attempts = attempts_of(job)
+    past = list(_past(job, attempts))
+    ahead = [] if job.finished_at is not None else list(_ahead(job, now))
+    due = Event(job.execution_time, "due")  # the due time is that of the last attempt
+    if job.status is JobStatus.PENDING:
+        title = f"attempt {attempts[-1].number + 1 if attempts else 1} due"
+        due = Event(job.execution_time, title, is_ahead=job.execution_time > now)
+    if due.is_ahead:
+        ahead.insert(0, due)
+    else:
+        later = (place for place, each in enumerate(past) if each.at and each.at >= job.execution_time)
+        past.insert(next(later, len(past)), due)
+    yield from past
+    yield from ahead
+
+
+def _past(job: Job, attempts: Sequence[Attempt]) -> Iterator[Event]:
+    """Yield the attempts, what kept the job from starting, and its end."""
+    following = iter(attempts)
+    for entry in job.errors:
+        if entry.outcome == PARENT:
+            yield Event(entry.ended_at, "not started", entry.worker_id, error_text(entry))
+            continue
+        each = next(following)
+        yield from _limited(each)
+        yield Event(each.ended_at, each.title, each.worker_id, each.error, each.traceback, each.log)
+    for each in following:
+        yield from _limited(each)
+        yield Event(each.started_at, f"attempt {each.number} started", each.worker_id)
     if job.finished_at is not None:
         yield Event(job.finished_at, job.status.value)
 
 
-def _ahead(job: Job) -> Iterator[Event]:
+def _limited(attempt: Attempt) -> Iterator[Event]:
+    if attempt.was_limited:
+        yield Event(None, "waited for a limit")
+
+
+def _ahead(job: Job, now: datetime) -> Iterator[Event]:
     if job.status is JobStatus.PENDING:
-        yield Event(job.execution_time, f"attempt {job.attempt + 1} due", is_ahead=True)
-        if job.expires_at is not None:
-            yield Event(job.expires_at, "expires unless it has started", is_ahead=True)
+        yield from _conditions(job, now)
     left = job.max_retries - job.retry_count
     if left > 0:
-        yield Event(None, f"{left} retries are left", is_ahead=True)
+        yield Event(None, f"{left} {'retry' if left == 1 else 'retries'} left", is_ahead=True)
+
+
+def _conditions(job: Job, now: datetime) -> Iterator[Event]:
+    """Yield what else a pending job waits for, and when it expires."""
+    if job.blocked_on is not None and not job.blocked_on.startswith(BLOCKED_BY_LIMIT):
+        yield Event(None, "starts once the jobs that it waits for have ended", is_ahead=True)
+        if job.misfire_grace_time is not None:
+            grace = length(timedelta(seconds=job.misfire_grace_time))
+            since = " or its due time, whichever is later" if job.execution_time > now else ""
+            yield Event(None, f"expires {grace} after that{since}, unless it has started", is_ahead=True)
+        return
+    if job.blocked_on is not None:
+        yield Event(None, "starts once its limit has room", is_ahead=True)
+    if job.expires_at is not None and job.expires_at > now:
+        yield Event(job.expires_at, "expires unless it has started", is_ahead=True)
+    elif job.expires_at is not None:
+        yield Event(None, "expires, because its misfire grace time is over", is_ahead=True)
 
 
 def last_attempt(job: Job) -> int:

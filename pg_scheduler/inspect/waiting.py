@@ -18,7 +18,6 @@ from pg_scheduler.inspect.reasons import (
 )
 from pg_scheduler.inspect.store.inspections import InspectedWorker
 from pg_scheduler.inspect.texts import command, counted, holder, hosts, instant, later, length, listed, short
-from pg_scheduler.inspect.timeline import last_attempt
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.jobs.pause import Pause
@@ -108,9 +107,10 @@ def _timing(facts: Facts) -> Iterator[Reason]:
     if last is not None and last.outcome == "snoozed":
         yield Reason(ReasonCode.BACKOFF, f"postponed itself; the next attempt is due {when}", None, since)
     elif job.retry_count:
-        attempts = f"attempt {job.attempt + 1} of {last_attempt(job)}"
+        retry = f"retry {job.retry_count} of {job.max_retries}"
         error = f": {short(job.error_message)}" if job.error_message else ""
-        yield Reason(ReasonCode.BACKOFF, f"{attempts} is due {when}; the last one failed{error}", None, since)
+        text = f"{retry} is due {when}; the attempt before failed{error}"
+        yield Reason(ReasonCode.BACKOFF, text, None, since)
     else:
         yield Reason(ReasonCode.NOT_DUE, f"due {when}", None, job.created_at)
 

@@ -167,7 +167,7 @@ def test_show_prints_the_row_and_can_omit_the_arguments(on: Callable[..., Ran]) 
 
 def test_show_prints_the_traceback_and_the_log_of_failed_attempts(on: Callable[..., Ran]) -> None:
     shown = on("jobs", "show", "mail:3", "-o", "table").out
-    assert shown.endswith("\nattempt 2: error:\nTraceback:\n  x.py\\x1b\nsent\n")
+    assert shown.endswith("\nattempt 1: error:\nTraceback:\n  x.py\\x1b\nsent\n")
     for arguments in ((), ("-o", "table")):
         bare = on("jobs", "show", "mail:3", "--no-arguments", *arguments).out
         assert ("x.py" in bare, "sent" in bare) == (True, False), "a log can contain arguments"
@@ -176,7 +176,7 @@ def test_show_prints_the_traceback_and_the_log_of_failed_attempts(on: Callable[.
 def test_show_has_the_timeline(on: Callable[..., Ran]) -> None:
     shown = json.loads(on("jobs", "show", "mail:3").out)
     titles = [event["title"] for event in shown["timeline"]]
-    assert titles == ["created", "attempt 2: error", "failed", "due"], "in the order of their times"
+    assert titles == ["created", "attempt 1: error", "failed", "due"], "in the order of their times"
     assert shown["timeline"][0]["at"] == "2026-01-01T00:00:00Z"
     pending = json.loads(on("jobs", "show", "mail:0").out)["timeline"]
     assert [(event["title"], event["is_ahead"]) for event in pending] == [

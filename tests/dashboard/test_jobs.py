@@ -142,6 +142,25 @@ async def test_job_page_shows_the_remedy_as_a_shell_command(pool: asyncpg.Pool, 
     assert reason["command"] == command
 
 
+async def test_command_of_a_job_has_its_texts_without_escapes(scheduler: Scheduler, app: App) -> None:
+    await add(scheduler, "почта.отправить", job_id="mail:1", kwargs={"кому": "Ада"})
+    data = (await request(app, "/job?id=mail:1", headers=JSON)).data
+    assert data["command"] == (
+        """pg-scheduler jobs add 'почта.отправить' '--kwargs={"кому": "Ада"}' --priority=normal"""
+    )
+
+
+async def test_job_that_waits_for_others_promises_no_expiry(scheduler: Scheduler, app: App) -> None:
+    await add(scheduler, job_id="load")
+    due = datetime.now(UTC) - timedelta(minutes=10)
+    await add(scheduler, job_id="join", due=due, after=["load"], misfire_grace_time=120)
+    data = (await request(app, "/job?id=join", headers=JSON)).data
+    assert [(each["title"], each["at"] is None) for each in data["timeline"] if each["is_ahead"]] == [
+        ("starts once the jobs that it waits for have ended", True),
+        ("expires 2 min after that, unless it has started", True),
+    ]
+
+
 async def test_attempts_continue_after_a_retry_by_hand(pool: asyncpg.Pool) -> None:
     may_complete = False
 
@@ -160,7 +179,7 @@ async def test_attempts_continue_after_a_retry_by_hand(pool: asyncpg.Pool) -> No
         await scheduler.retry_job("pay:1")
         await scheduler.get_job_result("pay:1")
     assert (failed["attempt"], failed["max_attempts"]) == (1, 1)
-    assert failed["sentence"].startswith("It failed: attempt 1 of 1 failed: ")
+    assert failed["sentence"].startswith("It failed: ")
     data = (await request(app, "/job?id=pay:1", headers=JSON)).data
     assert (data["attempt"], data["max_attempts"]) == (2, 2)
     times = [event["at"] for event in data["timeline"][1:]]

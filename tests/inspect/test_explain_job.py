@@ -177,7 +177,7 @@ async def test_explain_job_of_a_running_job_reads_its_worker(
         pool, "status = 'running', attempt = 1, worker_id = 'w1', lease_until = now() + interval '1 minute'"
     )
     (reason,) = (await inspector.explain_job("job")).reasons
-    assert reason.text == "attempt 1 runs on worker w1 on host"
+    assert reason.text == "runs on worker w1 on host"
     await pool.execute(
         "UPDATE scheduler_workers SET lease_until = now() - interval '1 second', liveness_key = 1,"
         " lease_extension = 60"

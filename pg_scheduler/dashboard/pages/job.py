@@ -183,7 +183,7 @@ def _page(job: Job, explanation: Explanation, result: str | None, request: PageR
         verdict=explanation.verdict.value,
         eta=explanation.eta,
         reasons=explanation.reasons,
-        timeline=[event if sees else replace(event, log=()) for event in timeline_of(job)],
+        timeline=[event if sees else replace(event, log=()) for event in timeline_of(job, request.now)],
         priority=job.priority.value,
         attempt=job.attempt,
         crash_count=job.crash_count,
@@ -240,7 +240,9 @@ def _command(job: Job, request: PageRequest) -> str | None:
         return None
     values = _values(job)
     try:
-        options = [f"--{name}={json.dumps(value)}" for name, value in values.items() if value]
+        options = [
+            f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items() if value
+        ]
     except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have
         return None
     return shell_command("jobs", "add", job.job_name, *options, f"--priority={job.priority.value}")
@@ -266,7 +268,9 @@ def _sentence(job: Job, explanation: Explanation) -> str:
         if job.started_at is not None and job.finished_at is not None:
             took = f" after {length(job.finished_at - job.started_at)}"
         return f"It completed{took}, on attempt {job.attempt}."
-    said = f"It {job.status.value}" if job.status is JobStatus.FAILED else f"It is {job.status.value}"
-    first = f": {explanation.reasons[0].text}" if explanation.reasons else ""
+    said = f"It is {job.status.value}"
+    first = f": {explanation.reasons[0].text.rstrip('.')}" if explanation.reasons else ""
+    if explanation.reasons and explanation.reasons[0].code is ReasonCode.FAILED:
+        said, first = "It", f" {explanation.reasons[0].text}"
     eta = f". It is expected at {utc(explanation.eta)}" if explanation.eta and job.started_at is None else ""
     return f"{said}{first}{eta}."

@@ -159,8 +159,8 @@ def judge_quarantine(rows: Sequence[QuarantinedRow]) -> Iterator[Finding]:
             FindingCode.QUARANTINE,
             Severity.WARNING,
             name,
-            f"{len(jobs)} quarantined jobs of {name!r}, the last one at {instant(jobs[0].finished_at)}: "
-            f"{listed(ids)}{beside}",
+            f"{counted(len(jobs), 'quarantined job')} of {name!r}, the last one at "
+            f"{instant(jobs[0].finished_at)}: {listed(ids)}{beside}",
             f"read the logs of the workers that died, correct the function, then "
             f"{command('jobs', 'retry', *ids[:MAX_RETRIED])}",
         )

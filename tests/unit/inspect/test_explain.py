@@ -109,7 +109,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         job(execution_time=NOW + MINUTE, attempt=1, retry_count=1, error_message="no\n route"),
         Verdict.WAITING,
         [ReasonCode.BACKOFF],
-        "attempt 2 of 4 is due at 2026-11-21 12:01:00 UTC, in 60 s; the last one failed: no route",
+        "retry 1 of 3 is due at 2026-11-21 12:01:00 UTC, in 60 s; the attempt before failed: no route",
     ),
     (
         job(execution_time=NOW + HOUR, errors=(error("snoozed"),)),
@@ -254,7 +254,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         replace(running(), run_p95_s=90.0),
         Verdict.RUNNING,
         [ReasonCode.RUNNING],
-        "attempt 2 runs on worker w1 on host for 60 s; 95 % of the attempts take at most 90 s",
+        "runs on worker w1 on host for 60 s; 95 % of the attempts take at most 90 s",
     ),
     (
         replace(running(), workers=(worker(health={"loop_blocked_s": 9.0}),)),
@@ -288,27 +288,43 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         [ReasonCode.LEASE_EXPIRED, ReasonCode.RUNNING],
         "its lease expired; its worker has no row",
     ),
-    (running(replacement=True), Verdict.RUNNING, [ReasonCode.RUNNING, ReasonCode.REPLACED], "attempt 2"),
+    (
+        running(replacement=True),
+        Verdict.RUNNING,
+        [ReasonCode.RUNNING, ReasonCode.REPLACED],
+        "runs on worker w1",
+    ),
     (
         ended(JobStatus.FAILED, "ValueError: no"),
         Verdict.ENDED,
         [ReasonCode.FAILED],
-        "attempt 1 of 4 failed: ValueError: no",
+        "failed, 0 of 3 retries used: ValueError: no",
     ),
-    (ended(JobStatus.FAILED), Verdict.ENDED, [ReasonCode.FAILED], "attempt 1 of 4 failed"),
+    (ended(JobStatus.FAILED), Verdict.ENDED, [ReasonCode.FAILED], "failed, 0 of 3 retries used"),
     (
-        ended(JobStatus.FAILED, attempt=4, max_retries=0),  # retried by hand thrice
+        ended(JobStatus.FAILED, "no", attempt=4, max_retries=0),  # retried by hand thrice
         Verdict.ENDED,
         [ReasonCode.FAILED],
-        "attempt 4 of 4 failed",
+        "failed: no",
+    ),
+    (
+        ended(JobStatus.FAILED, "no", attempt=4, retry_count=2, max_retries=2),  # a limit sent back a claim
+        Verdict.ENDED,
+        [ReasonCode.FAILED],
+        "failed, 2 of 2 retries used: no",
     ),
     (
         job(execution_time=NOW + MINUTE, attempt=5, retry_count=1, max_retries=2),
         Verdict.WAITING,
         [ReasonCode.BACKOFF],
-        "attempt 6 of 7 is due at",
+        "retry 1 of 2 is due at",
     ),
-    (ended(JobStatus.FAILED, "no", attempt=0), Verdict.ENDED, [ReasonCode.FAILED], "failed: no"),
+    (
+        ended(JobStatus.FAILED, "no", attempt=0),
+        Verdict.ENDED,
+        [ReasonCode.FAILED],
+        "failed, 0 of 3 retries used: no",
+    ),
     (
         ended(JobStatus.FAILED, QUARANTINED.format(3)),
         Verdict.ENDED,
@@ -338,19 +354,19 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         ),
         Verdict.ENDED,
         [ReasonCode.FAILED, ReasonCode.SCHEDULE_PAUSED],
-        "attempt 1 of 4 failed",
+        "failed, 0 of 3 retries used",
     ),
     (
         running(schedule_id="daily"),
         Verdict.RUNNING,
         [ReasonCode.RUNNING, ReasonCode.SCHEDULE_UNKNOWN],
-        "attempt 2",
+        "runs on worker w1",
     ),
     (
         replace(running(schedule_id="daily"), schedule=SCHEDULE),
         Verdict.RUNNING,
         [ReasonCode.RUNNING],
-        "attempt 2",
+        "runs on worker w1",
     ),
 ]
 
