@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pg_scheduler.inspect import Bounds, parse_search
+from pg_scheduler.inspect.dependencies import MAX_LINKED
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.states import MAX_UNFINISHED_ROWS
 from pg_scheduler.inspect.store.doctor import MAX_DUE, MAX_OLDEST, MAX_UNSUCCESSFUL
@@ -88,6 +89,7 @@ READINGS = {
     "inspect_statuses": Reading(IDS, KEY, 2, pages=5),
     "inspect_blockers": Reading(f"ARRAY [{MIDDLE}, 'nothing'], {MAX_PARENTS}", KEY, MAX_PARENTS, pages=5),
     "inspect_parents": Reading(f"{MIDDLE}, {MAX_PARENTS}", KEY, MAX_PARENTS, pages=5),
+    "inspect_linked_jobs": Reading(f"{MIDDLE}, {MAX_LINKED}", KEY, 2 * MAX_LINKED, pages=5),
     "inspect_limit": Reading("'stripe', NULL, {rows}", KEY, MAX_STARTS, pages=5),
     "inspect_queue": Reading(f"8, {INSTANT}, {MIDDLE}, {{rows}}, {INSTANT}", CLAIM, MAX_QUEUE_ROWS),
     "inspect_backlog": Reading(f"{{rows}}, {INSTANT}, 100", CLAIM, MAX_BACKLOG_ROWS),
@@ -150,11 +152,13 @@ FILL = f"""
 EDGES = f"""
     INSERT INTO scheduler_after (parent_id, child_id)
     SELECT 'job-' || lpad((5 * n)::text, 9, '0'), {MIDDLE} FROM generate_series(1, {MAX_PARENTS}) AS n;
+    INSERT INTO scheduler_after (parent_id, child_id)
+    SELECT {MIDDLE}, 'job-' || lpad((5 * n + 3)::text, 9, '0') FROM generate_series(1, {MAX_PARENTS}) AS n;
     INSERT INTO scheduler_starts (key, job_id, attempt, at)
     SELECT 'stripe', 'job-' || lpad(n::text, 9, '0'), 0, {INSTANT}
     FROM generate_series(1, {SMALL} / 2) AS n;
 """
-"""A job that waits for others, and a limit of which many attempts started."""
+"""A job that waits for others and others for it, and a limit of which many attempts started."""
 EVERY_TERM = (
     "status:pending,failed,completed,expired,cancelled -name:x error:~no due:>-9d created:>-9d attempt:>7 "
     "crashed:yes arg.x:1 metadata.x:1 tag:x limit:x -worker:w schedule:s priority:low word"

@@ -192,6 +192,22 @@ class ErrorRow(NamedTuple):
     finished_at: datetime
 
 
+class LinkedRow(NamedTuple):
+    """A job that another one waits for, or that waits for it.
+
+    Attributes:
+        is_parent: Whether the other one waits for it.
+        job_id: Its id.
+        job_name: Its name; None if it does not exist.
+        status: Its status; None likewise.
+    """
+
+    is_parent: bool
+    job_id: str
+    job_name: str | None
+    status: str | None
+
+
 class InspectionRepository(Repository):
     """The statements that only people need."""
 
@@ -304,6 +320,10 @@ class InspectionRepository(Repository):
         """Return the unfinished jobs that a job waits for, and their statuses; None if they do not exist."""
         rows = await self._statements.fetch("inspect_parents", job_id, MAX_PARENTS)
         return [(row[0], None if row[1] is None else JobStatus(row[1])) for row in rows]
+
+    async def linked_jobs(self, job_id: str, limit: int) -> list[LinkedRow]:
+        """Return jobs that a job waits for, and jobs that wait for it: at most so many of each."""
+        return await self._rows(LinkedRow, "inspect_linked_jobs", job_id, limit)
 
 
 def _worker_from(row: Any) -> InspectedWorker:

@@ -159,6 +159,26 @@ WHERE edge.child_id = $1 AND job.finished_at IS NULL
 ORDER BY edge.parent_id
 LIMIT $2;
 
+-- name: inspect_linked_jobs
+-- route: pool
+-- Return $2 jobs that a job ($1) waits for, and $2 that wait for it, with name and status; NULL for one that does not
+-- exist.
+--
+-- Without an order of the edges, because a job can wait for any number of them.
+SELECT edge.is_parent, edge.job_id, job.job_name, job.status
+FROM (
+    (SELECT true AS is_parent, parent_id AS job_id FROM {schema}scheduler_after WHERE child_id = $1 LIMIT $2)
+    UNION ALL
+    (SELECT false, child_id FROM {schema}scheduler_after WHERE parent_id = $1 LIMIT $2)
+) AS edge
+LEFT JOIN LATERAL (
+    SELECT job_name, status
+    FROM {schema}scheduled_jobs
+    WHERE job_id = edge.job_id
+    OFFSET 0  -- not joined in another way, which reads all jobs
+) AS job ON true
+ORDER BY edge.is_parent, edge.job_id;
+
 -- name: inspect_slot_use
 -- route: tuned
 -- Return the 5 names whose attempts that ended between $1 and $2 took longest, in the newest $3 rows of each span.
