@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import timedelta, tzinfo
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
 from pg_scheduler import CatchUp, JobPriority, Overlap, Schedule
 from pg_scheduler.inspect.clock_changes import zone_of
-from pg_scheduler.triggers import At, Cron, Every, Trigger
+from pg_scheduler.triggers import At, Cron, Every, Trigger, parse_trigger
 
 from .commands import Command
 from .errors import UsageError
@@ -32,7 +32,9 @@ class TriggerOptions:
     ] = None
     every: Annotated[str | None, typer.Option(metavar="15m", help="At an interval.")] = None
     at: Annotated[list[str] | None, typer.Option(metavar="TIME", help="Once; may be repeated.")] = None
-    trigger: Annotated[str | None, typer.Option(metavar="JSON", help="By any trigger, as JSON.")] = None
+    trigger: Annotated[
+        str | None, typer.Option(metavar="'after 10m'", help="By any trigger, as text or as JSON.")
+    ] = None
 
     def read(self, command: Command, stored: Schedule | None = None) -> Trigger | None:
         """Return the trigger; None without any of the options.
@@ -46,16 +48,17 @@ class TriggerOptions:
         """
         if sum(each is not None for each in (self.cron, self.every, self.at, self.trigger)) > 1:
             raise UsageError("pass one of --cron, --every, --at and --trigger")
+        origin = command.settings.origin("tz")
+        zone: tzinfo | str = command.output.zone if origin != "default" else "UTC"
+        if stored is not None and origin != "--tz":
+            zone = zone_of(stored)
         if self.cron is not None:
-            origin = command.settings.origin("tz")
-            if stored is not None and origin != "--tz":
-                return Cron(self.cron, zone_of(stored))
-            return Cron(self.cron, command.output.zone if origin != "default" else "UTC")
+            return Cron(self.cron, zone)
         if self.every is not None:
             return Every(timedelta(seconds=read_duration("--every", self.every)))
         if self.at is not None:
             return At(*(read_time("--at", each, command.output.zone) for each in self.at))
-        return None if self.trigger is None else Trigger.from_json(self.trigger)
+        return None if self.trigger is None else parse_trigger(self.trigger, zone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from pg_scheduler.triggers.calendar_interval import CalendarInterval
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.during import During
 from pg_scheduler.triggers.interval import Every, FixedDelay
+from pg_scheduler.triggers.phrases import parse_trigger
 from pg_scheduler.triggers.search import SearchLimitError
 from pg_scheduler.triggers.serialization import UnknownKindError, trigger_kind
 from pg_scheduler.triggers.sets import DuringSet
@@ -25,6 +26,7 @@ __all__ = [
     "SearchLimitError",
     "Trigger",
     "UnknownKindError",
+    "parse_trigger",
     "trigger_kind",
 ]
 

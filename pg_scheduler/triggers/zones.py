@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import zoneinfo
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from difflib import get_close_matches
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -12,6 +15,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 SECOND: Final = timedelta(seconds=1)
 NO_OFFSET: Final = timedelta(0)
+
+MIN_SIMILARITY: Final = 0.8
+"""How similar the name of a time zone must be to be suggested, from 0 to 1."""
 
 MACHINE_ZONES: Final = frozenset({"localtime", "posixrules"})
 """Files next to the IANA time zones that an administrator chooses."""
@@ -57,10 +63,35 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
     try:
         return ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        similar = similar_zone(timezone)
+        example = "'Europe/Berlin'" if similar is None else f"{similar!r}"
         raise ValueError(
             f"Invalid timezone {shown}: not found on this machine; use an IANA name such as "
-            "'Europe/Berlin', or install the package tzdata if the machine has no time zone data"
+            f"{example}, or install the package tzdata if the machine has no time zone data"
         ) from error
+
+
+@cache
+def zone_names() -> Sequence[str]:
+    """Return UTC and the IANA names of the time zones of this machine, without abbreviations such as CET."""
+    return ("UTC", *sorted(name for name in zoneinfo.available_timezones() if "/" in name))
+
+
+@lru_cache(maxsize=256)
+def similar_zone(text: str) -> str | None:
+    """Return the time zone of which a text has the city or nearly the name; None if there is none.
+
+    Example:
+        >>> similar_zone("berlin"), similar_zone("Europe/Berlim"), similar_zone("Atlantis")
+        ('Europe/Berlin', 'Europe/Berlin', None)
+    """
+    wanted = text[:64].strip().replace(" ", "_").casefold()
+    names = {name.casefold(): name for name in zone_names()}
+    cities = {key.rpartition("/")[2]: name for key, name in names.items()}
+    found = names.get(wanted) or cities.get(wanted)
+    if found is None and (close := get_close_matches(wanted, names, 1, MIN_SIMILARITY)):
+        found = names[close[0]]
+    return found
 
 
 def named_zone(timezone: tzinfo | str) -> tuple[str, tzinfo]:

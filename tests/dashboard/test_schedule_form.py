@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,8 +11,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.dashboard.triggers import EXAMPLES, MAX_LENGTH, read_trigger, write_trigger
-from pg_scheduler.triggers import At, Cron, Every, FixedDelay, Trigger
+from pg_scheduler.triggers import Cron, Every
 from tests.dashboard.client import App, Page, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.dashboard.test_hostile import HOSTILE, LONG, check
@@ -33,73 +31,6 @@ async def admin(build: Callable[..., App], pool: asyncpg.Pool) -> App:
 
 def entered(html: str) -> dict[str, Any]:
     return {str(each["name"]): each.get("value") for each in Page(html).all("input")}
-
-
-# -- triggers ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0 8 * * 1-5", Cron("0 8 * * 1-5", timezone="Europe/Berlin")),
-        ("@hourly", Cron("@hourly", timezone="Europe/Berlin")),
-        ("every 90s", Every(seconds=90)),
-        ("EVERY 1w2d3h4m5s", Every(weeks=1, days=2, hours=3, minutes=4, seconds=5)),
-        ("after 10m", FixedDelay(timedelta(minutes=10))),
-        ('{"kind": "every", "every": "PT15M"}', Every(minutes=15)),
-    ],
-)
-def test_trigger_is_read_and_written(text: str, expected: Trigger) -> None:
-    found = read_trigger(text, "Europe/Berlin")
-    assert found == expected
-    assert read_trigger(*write_trigger(found)) == expected
-
-
-def test_instants_are_in_the_zone_unless_they_have_an_offset() -> None:
-    found = read_trigger("at 2027-01-31T09:00, 2027-02-01T09:00Z", "Europe/Berlin")
-    assert isinstance(found, At)
-    assert [each.hour for each in found.instants] == [8, 9]
-
-
-@pytest.mark.parametrize("text", EXAMPLES)
-def test_examples_of_triggers_are_valid(text: str) -> None:
-    assert str(read_trigger(text))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *HOSTILE,
-        LONG,
-        "",
-        "every",
-        "every 15",
-        "every -1m",
-        "every 0s",
-        "every 999999999w",
-        "at",
-        "at soon",
-        "at " + ",".join(["2027-01-31T09:00"] * 1001),
-        "at 0001-01-01",
-        "after x",
-        "* * * *",
-        "{",
-        "{}",
-        '{"kind": "x"}',
-        '{"kind":' * 3000,
-        "x" * (MAX_LENGTH + 1),
-    ],
-    ids=itertools.count(),
-)
-def test_wrong_trigger_is_rejected(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        read_trigger(text)
-
-
-def test_unknown_zone_is_rejected() -> None:
-    for text in ("0 8 * * *", "at 2027-01-31T09:00"):
-        with pytest.raises(ValueError, match="Nowhere"):
-            read_trigger(text, "Nowhere/City")
 
 
 # -- the form ------------------------------------------------------------------------------------------

@@ -7,12 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pg_scheduler.cli.values import read_duration
-from pg_scheduler.dashboard.triggers import read_trigger
 from pg_scheduler.inspect import parse_search
 from pg_scheduler.text import values
 from pg_scheduler.text.durations import read_seconds, write_duration
 from pg_scheduler.text.times import read_span
-from pg_scheduler.triggers import Every
+from pg_scheduler.triggers import Every, parse_trigger
 
 NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
 
@@ -22,7 +21,7 @@ def test_option_search_and_form_read_the_same_length(text: str) -> None:
     seconds = read_seconds(text)
     assert seconds is not None
     assert read_duration("--timeout", text) == seconds
-    assert read_trigger(f"every {text}") == Every(timedelta(seconds=seconds))
+    assert parse_trigger(f"every {text}") == Every(timedelta(seconds=seconds))
     at = NOW - timedelta(seconds=seconds)
     assert read_span(f"-{text}", NOW, UTC) == (at, at)
     written = parse_search(f"due:>-{text}", now=NOW, tz=UTC)
@@ -36,7 +35,7 @@ def test_written_length_is_the_one_that_was_read(text: str) -> None:
 
 def test_form_reads_relative_times() -> None:
     now = datetime.now(UTC)
-    (at,) = read_trigger("at +2h").upcoming(1, after=now, anchor=now)
+    (at,) = parse_trigger("at +2h").upcoming(1, after=now, anchor=now)
     assert abs(at - now - timedelta(hours=2)) < timedelta(minutes=1)
 
 

@@ -12,9 +12,8 @@ from pg_scheduler.dashboard.context import RejectedError
 from pg_scheduler.dashboard.pages import schedule_form
 from pg_scheduler.dashboard.pages.names import task_names
 from pg_scheduler.dashboard.pages.schedule_form import FIELDS, FormPage, values_of
-from pg_scheduler.dashboard.triggers import read_trigger
 from pg_scheduler.errors import ScheduleConflictError, ScheduleOwnedByCodeError
-from pg_scheduler.triggers import Trigger
+from pg_scheduler.triggers import Trigger, parse_trigger
 
 MAX_ARGUMENTS: Final = 100_000
 """Characters of the arguments of a new schedule."""
@@ -93,7 +92,7 @@ async def _entered(request: ActionRequest) -> FormPage:
 
 
 def _trigger(request: ActionRequest) -> Trigger:
-    return read_trigger(request.text("trigger"), request.text("timezone") or "UTC")
+    return parse_trigger(request.text("trigger"), request.text("timezone") or "UTC")
 
 
 def _arguments(request: ActionRequest) -> dict[str, Any]:

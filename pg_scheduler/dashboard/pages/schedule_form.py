@@ -11,9 +11,10 @@ from typing import Final
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.names import task_names
 from pg_scheduler.dashboard.pages.schedules import visible_schedule
-from pg_scheduler.dashboard.triggers import EXAMPLES, read_trigger, write_trigger
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.triggers import parse_trigger
+from pg_scheduler.triggers.phrases import EXAMPLES, write_trigger
 from pg_scheduler.triggers.zones import named_zone
 
 FIELDS: Final = (
@@ -92,7 +93,7 @@ async def preview(values: Texts, after: datetime) -> tuple[str, list[tuple[datet
     Raises:
         ValueError: The trigger is invalid, or its search for fire times takes too many steps.
     """
-    trigger = read_trigger(values.get("trigger", ""), values.get("timezone") or "UTC")
+    trigger = parse_trigger(values.get("trigger", ""), values.get("timezone") or "UTC")
     found = await search_one(trigger, partial(trigger.upcoming, FIRE_TIMES, after=after))
     _, zone = named_zone(getattr(trigger, "timezone", "UTC"))
     return str(trigger), [(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}") for fire in found]

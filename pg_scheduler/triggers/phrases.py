@@ -1,18 +1,21 @@
-"""Triggers as people write them in a form, within bounds, and as the form shows them."""
+"""Triggers as people write them in a form or on a command line, within bounds."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
 from pg_scheduler.text.durations import read_seconds, write_duration
 from pg_scheduler.text.times import TimeError, read_instant
-from pg_scheduler.triggers import At, Cron, Every, FixedDelay, Trigger
+from pg_scheduler.triggers.at import At
+from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.cron import Cron
+from pg_scheduler.triggers.interval import Every, FixedDelay
 from pg_scheduler.triggers.zones import named_zone
 
-MAX_LENGTH: Final = 20_000
-"""Characters of a trigger in a form; the parsers of cron expressions and of JSON have closer bounds."""
+MAX_LENGTH: Final = 40_000
+"""Characters of a trigger; the parsers of cron expressions and of JSON have closer bounds."""
 
 EXAMPLES: Final = (
     "0 8 * * 1-5",
@@ -26,26 +29,29 @@ EXAMPLES: Final = (
 """Cron expressions, intervals, instants, delays after the end of the last job, and any trigger as JSON."""
 
 
-def read_trigger(text: str, timezone: str = "UTC") -> Trigger:
+def parse_trigger(text: str, timezone: str | tzinfo = "UTC") -> Trigger:
     """Return the trigger of a text.
 
     Args:
-        text: One of the forms of ``EXAMPLES``.
+        text: A cron expression such as ``0 8 * * 1-5``, an interval such as ``every 1h30m``, instants such as
+            ``at 2027-01-31T09:00, +2h``, a delay after the end of the last job such as ``after 10m``, or any
+            trigger as JSON. Lengths have the units ``w``, ``d``, ``h``, ``m`` and ``s``.
         timezone: The zone of cron expressions, and of instants without an offset.
 
     Raises:
         ValueError: The text is invalid, or the zone is unknown.
 
     Example:
-        >>> from pg_scheduler.dashboard.triggers import read_trigger
-        >>> print(read_trigger("every 1h30m"), "|", read_trigger("0 8 * * *", "Europe/Berlin"))
+        >>> from pg_scheduler.triggers import parse_trigger
+        >>> print(parse_trigger("every 1h30m"), "|", parse_trigger("0 8 * * *", "Europe/Berlin"))
         every 1 hour 30 minutes | at 08:00 every day, Europe/Berlin
     """
+    text = text.strip()
     if not text:
         raise ValueError(f"enter a trigger, such as {EXAMPLES[0]!r} or {EXAMPLES[2]!r}")
     if len(text) > MAX_LENGTH:
         raise ValueError(f"the trigger has {len(text):,} characters; the limit is {MAX_LENGTH:,}")
-    named_zone(timezone)
+    name, zone = named_zone(timezone)
     if text.startswith("{"):
         return Trigger.from_json(text)
     word, _, rest = text.partition(" ")
@@ -55,17 +61,21 @@ def read_trigger(text: str, timezone: str = "UTC") -> Trigger:
         case "after":
             return FixedDelay(_length(rest))
         case "at":
-            return At(*(_instant(part, timezone) for part in rest.split(",")))
-    return Cron(text, timezone)
+            return At(*(_instant(part, zone) for part in rest.split(",")))
+    return Cron(text, name)
 
 
 def write_trigger(trigger: Trigger) -> tuple[str, str]:
-    """Return the text of a trigger, and its time zone."""
+    """Return a text that `parse_trigger()` reads as an equal trigger, and its time zone."""
     match trigger:
         case Cron():
             return trigger.expression, trigger.timezone
         case Every() if not trigger.every.microseconds:
             return f"every {write_duration(trigger.every)}", "UTC"
+        case FixedDelay() if trigger.delay and not trigger.delay.microseconds:
+            return f"after {write_duration(trigger.delay)}", "UTC"
+        case At():
+            return "at " + ", ".join(each.astimezone(UTC).isoformat() for each in trigger.instants), "UTC"
     return json.dumps(trigger.to_json()), "UTC"
 
 
@@ -80,9 +90,9 @@ def _length(text: str) -> timedelta:
         raise ValueError(f"the length {text!r} is too large") from error
 
 
-def _instant(text: str, timezone: str) -> datetime:
+def _instant(text: str, zone: tzinfo) -> datetime:
     text = text.strip()
     try:
-        return read_instant(text, datetime.now(UTC), named_zone(timezone)[1])
+        return read_instant(text, datetime.now(UTC), zone)
     except TimeError as error:
         raise ValueError(f"write a time such as 2027-01-31T09:00, not {text[:50]!r}") from error
