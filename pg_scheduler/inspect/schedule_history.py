@@ -47,6 +47,17 @@ class PastFire:
     """Whether it was a fire time although no job of it exists."""
     status: str | None = None
     """The status of its job; None if there is none: not enqueued, or deleted since."""
+    started_at: datetime | None = None
+    """When the last attempt of its job started; None if none has."""
+    finished_at: datetime | None = None
+    """When its job ended; None if it has not."""
+
+    @property
+    def duration_s(self) -> float | None:
+        """How long the last attempt of a job that has ended took, in seconds; None if that is unknown."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return max((self.finished_at - self.started_at).total_seconds(), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +175,12 @@ def _matched(
         job = jobs.get(each.job_id)
         if job is not None and not sees_name(job.job_name):
             continue
-        if job is not None or each.is_sure:
-            found.append(replace(each, status=None if job is None else job.status.value))
+        if job is not None:
+            found.append(
+                replace(each, status=job.status.value, started_at=job.started_at, finished_at=job.finished_at)
+            )
+        elif each.is_sure:
+            found.append(each)
     return found
 
 

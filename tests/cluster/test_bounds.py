@@ -22,6 +22,7 @@ from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.bulk import Batch, BulkAction
+from pg_scheduler.inspect.store.schedules import ScheduleFilters
 from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.limits import LimitRow
@@ -316,6 +317,8 @@ STORE_CALLS: dict[str, Call] = {
     "read, of the audit": lambda it, _: it.people.audit_records.read(None, 1, 1, AuditFilters()),
     "read, of a subject": lambda it, _: it.people.audit_records.read(None, 1, 1, AuditFilters(), "a"),
     "trigger_changes": lambda it, _: it.people.audit_records.trigger_changes(["a"], 1),
+    "count, of schedules": lambda it, _: it.people.schedule_lists.count(ScheduleFilters()),
+    "find, of schedules": lambda it, _: it.people.schedule_lists.find(ScheduleFilters(), "all", None, 1),
     "vacuum, of the audit": lambda it, _: it.audit.vacuum(now(), 10),
     "begin, of a bulk run": lambda it, _: it.people.bulk_runs.begin("run", {}, "start_bulk"),
     "stop, of a bulk run": lambda it, _: it.people.bulk_runs.stop("run"),

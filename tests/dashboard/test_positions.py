@@ -61,7 +61,7 @@ async def test_search_of_visible_jobs_continues_behind_hidden_ones_in_another_pr
 async def test_list_of_visible_schedules_continues_behind_hidden_ones(
     create: Callable[[], App], scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.dashboard.pages.schedules.MAX_READ", 2)
+    monkeypatch.setattr("pg_scheduler.inspect.store.schedules.MAX_EXAMINED", 2)
     for number in range(6):
         name, suffix = ("billing.mail", "") if number in {0, 5} else ("payroll.run", HIDDEN)
         await scheduler.schedules.add(name, Every(hours=1), schedule_id=f"{number}{suffix}")

@@ -133,6 +133,7 @@ async def test_list_of_many_schedules_reads_500_jobs_at_most(
     pool: asyncpg.Pool, scheduler: Scheduler, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pg_scheduler.inspect.schedule_history.MAX_SEARCH_S", 60.0)
+    monkeypatch.setattr("pg_scheduler.dashboard.pages.schedules.PAGE_LENGTH", 100)
     await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
     for count, each in ((25, 20), (30, 16), (100, 5)):
         await pool.execute(
@@ -289,3 +290,59 @@ async def test_hostile_records_are_shown_as_text(
     assert answer.status == 200
     check(answer.text)
     json.loads((await request(app, URL, headers=JSON)).body)
+
+
+async def test_paused_schedule_shows_who_paused_it_and_when_it_would_fire(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App, build: Callable[..., App]
+) -> None:
+    fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    await scheduler.schedules.pause("nightly", note="ops is on holiday")
+    await pool.execute("UPDATE scheduler_schedules SET next_fire_at = $1", fires[-3])
+    actor = await pool.fetchval("SELECT actor FROM scheduler_audit WHERE action = 'pause_schedule'")
+    (row,) = (await request(app, "/schedules", headers=JSON)).data["items"]
+    one = (await request(app, URL, headers=JSON)).data
+    for found in (row, one):
+        assert (found["paused_by"], found["note"]) == (actor, "ops is on holiday")
+        assert datetime.fromisoformat(found["if_resumed_at"]) > datetime.now(UTC), "not one of the pause"
+    assert one["fire_times"][0]["at"] == one["if_resumed_at"]
+    for url in ("/schedules", URL):
+        page = Page((await request(app, url)).text)
+        assert "if resumed" in page.text or "if it were resumed" in page.text
+        assert page.all("s"), "what it would do is struck through"
+        assert f"by {actor}" in page.text
+    limited = build(authorize=lambda _: Access("bob", names=("strip.*",)))
+    for url in ("/schedules", URL):
+        for headers in ({}, JSON):
+            text = (await request(limited, url, headers=headers)).text
+            assert actor not in text, "the audit is hidden"
+            assert "ops is on holiday" in text
+
+
+async def test_overview_lists_no_fire_time_of_a_paused_schedule(scheduler: Scheduler, app: App) -> None:
+    await scheduler.schedules.add("strip.mail", Every(timedelta(hours=1)), schedule_id="hourly")
+    await scheduler.schedules.add("strip.mail", Every(timedelta(hours=1)), schedule_id="quiet")
+    await scheduler.schedules.pause("quiet")
+    fires = (await request(app, "/", headers=JSON)).data["next_fires"]
+    assert [each["schedule_id"] for each in fires] == ["hourly"]
+
+
+async def test_schedules_are_filtered_by_the_address(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App, build: Callable[..., App]
+) -> None:
+    await add_nightly(pool, scheduler, "2027-01-01", "2027-03-20")
+    await scheduler.schedules.add("mail.send", Every(timedelta(hours=1)), schedule_id="hourly")
+    await scheduler.schedules.pause("hourly")
+
+    async def listed(query: str, app: App = app) -> tuple[list[str], dict[str, int]]:
+        data = (await request(app, f"/schedules?{query}", headers=JSON)).data
+        return [each["schedule_id"] for each in data["items"]], data["counts"]
+
+    assert await listed("state=paused") == (
+        ["hourly"],
+        {"all": 2, "active": 1, "paused": 1, "failing": 0, "overdue": 0},
+    )
+    assert (await listed("task=strip.mail"))[0] == ["nightly"]
+    assert (await listed("q=HOUR"))[0] == ["hourly"]
+    limited = build(authorize=lambda _: Access("bob", names=("strip.*",)))
+    assert (await listed("", limited))[1]["all"] == 1, "other names are not counted"
+    assert (await request(app, "/schedules?state=late")).status == 400

@@ -34,6 +34,8 @@ TYPES = {
     "inspect_audit": AUDIT,
     "inspect_audit_of": f"{AUDIT}, text",
     "inspect_trigger_changes": "text[], bigint",
+    "inspect_schedule_counts": "bigint, text[], text, text, double precision, timestamptz",
+    "inspect_schedule_list": "bigint, text[], text, text, double precision, timestamptz, text, text, bigint",
     "recent_runs": "bigint, bigint",
     "vacuum_results": "integer, timestamptz",
     "get_results": "text[], timestamptz",
@@ -57,6 +59,8 @@ VALUES = {
     "inspect_audit": f"NULL, 50, 2000, 'none', 'me', NULL, {INSTANT}, NULL",
     "inspect_audit_of": f"49000, 50, 2000, NULL, NULL, 'cli', NULL, {INSTANT}, 'work'",
     "inspect_trigger_changes": "'{work,schedule-1,schedule-2}', 50",
+    "inspect_schedule_counts": f"2000, NULL, NULL, NULL, 60, {INSTANT}",
+    "inspect_schedule_list": f"2000, NULL, NULL, NULL, 60, {INSTANT}, 'failing', 'schedule-2', 26",
     "recent_runs": "50, 1000",
     "vacuum_results": f"1000, {INSTANT}",
     "get_results": f"{LAST_JOBS}, {INSTANT}",
@@ -82,6 +86,12 @@ EXPECTED = {
     "inspect_audit": {("Index Scan", "scheduler_audit_pkey")},
     "inspect_audit_of": {("Index Scan", "scheduler_audit_subjects")},
     "inspect_trigger_changes": {("Index Scan", "scheduler_audit_subjects")},
+    "inspect_schedule_counts": {("Seq Scan", None), ("Index Scan", "scheduled_jobs_pkey")},
+    "inspect_schedule_list": {
+        ("Index Scan", "scheduler_schedules_pkey"),
+        ("Index Scan", "scheduled_jobs_pkey"),
+        ("Index Scan", "scheduler_audit_subjects"),
+    },
     "recent_runs": {("Index Scan", "scheduler_bulk_runs_created")},
     "vacuum_audit": {
         ("Index Scan", "scheduler_audit_time"),
@@ -113,6 +123,8 @@ READ_AT_MOST = {
     "inspect_audit": 2000,
     "inspect_audit_of": 2000,
     "inspect_trigger_changes": 51,  # EXPLAIN rounds the rows of each loop
+    "inspect_schedule_counts": 4000,  # schedules and their last jobs
+    "inspect_schedule_list": 6000,
     "recent_runs": 1000,
     "vacuum_audit": 4000,  # records and bulk runs
     "vacuum_results": 2000,

@@ -23,6 +23,7 @@ from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.bulk import Batch, BulkAction
+from pg_scheduler.inspect.store.schedules import ScheduleFilters
 from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.server import PRIVILEGES
 from pg_scheduler.inspect.store.store import InspectionStore
@@ -449,6 +450,9 @@ async def use_path(store: Store) -> object:
     assert await store.jobs.delete(["missing"]) == []
     await store.audit.record("trigger_schedule", "s", job_id="a")
     assert await people.audit_records.trigger_changes(["s"], 9) == {}
+    numbers, is_capped = await people.schedule_lists.count(ScheduleFilters(["%"], NAME, "s"))
+    assert (numbers["all"], is_capped) == (0, False)
+    assert await people.schedule_lists.find(ScheduleFilters(), "paused", None, 9) == ([], None)
     assert await people.bulk_runs.begin("run", {"verb": "cancel"}, "start_bulk") == 1
     await people.bulk_runs.stop("run")
     await people.bulk_runs.end("run", 1, "why")

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
 from pg_scheduler.dashboard.pages.schedule_history import ScheduleChange, changes_of
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.dashboard.texts import json_text
@@ -22,48 +22,117 @@ from pg_scheduler.inspect.schedule_history import (
     search_past_fire_times,
     with_statuses,
 )
+from pg_scheduler.inspect.schedule_lists import (
+    list_schedules,
+    next_if_resumed,
+    pauser_of,
+    upcoming_if_resumed,
+)
+from pg_scheduler.inspect.store.schedules import OVERDUE_S, STATES, ScheduleState
+from pg_scheduler.inspect.texts import count, length
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.text.values import copy_fields
 from pg_scheduler.triggers.zones import parse_timezone
 
-PAGE_LENGTH: Final = 100
-MAX_READ: Final = 500
-"""Schedules that are read for a page if only some of them are visible."""
+PAGE_LENGTH: Final = 25
+"""Schedules of a page: each has 20 results, of 500 jobs."""
 
 FIRE_TIMES: Final = 20
+TICKS: Final = 200
+"""Fire times of the next day that are drawn."""
+
+DAY: Final = timedelta(days=1)
+HIDDEN_VALUES: Final[dict[str, Any]] = {"args": (), "kwargs": {}, "metadata": {}}
+"""The values of a schedule that not everybody may see, as others see them."""
+
+MAX_PASSED: Final = 100
+UNSUCCESSFUL: Final = frozenset({"failed", "expired"})
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleRow:
-    """A schedule in a list."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSchedule(Schedule):
+    """A schedule as a request may see it; in a list, without its arguments and metadata."""
 
-    schedule_id: str
-    owner: str
-    task: str
-    described: str
-    next_fire_at: datetime | None
-    last_fire_at: datetime | None
-    last_job_id: str | None
-    paused_at: datetime | None
-    finished_at: datetime | None
-    note: str | None
-    runs: int
-    skipped: int
-    missed: int
+    zone: str
+    """The time zone of its trigger; UTC if it has several or none."""
+    paused_by: str | None
+    """Who paused it; None if it is not paused, or that is unknown or hidden."""
+    if_resumed_at: datetime | None
+    """The next fire time of a paused schedule if it were resumed now; None if there is none."""
     results: Sequence[PastFire] = ()
-    """In a list: the last 20 fire times, the newest first; fewer if more than 25 schedules share the page."""
+    """The last 20 fire times and requested jobs, the newest first. A list has fire times only, and none of a
+    schedule for which they were not computed in time."""
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether code declares it."""
+        return self.owner == "code"
+
+    @property
+    def sentence(self) -> str:
+        """The trigger in words, without the zone."""
+        return self.described.removesuffix(f", {self.zone}")
+
+    def next_local(self, now: datetime) -> str | None:
+        """Return the next fire time in the zone: within six days with its weekday, else with its date."""
+        if self.next_fire_at is None:
+            return None
+        local = self.next_fire_at.astimezone(parse_timezone(self.zone))
+        is_near = self.next_fire_at - now < 6 * DAY
+        return f"{local:%a %H:%M}" if is_near else f"{local:%Y-%m-%d %H:%M}"
+
+    @property
+    def catch_up_text(self) -> str:
+        """What its missed fire times become, in words."""
+        policy = self.catch_up
+        said = {
+            "latest": "one job, for the last of them",
+            "earliest": "one job, for the first of them",
+            "all": f"a job for each of the last {policy.limit}",
+            "none": "no jobs",
+        }[policy.selection]
+        return said if policy.within is None else f"{said}, not older than {length(policy.within)}"
+
+    @property
+    def last_run(self) -> PastFire | None:
+        """The last result with a job that has ended."""
+        return next((each for each in self.results if each.finished_at is not None), None)
+
+    def state(self, now: datetime) -> str:
+        """Return its state in one word."""
+        if self.paused_at is not None:
+            return "paused"
+        if self.finished_at is not None:
+            return "finished"
+        if self.next_fire_at is not None and (now - self.next_fire_at).total_seconds() > OVERDUE_S:
+            return "overdue"
+        last = self.last_run
+        return "failing" if self.failures or (last and last.status in UNSUCCESSFUL) else "active"
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulesPage:
     """A page of schedules, by their ids."""
 
-    items: Sequence[ScheduleRow]
+    items: Sequence[ShownSchedule]
     next: str | None
     """The position of the following page; None for the last page."""
-    summary: str
-    after: str | None = None
+    counts: Mapping[ScheduleState, int]
+    """The numbers of schedules by state."""
+    is_capped: bool
+    """Whether schedules beyond the first 10,000 are not counted."""
+    state: ScheduleState
+    task: str | None
+    """Only schedules of this task are shown; None for all."""
+    q: str | None
+    """Only schedules whose id or task contains this text are shown; None for all."""
+    after: str | None
     """The position of this page; None for the first one."""
+
+    @property
+    def summary(self) -> str:
+        """The number of schedules in one line."""
+        return count(self.counts["all"], is_capped=self.is_capped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,57 +145,95 @@ class FireTime:
     """The effect of a clock change on this fire time, or on those just before it; None for no effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulePage:
-    """A schedule. What the request may not see is None."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulePage(ShownSchedule):
+    """A schedule with its next fire times and its changes."""
 
-    schedule: ScheduleRow
-    is_declared: bool
     fire_times: Sequence[FireTime]
+    """The next fire times; of a paused schedule, those that it would have if it were resumed now."""
+    ticks: Sequence[datetime]
+    """The fire times of the next 24 hours, 200 at most."""
     problem: str | None
     """Why there are no fire times; None if they were computed."""
-    zone: str
-    """The time zone of its trigger; UTC if it has several or none."""
-    start: datetime | None
-    end: datetime | None
-    max_runs: int | None
-    jitter: timedelta
-    overlap: str
-    catch_up: str
-    failures: int | None
-    pause_after_failures: int | None
-    version: int
-    updated_at: datetime
-    results: Sequence[PastFire]
-    """The last 20 fire times and requested jobs, the newest first."""
     changes: Sequence[ScheduleChange] | None
     """The last 50 changes; None if only some names are visible."""
     sees_arguments: bool
-    args: Sequence[Any] | None
-    kwargs: Mapping[str, Any] | None
-    metadata: Mapping[str, Any] | None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether there may be further fire times in the next 24 hours."""
+        return len(self.ticks) == TICKS
 
     @property
     def arguments(self) -> str:
         """The arguments as a text."""
         return json_text({"args": self.args, "kwargs": self.kwargs})
 
+    @property
+    def longest_s(self) -> float:
+        """The duration of the longest result, in seconds."""
+        return max((each.duration_s or 0.0 for each in self.results), default=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausePage(ShownSchedule):
+    """The form that pauses or resumes a schedule, with the fire times that this affects."""
+
+    fire_times: Sequence[FireTime]
+    """The next eight fire times after now."""
+    passed: Sequence[datetime]
+    """The fire times of the pause, the first 100."""
+
+    @property
+    def is_more(self) -> bool:
+        """Whether there may be further fire times of the pause."""
+        return len(self.passed) == MAX_PASSED
+
 
 async def build(request: PageRequest) -> SchedulesPage:
     """Read a page of schedules."""
-    is_open = request.access.visible_names is None
-    limit = PAGE_LENGTH if is_open else MAX_READ
+    given = request.parameters
+    state = next((each for each in STATES if each == (given.get("state") or "all")), None)
+    if state is None:
+        raise RejectedError(f"state must be one of {', '.join(STATES)}, not {given['state'][:50]!r}")
+    task, text = (given.get(name) or None for name in ("task", "q"))
+    visible, sees = request.access.visible_names, request.access.sees_name
     try:
-        found = await request.inspector.schedules(limit=limit, after=await read_after(request))
+        found = await list_schedules(
+            request.inspector,
+            state=state,
+            names=visible,
+            task=task,
+            text=text,
+            limit=PAGE_LENGTH,
+            after=await read_after(request),
+        )
     except ValueError as error:  # no id that a row can have, or no position
         raise NotFoundError(str(error)) from error
-    visible = [each for each in found if request.access.sees_name(each.task)]
-    results = await newest_results(request.inspector, visible, request.access.sees_name)
-    items = [copy_fields(ScheduleRow, each, results=results.get(each.schedule_id, ())) for each in visible]
-    following = found[-1].schedule_id if len(found) == limit else None
-    summary = f"{len(items)} schedules" + ("; others follow" if following else "")
-    after = request.parameters.get("after") or None
-    return SchedulesPage(items, await write_next(request, following), summary, after)
+    results = await newest_results(request.inspector, found.items, sees)
+    resumed = await next_if_resumed(found.items, request.now)
+    items = [
+        copy_fields(
+            ShownSchedule,
+            each,
+            **HIDDEN_VALUES,
+            zone=zone_of(each),
+            paused_by=found.paused_by.get(each.schedule_id) if visible is None else None,
+            if_resumed_at=resumed.get(each.schedule_id),
+            results=results.get(each.schedule_id, ()),
+        )
+        for each in found.items
+    ]
+    return SchedulesPage(
+        items,
+        await write_next(request, found.next),
+        found.counts,
+        found.is_capped,
+        state,
+        task,
+        text,
+        given.get("after") or None,
+    )
 
 
 async def visible_schedule(request: PageRequest, schedule_id: str) -> Schedule:
@@ -149,39 +256,70 @@ async def build_one(request: PageRequest) -> SchedulePage:
     """Read a schedule and compute its next fire times."""
     schedule = await visible_schedule(request, request.required("id"))
     records = (await request.inspector.audit(subject=schedule.schedule_id, limit=RECORDS)).items
-    fire_times: Sequence[FireTime] = ()
+    fires, ticks = list[FireTime](), list[datetime]()
     past: Sequence[PastFire] = ()
     problem = None
     try:
-        fire_times = await search_one(schedule.trigger, partial(_fire_times, schedule))
+        fires, ticks = await search_one(schedule.trigger, partial(_next_fires, schedule, request.now))
         past = await search_past_fire_times(schedule, records)
     except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
         problem = message_of(error) or class_name(error)
-    sees, redaction = request.access.sees_arguments, request.settings.redaction
+    is_open = request.access.visible_names is None
     return copy_fields(
         SchedulePage,
         schedule,
-        schedule=copy_fields(ScheduleRow, schedule),
-        is_declared=schedule.owner == "code",
-        fire_times=fire_times,
-        problem=problem,
+        **_permitted(schedule, request),
         zone=zone_of(schedule),
-        overlap=schedule.overlap.value,
-        catch_up=str(schedule.catch_up),
+        paused_by=pauser_of(schedule, records) if is_open else None,
+        if_resumed_at=fires[0].at if fires and schedule.paused_at is not None else None,
         results=await with_statuses(request.inspector, past, request.access.sees_name),
-        changes=changes_of(records, request) if request.access.visible_names is None else None,
-        sees_arguments=sees,
-        args=redaction.values(schedule.args) if sees else None,
-        kwargs=redaction.values(schedule.kwargs) if sees else None,
-        metadata=redaction.values(schedule.metadata) if sees else None,
+        fire_times=fires,
+        ticks=ticks,
+        problem=problem,
+        changes=changes_of(records, request) if is_open else None,
+        sees_arguments=request.access.sees_arguments,
     )
 
 
-def _fire_times(schedule: Schedule) -> list[FireTime]:
+async def build_pause(request: PageRequest) -> PausePage:
+    """Read a schedule, and compute the fire times that a pause affects."""
+    schedule = await visible_schedule(request, request.required("id"))
+    fires, passed = list[FireTime](), list[datetime]()
+    try:
+        fires, _ = await search_one(schedule.trigger, partial(_next_fires, schedule, request.now))
+        if schedule.paused_at is not None:
+            found = await search_one(schedule.trigger, partial(schedule.upcoming, MAX_PASSED))
+            passed = [fire for fire in found if fire <= request.now]
+    except Exception:  # noqa: BLE001, S110 - a kind of trigger of the user; it can still be paused
+        pass
+    records = (await request.inspector.audit(subject=schedule.schedule_id, limit=RECORDS)).items
+    is_open = request.access.visible_names is None
+    return copy_fields(
+        PausePage,
+        schedule,
+        **HIDDEN_VALUES,
+        zone=zone_of(schedule),
+        paused_by=pauser_of(schedule, records) if is_open else None,
+        if_resumed_at=fires[0].at if fires and schedule.paused_at is not None else None,
+        fire_times=fires[:8],
+        passed=passed,
+    )
+
+
+def _permitted(schedule: Schedule, request: PageRequest) -> dict[str, Any]:
+    """Return the arguments and the metadata as far as the request may see them."""
+    if not request.access.sees_arguments:
+        return HIDDEN_VALUES
+    return {name: request.settings.redaction.values(getattr(schedule, name)) for name in HIDDEN_VALUES}
+
+
+def _next_fires(schedule: Schedule, now: datetime) -> tuple[list[FireTime], list[datetime]]:
     zone = parse_timezone(zone_of(schedule))
-    found = schedule.upcoming(FIRE_TIMES)
-    changes = {} if schedule.trigger is None else mark_fires(schedule.trigger, schedule.anchor, found)
-    return [
+    found = upcoming_if_resumed(schedule, TICKS, now)
+    first = found[:FIRE_TIMES]
+    changes = {} if schedule.trigger is None else mark_fires(schedule.trigger, schedule.anchor, first)
+    fires = [
         FireTime(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}", changes.get(fire))
-        for fire in found
+        for fire in first
     ]
+    return fires, [fire for fire in found if now <= fire < now + DAY]

@@ -10,6 +10,7 @@ from pg_scheduler.inspect.store.bulk_runs import BulkRunRepository
 from pg_scheduler.inspect.store.cluster import ClusterRepository
 from pg_scheduler.inspect.store.doctor import DoctorRepository
 from pg_scheduler.inspect.store.inspections import InspectionRepository
+from pg_scheduler.inspect.store.schedules import ScheduleListRepository
 from pg_scheduler.inspect.store.searches import SearchRepository
 from pg_scheduler.inspect.store.server import ServerRepository
 from pg_scheduler.inspect.store.statistics import StatisticsReadRepository
@@ -31,6 +32,7 @@ class InspectionStore:
         self.cluster: Final = ClusterRepository(self.statements)
         self.doctor: Final = DoctorRepository(self.statements)
         self.inspections: Final = InspectionRepository(self.statements)
+        self.schedule_lists: Final = ScheduleListRepository(self.statements)
         self.searches: Final = SearchRepository(self.statements)
         self.server: Final = ServerRepository(self.statements)
         self.statistics: Final = StatisticsReadRepository(self.statements)

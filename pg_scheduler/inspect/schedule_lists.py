@@ -1,0 +1,117 @@
+"""Lists of schedules by state, and what would happen if a paused one were resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pg_scheduler.inspect.fire_searches import search_each
+from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.search.parser import names_term
+from pg_scheduler.inspect.store.audit import AuditRecord
+from pg_scheduler.inspect.store.schedules import ScheduleFilters, ScheduleState
+from pg_scheduler.jobs.validation import check_count, check_text
+from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
+
+MAX_PAGE_LENGTH: Final = 100
+MAX_SEARCH_S: Final = 0.5
+"""Seconds for which the fire times of paused schedules are searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleList:
+    """A page of schedules, and the numbers of all by state."""
+
+    items: Sequence[Schedule]
+    paused_by: Mapping[str, str]
+    """The actors who paused schedules of the page, by the id of the schedule."""
+    next: str | None
+    """The id after which the following page starts; None for the last page."""
+    counts: Mapping[ScheduleState, int]
+    is_capped: bool
+    """Whether schedules beyond the first 10,000 are not counted."""
+
+
+async def list_schedules(
+    inspector: Inspector,
+    *,
+    state: ScheduleState = "all",
+    names: Iterable[str] | None = None,
+    task: str | None = None,
+    text: str | None = None,
+    limit: int = 50,
+    after: str | None = None,
+) -> ScheduleList:
+    """Return schedules by their ids.
+
+    Args:
+        inspector: Reads them.
+        state: Only those in this state.
+        names: Only those whose tasks have these names, in which ``*`` stands for any text; None for all.
+        task: Only those of this task.
+        text: Only those whose id or task contains this text, in any case.
+        limit: Schedules of the page, 1 to 100.
+        after: The id after which the page starts; None for the first page.
+
+    Raises:
+        ValueError: ``limit`` is out of range, or a text contains a NUL character.
+    """
+    check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
+    filters = ScheduleFilters(
+        None if names is None else [each.like for each in names_term(names).patterns],
+        None if task is None else check_text("task", task),
+        None if text is None else check_text("text", text),
+    )
+    after = None if after is None else check_text("after", after)
+    reads = inspector._reads.schedule_lists  # noqa: SLF001
+    counts, is_capped = await reads.count(filters)
+    found = await reads.find(filters, state, after, limit + 1)
+    rows, following = found.rows[:limit], found.last_id
+    if len(found.rows) > limit:
+        following = rows[-1][0].schedule_id
+    return ScheduleList(
+        [schedule_from_row(row) for row, _ in rows],
+        {row.schedule_id: actor for row, actor in rows if actor is not None},
+        following,
+        counts,
+        is_capped,
+    )
+
+
+def pauser_of(schedule: Schedule, records: Sequence[AuditRecord]) -> str | None:
+    """Return who paused a schedule, of its newest records; None if that is unknown or it is not paused."""
+    return next(
+        (each.actor for each in records if each.action == "pause_schedule" and each.at == schedule.paused_at),
+        None,
+    )
+
+
+def upcoming_if_resumed(schedule: Schedule, n: int, now: datetime) -> list[datetime]:
+    """Return the next fire times; of a paused schedule, those that it would have if it were resumed now.
+
+    Raises:
+        ValueError: This process cannot interpret the trigger.
+    """
+    next_at = schedule.next_fire_at
+    is_past = schedule.paused_at is not None and next_at is not None and next_at <= now
+    return schedule.upcoming(n, after=now if is_past else None)
+
+
+async def next_if_resumed(schedules: Sequence[Schedule], now: datetime) -> dict[str, datetime]:
+    """Return the next fire times that paused schedules would have if they were resumed now, by schedule.
+
+    One whose fire time is not computed within half a second, or not at all, is left out.
+    """
+
+    def search(schedule: Schedule) -> tuple[str, datetime] | None:
+        fires = upcoming_if_resumed(schedule, 1, now)
+        return (schedule.schedule_id, fires[0]) if fires else None
+
+    def on_error(schedule: Schedule, _: Exception) -> None:
+        """Leave the schedule out; its own page has the error."""
+
+    paused = [each for each in schedules if each.paused_at is not None and each.finished_at is None]
+    found = await search_each(paused, search, on_error, limit_s=MAX_SEARCH_S)
+    return dict(each for each in found if each is not None)
