@@ -17,9 +17,10 @@ from pg_scheduler.inspect.reasons import (
     loop_blocked,
 )
 from pg_scheduler.inspect.store.inspections import InspectedWorker
+from pg_scheduler.inspect.tasks import claimed_names
 from pg_scheduler.inspect.texts import command, counted, holder, hosts, instant, later, length, listed, short
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
-from pg_scheduler.jobs.naming import most_similar
+from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.jobs.pause import Pause
 
 START_DELAY: Final = timedelta(seconds=10)
@@ -163,16 +164,16 @@ def _name_unknown(facts: Facts, alive: Sequence[InspectedWorker]) -> Reason:
             f"no live worker claims {facts.task!r}: the executor {executor!r} is missing on {hosts(lacking)}",
             f"pass executors={{{executor!r}: ...}} to the Scheduler of a worker",
         )
-    known = sorted({name for worker in alive for name in worker.names or ()})
-    similar = most_similar(facts.task, known)
+    known = sorted(claimed_names(alive))
+    similar = likely_new_name(facts.task, known)
     meant = (
-        f"; if {similar!r} is its new name, write aliases=[{facts.task!r}] in its @job"
+        f"; or is {similar!r} its new name? then write aliases=[{facts.task!r}] in its @job"
         if similar is not None
         else ""
     )
     return Reason(
         ReasonCode.NAME_UNKNOWN,
-        f"no live worker claims {facts.task!r}; {len(known)} other names are claimed",
+        f"no live worker claims {facts.task!r}; {counted(len(known), 'other task')} claimed",
         f"import the module that defines it in a worker, or check only= and skip={meant}",
     )
 

@@ -20,6 +20,10 @@ MAX_COMPARED_LENGTH: Final = 200
 MAX_COMPARED_NAMES: Final = 1000
 """Bounds of ``most_similar()``, which takes some 50 microseconds for each pair of names."""
 
+RENAMED: Final = 0.85
+MOVED: Final = 0.6
+"""How similar the new name of a task is, from 0 to 1; less if its last part is the same."""
+
 _main_names: Final[dict[ModuleType, str]] = {}
 
 
@@ -113,3 +117,16 @@ def most_similar(name: str, names: Sequence[str]) -> str | None:
     if alike := [other for other in candidates if other.rpartition(".")[2] == last]:
         return difflib.get_close_matches(name, alike, n=1, cutoff=0.0)[0]
     return next(iter(difflib.get_close_matches(name, candidates, n=1)), None)
+
+
+def likely_new_name(name: str, names: Sequence[str]) -> str | None:
+    """Return the name that a task of this name probably has now: only a very similar one.
+
+    After a typing error the closest name is a good hint. Here a wrong one would send the reader to a task
+    that has nothing to do with the jobs.
+    """
+    near = most_similar(name, names)
+    if near is None:
+        return None
+    least = MOVED if name.rpartition(".")[2] == near.rpartition(".")[2] else RENAMED
+    return near if difflib.SequenceMatcher(None, near, name).ratio() >= least else None

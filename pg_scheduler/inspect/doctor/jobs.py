@@ -14,9 +14,9 @@ from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.statistics import why_uncounted
 from pg_scheduler.inspect.store.doctor import FailingRow, PayloadRow, QuarantinedRow, RunningRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
-from pg_scheduler.inspect.tasks import count_claiming
+from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, term
-from pg_scheduler.jobs.naming import most_similar
+from pg_scheduler.jobs.naming import likely_new_name
 
 SAMPLE: Final = 1000
 MAX_RETRIED: Final = 20
@@ -81,7 +81,7 @@ def judge_backlog(
     claiming = [each for each in workers if each.is_alive and each.claims_jobs]
     if not claiming:
         return  # WORKER-NONE
-    known = sorted({name for each in claiming for name in each.names or ()})
+    known = sorted(claimed_names(claiming))
     for row in rows:
         if not row.due or row.oldest_due_at is None:
             continue
@@ -99,8 +99,10 @@ def judge_backlog(
 
 
 def _unknown(row: BacklogRow, known: Sequence[str], workers: Sequence[InspectedWorker]) -> Finding:
-    near = most_similar(row.name, known)
-    renamed = f"@job(name={near!r}, aliases=[{row.name!r}]) if it was renamed, or " if near else ""
+    near = likely_new_name(row.name, known)
+    renamed = (
+        f"; or is {near!r} its new name? then @job(name={near!r}, aliases=[{row.name!r}])" if near else ""
+    )
     missing = next(filter(None, (each.missing_executor(row.name) for each in workers)), None)
     return Finding(
         FindingCode.NAME_UNKNOWN,
@@ -109,7 +111,7 @@ def _unknown(row: BacklogRow, known: Sequence[str], workers: Sequence[InspectedW
         f"{counted(row.due, 'due job')} of {row.name!r} not started, the oldest since "
         f"{instant(row.oldest_due_at)}, and none of {counted(len(workers), 'live worker')} claims that name"
         + ("" if missing is None else f": the executor {missing!r} is missing"),
-        f"{renamed}import the module of the function in a worker"
+        f"import the module of the function in a worker{renamed}"
         if missing is None
         else f"pass executors={{{missing!r}: ...}} to the Scheduler of a worker",
     )

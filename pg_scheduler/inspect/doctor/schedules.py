@@ -14,9 +14,9 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTaskRow, ZonedRow
 from pg_scheduler.inspect.store.inspections import InspectedWorker
-from pg_scheduler.inspect.tasks import count_claiming
+from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, short
-from pg_scheduler.jobs.naming import most_similar
+from pg_scheduler.jobs.naming import likely_new_name
 
 AHEAD: Final = timedelta(days=7)
 MAX_SECONDS: Final = 2.0
@@ -85,12 +85,14 @@ def judge_tasks(rows: Sequence[ScheduleTaskRow], workers: Sequence[InspectedWork
     claiming = [each for each in workers if each.is_alive and each.claims_jobs]
     if not claiming:
         return  # WORKER-NONE
-    known = sorted({name for each in claiming for name in each.names or ()})
+    known = sorted(claimed_names(claiming))
     for row in rows:
         if count_claiming(workers, row.task, with_draining=True) != 0:
             continue
-        near = most_similar(row.task, known)
-        renamed = f"@job(name={near!r}, aliases=[{row.task!r}]) if it was renamed, or " if near else ""
+        near = likely_new_name(row.task, known)
+        renamed = (
+            f"; or is {near!r} its new name? then @job(name={near!r}, aliases=[{row.task!r}])" if near else ""
+        )
         yield Finding(
             FindingCode.SCHED_UNKNOWN,
             Severity.ERROR,
@@ -98,7 +100,7 @@ def judge_tasks(rows: Sequence[ScheduleTaskRow], workers: Sequence[InspectedWork
             f"the task {row.task!r} of {counted(row.schedules, 'schedule')} "
             f"({listed(row.ids, row.schedules)}) is claimed by none of "
             f"{counted(len(claiming), 'live worker')}",
-            f"{renamed}import its module in a worker, or {command('schedules', 'pause', row.ids[0])}",
+            f"import its module in a worker, or {command('schedules', 'pause', row.ids[0])}{renamed}",
         )
 
 

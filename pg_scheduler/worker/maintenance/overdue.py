@@ -14,7 +14,7 @@ import time
 from typing import ClassVar
 
 from pg_scheduler.events import JobExpired, UnregisteredName
-from pg_scheduler.jobs.naming import most_similar
+from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
@@ -91,14 +91,14 @@ class DeadlineScanner(Service):
             return
         known = self._tasks.names()
         overdue = await self._store.jobs.overdue_names(self._worker_id, known, self.max_overdue)
-        self._reported_at = now
+        self._reported_at, tasks = now, [task.name for task in self._tasks.tasks()]
         for place, name in enumerate(overdue[: self.max_names], start=1):
             self._events.publish(
                 UnregisteredName(
                     job_name=name.name,
                     jobs=name.jobs,
                     due_since=name.due_since,
-                    suggestion=await asyncio.to_thread(most_similar, name.name, known),
+                    suggestion=await asyncio.to_thread(likely_new_name, name.name, tasks),
                     busy_workers=name.busy_workers,
                     more_names=len(overdue) - place if place == self.max_names else 0,
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import shlex
 from datetime import UTC, datetime, timedelta
@@ -93,10 +94,26 @@ async def test_unknown_name_is_found_until_a_worker_declares_it_as_an_alias(
     finding = await find(pool, FindingCode.NAME_UNKNOWN)
     assert (finding.subject, finding.severity) == ("doctor.sendmail", Severity.ERROR)
     assert finding.remedy is not None
-    assert finding.remedy.startswith("@job(name='doctor.send_mail', aliases=['doctor.sendmail'])")
+    assert finding.remedy == (
+        "import the module of the function in a worker; or is 'doctor.send_mail' its new name? then "
+        "@job(name='doctor.send_mail', aliases=['doctor.sendmail'])"
+    )
     scheduler.register(work, name="doctor.send_mail", aliases=["doctor.sendmail"])
     await beat(scheduler)
     await until(pool, FindingCode.NAME_UNKNOWN, [])
+
+
+async def test_remedy_of_an_unknown_name_suggests_neither_an_alias_nor_a_name_that_is_little_alike(
+    pool: asyncpg.Pool,
+) -> None:
+    names = ["transcode", "media.transcode", "shop.fraud.score"]
+    settings = json.dumps({"aliases": {"shop.fraud.score": "media.transcode"}})
+    await add_worker(pool, names=names, settings=settings)
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('1', 'fraud.score', now())"
+    )
+    finding = await find(pool, FindingCode.NAME_UNKNOWN)
+    assert finding.remedy == "import the module of the function in a worker"
 
 
 async def test_quarantined_jobs_are_found_until_they_are_retried(pool: asyncpg.Pool, dsn: str) -> None:

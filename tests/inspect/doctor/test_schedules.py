@@ -75,7 +75,10 @@ async def test_schedule_of_an_unknown_task_is_found_until_a_worker_registers_it(
     )
     assert (finding.subject, finding.severity) == ("doctor.reports", Severity.ERROR)
     assert finding.remedy is not None
-    assert finding.remedy.startswith("@job(name='doctor.reporting', aliases=['doctor.reports'])")
+    assert finding.remedy == (
+        "import its module in a worker, or pg-scheduler schedules pause own; or is 'doctor.reporting' its "
+        "new name? then @job(name='doctor.reporting', aliases=['doctor.reports'])"
+    )
     scheduler.register(work, name="doctor.reports")
     await beat(scheduler)
     assert await subjects(pool, FindingCode.SCHED_UNKNOWN) == []

@@ -124,7 +124,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         facts(workers=(worker(names=frozenset({"mails.send"})),)),
         Verdict.HELD,
         [ReasonCode.NAME_UNKNOWN],
-        "no live worker claims 'mail.send'; 1 other names are claimed",
+        "no live worker claims 'mail.send'; 1 other task claimed",
     ),
     (facts(pause=pause()), Verdict.HELD, [ReasonCode.TASK_PAUSED], "by ada: outage of the mail server"),
     (
@@ -426,7 +426,9 @@ def test_explain_omits_a_pause_that_has_ended_and_a_lag_that_is_small() -> None:
 def test_explanation_suggests_the_alias_of_a_renamed_task() -> None:
     (reason,) = explain(facts(workers=(worker(names=frozenset({"mails.send"})),))).reasons
     assert reason.remedy is not None
-    assert reason.remedy.endswith("if 'mails.send' is its new name, write aliases=['mail.send'] in its @job")
+    assert reason.remedy.endswith(
+        "skip=; or is 'mails.send' its new name? then write aliases=['mail.send'] in its @job"
+    )
     (reason,) = explain(facts(workers=(worker(names=frozenset()),))).reasons
     assert reason.remedy is not None
     assert reason.remedy.endswith("skip=")

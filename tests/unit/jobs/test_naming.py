@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pg_scheduler.jobs.naming import MAX_COMPARED_LENGTH, MAX_COMPARED_NAMES, most_similar
+from pg_scheduler.jobs.naming import (
+    MAX_COMPARED_LENGTH,
+    MAX_COMPARED_NAMES,
+    likely_new_name,
+    most_similar,
+)
 
 NAMES = ["send_mail", "shop.mail.send_mail", "shop.reports.build", "shop.stock.count"]
 
@@ -31,3 +36,21 @@ def test_most_similar_compares_a_bounded_number_of_short_names() -> None:
     assert (
         most_similar("shop.mail.sned_mail", [*["other"] * MAX_COMPARED_NAMES, "shop.mail.send_mail"]) is None
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "expected"),
+    [
+        ("shop.sendmail", NAMES, None),
+        ("shop.mail.sned_mail", NAMES, "shop.mail.send_mail"),
+        ("store.mail.send_mail", NAMES, "shop.mail.send_mail"),  # the package was renamed
+        ("shop.mail.send_mails", NAMES, "shop.mail.send_mail"),
+        ("fraud.score", ["transcode", "media.transcode"], None),
+        ("billing.run", ["etl.run"], None),
+        ("billing.charge", ["billing.invoice"], None),
+        ("", NAMES, None),
+        ("x", [], None),
+    ],
+)
+def test_likely_new_name_is_a_very_similar_one(name: str, names: list[str], expected: str | None) -> None:
+    assert likely_new_name(name, names) == expected
