@@ -75,4 +75,4 @@ ORDER BY schedule_id;
 
 -- fragment: schedule_is_overdue
 (schedule.paused_at IS NULL
-        AND schedule.next_fire_at < coalesce($6::timestamptz, now()) - make_interval(secs => $5::double precision))
+        AND schedule.next_fire_at < (coalesce($6::timestamptz, now()) - make_interval(secs => $5::double precision)))
