@@ -374,7 +374,7 @@ PRIVATE_MODULES = {
 COMMAND_LINE = {"__main__", "cli"}
 """Its commands, options and output are the contract, not its names."""
 
-DJANGO_MODULES = {"pg_scheduler.integrations.django.models"}
+DJANGO_MODULES = {"pg_scheduler.integrations.django", "pg_scheduler.integrations.django.models"}
 """Public modules that need the settings of a project to be imported."""
 
 PROGRAMS = sorted((ROOT / "examples").glob("**/*.py"))

@@ -223,7 +223,8 @@ class ExchangeOp(Op):
 
     def effects(self, state: State) -> Iterator[State]:
         (every,) = super().effects(state)
-        claimed = {key for key, row in every.jobs.items() if row.attempt > state.jobs[key].attempt}
+        pending = {key for key, row in state.jobs.items() if row.status == "pending"}
+        claimed = {key for key in pending if every.jobs[key].status != "pending"}
         crashed = {key for key in claimed if state.jobs[key].crashes}
         for one in crashed if self.crashed and crashed else {None}:  # any one of them, or none
             left = {key: state.jobs[key] for key in crashed - {one}}
@@ -248,10 +249,10 @@ class ExchangeOp(Op):
             or lease.until <= self.now
         ):
             return row
-        row = row._replace(worker=self.worker_id, attempt=row.attempt + 1)
+        row = row._replace(worker=self.worker_id)
         if row.expires is not None and row.expires < self.now:
             return ended(row, "expired", self.now)
-        return row._replace(status="running", lease=lease.until)
+        return row._replace(status="running", attempt=row.attempt + 1, lease=lease.until)
 
     def check(self, before: State, now: State) -> None:
         answer: ExchangeResult = self.answer

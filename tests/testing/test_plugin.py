@@ -66,7 +66,7 @@ def test_clock_begins_at_the_present_and_stands_still(scheduler_clock):
 
 async def test_databases_are_on_the_server_of_the_session(scheduler_server, scheduler_dsn):
     assert scheduler_dsn == scheduler_server.dsn(scheduler_dsn.partition("?")[0].rpartition("/")[2])
-    connection = await asyncpg.connect(scheduler_server.dsn("template1"))
+    connection = await asyncpg.connect(scheduler_server.dsn("postgres"))
     assert await connection.fetchval("SELECT to_regclass('scheduled_jobs')") is None
     await connection.close()
 
