@@ -44,6 +44,9 @@ MAX_BAGGAGE_BYTES: Final = 4096
 MAX_REPORTED: Final = 10_000
 """Failed attempts that are remembered until their log record has been dropped."""
 
+DJANGO_LOGGERS: Final = frozenset({"django.tasks", "django_tasks"})
+"""The loggers by which Django reports the end of each task, with the exception of one that has failed."""
+
 MAX_SLUG: Final = 50
 """Characters of the name of a monitor."""
 
@@ -299,8 +302,8 @@ _lock: Final = threading.Lock()
 def _process(event: Event, hint: Hint) -> Event | None:
     """Drop the log record of an error that was reported, and the breadcrumbs of this library's statements.
 
-    Sentry's own integration that drops duplicates does not see this one: a batch of outcomes is logged in
-    another task than the attempts.
+    Sentry's own integration that drops duplicates does not see these: a batch of outcomes is logged in
+    another task than the attempts, and Django logs in the thread of its task.
     """
     record = hint.get("log_record")
     if record is not None and record.name == "pg_scheduler" and record.msg == TEXTS[JobFailed]:
@@ -309,6 +312,8 @@ def _process(event: Event, hint: Hint) -> Event | None:
             if key in _reported:
                 del _reported[key]
                 return None
+    if record is not None and record.name in DJANGO_LOGGERS and "job" in event.get("contexts", {}):
+        return None  # of an attempt, which reports its exception when it ends
     crumbs = event.get("breadcrumbs")
     if isinstance(crumbs, dict):
         crumbs["values"] = [crumb for crumb in crumbs.get("values", []) if not _is_own(crumb)]

@@ -28,7 +28,6 @@ from django.test import override_settings  # noqa: E402
 
 from pg_scheduler.integrations.django import Backend, DjangoThreads  # noqa: E402
 from pg_scheduler.integrations.django.task import JobTask  # noqa: E402
-from tests.integrations.django.shop.models import Order  # noqa: E402
 
 SENTRY = "pg_scheduler.integrations.sentry.SentryMiddleware"
 VALUES: dict[str, Any] = {"priority": 0, "backend": "default", "queue_name": "default", "run_after": None}
@@ -78,6 +77,8 @@ class Counting(JobExecutor):
 
 
 async def count_orders(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
+    from tests.integrations.django.shop.models import Order  # when the settings are there
+
     await Order.objects.acount()
     return await call_next()
 
@@ -105,14 +106,19 @@ async def value_of(scheduler: Any, job_id: str) -> Any:
 
 
 @pytest.mark.parametrize("given", [SENTRY, SentryMiddleware(on="failed")], ids=["path", "object"])
-async def test_failed_task_is_one_event_in_the_trace_of_the_request(dsn: str, given: Any) -> None:
-    with reporting() as sentry, project(dsn, OPTIONS={"MIDDLEWARE": [given], "MAX_RETRIES": 0}) as shop:
+@pytest.mark.parametrize(("task", "error"), [("fail", "OutOfStockError"), ("exit_async", "SystemExit")])
+async def test_failed_task_is_one_event_in_the_trace_of_the_request(
+    dsn: str, given: Any, task: str, error: str
+) -> None:
+    """Django logs the failure, too, from which Sentry would make another event."""
+    with reporting() as sentry, project(dsn, OPTIONS={"MIDDLEWARE": [given]}) as shop:
+        failing = getattr(shop, task)
         with sentry_sdk.isolation_scope(), sentry_sdk.start_transaction(name="POST /orders") as request:
-            result = shop.fail.enqueue("value")
+            result = failing.enqueue()
         async with working() as (_, seen):
             await seen.until(JobFailed, job_id=result.id)
-        name = f"{shop.fail.module_path}@default"
-        assert sentry.errors == ["ValueError"]
+        name = f"{failing.module_path}@default"
+        assert sentry.errors == [error]
         (event,) = sentry.of("event")
         assert event["tags"] == {"job_id": result.id, "job_name": name, "attempt": "1"}
         (sent,) = sentry.transactions("POST /orders")
