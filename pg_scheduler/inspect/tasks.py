@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -105,6 +105,34 @@ class ExpiringJobs:
         """The number in one line, as every front end shows it."""
         jobs = counted(self.jobs, "waiting job", is_capped=self.is_capped)
         return f"{jobs} would expire during the pause, by the misfire grace time"
+
+
+def fold_tasks(states: Iterable[TaskState], names: TaskNames) -> list[TaskState]:
+    """Return the tasks under their main names, sorted.
+
+    The jobs of their other names count too, and the last pause of any name.
+    """
+    found: dict[str, TaskState] = {}
+    for state in states:
+        name = names.task_of(state.name)
+        other = found.get(name)
+        found[name] = replace(state, name=name) if other is None else _added(name, state, other)
+    return [found[name] for name in sorted(found)]
+
+
+def _added(name: str, one: TaskState, other: TaskState) -> TaskState:
+    """Return the state of a task from those of two of its names."""
+    paused = max(one, other, key=lambda each: each.paused_at.timestamp() if each.paused_at else 0.0)
+    oldest = [each.oldest_due_at for each in (one, other) if each.oldest_due_at is not None]
+    unknown = one.workers is None or other.workers is None
+    return replace(
+        paused,
+        name=name,
+        due=one.due + other.due,
+        running=one.running + other.running,
+        oldest_due_at=min(oldest, default=None),
+        workers=None if unknown else max(one.workers or 0, other.workers or 0),
+    )
 
 
 def claimed_names(workers: Sequence[InspectedWorker]) -> set[str]:

@@ -341,9 +341,13 @@ class PeriodicCatalogue:
                     "with other captured values, and a row stores the name only; "
                     "decorate a function of another name"
                 )
-        # Default job names are loose, since functions of different modules share them; given names are exact.
+        # A given job name is that of the task, unless @job has named it. Default job names are loose, since
+        # functions of different modules share them.
+        task = catalogue.task_of(config.func)
+        is_unnamed = task is None or task.name == config.function
         catalogue.register(
             config.func,
+            name=config.job_name if config.named and is_unnamed else None,
             aliases=[config.job_name] if config.named else [],
             loose=[] if config.named else [config.job_name],
         )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from datetime import timedelta
+from urllib.parse import quote
 
 import asyncpg
 
+from pg_scheduler import Scheduler, job, periodic
 from pg_scheduler.dashboard import Access
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_overview import add_figures
@@ -40,3 +44,81 @@ async def test_page_of_a_task_names_the_workers_that_claim_it(pool: asyncpg.Pool
     assert data["task"]["failed"] == 1
     links = Page((await request(app, "/task?id=figures.mail")).text).links()
     assert {"/worker?id=w1", "/worker?id=w2"} <= set(links)
+
+
+async def heartbeat() -> None: ...
+
+
+async def beat() -> None: ...
+
+
+async def add_ended_job(pool: asyncpg.Pool, name: str, function: str) -> None:
+    """Insert a completed job of a periodic function, as the planner enqueues them."""
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, function, execution_time, status, started_at,"
+        " finished_at) VALUES ($1, $1, $2, now(), 'completed', now() - interval '2 s', now())",
+        name,
+        function,
+    )
+
+
+async def test_given_name_of_a_periodic_job_is_its_task(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    function = f"{__name__}.heartbeat"
+    periodic(every=timedelta(hours=1), job_name="ops.heartbeat", dedup_key="beats")(heartbeat)
+    async with scheduler:
+        await add_figures(pool, ["ops.heartbeat"])
+        await add_ended_job(pool, "ops.heartbeat", function)
+        await pool.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, function, execution_time)"
+            " VALUES ('next', 'ops.heartbeat', $1, now() + interval '1 h')",
+            function,
+        )
+        items = {each["name"]: each for each in (await request(app, "/tasks", headers=JSON)).data["items"]}
+        assert function not in items, "it has one row"
+        task = items["ops.heartbeat"]
+        assert (round(60 * task["per_minute"]), task["failed"]) == (5, 1)
+        for name in ("ops.heartbeat", function):
+            data = (await request(app, f"/task?id={name}", headers=JSON)).data
+            assert (data["task"]["name"], data["task"]["failed"]) == ("ops.heartbeat", 1)
+            assert function in data["task"]["other_names"]
+        found = (await request(app, f"/jobs?q={quote(data['where'])}", headers=JSON)).data
+        assert {job["job_id"] for job in found["items"]} == {"ops.heartbeat", "next"}
+
+
+async def test_task_has_the_figures_and_jobs_of_its_other_names(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    function = f"{__name__}.beat"
+    periodic(every=timedelta(hours=1))(beat)
+    async with scheduler:
+        await add_figures(pool, ["periodic_beat"])
+        await add_ended_job(pool, "periodic_beat", function)
+        data = (await request(app, "/task?id=periodic_beat", headers=JSON)).data
+        assert (data["task"]["name"], data["task"]["failed"]) == (function, 1)
+        found = (await request(app, f"/jobs?q={quote(data['where'])}", headers=JSON)).data
+        assert [job["job_id"] for job in found["items"]] == ["periodic_beat"]
+        assert "periodic_beat" in data["task"]["other_names"]
+
+
+async def test_jobs_and_pauses_of_other_names_count_for_their_task(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    aliases = json.dumps({"aliases": {"mail.old": "mail.new"}})
+    await add_worker(pool, names=["mail.new", "mail.old"], settings=aliases)
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " VALUES ('a', 'mail.old', now() - interval '1 h'), ('b', 'mail.new', now())"
+    )
+    await scheduler.tasks.pause("mail.old", note="renamed")
+    (task,) = (await request(app, "/tasks", headers=JSON)).data["items"]
+    assert (task["name"], task["due"], task["workers"], task["note"]) == ("mail.new", 2, 1, "renamed")
+    assert "1 task, 1 paused, 2 due jobs" in Page((await request(app, "/tasks")).text).text
+
+
+async def test_name_given_by_job_stays_that_of_the_task(scheduler: Scheduler) -> None:
+    periodic(every=timedelta(hours=1), job_name="ops.hourly")(job(name="ops.beat")(beat))
+    tasks = {info.name: info for info in await scheduler.tasks.list()}
+    assert "ops.hourly" in tasks["ops.beat"].aliases
+    assert "ops.hourly" not in tasks
