@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pg_scheduler.dashboard import flash
 from pg_scheduler.dashboard.access import (
     Access,
     Authorize,
@@ -90,7 +91,7 @@ def dashboard(
 ) -> ASGIApp:
     """Return the dashboard as an ASGI application that can be mounted under any path.
 
-    It needs no lifespan, cookie or session. Pages are read in read-only transactions on at most 2 connections
+    It needs no lifespan or session. Pages are read in read-only transactions on at most 2 connections
     at once, whose statements the server cancels after 2 seconds. Requests with the rights for it change jobs,
     tasks, schedules and workers by POST, on the pool of the Scheduler.
 
@@ -247,36 +248,23 @@ class _Dashboard:
             inspector = self._inspector()
         except RejectedError as error:
             return refusal(request, error.status, str(error))
+        is_json = wants_json(request)
+        base = base_of(request, trust_forwarded=self._settings.trust_forwarded)
         page_request = PageRequest(
             self._settings,
             access,
             inspector,
-            dict(request.query_params),
-            base_of(request, trust_forwarded=self._settings.trust_forwarded),
+            _parameters(request),
+            base,
             time_of(inspector),
             SharedReads(self._cache),
             self._operations,
+            flash.read(request, base) if path in PAGES and request.method == "GET" and not is_json else "",
         )
-        is_json = wants_json(request)
-        try:
-            if path in ACTIONS:
-                return await act(path, request, page_request)
-            if path in STREAMS:
-                return await STREAMS[path](page_request, is_head=request.method == "HEAD")
-            page = PAGES.get(path)
-            if page is None:
-                raise NotFoundError("there is no such page")
-            page_request = await page_request.dated()
-            found = await page.build(page_request)
-            status = getattr(found, "http_status", 200)
-            return await render(found, page.template, page_request, path, is_json=is_json, status=status)
-        except RejectedError as error:
-            failure = ErrorPage(error.status, str(error))
-        except DatabaseUnavailableError:
-            failure = ErrorPage(503, "the database did not answer in time; reload the page")
-        except SchedulerError as error:
-            failure = ErrorPage(503, str(error))
-        return await render(failure, "error", page_request, path, is_json=is_json, status=failure.status)
+        answer = await _build(path, request, page_request, is_json=is_json)
+        if page_request.did:
+            flash.remove(answer, request, base)
+        return answer
 
     def _inspector(self) -> Inspector:
         scheduler = self._source if isinstance(self._source, Scheduler) else self._source()
@@ -296,6 +284,35 @@ class _Dashboard:
             self._operations = Operations(scheduler)
             self._cache = Cache()
         return self._inspected[1]
+
+
+def _parameters(request: Request) -> dict[str, str]:
+    """Return those of the address; a stream that is opened again continues after its last event."""
+    last = request.headers.get("last-event-id")
+    return dict(request.query_params) | ({} if last is None else {"seen": last})
+
+
+async def _build(path: str, http: Request, request: PageRequest, *, is_json: bool) -> Response:
+    """Return the answer of an action, a stream or a page."""
+    try:
+        if path in ACTIONS:
+            return await act(path, http, request)
+        if path in STREAMS:
+            return await STREAMS[path](request, is_head=http.method == "HEAD")
+        page = PAGES.get(path)
+        if page is None:
+            raise NotFoundError("there is no such page")
+        request = await request.dated()
+        found = await page.build(request)
+        status = getattr(found, "http_status", 200)
+        return await render(found, page.template, request, path, is_json=is_json, status=status)
+    except RejectedError as error:
+        failure = ErrorPage(error.status, str(error))
+    except DatabaseUnavailableError:
+        failure = ErrorPage(503, "the database did not answer in time; reload the page")
+    except SchedulerError as error:
+        failure = ErrorPage(503, str(error))
+    return await render(failure, "error", request, path, is_json=is_json, status=failure.status)
 
 
 def _check_method(request: Request, settings: Settings) -> Response | None:

@@ -77,6 +77,7 @@ class PageRequest:
         now: The time, of this process unless a test has set it.
         cache: The values that requests share.
         operations: Makes the changes.
+        did: The code of the message about the action before; empty for none.
         standby_lag_s: How many seconds the data is behind the primary; None if it is not that of a standby.
     """
 
@@ -88,6 +89,7 @@ class PageRequest:
     now: datetime
     cache: SharedReads
     operations: Operations
+    did: str = ""
     standby_lag_s: float | None = None
 
     async def dated(self) -> PageRequest:

@@ -1,19 +1,19 @@
-"""Send the part of a page that changes, as server-sent events."""
+"""Send the parts of a page that change, as server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from time import monotonic
 from typing import Final
 
 from starlette.responses import Response, StreamingResponse
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError, time_of
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
-from pg_scheduler.dashboard.rendering import render_region
-from pg_scheduler.dashboard.texts import plain
+from pg_scheduler.dashboard.rendering import render_parts
+from pg_scheduler.dashboard.snapshot import Snapshot
 from pg_scheduler.errors import SchedulerError
 
 MAX_SECONDS: Final = 30.0
@@ -23,7 +23,9 @@ MEDIA_TYPE: Final = "text/event-stream"
 
 
 async def stream(request: PageRequest, *, is_head: bool) -> Response:
-    """Return the stream of the page that ``page=`` names: the HTML of its region, each time its data changed.
+    """Return the stream of the page that ``page=`` names: its parts, each time their HTML changed.
+
+    A browser states with ``seen=`` which versions it shows, so it receives no part twice.
 
     Viewers with the same rights share one read per interval, which happens only while there are viewers.
 
@@ -47,34 +49,34 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
         *(parameters.get(name) for name in LIVE_PARAMETERS),
     )
 
-    async def read() -> tuple[str, ...]:
+    async def read() -> Snapshot:
         fresh = await request.dated()
-        found = await page.build(fresh)
-        regions = [render_region(found, each, fresh, path) for each in (page.template, "read")]
-        data = plain(found)
-        data.pop("next", None)  # the position of the following page, which contains when this one was read
-        return json.dumps(data), *regions
+        return render_parts(await page.build(fresh), page.template, fresh, path)
 
     async def events() -> AsyncIterator[str]:
-        ends_at, shown = monotonic() + MAX_SECONDS, ""
+        ends_at, shown = monotonic() + MAX_SECONDS, parameters.get("seen", "")
         yield "retry: 1000\n\n"
         while monotonic() < ends_at:
             try:
-                data, html, read_at = await request.cache.get(key, request.settings.refresh_s, read)
+                found = await request.cache.get(key, request.settings.refresh_s, read)
             except RejectedError as error:  # what the page shows does not exist any more
                 yield _event("problem", str(error))
                 return
             except SchedulerError:  # the database is unavailable: the page keeps what it shows
                 yield _event("problem", "the database did not answer in time")
             else:
-                if data != shown:
-                    shown = data
-                    yield _event("region", html) + _event("read", read_at)
+                if changed := found.since(shown, time_of(request.inspector)):
+                    shown = found.versions
+                    yield _event("parts", {**changed, "read": found.read}, shown)
             await asyncio.sleep(request.settings.refresh_s)
 
     return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})
 
 
-def _event(name: str, text: str) -> str:
-    """Return an event with a text as JSON, because its lines would end the event."""
-    return f"event: {name}\ndata: {json.dumps(text)}\n\n"
+def _event(name: str, data: str | Mapping[str, str], versions: str = "") -> str:
+    """Return an event with data as JSON, because its lines would end the event.
+
+    The browser sends the versions again when it reconnects.
+    """
+    number = f"id: {versions}\n" if versions else ""
+    return f"event: {name}\n{number}data: {json.dumps(data)}\n\n"

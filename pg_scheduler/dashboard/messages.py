@@ -1,7 +1,6 @@
 """Say on the next page what an action did.
 
-The address of that page carries a code and numbers, and no text. So a forged link shows nothing but one of
-these sentences, and neither a session nor a cookie is needed.
+A cookie carries a code and numbers to that page, and no text, so it shows nothing but one of these sentences.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _TEXTS: Final[Mapping[str, str]] = {
 
 
 def code_of(action: str, *numbers: int) -> str:
-    """Return the value of the parameter ``did``."""
+    """Return the code of a message."""
     return ".".join((action, *map(str, numbers)))
 
 

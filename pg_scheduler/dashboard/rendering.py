@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2.runtime import Context
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
@@ -18,6 +20,7 @@ from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.messages import message_of
 from pg_scheduler.dashboard.navigation import GROUPS, item_of, read_counts
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
+from pg_scheduler.dashboard.snapshot import Snapshot
 from pg_scheduler.dashboard.texts import (
     DOCUMENTATION,
     RUNBOOK,
@@ -41,6 +44,9 @@ MEDIA_TYPES: Final = {
 FIRST_SCRIPT: Final = "theme.js"
 """The script that runs before the page is painted; the others are modules."""
 
+
+LIVE: Final = "live_"
+"""The prefix of the blocks that are parts of a page."""
 
 UNAVAILABLE: Final = 503
 """The status of an answer without the database."""
@@ -95,13 +101,36 @@ async def render(
         return JsonAnswer(document, status_code=status, headers=vary)
     counts = {} if status == UNAVAILABLE else await read_counts(request)
     names = _names(page, request, path) | {"counts": counts}
-    html = _environment().get_template(f"{template}.html").render(names)
+    found = _environment().get_template(f"{template}.html")
+    parts = _render_blocks(found, names)
+    names |= {"versions": Snapshot(parts, "", request.now).versions, "is_live": bool(parts)}
+    context = found.new_context(names)
+    context.blocks |= {f"{LIVE}{name}": [partial(_yield, html)] for name, html in parts.items()}
+    html = "".join(found.root_render_func(context))
     return HTMLResponse(html, status_code=status, headers=vary)
 
 
-def render_region(page: Any, template: str, request: PageRequest, path: str) -> str:
-    """Return the HTML of the part of a page that changes."""
-    return _environment().get_template(f"_{template}.html").render(_names(page, request, path))
+def render_parts(page: Any, template: str, request: PageRequest, path: str) -> Snapshot:
+    """Return the parts of a page that change, and when they were read."""
+    names = _names(page, request, path)
+    read = _environment().get_template("_read.html").render(names)
+    parts = _render_blocks(_environment().get_template(f"{template}.html"), names)
+    return Snapshot(parts, read, request.now)
+
+
+def _render_blocks(template: Template, names: Mapping[str, Any]) -> dict[str, str]:
+    """Return the HTML of the blocks of a template that are parts. They see no variable of other blocks."""
+    context = template.new_context(dict(names))
+    return {
+        name.removeprefix(LIVE): "".join(render(context))
+        for name, render in template.blocks.items()
+        if name.startswith(LIVE)
+    }
+
+
+def _yield(html: str, _context: Context) -> Iterator[str]:
+    """Render a block that has been rendered before."""
+    yield html
 
 
 def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
@@ -110,7 +139,7 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "page": page,
         "access": request.access,
         "may": request.may,
-        "message": message_of(request.parameters.get("did", "")),
+        "message": message_of(request.did),
         "settings": request.settings,
         "url": request.url,
         "runbook": RUNBOOK,
@@ -123,7 +152,6 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "standby_lag_s": request.standby_lag_s,
         "path": path,
         "is_page": path in PAGES,
-        "is_live": path in PAGES and PAGES[path].is_live,
         "live_url": request.url(
             "/live", page=path, **{name: request.parameters.get(name) for name in LIVE_PARAMETERS}
         ),

@@ -28,6 +28,7 @@ def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
         "/jobs": "/jobs?q=name:browser.*",
         "/task": "/task?id=browser.mail",
         "/limit": "/limit?name=browser.bank",
+        "/chart": "/chart?id=outcomes",
         "/error": MISSING,
     }
     return {path: path for path in PAGES if path != "/run"} | special

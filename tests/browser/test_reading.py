@@ -16,7 +16,7 @@ from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.texts import DOCUMENTATION
 from tests.browser.conftest import Open
 from tests.browser.person import PHONE, navigate
-from tests.browser.shop import HOUR, Shop, mail_customer
+from tests.browser.shop import HOUR, Shop
 from tests.browser.site import Site, until
 from tests.inspect.workers import add_worker
 
@@ -132,24 +132,6 @@ async def test_progress_and_retry_of_a_job_are_seen_without_a_reload(
     steps[1].set()
     await expect(page.locator(".status").first).to_have_text("completed")
     await expect(page.locator("pre", has_text="imported").first).to_be_visible()
-    assert await page.evaluate("window.isSamePage")
-
-
-async def test_list_of_jobs_is_updated_except_while_rows_are_selected(
-    open_page: Open, shop: Shop, scheduler: Scheduler
-) -> None:
-    page = await open_page("/jobs?q=name:browser.mail&sort=job")
-    await page.evaluate("window.isSamePage = true")
-    box = page.get_by_label(f"Select {shop.waiting}")
-    await box.check()
-    await scheduler.enqueue(mail_customer, delay=HOUR, args=("eve",), job_id="zz-mail")
-    await expect(page.locator("#announcement")).to_contain_text("wait")
-    await expect(box).to_be_checked()
-    await expect(page.get_by_role("link", name="zz-mail")).to_have_count(0)
-    await box.uncheck()
-    await page.get_by_role("heading", level=1).click()
-    await expect(page.get_by_role("link", name="zz-mail")).to_be_visible()
-    assert "sort=job" in page.url
     assert await page.evaluate("window.isSamePage")
 
 

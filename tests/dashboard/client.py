@@ -31,20 +31,28 @@ class Answer:
         return self.body.decode()
 
     @property
+    def did(self) -> str | None:
+        """The code of the message that the next page shows; None for none."""
+        name, _, value = self.headers.get("set-cookie", "").partition(";")[0].partition("=")
+        return value if name.removeprefix("__Host-").startswith("pg_scheduler-") else None
+
+    @property
     def data(self) -> Any:
         document = json.loads(self.body)
         assert document["beta"] is True
         return document["data"]
 
 
-def scope_of(url: str, method: str, headers: Mapping[str, str], root_path: str) -> Message:
+def scope_of(
+    url: str, method: str, headers: Mapping[str, str], root_path: str, scheme: str = "http"
+) -> Message:
     path, _, query = url.partition("?")
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
         "method": method,
-        "scheme": "http",
+        "scheme": scheme,
         "path": path,
         "raw_path": path.encode(),
         "root_path": root_path,
@@ -63,6 +71,7 @@ async def request(
     method: str = "GET",
     headers: Mapping[str, str] | None = None,
     root_path: str = "",
+    scheme: str = "http",
     body: bytes = b"",
 ) -> Answer:
     """Return the answer to a request."""
@@ -79,7 +88,7 @@ async def request(
     async def send(message: Message) -> None:
         messages.append(message)
 
-    await app(scope_of(url, method, headers or {}, root_path), receive, send)
+    await app(scope_of(url, method, headers or {}, root_path, scheme), receive, send)
     start = messages[0]
     found = [(name.decode(), value.decode()) for name, value in start["headers"]]
     assert len({name for name, _ in found}) == len(found), found
@@ -92,12 +101,26 @@ async def send(
     fields: Mapping[str, object] | None = None,
     *,
     headers: Mapping[str, str] | None = None,
+    root_path: str = "",
+    scheme: str = "http",
 ) -> Answer:
     """Return the answer to a form that a page of the dashboard sends."""
     found = {"sec-fetch-site": "same-origin", "content-type": FORM, **(headers or {})}
     return await request(
-        app, url, method="POST", headers=found, body=urlencode(fields or {}, doseq=True).encode()
+        app,
+        url,
+        method="POST",
+        headers=found,
+        root_path=root_path,
+        scheme=scheme,
+        body=urlencode(fields or {}, doseq=True).encode(),
     )
+
+
+async def follow(app: App, answer: Answer) -> Answer:
+    """Return the page to which an action sends the browser, with its message."""
+    cookie = answer.headers.get("set-cookie", "").partition(";")[0]
+    return await request(app, answer.headers["location"], headers={"cookie": cookie} if cookie else {})
 
 
 @asynccontextmanager

@@ -237,9 +237,11 @@ async def test_hostile_text_in_each_field_changes_nothing_and_is_shown_as_text(
     "code",
     ["", "nonsense.1", "cancel", "cancel.1", "cancel.1.2.3.4", "cancel.x.0.0", "<b>", "cancel.1.0.0\n"],
 )
-async def test_unknown_message_is_not_shown(code: str, admin: App) -> None:
+async def test_unknown_message_is_not_shown(code: str, admin: App, pool: asyncpg.Pool) -> None:
     assert message_of(code) is None
-    answer = await request(admin, f"/jobs?did={quote(code)}")
+    await insert(pool)
+    cookie = str((await send(admin, CANCEL)).headers["set-cookie"]).partition("=")[0]
+    answer = await request(admin, "/jobs", headers={"cookie": f"{cookie}={quote(code)}"})
     assert 'id="message"' not in answer.text
 
 
@@ -255,6 +257,23 @@ def test_message_states_what_was_done() -> None:
 async def test_message_is_shown_on_the_next_page(admin: App, pool: asyncpg.Pool) -> None:
     await insert(pool)
     answer = await send(admin, CANCEL)
-    assert (answer.status, answer.headers["location"]) == (303, "/job?id=job&did=cancel.1.0.0")
-    page = Page((await request(admin, answer.headers["location"])).text)
-    assert "1 job cancelled" in page.text
+    assert (answer.status, answer.headers["location"], answer.did) == (303, "/job?id=job", "cancel.1.0.0")
+    cookie = {"cookie": answer.headers["set-cookie"].partition(";")[0]}
+    for url, headers in (("/job?id=job", JSON), ("/static/dashboard.css", {}), ("/live?page=/nothing", {})):
+        assert "set-cookie" not in (await request(admin, url, headers=headers | cookie)).headers, url
+    page = await request(admin, answer.headers["location"], headers=cookie)
+    assert "1 job cancelled" in Page(page.text).text
+    assert "Max-Age=0" in page.headers["set-cookie"]
+    assert 'id="message"' not in (await request(admin, "/job?id=job&did=cancel.1.0.0")).text
+
+
+async def test_message_over_https_is_in_a_cookie_of_this_host(admin: App, pool: asyncpg.Pool) -> None:
+    await insert(pool)
+    found = []
+    for root, scheme in (("", "https"), ("/mount", "https"), ("/mount", "http")):
+        answer = await send(admin, f"{root}{CANCEL}", root_path=root, scheme=scheme)
+        name, _, attributes = answer.headers["set-cookie"].partition("=")
+        assert name.startswith("__Host-") == ("; Secure" in attributes) == (scheme == "https")
+        assert "; Path=/;" in attributes
+        found.append(name)
+    assert len(set(found)) == len(found), "dashboards of a host have cookies of their own"

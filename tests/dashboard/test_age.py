@@ -19,7 +19,7 @@ from tests.cluster.outages import primary_and_standby
 from tests.conftest import FAST
 from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.conftest import read_all
-from tests.dashboard.test_live import html_of
+from tests.dashboard.test_live import parts_of
 from tests.support.worker import PATIENCE
 
 
@@ -47,13 +47,11 @@ async def test_page_states_the_age_of_its_oldest_part(
     assert "before" not in footer_of((await request(app, "/doctor")).text)
 
 
-async def test_stream_sends_when_its_region_was_read(app: App) -> None:
+async def test_stream_sends_when_its_parts_were_read(app: App) -> None:
     async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/workers") as read:
         await read()
-        event = await read()
-    html_of(event)
-    shown = json.loads(event.partition("event: read\ndata: ")[2])
-    assert re.search(r"read\s+<time datetime", shown)
+        parts = parts_of(await read())
+    assert re.search(r"read\s+<time datetime", parts["read"])
 
 
 async def test_read_pool_on_the_primary_is_no_standby(build: Callable[..., App], pool: asyncpg.Pool) -> None:

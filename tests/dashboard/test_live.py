@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 import asyncpg
 import pytest
@@ -13,6 +15,7 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.rendering import static_files
+from pg_scheduler.dashboard.snapshot import Snapshot
 from tests.dashboard.client import App, Page, request, stream
 from tests.dashboard.test_security import check_headers
 from tests.inspect.workers import add_worker
@@ -27,11 +30,23 @@ JOBS = (
 )
 
 
+def parts_of(event: str) -> dict[str, str]:
+    """Return the parts of an event, with ``read``, which states when they were read."""
+    assert event.startswith("event: parts\nid: "), event
+    found: dict[str, str] = json.loads(event.partition("\ndata: ")[2])
+    assert "read" in found["read"]
+    return found
+
+
 def html_of(event: str) -> str:
-    assert event.startswith("event: region\ndata: ")
-    region, _, read = event.partition("\n\nevent: read\ndata: ")
-    assert "read" in json.loads(read)
-    return str(json.loads(region.partition("data: ")[2]))
+    """Return the HTML of all parts of an event."""
+    return "".join(html for name, html in parts_of(event).items() if name != "read")
+
+
+def url_of(html: str, *, is_shown: bool = False) -> str:
+    """Return the address of the stream of a page, for a browser that shows the page, or nothing yet."""
+    (main,) = Page(html).all("main")
+    return f"{main['data-live']}{'&seen=' + quote(main['data-versions'] or '') if is_shown else ''}"
 
 
 def problem_of(event: str) -> str:
@@ -39,9 +54,7 @@ def problem_of(event: str) -> str:
     return str(json.loads(event.removeprefix("event: problem\ndata: ")))
 
 
-async def test_stream_sends_the_region_when_its_data_changes(
-    build: Callable[..., App], pool: asyncpg.Pool
-) -> None:
+async def test_stream_sends_a_part_when_it_changes(build: Callable[..., App], pool: asyncpg.Pool) -> None:
     await add_worker(pool, "worker-1")
     async with asyncio.timeout(PATIENCE), stream(build(refresh=0.5), "/live?page=/workers") as read:
         assert await read() == "retry: 1000\n\n"
@@ -80,15 +93,85 @@ async def test_jobs_with_a_following_page_are_sent_once_until_they_change(
 
 
 @pytest.mark.parametrize("path", LIVE)
-async def test_region_of_the_stream_is_that_of_the_page(path: str, app: App, pool: asyncpg.Pool) -> None:
+async def test_stream_sends_the_parts_of_the_page_unless_the_browser_shows_them(
+    path: str, build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pool.execute(JOBS)
     await add_worker(pool)
+    app = build(refresh=0.5)
     answer = await request(app, path)
-    (region,) = [each for each in Page(answer.text).all("div") if each.get("id") == "region"]
-    url = region["data-live"] or ""
+    places = {each["id"] for _, each in Page(answer.text).elements if "data-live-part" in each}
+    async with asyncio.timeout(PATIENCE), stream(app, url_of(answer.text)) as read:
+        await read()
+        assert set(parts_of(await read())) == places
+    monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", 0.1)
+    async with asyncio.timeout(PATIENCE), stream(app, url_of(answer.text, is_shown=True)) as read:
+        assert [await read(), await read()] == ["retry: 1000\n\n", ""]
+
+
+async def test_unchanged_overview_sends_nothing_before_and_after_a_reconnect(
+    build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pool.execute(JOBS)
+    await add_worker(pool)
+    page, built = PAGES["/"], asyncio.Semaphore(0)
+
+    async def count(page_request: PageRequest) -> object:
+        found = await page.build(page_request)
+        built.release()
+        return found
+
+    app = build(refresh=0.5)
+    url = url_of((await request(app, "/")).text, is_shown=True)
+    monkeypatch.setitem(PAGES, "/", page._replace(build=count))
     async with asyncio.timeout(PATIENCE), stream(app, url) as read:
         await read()
-        html = html_of(await read())
-        assert "1 of 2" in html or path in {"/tasks", "/limits", "/jobs", "/errors"}
+        following = asyncio.ensure_future(read())
+        for _ in range(3):
+            await built.acquire()
+        assert not following.done(), following.result()
+        await pool.execute("UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now()")
+        event = await following
+    number = event.partition("id: ")[2].partition("\n")[0]
+    monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", 0.1)
+    async with asyncio.timeout(PATIENCE), stream(app, url, {"last-event-id": number}) as read:
+        assert [await read(), await read()] == ["retry: 1000\n\n", ""]
+
+
+async def test_parts_that_are_older_than_the_page_are_not_sent(
+    build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pool.execute(JOBS)
+    app = build(refresh=0.5)
+    async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/job&id=1") as read:
+        await read()
+        assert "pending" in html_of(await read())
+    await pool.execute("UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now()")
+    answer = await request(app, "/job?id=1")
+    assert "cancelled" in answer.text
+    monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", 0.1)
+    async with asyncio.timeout(PATIENCE), stream(app, url_of(answer.text, is_shown=True)) as read:
+        assert [await read(), await read()] == ["retry: 1000\n\n", ""]
+
+
+def test_only_parts_that_differ_and_are_not_older_are_new_to_a_page() -> None:
+    at = datetime(2027, 3, 24, tzinfo=UTC)
+    time = '<time datetime="2027-03-24" title="{0} ago">{0}</time>'
+    page = Snapshot({"one": time.format("1 s"), "two": "old"}, "", at)
+    later = Snapshot({"one": time.format("9 s"), "two": "new"}, "", at + timedelta(seconds=8))
+    assert later.since(page.versions, later.at) == {"two": "new"}
+    assert later.since("", later.at) == later.parts
+    assert page.since(later.versions, later.at) == {}
+    assert page.since(later.versions, at) == {"two": "old"}, "the clock of another process is ahead"
+
+
+@pytest.mark.parametrize("seen", ["", "x", "1~", "1~region-1", "9" * 99, "1~region-00000000\n", "~" * 999])
+async def test_versions_that_no_page_has_are_ignored(seen: str, app: App, pool: asyncpg.Pool) -> None:
+    await add_worker(pool)
+    url = f"/live?page=/workers&seen={quote(seen)}"
+    async with asyncio.timeout(PATIENCE), stream(app, url) as read:
+        await read()
+        assert "region" in parts_of(await read())
 
 
 @pytest.mark.parametrize("url", ["/workers", "/job&id=1"])
@@ -119,9 +202,8 @@ async def test_stream_of_a_job_follows_its_progress_to_the_end(
 ) -> None:
     await pool.execute(JOBS)
     app = build(refresh=0.5)
-    page = Page((await request(app, "/job?id=1")).text)
-    (region,) = [each for each in page.all("div") if each.get("id") == "region"]
-    async with asyncio.timeout(PATIENCE), stream(app, region["data-live"] or "") as read:
+    url = url_of((await request(app, "/job?id=1")).text)
+    async with asyncio.timeout(PATIENCE), stream(app, url) as read:
         await read()
         assert "billing.x" in html_of(await read())
         progress = json.dumps({"done": 1, "total": 4, "note": "quarter"})
@@ -165,8 +247,7 @@ async def test_stream_keeps_the_search_and_its_page(build: Callable[..., App], p
     first = Page((await request(app, "/jobs?q=name:billing.x&sort=job")).text)
     (following,) = [each["href"] or "" for each in first.all("a") if each.get("rel") == "next"]
     answer = await request(app, following)
-    (region,) = [each for each in Page(answer.text).all("div") if each.get("id") == "region"]
-    async with asyncio.timeout(PATIENCE), stream(app, region["data-live"] or "") as read:
+    async with asyncio.timeout(PATIENCE), stream(app, url_of(answer.text)) as read:
         await read()
         html = html_of(await read())
     assert "job-149" in html
@@ -207,7 +288,7 @@ async def test_outage_is_reported_and_the_stream_continues(
         await read()
         assert problem_of(await read()) == "the database did not answer in time"
         await pool.execute("ALTER TABLE hidden RENAME TO scheduler_workers")
-        while "event: region" not in await read():
+        while "event: parts" not in await read():
             pass
 
 

@@ -50,7 +50,7 @@ async def test_schedule_is_previewed_added_and_edited(
     assert await scheduler.schedules.get("mine") is None
     fields = {**FIELDS, "kwargs": '{"tenant": 7}', "max_runs": "5", "end": "2099-01-01T00:00"}
     answer = await send(admin, ADD, fields)
-    assert answer.headers["location"] == "/schedule?id=mine&did=schedule_added"
+    assert (answer.headers["location"], answer.did) == ("/schedule?id=mine", "schedule_added")
     schedule = await scheduler.schedules.get("mine")
     assert schedule is not None
     assert schedule.trigger == Cron("0 8 * * 1-5", timezone="Europe/Berlin")
@@ -59,7 +59,7 @@ async def test_schedule_is_previewed_added_and_edited(
     assert entered(edit.text)["trigger"] == "0 8 * * 1-5"
     changed = {**entered(edit.text), "trigger": "every 15m", "task": "billing.invoice", "kwargs": "{}"}
     answer = await send(admin, UPDATE, changed)
-    assert answer.headers["location"] == "/schedule?id=mine&did=schedule_updated"
+    assert (answer.headers["location"], answer.did) == ("/schedule?id=mine", "schedule_updated")
     after = await scheduler.schedules.get("mine")
     assert after is not None
     assert (after.trigger, after.end, after.max_runs) == (Every(minutes=15), schedule.end, 5)

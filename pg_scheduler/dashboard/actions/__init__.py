@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, get_args
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from pg_scheduler.dashboard import flash
 from pg_scheduler.dashboard.actions import bulk, jobs, schedule_form, schedules, tasks, workers
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown, read_form
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
@@ -94,5 +95,8 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
     except ValueError as error:
         raise RejectedError(str(error)) from error
     if isinstance(found, Done):
-        return RedirectResponse(page.url(found.path, **(found.parameters or {}), did=found.did), 303)
+        answer = RedirectResponse(page.url(found.path, **(found.parameters or {})), 303)
+        if found.did is not None:
+            flash.keep(answer, http, page.base, found.did)
+        return answer
     return await render(found.page, found.template, page, path, is_json=False, status=found.status)

@@ -35,7 +35,7 @@ class Page(NamedTuple):
         build: Reads its data.
         template: The name of its template.
         label: Its name in the navigation; empty if it is not there.
-        is_live: Whether a part of it is updated; its template is ``_<template>.html``.
+        is_live: Whether parts of it are updated: the blocks ``live_<part>`` of its template.
         parent: The path of the item of the navigation to which it belongs, if it has no label.
     """
 
@@ -48,7 +48,7 @@ class Page(NamedTuple):
 
 PAGES: Final[dict[str, Page]] = {
     "/": Page(overview.build, "overview", "Overview", is_live=True),
-    "/chart": Page(chart.build, "chart"),
+    "/chart": Page(chart.build, "chart", parent="/"),
     "/jobs": Page(jobs.build, "jobs", "Jobs", is_live=True),
     "/job": Page(job.build, "job", is_live=True, parent="/jobs"),
     "/errors": Page(errors.build, "errors", "Errors", is_live=True),

@@ -1,63 +1,102 @@
-// Update the region of a page with what the server rendered; focus and open details are kept.
+// Patch the parts of a page with what the server rendered. Elements keep their identity by data-key or id, and with it
+// focus, open details, checked boxes and edited fields.
 
 import { announce, onKeys } from "./ui.js";
 
 const POLL_MS = 10000;
-const FOCUSABLE = "a, summary, button, [tabindex]";
-const region = document.getElementById("region");
+const NEW_MS = 2000;
+const main = document.getElementById("main");
 const pause = document.getElementById("pause");
+const url = main.dataset.live;
+let versions = main.dataset.versions;
+let waiting = new Map();
 let source = null;
 let timer = null;
 let isPaused = false;
 
-const places = (selector) => [...region.querySelectorAll(selector)];
+// -- patching
 
-// People select text or rows, fill in a form, or press a button: the region waits for them.
-const isInUse = () => !window.getSelection().isCollapsed || region.querySelector(":active") !== null
-  || places("input").some((each) => each === document.activeElement || each.checked !== each.defaultChecked
-    || each.value !== each.defaultValue);
-let waiting = null;
+const keyOf = (node) => node.dataset?.key ?? node.id ?? "";
+const isSame = (one, other) => one.nodeName === other.nodeName && keyOf(one) === keyOf(other);
 
-const replace = (nodes) => {
-  waiting = isPaused ? null : nodes;
-  apply();
-  if (waiting !== null) announce("Updates wait until nothing is selected or filled in.");
+const patchAttributes = (old, fresh) => {
+  for (const { name } of [...old.attributes]) {
+    if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
+  }
+  for (const { name, value } of fresh.attributes) {
+    if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
 };
 
+const patch = (old, fresh) => {
+  if (old.nodeType === Node.ELEMENT_NODE) {
+    patchAttributes(old, fresh);
+    patchChildren(old, fresh);
+  } else if (old.nodeValue !== fresh.nodeValue) {
+    old.nodeValue = fresh.nodeValue;
+  }
+};
+
+const showNew = (node) => {
+  if (node.dataset?.key === undefined) return;
+  node.classList.add("new");
+  setTimeout(() => node.classList.remove("new"), NEW_MS);
+};
+
+const patchChildren = (old, fresh) => {
+  const gone = [...old.childNodes];
+  const pairs = [...fresh.childNodes].map((each) => {
+    const place = gone.findIndex((known) => isSame(known, each));
+    return [each, place < 0 ? null : gone.splice(place, 1)[0]];
+  });
+  for (const each of gone) each.remove();
+  let place = old.firstChild;
+  for (const [each, known] of pairs) {
+    if (known === null) showNew(each);
+    else patch(known, each);
+    if (known !== null && known === place) place = place.nextSibling;
+    else old.insertBefore(known ?? each, place);
+  }
+};
+
+// A press and its release must be on the same element, so parts wait for the release.
 const apply = () => {
-  if (waiting === null || isInUse()) return;
-  const nodes = waiting;
-  waiting = null;
-  const focused = places(FOCUSABLE).indexOf(document.activeElement);
-  const open = places("details").map((each) => each.open);
-  const scrolled = places(".wide").map((each) => each.scrollLeft);
-  region.replaceChildren(...nodes);
-  places("details").forEach((each, place) => { each.open = open[place] ?? each.open; });
-  places(".wide").forEach((each, place) => { each.scrollLeft = scrolled[place] ?? 0; });
+  if (waiting.size === 0 || main.querySelector(":active") !== null) return;
+  const focused = document.activeElement;
+  for (const [name, content] of waiting) {
+    const part = document.getElementById(name);
+    if (part !== null) patchChildren(part, content);
+  }
+  waiting = new Map();
+  if (focused.isConnected && focused !== document.activeElement) focused.focus({ preventScroll: true });
   document.dispatchEvent(new Event("updated"));
-  if (focused >= 0) places(FOCUSABLE)[focused]?.focus({ preventScroll: true });
-  announce("");
 };
-
-for (const each of ["change", "focusout", "pointerup"]) region?.addEventListener(each, () => setTimeout(apply));
-if (region !== null) document.addEventListener("selectionchange", apply);
+for (const each of ["pointerup", "pointercancel", "keyup"]) document.addEventListener(each, () => setTimeout(apply));
 
 const parse = (html) => new DOMParser().parseFromString(html, "text/html");
 
-const showRead = (found) => {
-  if (waiting !== null || isPaused) return; // the page still shows what was read before
-  document.getElementById("read").replaceChildren(...found.childNodes);
-  document.dispatchEvent(new Event("updated"));
+const show = (name, content) => {
+  waiting.set(name, content);
+  apply();
+};
+
+// -- what the server sends
+
+const receive = ({ data, lastEventId }) => {
+  versions = lastEventId;
+  for (const [name, html] of Object.entries(JSON.parse(data))) {
+    // Rows are parsed within a template only: elsewhere they need a table around them.
+    show(name, parse(`<template>${html}</template>`).querySelector("template").content);
+  }
 };
 
 const poll = async () => {
   try {
     const answer = await fetch(window.location.href, { headers: { accept: "text/html" } });
-    const page = answer.ok ? parse(await answer.text()) : null;
-    const found = page?.getElementById("region") ?? null;
-    if (found === null) throw new Error(`status ${answer.status}`);
-    replace([...found.childNodes]);
-    showRead(page.getElementById("read"));
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
+    const page = parse(await answer.text());
+    for (const each of page.querySelectorAll("[data-live-part]")) show(each.id, each);
+    versions = page.getElementById("main").dataset.versions;
   } catch {
     announce("This page could not be updated.");
   }
@@ -72,10 +111,9 @@ const stop = () => {
 
 const start = () => {
   stop();
-  if (region === null || isPaused || document.hidden || region.dataset.live === undefined) return;
-  source = new EventSource(region.dataset.live);
-  source.addEventListener("region", (event) => replace([...parse(JSON.parse(event.data)).body.childNodes]));
-  source.addEventListener("read", (event) => showRead(parse(JSON.parse(event.data)).body));
+  if (url === undefined || isPaused || document.hidden) return;
+  source = new EventSource(`${url}&seen=${encodeURIComponent(versions)}`);
+  source.addEventListener("parts", receive);
   source.addEventListener("problem", (event) => announce(JSON.parse(event.data)));
   source.addEventListener("error", () => {
     if (source?.readyState !== EventSource.CLOSED) return; // otherwise the browser connects again

@@ -1,0 +1,88 @@
+"""Updates of pages in use: each element keeps its row, its focus and what a person did to it."""
+
+from __future__ import annotations
+
+import asyncpg
+from playwright.async_api import Locator, Page, expect
+
+from pg_scheduler import Scheduler
+from tests.browser.conftest import Open
+from tests.browser.shop import HOUR, Shop, mail_customer
+
+INSERT_FAILURE = """
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, error_message)
+    VALUES ($1, 'browser.mail', now(), 'failed', now(), $2)
+"""
+
+
+def row_of(page: Page, key: str) -> Locator:
+    return page.locator(f'[data-key="{key}"]')
+
+
+async def test_focus_stays_with_its_job_when_others_come_before_it(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/jobs?q=name:browser.*&sort=job")
+    link = row_of(page, shop.waiting).get_by_role("link").first
+    await link.focus()
+    for job_id in ("00-first", "00-second"):
+        await scheduler.enqueue(mail_customer, delay=HOUR, args=("eve",), job_id=job_id)
+    await expect(row_of(page, "00-second")).to_be_visible()
+    await expect(link).to_be_focused()
+    await page.keyboard.press("x")
+    await expect(row_of(page, shop.waiting).get_by_role("checkbox")).to_be_checked()
+    await expect(page.get_by_role("checkbox", checked=True).and_(page.locator("[name=row]"))).to_have_count(1)
+
+
+async def test_focus_goes_to_no_other_job_when_its_own_disappears(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/jobs?q=status:pending name:browser.mail&sort=job")
+    await row_of(page, shop.waiting).get_by_role("link").first.focus()
+    await scheduler.cancel_job(shop.waiting)
+    await expect(row_of(page, shop.waiting)).to_have_count(0)
+    await expect(page.locator("tbody :focus")).to_have_count(0)
+
+
+async def test_opened_error_stays_open_and_no_other_one_opens(
+    open_page: Open, shop: Shop, pool: asyncpg.Pool
+) -> None:
+    page = await open_page("/errors")
+    details = page.locator("tbody tr", has_text="the bank does not answer").locator("details")
+    await details.locator("summary").click()
+    await pool.execute(INSERT_FAILURE, "newest", "UnicodeDecodeError: not an address")
+    await expect(page.locator("tbody tr").first).to_contain_text("UnicodeDecodeError")
+    assert await page.locator("tbody details[open]").count() == 1
+    await expect(details).to_have_attribute("open", "")
+
+
+async def test_checked_rows_and_filled_fields_are_kept_while_rows_arrive(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/jobs?q=name:browser.mail&sort=job")
+    await page.evaluate("window.isSamePage = true")
+    box = page.get_by_label(f"Select {shop.waiting}")
+    await box.check()
+    field = page.locator("#selection input[type=datetime-local]")
+    await field.fill("2030-01-01T09:00:00")
+    await scheduler.enqueue(mail_customer, delay=HOUR, args=("eve",), job_id="00-mail")
+    fresh = row_of(page, "00-mail")
+    await expect(fresh).to_be_visible()
+    await expect(fresh).to_have_class("new")
+    await expect(box).to_be_checked()
+    await expect(field).to_be_focused()
+    assert (await field.input_value()).startswith("2030-01-01T09:00")
+    await expect(fresh).not_to_have_class("new")
+    assert "sort=job" in page.url
+    assert await page.evaluate("window.isSamePage")
+
+
+async def test_message_of_an_action_is_shown_once(open_page: Open, shop: Shop) -> None:
+    page = await open_page(f"/job?id={shop.waiting}")
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.locator("#message")).to_have_text("1 job cancelled")
+    assert page.url.endswith(f"/job?id={shop.waiting}")
+    await page.reload()
+    await expect(page.locator("#message")).to_have_count(0)
+    await page.goto(f"{page.url}&did=schedule_removed")
+    await expect(page.locator("#message")).to_have_count(0)
