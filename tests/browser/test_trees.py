@@ -25,6 +25,7 @@ ADDRESSES = {path.strip("/") or "overview": path for path in PAGES if path != "/
     "jobs": PICTURES["jobs"],
     "chart": "/chart?id=outcomes",
     "schedule": "/schedule?id=shop.invoices",
+    "schedule-pause": "/schedule-pause?id=shop.invoices",
     "task": "/task?id=shop.report",
     "limit": "/limit?name=bank",
     "worker": f"/worker?id={WORKERS['node-4']}",

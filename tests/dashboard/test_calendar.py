@@ -25,6 +25,11 @@ from tests.support.worker import PATIENCE
 WEEK = "/calendar?start=2027-03-25&zone=Europe/Berlin"
 
 
+def busy(day: dict[str, Any]) -> list[int]:
+    """Return the hours of a day in which schedules fire."""
+    return [number for number, hour in enumerate(day["hours"]) if hour["count"]]
+
+
 async def add(scheduler: Scheduler, schedule_id: str, trigger: At | Cron | Every | FixedDelay) -> None:
     await scheduler.schedules.add(f"calendar.{schedule_id[0]}", trigger, schedule_id=schedule_id)
 
@@ -38,18 +43,49 @@ async def test_week_shows_fire_times_by_hour_and_what_a_clock_change_does(
     data = (await request(app, WEEK, headers=JSON)).data
     assert [day["day"] for day in data["days"]] == [f"2027-03-{day}" for day in range(22, 29)]
     assert [day["count"] for day in data["days"]] == [1] * 7
-    assert [day["hours"].index(1) for day in data["days"]] == [2] * 6 + [3]
+    assert [busy(day) for day in data["days"]] == [[2]] * 6 + [[3]]
+    assert data["days"][0]["hours"][2] == {"count": 1, "names": ["nightly"], "is_collision": False}
     assert [day["clock_changes"] for day in data["days"]] == [[]] * 6 + [
         ["nightly: 02:30 does not exist on 2027-03-28 in Europe/Berlin; it fires at 2027-03-28 03:00"]
     ]
-    assert data["days"][6]["fires"][0]["local"] == "03:00"
     answer = await request(app, WEEK)
     check(answer.text)
     text = Page(answer.text).text
     assert "02:30 does not exist" in text
     assert "7 fire times of 1 schedules" in text
     utc = (await request(app, "/calendar?start=2027-03-25", headers=JSON)).data
-    assert [day["hours"].index(1) for day in utc["days"]] == [1] * 7
+    assert [busy(day) for day in utc["days"]] == [[1]] * 7
+
+
+async def test_hour_of_the_address_lists_its_fire_times(scheduler: Scheduler, app: App) -> None:
+    await add(scheduler, "nightly", Cron("30 2 * * *", "Europe/Berlin"))
+    page = Page((await request(app, WEEK)).text)
+    (cell, *_) = [each for each in page.all("a") if "hour=" in (each.get("href") or "")]
+    assert cell["title"] == "nightly"
+    (fire,) = (await request(app, (cell["href"] or "").partition("#")[0], headers=JSON)).data["fires"]
+    assert (fire["local"], fire["schedule_id"]) == ("02:30", "nightly")
+    sunday = "/calendar?span=day&start=2027-03-28&zone=Europe/Berlin&hour="
+    (fire,) = (await request(app, f"{sunday}3", headers=JSON)).data["fires"]
+    assert (fire["local"], fire["task"]) == ("03:00", "calendar.n")
+    assert "No schedule fires in this hour" in (await request(app, f"{sunday}2")).text
+
+
+async def test_calendar_is_filtered_by_task(scheduler: Scheduler, app: App) -> None:
+    await add(scheduler, "nightly", Cron("30 2 * * *"))
+    await add(scheduler, "other", Cron("30 4 * * *"))
+    data = (await request(app, f"{WEEK}&task=calendar.o", headers=JSON)).data
+    assert [day["hours"][6 if number == 6 else 5]["names"] for number, day in enumerate(data["days"])] == [
+        ["other"]
+    ] * 7
+    assert [day["count"] for day in data["days"]] == [1] * 7
+
+
+async def test_day_lists_the_schedules_of_its_hours(scheduler: Scheduler, app: App) -> None:
+    await add(scheduler, "nightly", Cron("30 2 * * *"))
+    data = (await request(app, "/calendar?span=day&start=2027-03-25", headers=JSON)).data
+    assert [day["day"] for day in data["days"]] == ["2027-03-25"]
+    assert (data["before"], data["after"]) == ("2027-03-24", "2027-03-26")
+    assert "nightly" in Page((await request(app, "/calendar?span=day&start=2027-03-25")).text).text
 
 
 async def test_event_loop_turns_while_the_page_is_made(
@@ -68,7 +104,7 @@ async def test_event_loop_turns_while_the_page_is_made(
     assert len((await request(app, WEEK, headers=JSON)).data["days"]) == 7
 
 
-async def test_month_has_whole_weeks_and_leads_to_them(scheduler: Scheduler, app: App) -> None:
+async def test_month_has_whole_weeks_and_leads_to_its_days(scheduler: Scheduler, app: App) -> None:
     await add(scheduler, "nightly", Cron("30 2 * * *", "Europe/Berlin"))
     url = "/calendar?span=month&start=2027-10-15&zone=Europe/Berlin"
     data = (await request(app, url, headers=JSON)).data
@@ -77,8 +113,8 @@ async def test_month_has_whole_weeks_and_leads_to_them(scheduler: Scheduler, app
     assert (data["before"], data["after"]) == ("2027-09-30", "2027-11-01")
     assert "occurs twice on 2027-10-31" in data["days"][-1]["clock_changes"][0]
     page = Page((await request(app, url)).text)
-    weeks = [each for each in page.links() if "span=week" in each and "2027-10-31" in each]
-    assert (await request(app, weeks[0], headers=JSON)).data["days"][6]["day"] == "2027-10-31"
+    (day,) = [each for each in page.links() if "span=day" in each and "2027-10-31" in each]
+    assert [each["day"] for each in (await request(app, day, headers=JSON)).data["days"]] == ["2027-10-31"]
 
 
 async def test_minutes_in_which_many_schedules_fire_are_collisions(scheduler: Scheduler, app: App) -> None:
@@ -88,6 +124,8 @@ async def test_minutes_in_which_many_schedules_fire_are_collisions(scheduler: Sc
     (found,) = (await request(app, WEEK, headers=JSON)).data["collisions"]
     assert (found["local"], found["count"]) == ("Mon 2027-03-22 10:00", 6)
     assert found["schedules"] == ["c0", "c1", "c2", "c3", "c4"]
+    hours = (await request(app, WEEK, headers=JSON)).data["days"][0]["hours"]
+    assert [number for number, hour in enumerate(hours) if hour["is_collision"]] == [10]
     assert "Collisions" in Page((await request(app, WEEK)).text).text
 
 
@@ -138,7 +176,15 @@ async def test_fire_times_respect_the_end_and_rare_triggers_cost_little(
 
 @pytest.mark.parametrize(
     "query",
-    ["zone=Mars/Base", "zone=../etc/passwd", "span=year", "start=1-1", "start=9999-12-31", "start=x" * 9],
+    [
+        "zone=Mars/Base",
+        "zone=../etc/passwd",
+        "span=year",
+        "start=1-1",
+        "start=9999-12-31",
+        "start=x" * 9,
+        "hour=24",
+    ],
 )
 async def test_invalid_parameters_are_rejected(query: str, app: App) -> None:
     answer = await request(app, f"/calendar?{query}")
@@ -165,7 +211,9 @@ async def test_restricted_requests_see_fire_times_of_their_names(
 async def test_hostile_schedules_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
     await insert_schedule(pool, text)
     await pool.execute("UPDATE scheduler_schedules SET paused_at = NULL")
-    answer = await request(app, "/calendar")
+    check((await request(app, "/calendar?span=month")).text)
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+    answer = await request(app, f"/calendar?span=day&start={tomorrow}&hour=12")
     assert answer.status == 200
     check(answer.text)
     assert any("/schedule?id=" in each for each in Page(answer.text).links())

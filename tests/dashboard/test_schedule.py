@@ -85,14 +85,14 @@ async def test_pages_are_answered_when_a_trigger_of_the_application_exits_or_han
         assert reason in page.data["problem"]
         week = await request(app, "/calendar?start=2027-03-25", headers=JSON)
         assert reason in week.data["problems"]["hostile"]
-        assert len(week.data["days"][0]["fires"]) == 1, "the other schedule"
+        assert week.data["days"][0]["count"] == 1, "the other schedule"
         items = (await request(app, "/schedules", headers=JSON)).data["items"]
         assert {item["schedule_id"]: bool(item["results"]) for item in items} == {
             "hostile": False,
             "nightly": True,
         }
         with pytest.raises(ValueError, match=reason):
-            await preview({"trigger": json.dumps(Hostile(exits).to_json())}, datetime.now(UTC))
+            await preview(Hostile(exits), datetime.now(UTC))
     finally:
         Hostile.is_armed.clear()
         Hostile.may_return.set()
@@ -122,8 +122,9 @@ async def test_list_shows_the_last_20_results_of_each_schedule(
     statuses = [each["status"] for each in schedule["results"]]
     assert statuses == ["failed", None, "completed", *[None] * 17]
     page = (await request(app, "/schedules")).text
-    assert 'aria-label="Last results of nightly"' in page
-    assert page.count('class="failed bad"') == 1
+    assert 'aria-label="Last results of nightly, the oldest first: no job, ' in page
+    assert (page.count('<rect class="failed"'), page.count('<rect class="completed"')) == (1, 1)
+    assert page.count('<rect class="gap"') == 18
     limited = build(authorize=lambda _: Access("ada", names=("strip.mail",)))
     (schedule,) = (await request(limited, "/schedules", headers=JSON)).data["items"]
     assert [each["status"] for each in schedule["results"]] == ["failed", *[None] * 18]

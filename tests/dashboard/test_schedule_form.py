@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from html.parser import HTMLParser
 from typing import Any
 
 import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.triggers import Cron, Every
+from pg_scheduler.dashboard.pages.schedule_form import DEFAULTS
+from pg_scheduler.triggers import At, CalendarInterval, Cron, During, Every, FixedDelay, Trigger
 from tests.dashboard.client import App, Page, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.dashboard.test_hostile import HOSTILE, LONG, check
@@ -20,7 +23,14 @@ from tests.inspect.workers import add_worker
 HOUR = timedelta(hours=1)
 ADD = "/actions/schedules/add"
 UPDATE = "/actions/schedules/update?id=mine"
-FIELDS = {"task": "board.mail", "schedule_id": "mine", "trigger": "0 8 * * 1-5", "timezone": "Europe/Berlin"}
+FIELDS = {
+    "task": "board.mail",
+    "schedule_id": "mine",
+    "kind": "cron",
+    "cron": "0 8 * * 1-5",
+    "timezone": "Europe/Berlin",
+}
+EVERY = {"kind": "interval", "interval": "5m", "version": "1"}
 
 
 @pytest.fixture
@@ -29,8 +39,47 @@ async def admin(build: Callable[..., App], pool: asyncpg.Pool) -> App:
     return as_role(build, "admin")
 
 
+class Fields(HTMLParser):
+    """The fields of a form with their values, and the texts of what is wrong by field."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.values: dict[str, str] = {}
+        self.wrong: dict[str, str] = {}
+        self._select = self._text = self._wrong = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        name = given.get("name") or ""
+        if tag == "input" and (given.get("type") != "radio" or "checked" in given):
+            self.values[name] = given.get("value") or ""
+        elif tag == "textarea":
+            self._text = name
+            self.values[name] = ""
+        elif tag == "select":
+            self._select = name
+        elif tag == "option" and self._select and (self._select not in self.values or "selected" in given):
+            self.values[self._select] = given.get("value") or ""
+        elif tag == "p" and (given.get("id") or "").startswith("wrong-"):
+            self._wrong = str(given["id"]).removeprefix("wrong-")
+            self.wrong[self._wrong] = ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._select, self._text, self._wrong = (
+            "" if tag == end else name
+            for end, name in (("select", self._select), ("textarea", self._text), ("p", self._wrong))
+        )
+
+    def handle_data(self, data: str) -> None:
+        if self._text:
+            self.values[self._text] += data.removeprefix("\n")
+        if self._wrong:
+            self.wrong[self._wrong] += data
+
+
 def entered(html: str) -> dict[str, Any]:
-    return {str(each["name"]): each.get("value") for each in Page(html).all("input")}
+    return Fields(html).values
 
 
 # -- the form ------------------------------------------------------------------------------------------
@@ -43,9 +92,9 @@ async def test_schedule_is_previewed_added_and_edited(
         each.get("id") for each in Page((await request(admin, "/schedules")).text).all("a")
     }
     page = Page((await request(admin, "/schedule-form")).text)
-    assert [each["value"] for each in page.all("option")] == ["billing.invoice", "board.mail"]
+    assert [each.get("value") for each in page.all("option")][:2] == ["billing.invoice", "board.mail"]
     shown = Page((await send(admin, "/actions/schedules/preview", FIELDS)).text)
-    assert "at 08:00 on Monday to Friday" in shown.text
+    assert "At 08:00 on Monday to Friday" in shown.text
     assert shown.text.count("08:00:00 CE") == 20
     assert await scheduler.schedules.get("mine") is None
     fields = {**FIELDS, "kwargs": '{"tenant": 7}', "max_runs": "5", "end": "2099-01-01T00:00"}
@@ -56,8 +105,14 @@ async def test_schedule_is_previewed_added_and_edited(
     assert schedule.trigger == Cron("0 8 * * 1-5", timezone="Europe/Berlin")
     assert (schedule.task, schedule.kwargs, schedule.max_runs) == ("board.mail", {"tenant": 7}, 5)
     edit = await request(admin, "/schedule-form?id=mine")
-    assert entered(edit.text)["trigger"] == "0 8 * * 1-5"
-    changed = {**entered(edit.text), "trigger": "every 15m", "task": "billing.invoice", "kwargs": "{}"}
+    assert entered(edit.text)["cron"] == "0 8 * * 1-5"
+    changed = {
+        **entered(edit.text),
+        "kind": "interval",
+        "interval": "15m",
+        "task": "billing.invoice",
+        "kwargs": "{}",
+    }
     answer = await send(admin, UPDATE, changed)
     assert (answer.headers["location"], answer.did) == ("/schedule?id=mine", "schedule_updated")
     after = await scheduler.schedules.get("mine")
@@ -67,11 +122,57 @@ async def test_schedule_is_previewed_added_and_edited(
     stale = await send(admin, UPDATE, changed)
     assert stale.status == 409
     assert "changed meanwhile" in stale.text
-    assert entered(stale.text)["trigger"] == "every 15m", "what was entered is kept"
+    assert entered(stale.text)["interval"] == "15m", "what was entered is kept"
     assert await records(pool) == [
         ("ada", "dashboard", "add_schedule", "mine"),
         ("ada", "dashboard", "update_schedule", "mine"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "trigger"),
+    [
+        ("cron", Cron("30 2 * * *", "Europe/Berlin")),
+        ("interval", Every(hours=1, minutes=30)),
+        ("after", FixedDelay(timedelta(minutes=10))),
+        ("instants", At(datetime(2031, 1, 1, 8, tzinfo=UTC), datetime(2031, 1, 2, 8, 0, 1, tzinfo=UTC))),
+        ("calendar", CalendarInterval(months=3, at=time(9, 30), timezone="Europe/Berlin")),
+        ("calendar", CalendarInterval(weeks=2, at=time(9), first=date(2031, 1, 31), missing_day="skip")),
+        ("json", CalendarInterval(months=1, days=1)),
+        ("json", Every(timedelta(milliseconds=1500))),
+        ("json", Every(hours=1) - During(weekdays="sun")),
+    ],
+    ids=itertools.count(),
+)
+async def test_form_of_each_kind_keeps_its_trigger(
+    kind: str, trigger: Trigger, admin: App, scheduler: Scheduler
+) -> None:
+    added = await scheduler.schedules.add("board.mail", trigger, schedule_id="mine")
+    fields = entered((await request(admin, "/schedule-form?id=mine")).text)
+    assert fields["kind"] == kind
+    assert (await send(admin, UPDATE, {**fields, "max_runs": "9"})).status == 303
+    new = {**fields, "task": "board.mail", "schedule_id": "other", "kwargs": ""}
+    assert (await send(admin, ADD, new)).status == 303
+    for schedule_id in ("mine", "other"):
+        schedule = await scheduler.schedules.get(schedule_id)
+        assert schedule is not None
+        assert schedule.trigger == added.trigger
+
+
+async def test_all_errors_are_shown_at_once(admin: App) -> None:
+    wrong = {"task": "", "timezone": "Berlin", "kwargs": "[]", "start": "soon", "max_runs": "x"}
+    answer = await send(admin, ADD, {**FIELDS, **wrong})
+    assert answer.status == 400
+    assert set(Fields(answer.text).wrong) == {"task", "timezone", "kwargs", "start", "max_runs"}
+    shown = await send(admin, "/actions/schedules/preview", {**FIELDS, "kwargs": "[]"})
+    assert set(Fields(shown.text).wrong) == {"kwargs"}
+    assert "At 08:00 on Monday to Friday" in Page(shown.text).text, "the trigger is right"
+
+
+async def test_preview_marks_clock_changes(admin: App) -> None:
+    fields = {**FIELDS, "cron": "30 2 * * *", "start": "2031-03-25T00:00"}
+    shown = Page((await send(admin, "/actions/schedules/preview", fields)).text)
+    assert "02:30 does not exist on 2031-03-30 in Europe/Berlin" in shown.text
 
 
 async def test_unchanged_fields_keep_their_exact_values(
@@ -94,31 +195,51 @@ async def test_unchanged_fields_keep_their_exact_values(
 
 
 @pytest.mark.parametrize(
-    ("fields", "text"),
+    ("fields", "wrong", "text"),
     [
-        ({"trigger": ""}, "enter a trigger"),
-        ({"trigger": "every minute"}, "write a length"),
-        ({"trigger": "61 * * * *"}, "61"),
-        ({"timezone": "Nowhere/City"}, "Nowhere"),
-        ({"start": "soon"}, "start must be a time"),
-        ({"start": "2031-01-02", "end": "2031-01-01"}, "end"),
-        ({"max_runs": "0"}, "max_runs"),
-        ({"max_runs": "-1"}, "whole number"),
+        ({"cron": ""}, "cron", "enter a trigger"),
+        ({"cron": "every minute"}, "cron", "write a length"),
+        ({"cron": "61 * * * *"}, "cron", "61"),
+        ({"timezone": "Nowhere/City"}, "timezone", "Nowhere"),
+        ({"timezone": "Berlin"}, "timezone", "such as 'Europe/Berlin'"),
+        ({"kind": "interval", "interval": "soon"}, "interval", "write a length"),
+        ({"kind": "after", "after": ""}, "after", "write a length"),
+        ({"kind": "instants", "instants": "2031-01-01\nsoon"}, "instants", "'soon'"),
+        ({"kind": "calendar", "calendar": "0"}, "calendar", "no interval"),
+        ({"kind": "calendar", "calendar": "x"}, "calendar", "whole number"),
+        ({"kind": "calendar", "unit": "moons"}, "calendar", "choose one of days"),
+        ({"kind": "calendar", "time": "25:00"}, "time", "such as 09:00"),
+        ({"kind": "calendar", "first": "soon"}, "first", "such as 2027-01-31"),
+        ({"kind": "json", "json": "{}"}, "json", "kind"),
+        ({"kind": "moon"}, "kind", "choose one of cron"),
+        ({"start": "soon"}, "start", "start must be a time"),
+        ({"start": "2031-01-02", "end": "2031-01-01"}, "", "end"),
+        ({"max_runs": "0"}, "", "max_runs"),
+        ({"max_runs": "-1"}, "max_runs", "whole number"),
     ],
 )
 async def test_wrong_definition_is_rejected_with_what_was_entered(
-    fields: dict[str, str], text: str, admin: App, scheduler: Scheduler
+    fields: dict[str, str], wrong: str, text: str, admin: App, scheduler: Scheduler
 ) -> None:
     answer = await send(admin, ADD, {**FIELDS, **fields})
     assert answer.status == 400
     page = Page(answer.text)
     assert "problem" in {each.get("id") for each in page.all("p")}
-    assert text in page.text
+    found = Fields(answer.text).wrong
+    assert text in (found[wrong] if wrong else page.text)
+    if wrong and wrong != "kind":
+        (invalid,) = [
+            each
+            for tag in ("input", "select", "textarea")
+            for each in page.all(tag)
+            if each.get("aria-invalid") == "true"
+        ]
+        assert (invalid["name"], invalid["aria-describedby"]) == (wrong, f"wrong-{wrong}")
     assert entered(answer.text)["schedule_id"] == "mine"
     assert await scheduler.schedules.get("mine") is None
     await scheduler.schedules.add("board.mail", Every(HOUR), schedule_id="mine")
-    version = {"version": "1", "trigger": "every 1h", "timezone": "UTC"}
-    assert (await send(admin, UPDATE, {**version, **fields})).status == 400
+    version = {"version": "1", "kind": "interval", "interval": "1h"}
+    assert (await send(admin, UPDATE, {**version, **FIELDS, **fields})).status == 400
     schedule = await scheduler.schedules.get("mine")
     assert schedule is not None
     assert schedule.version == 1
@@ -146,12 +267,13 @@ async def test_new_schedule_has_a_claimed_visible_task(
 ) -> None:
     limited = as_role(build, "admin", names=("billing.*",))
     page = Page((await request(limited, "/schedule-form")).text)
-    assert [each["value"] for each in page.all("option")] == ["billing.invoice"]
+    assert "billing.invoice" in {each.get("value") for each in page.all("option")}
+    assert "board.mail" not in {each.get("value") for each in page.all("option")}
     for app, task in ((limited, "board.mail"), (admin, "board.unknown"), (admin, "")):
         assert (await send(app, ADD, {**FIELDS, "task": task})).status == 400
     await scheduler.schedules.add("board.mail", Every(HOUR), schedule_id="mine")
     for url in (UPDATE, "/actions/schedules/preview?id=mine"):
-        assert (await send(limited, url, {"trigger": "every 5m", "version": "1"})).status == 404
+        assert (await send(limited, url, EVERY)).status == 404
     assert (await request(limited, "/schedule-form?id=mine")).status == 404
     taken = await send(admin, ADD, FIELDS)
     assert taken.status == 409
@@ -162,7 +284,7 @@ async def test_schedule_of_code_is_not_edited(admin: App, scheduler: Scheduler, 
     await scheduler.schedules.add("board.mail", Every(HOUR), schedule_id="mine")
     await pool.execute("UPDATE scheduler_schedules SET owner = 'code'")
     assert "schedule-form" not in (await request(admin, "/schedule?id=mine")).text
-    answer = await send(admin, UPDATE, {"trigger": "every 5m", "version": "1"})
+    answer = await send(admin, UPDATE, EVERY)
     assert answer.status == 409
     schedule = await scheduler.schedules.get("mine")
     assert schedule is not None
@@ -173,6 +295,6 @@ async def test_schedule_of_code_is_not_edited(admin: App, scheduler: Scheduler, 
 async def test_hostile_text_of_the_form_is_shown_as_text(text: str, admin: App, scheduler: Scheduler) -> None:
     await scheduler.schedules.add("board.mail", Every(HOUR), schedule_id="mine")
     for url in (ADD, UPDATE, "/actions/schedules/preview", "/actions/schedules/preview?id=mine"):
-        answer = await send(admin, url, {**dict.fromkeys(FIELDS, text), "kwargs": text, "start": text})
+        answer = await send(admin, url, dict.fromkeys(DEFAULTS, text))
         assert answer.status == 400
         check(answer.text)

@@ -41,7 +41,7 @@ ROUTES = [*PAGES, *STATIC, *STREAMED]
 MISSING = ["/static/", "/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/nothing", "//"]
 MISSING += ["/static/../dashboard.css", "/static/x/dashboard.css", f"/static/{static_version()}/app.py"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"]
-REQUIRED = {"/chart", "/job", "/schedule", "/worker", "/limit", "/task", "/run"}
+REQUIRED = {"/chart", "/job", "/schedule", "/worker", "/limit", "/task", "/run", "/schedule-pause"}
 """Pages that need a parameter."""
 DOCUMENTATION = "https://pg-scheduler.github.io/pg-scheduler/"
 COOKIE = re.compile(r"|pg_scheduler-[0-9a-f]{8}=[a-z_.0-9]+; HttpOnly; Max-Age=10; Path=/; SameSite=strict")

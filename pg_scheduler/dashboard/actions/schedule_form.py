@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,9 +12,17 @@ from pg_scheduler.dashboard.actions.schedules import found
 from pg_scheduler.dashboard.context import RejectedError
 from pg_scheduler.dashboard.pages import schedule_form
 from pg_scheduler.dashboard.pages.names import task_names
-from pg_scheduler.dashboard.pages.schedule_form import FIELDS, FormPage, values_of
+from pg_scheduler.dashboard.pages.schedule_form import (
+    DEFAULTS,
+    TRIGGER_FIELDS,
+    FieldError,
+    FormPage,
+    trigger_of,
+    values_of,
+)
 from pg_scheduler.errors import ScheduleConflictError, ScheduleOwnedByCodeError
-from pg_scheduler.triggers import Trigger, parse_trigger
+from pg_scheduler.inspect.names import TaskNames
+from pg_scheduler.schedules.definition import check_schedule_id
 
 MAX_ARGUMENTS: Final = 100_000
 """Characters of the arguments of a new schedule."""
@@ -22,35 +31,41 @@ MAX_ARGUMENTS: Final = 100_000
 async def preview(request: ActionRequest) -> Shown:
     """Show the next fire times of what was entered, and change nothing."""
     page = await _entered(request)
-    try:
-        start = request.instant("start")
+    read, errors = await _read(request, page)
+    if "trigger" in read and "start" in read:
+        start, trigger = read["start"], read["trigger"]
         after = request.page.now if start is None else max(start, request.page.now)
-        described, fires = await schedule_form.preview(page.values, after)
-    except (ValueError, RejectedError) as error:
-        return _again(page, str(error))
-    return Shown(replace(page, described=described, fire_times=fires), "schedule_form")
+        try:
+            fires = await schedule_form.preview(trigger, after)
+        except ValueError as error:
+            errors[page.values["kind"]] = str(error)
+        else:
+            page = replace(page, described=str(trigger), fire_times=fires)
+    return _again(page, errors) if errors else Shown(page, "schedule_form")
 
 
 async def add(request: ActionRequest) -> Done | Shown:
     """Add a schedule of a task that a live worker claims."""
     page = await _entered(request)
-    task = request.text("task")
-    if (await task_names(request.page)).task_of(task) not in page.names:
-        return _again(page, "choose a task that a live worker claims")
+    read, errors = await _read(request, page)
+    if errors:
+        return _again(page, errors)
     try:
         schedule = await request.operations.scheduler.schedules.add(
-            task,
-            _trigger(request),
-            schedule_id=request.text("schedule_id") or None,
-            kwargs=_arguments(request),
-            start=request.instant("start"),
-            end=request.instant("end"),
-            max_runs=request.number("max_runs"),
+            page.values["task"],
+            read["trigger"],
+            schedule_id=read["schedule_id"],
+            kwargs=read["kwargs"],
+            start=read["start"],
+            end=read["end"],
+            max_runs=read["max_runs"],
         )
     except ScheduleConflictError:
-        return _again(page, "a schedule with this id exists; choose another one", 409)
-    except (ValueError, TypeError, RejectedError) as error:
-        return _again(page, str(error))
+        return _again(page, {"schedule_id": "a schedule with this id exists; choose another one"}, 409)
+    except TypeError as error:
+        return _again(page, {"kwargs": str(error)})
+    except ValueError as error:
+        return _again(page, {"": str(error)})
     return Done("/schedule", "schedule_added", {"id": schedule.schedule_id})
 
 
@@ -58,49 +73,87 @@ async def update(request: ActionRequest) -> Done | Shown:
     """Change the trigger and the bounds of a schedule of the API, unless it was changed meanwhile."""
     page = await _entered(request)
     schedule = await found(request)
+    read, errors = await _read(request, page)
     before = values_of(schedule)
+
+    def is_changed(*names: str) -> bool:
+        return any(page.values[name] != before[name] for name in names)
+
+    bounds = ("start", "end", "max_runs")
+    changes: dict[str, Any] = {name: read[name] for name in bounds if name in read and is_changed(name)}
+    if is_changed(*TRIGGER_FIELDS):
+        changes |= {"trigger": read["trigger"]} if "trigger" in read else {}
+    else:  # one that this process cannot interpret stays as it is
+        errors = {name: text for name, text in errors.items() if name not in TRIGGER_FIELDS}
+    if errors:
+        return _again(page, errors)
     try:
-        changes: dict[str, Any] = {}
-        if any(page.values[name] != before[name] for name in ("trigger", "timezone")):
-            changes["trigger"] = _trigger(request)
-        for name, read in (
-            ("start", request.instant),
-            ("end", request.instant),
-            ("max_runs", request.number),
-        ):
-            if page.values[name] != before[name]:
-                changes[name] = read(name)
         await request.operations.scheduler.schedules.update(
-            schedule.schedule_id, if_version=request.number("version") or 1, **changes
+            schedule.schedule_id, if_version=read["version"] or 1, **changes
         )
     except ScheduleOwnedByCodeError as error:
-        return _again(page, str(error), 409)
+        return _again(page, {"": str(error)}, 409)
     except ScheduleConflictError:
-        return _again(page, "this schedule was changed meanwhile; reload it and edit it again", 409)
-    except (ValueError, RejectedError) as error:
-        return _again(page, str(error))
+        text = "this schedule was changed meanwhile; reload it and edit it again"
+        return _again(page, {"": text}, 409)
+    except ValueError as error:
+        return _again(page, {"": str(error)})
     return Done("/schedule", "schedule_updated", {"id": schedule.schedule_id})
 
 
 async def _entered(request: ActionRequest) -> FormPage:
     """Return the form with what was entered."""
-    values = {name: request.text(name) for name in FIELDS}
+    values = {name: request.text(name) if name in request.form else text for name, text in DEFAULTS.items()}
     if "id" in request.page.parameters:
         schedule = await found(request)
         return FormPage(schedule.schedule_id, schedule.task, (), values)
     return FormPage(None, None, (await task_names(request.page)).main, values)
 
 
-def _trigger(request: ActionRequest) -> Trigger:
-    return parse_trigger(request.text("trigger"), request.text("timezone") or "UTC")
+async def _read(request: ActionRequest, page: FormPage) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values that were entered by field, with the trigger, and what is wrong by field."""
+    readers: dict[str, Callable[[], Any]] = {
+        "trigger": lambda: trigger_of(page.values),
+        "start": lambda: request.instant("start"),
+        "end": lambda: request.instant("end"),
+        "max_runs": lambda: request.number("max_runs"),
+    }
+    if page.schedule_id is None:
+        tasks = await task_names(request.page)
+        readers |= {
+            "task": lambda: _task(page.values["task"], tasks),
+            "schedule_id": lambda: _schedule_id(page.values["schedule_id"]),
+            "kwargs": lambda: _arguments(page.values["kwargs"]),
+        }
+    else:
+        readers["version"] = lambda: request.number("version")
+    read: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for name, reader in readers.items():
+        try:
+            read[name] = reader()
+        except FieldError as error:
+            errors[error.field] = str(error)
+        except (ValueError, RejectedError) as error:
+            errors[name] = str(error)
+    return read, errors
 
 
-def _arguments(request: ActionRequest) -> dict[str, Any]:
-    text = request.text("kwargs") or "{}"
+def _task(name: str, tasks: TaskNames) -> str:
+    if tasks.task_of(name) not in tasks.main:
+        raise RejectedError("choose a task that a live worker claims")
+    return name
+
+
+def _schedule_id(text: str) -> str | None:
+    return check_schedule_id(text) if text else None
+
+
+def _arguments(text: str) -> dict[str, Any]:
     if len(text) > MAX_ARGUMENTS:
         raise RejectedError(f"the arguments have {len(text):,} characters; the limit is {MAX_ARGUMENTS:,}")
     try:
-        arguments = json.loads(text)
+        arguments = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
         raise RejectedError(f"the arguments must be a JSON object: {error}") from error
     if not isinstance(arguments, dict):
@@ -108,5 +161,5 @@ def _arguments(request: ActionRequest) -> dict[str, Any]:
     return arguments
 
 
-def _again(page: FormPage, problem: str, status: int = 400) -> Shown:
-    return Shown(replace(page, problem=problem), "schedule_form", status)
+def _again(page: FormPage, errors: dict[str, str], status: int = 400) -> Shown:
+    return Shown(replace(page, errors=errors), "schedule_form", status)

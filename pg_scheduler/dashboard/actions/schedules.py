@@ -94,8 +94,8 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
             ) from error
         else:
             done, refused = done + changed, refused + (not changed)
-    after = {"after": request.page.parameters.get("after")}
-    return Done("/schedules", code(), after)
+    shown = {name: request.page.parameters.get(name) for name in ("state", "task", "q", "after")}
+    return Done("/schedules", code(), shown)
 
 
 async def backfill(request: ActionRequest) -> Done:

@@ -24,7 +24,7 @@ from pg_scheduler.dashboard.pages import (
     workers,
 )
 
-LIVE_PARAMETERS: Final = ("range", "id", "q", "after", "sort", "since")
+LIVE_PARAMETERS: Final = ("range", "id", "q", "after", "sort", "since", "state", "task")
 """The parameters of pages that are updated."""
 
 
@@ -57,6 +57,7 @@ PAGES: Final[dict[str, Page]] = {
     "/schedules": Page(schedules.build, "schedules", "Schedules"),
     "/schedule-form": Page(schedule_form.build, "schedule_form", parent="/schedules"),
     "/schedule": Page(schedules.build_one, "schedule", parent="/schedules"),
+    "/schedule-pause": Page(schedules.build_pause, "schedule_pause", parent="/schedules"),
     "/calendar": Page(calendar.build, "calendar", "Calendar"),
     "/tasks": Page(tasks.build, "tasks", "Tasks", is_live=True),
     "/task": Page(tasks.build_one, "task", parent="/tasks"),

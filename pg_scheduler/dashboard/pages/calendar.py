@@ -1,4 +1,4 @@
-"""The calendar: when schedules fire in a week or a month, in any time zone."""
+"""The calendar: when schedules fire in a day, a week or a month, in any time zone."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.inspect.calendar import FirePlan, ScheduleFires, plan_fires
-from pg_scheduler.triggers.zones import named_zone
+from pg_scheduler.triggers.zones import named_zone, zone_names
 
-SPANS: Final = ("week", "month")
+SPANS: Final = ("day", "week", "month")
 MAX_SCHEDULES: Final = 500
 AGE_S: Final = 30.0
 """Seconds for which the fire times of a period are kept."""
 
-FIRES_OF_DAY: Final = 50
-"""Fire times of a day that are listed."""
+FIRES_OF_HOUR: Final = 200
+"""Fire times of the chosen hour that are listed."""
+
+NAMES_OF_HOUR: Final = 8
+"""Schedules of an hour that are named."""
 
 MANY: Final = 5
 """Schedules that fire in the same minute and are called a collision."""
@@ -43,15 +46,23 @@ class CalendarFire:
 
 
 @dataclass(frozen=True, slots=True)
+class CalendarHour:
+    """An hour by the clock, of which the night of a clock change has none or two."""
+
+    count: int
+    names: Sequence[str]
+    """Some of the schedules that fire in it."""
+    is_collision: bool
+    """Whether five or more of them fire in the same minute."""
+
+
+@dataclass(frozen=True, slots=True)
 class CalendarDay:
     """A day of the time zone of the calendar."""
 
     day: date
     count: int
-    hours: Sequence[int]
-    """The number of fire times in each hour by the clock."""
-    fires: Sequence[CalendarFire]
-    """The first fire times."""
+    hours: Sequence[CalendarHour]
     clock_changes: Sequence[str]
     """The effects of a clock change of this day on schedules."""
 
@@ -69,7 +80,7 @@ class Collision:
 
 @dataclass(frozen=True, slots=True)
 class CalendarPage:
-    """A week or a month."""
+    """A day, a week or a month."""
 
     zone: str
     span: str
@@ -77,6 +88,12 @@ class CalendarPage:
     today: date
     before: date
     after: date
+    task: str | None
+    """Only schedules of this task are shown; None for all."""
+    hour: int | None
+    """The hour of the day ``start`` whose fire times are listed; None for none."""
+    fires: Sequence[CalendarFire]
+    """The fire times of that hour, 200 at most."""
     days: Sequence[CalendarDay]
     collisions: Sequence[Collision]
     frequent: Mapping[str, str]
@@ -91,35 +108,39 @@ class CalendarPage:
         return SPANS
 
     @property
+    def zones(self) -> Sequence[str]:
+        """The time zones to choose from."""
+        return zone_names()
+
+    @property
     def weeks(self) -> Sequence[Sequence[CalendarDay]]:
         """The days by week."""
         return [self.days[place : place + 7] for place in range(0, len(self.days), 7)]
-
-    @property
-    def busiest(self) -> int:
-        """The largest number of fire times of an hour."""
-        return max((count for day in self.days for count in day.hours), default=0)
 
     def is_outside(self, day: CalendarDay) -> bool:
         """Return whether the day belongs to the month before or after."""
         return self.span == "month" and day.day.month != self.start.month
 
     def load(self, count: int) -> int:
-        """Return how busy an hour is, from 0 to 4."""
-        return -(-4 * count // self.busiest) if count else 0
+        """Return how busy an hour is, or in a month a day, from 0 to 4."""
+        counts = [day.count for day in self.days]
+        if self.span != "month":
+            counts = [hour.count for day in self.days for hour in day.hours]
+        return -(-4 * count // max(counts)) if count else 0
 
 
 async def build(request: PageRequest) -> CalendarPage:
     """Compute the fire times of a period; they are shared among all requests for some seconds."""
+    given = request.parameters
     try:
-        name, zone = named_zone(request.parameters.get("zone") or "UTC")
+        name, zone = named_zone(given.get("zone") or "UTC")
     except ValueError as error:
         raise RejectedError(str(error)) from error
-    span = request.parameters.get("span") or "week"
+    span, task = given.get("span") or "week", given.get("task") or None
     if span not in SPANS:
         raise RejectedError(f"span must be one of {', '.join(SPANS)}, not {span[:50]!r}")
     today = request.now.astimezone(zone).date()
-    chosen = _day(request.parameters.get("start"), today)
+    chosen, hour = _day(given.get("start"), today), _hour(given.get("hour"))
     first, last, before, after = _period(span, chosen)
     since, until = (datetime.combine(day, time(), zone).astimezone(UTC) for day in (first, last + DAY))
 
@@ -131,7 +152,9 @@ async def build(request: PageRequest) -> CalendarPage:
     days = [first + number * DAY for number in range((last - first).days + 1)]
 
     def page() -> CalendarPage:
-        items = [item for item in plan.items if request.access.sees_name(item.task)]
+        items = [
+            item for item in plan.items if request.access.sees_name(item.task) and task in {None, item.task}
+        ]
         fires = sorted(
             (
                 CalendarFire(at, f"{at.astimezone(zone):%H:%M}", item.schedule_id, item.task)
@@ -140,6 +163,10 @@ async def build(request: PageRequest) -> CalendarPage:
             ),
             key=lambda fire: (fire.at, fire.schedule_id),
         )
+        by_hour: dict[tuple[date, int], list[CalendarFire]] = defaultdict(list)
+        for fire in fires:
+            local = fire.at.astimezone(zone)
+            by_hour[local.date(), local.hour].append(fire)
         frequent = {item.schedule_id: item.described for item in items if item.is_frequent}
         problems = {item.schedule_id: item.problem for item in items if item.problem is not None}
         return CalendarPage(
@@ -149,7 +176,10 @@ async def build(request: PageRequest) -> CalendarPage:
             today=today,
             before=before,
             after=after,
-            days=_days(days, fires, items, zone),
+            task=task,
+            hour=hour,
+            fires=[] if hour is None else by_hour[chosen, hour][:FIRES_OF_HOUR],
+            days=_days(days, by_hour, items, zone),
             collisions=_collisions(fires, zone),
             frequent=dict(list(frequent.items())[:SHOWN]),
             problems=dict(list(problems.items())[:SHOWN]),
@@ -170,8 +200,18 @@ def _day(text: str | None, today: date) -> date:
     return day
 
 
+def _hour(text: str | None) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 2 and int(text) < 24):
+        raise RejectedError(f"hour must be a number from 0 to 23, not {text[:50]!r}")
+    return int(text)
+
+
 def _period(span: str, day: date) -> tuple[date, date, date, date]:
-    """Return the first and the last day of whole weeks, and a day of the periods before and after."""
+    """Return the first and the last day of a day or of whole weeks, and a day of the periods around it."""
+    if span == "day":
+        return day, day, day - DAY, day + DAY
     monday = day - day.weekday() * DAY
     if span == "week":
         return monday, monday + 6 * DAY, monday - 7 * DAY, monday + 7 * DAY
@@ -182,33 +222,41 @@ def _period(span: str, day: date) -> tuple[date, date, date, date]:
 
 
 def _days(
-    days: Sequence[date], fires: Sequence[CalendarFire], items: Sequence[ScheduleFires], zone: tzinfo
+    days: Sequence[date],
+    by_hour: Mapping[tuple[date, int], Sequence[CalendarFire]],
+    items: Sequence[ScheduleFires],
+    zone: tzinfo,
 ) -> list[CalendarDay]:
-    by_day: dict[date, list[CalendarFire]] = defaultdict(list)
-    hours: dict[date, list[int]] = defaultdict(lambda: [0] * 24)
-    for fire in fires:
-        local = fire.at.astimezone(zone)
-        by_day[local.date()].append(fire)
-        hours[local.date()][local.hour] += 1
     changes: dict[date, list[str]] = defaultdict(list)
     for item in items:
         for effect in item.effects:
             changes[effect.at.astimezone(zone).date()].append(f"{item.schedule_id}: {effect.text}")
-    return [
-        CalendarDay(day, len(by_day[day]), hours[day], by_day[day][:FIRES_OF_DAY], changes[day][:SHOWN])
-        for day in days
-    ]
+    found = []
+    for day in days:
+        hours = [_hour_of(by_hour.get((day, hour), ())) for hour in range(24)]
+        found.append(CalendarDay(day, sum(hour.count for hour in hours), hours, changes[day][:SHOWN]))
+    return found
+
+
+def _hour_of(fires: Sequence[CalendarFire]) -> CalendarHour:
+    names = list(dict.fromkeys(fire.schedule_id for fire in fires))
+    most = max(Counter(_minute(fire) for fire in fires).values(), default=0)
+    return CalendarHour(len(fires), names[:NAMES_OF_HOUR], most >= MANY)
+
+
+def _minute(fire: CalendarFire) -> datetime:
+    return fire.at.replace(second=0, microsecond=0)
 
 
 def _collisions(fires: Sequence[CalendarFire], zone: tzinfo) -> list[Collision]:
     """Return the minutes in which many schedules fire, those with most of them first."""
-    counts = Counter(fire.at.replace(second=0, microsecond=0) for fire in fires)
+    counts = Counter(map(_minute, fires))
     chosen = sorted((at for at, count in counts.items() if count >= MANY), key=lambda at: (-counts[at], at))[
         :SHOWN
     ]
     ids: dict[datetime, list[str]] = {at: [] for at in chosen}
     for fire in fires:
-        found = ids.get(fire.at.replace(second=0, microsecond=0))
+        found = ids.get(_minute(fire))
         if found is not None and fire.schedule_id not in found and len(found) < MANY:
             found.append(fire.schedule_id)
     return [Collision(at, f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}", counts[at], ids[at]) for at in chosen]

@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.names import task_names
-from pg_scheduler.dashboard.pages.schedules import visible_schedule
+from pg_scheduler.dashboard.pages.schedules import FIRE_TIMES, FireTime, visible_schedule
+from pg_scheduler.inspect.clock_changes import mark_fires
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.schedules.schedule import Schedule
-from pg_scheduler.triggers import parse_trigger
-from pg_scheduler.triggers.phrases import EXAMPLES, write_trigger
-from pg_scheduler.triggers.zones import named_zone
+from pg_scheduler.triggers import At, CalendarInterval, Cron, Every, FixedDelay, Trigger, parse_trigger
+from pg_scheduler.triggers.phrases import write_trigger
+from pg_scheduler.triggers.zones import named_zone, zone_names
 
-FIELDS: Final = (
-    "trigger",
-    "timezone",
-    "start",
-    "end",
-    "max_runs",
-    "version",
-    "schedule_id",
-    "task",
-    "kwargs",
-)
-FIRE_TIMES: Final = 20
+KINDS: Final[Mapping[str, str]] = {
+    "cron": "Cron",
+    "interval": "Interval",
+    "calendar": "Calendar",
+    "instants": "Instants",
+    "after": "After end",
+    "json": "JSON",
+}
+"""The kinds of triggers with their labels. Each has a field of its name, ``calendar`` has several."""
+
+UNITS: Final = ("days", "weeks", "months", "years")
+DEFAULTS: Final[Mapping[str, str]] = {
+    "kind": "cron",
+    "cron": "",
+    "interval": "",
+    "calendar": "1",
+    "unit": "days",
+    "time": "09:00",
+    "first": "",
+    "missing_day": "last",
+    "instants": "",
+    "after": "",
+    "json": "",
+    "timezone": "UTC",
+    "start": "",
+    "end": "",
+    "max_runs": "",
+    "version": "",
+    "schedule_id": "",
+    "task": "",
+    "kwargs": "",
+}
+"""The fields of the form."""
+
+TRIGGER_FIELDS: Final = (*KINDS, "kind", "unit", "time", "first", "missing_day", "timezone")
+"""The fields that define the trigger."""
 
 Texts = Mapping[str, str]
 
@@ -43,39 +69,56 @@ class FormPage:
     names: Sequence[str]
     """The tasks that a new schedule may have: those that live workers claim."""
     values: Texts
-    problem: str | None = None
+    errors: Texts = field(default_factory=dict)
+    """What is wrong, by field; that of the empty name concerns the whole."""
     described: str | None = None
     """The trigger in words, of a preview."""
-    fire_times: Sequence[tuple[datetime, str]] = ()
-    """The next fire times, with their texts in the zone of the trigger."""
+    fire_times: Sequence[FireTime] = ()
+    """The next fire times, of a preview."""
 
     @property
-    def http_status(self) -> int:
-        """The status of the answer."""
-        return 200 if self.problem is None else 400
+    def kinds(self) -> Mapping[str, str]:
+        """The kinds of triggers with their labels."""
+        return KINDS
 
     @property
-    def examples(self) -> Sequence[str]:
-        """Triggers as they can be written."""
-        return EXAMPLES
+    def units(self) -> Sequence[str]:
+        """The units of an interval of the calendar."""
+        return UNITS
+
+    @property
+    def zones(self) -> Sequence[str]:
+        """The time zones to choose from."""
+        return zone_names()
+
+
+class FieldError(ValueError):
+    """A field of the form is wrong.
+
+    Attributes:
+        field: Its name.
+    """
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(text)
+        self.field = field
 
 
 async def build(request: PageRequest) -> FormPage:
     """Return the form for the schedule that the address names, or for a new one."""
     schedule_id = request.parameters.get("id")
     if schedule_id is None:
-        values = {**dict.fromkeys(FIELDS, ""), "timezone": "UTC", "kwargs": "{}"}
-        return FormPage(None, None, (await task_names(request)).main, values)
+        given = {name: request.parameters[name] for name in ("task", "kind") if name in request.parameters}
+        return FormPage(None, None, (await task_names(request)).main, {**DEFAULTS, **given})
     schedule = await visible_schedule(request, schedule_id)
     return FormPage(schedule.schedule_id, schedule.task, (), values_of(schedule))
 
 
 def values_of(schedule: Schedule) -> Texts:
     """Return what the form of a schedule shows."""
-    text, zone = ("", "UTC") if schedule.trigger is None else write_trigger(schedule.trigger)
     return {
-        "trigger": text,
-        "timezone": zone,
+        **DEFAULTS,
+        **({} if schedule.trigger is None else _values_of(schedule.trigger)),
         "start": _text(schedule.start),
         "end": _text(schedule.end),
         "max_runs": "" if schedule.max_runs is None else str(schedule.max_runs),
@@ -83,17 +126,110 @@ def values_of(schedule: Schedule) -> Texts:
     }
 
 
+def _values_of(trigger: Trigger) -> Texts:
+    """Return the fields of a trigger, from which `trigger_of()` makes an equal one."""
+    text, zone = write_trigger(trigger)
+    rest = text.partition(" ")[2]
+    match trigger:
+        case Cron():
+            return {"kind": "cron", "cron": text, "timezone": zone}
+        case Every() if not text.startswith("{"):
+            return {"kind": "interval", "interval": rest}
+        case FixedDelay() if not text.startswith("{"):
+            return {"kind": "after", "after": rest}
+        case At() if not text.startswith("{"):
+            return {"kind": "instants", "instants": rest.replace(", ", "\n")}
+        case CalendarInterval():
+            units = [unit for unit in UNITS if getattr(trigger, unit)]
+            if len(units) == 1:
+                return {
+                    "kind": "calendar",
+                    "calendar": str(getattr(trigger, units[0])),
+                    "unit": units[0],
+                    "time": trigger.at.isoformat().removesuffix(":00"),
+                    "first": "" if trigger.first is None else trigger.first.isoformat(),
+                    "missing_day": trigger.missing_day,
+                    "timezone": trigger.timezone,
+                }
+    return {"kind": "json", "json": json.dumps(trigger.to_json(), indent=2)}
+
+
+def trigger_of(values: Texts) -> Trigger:
+    """Return the trigger that the fields of a form define.
+
+    Raises:
+        FieldError: A field is wrong.
+    """
+    kind, zone = values["kind"], values["timezone"] or "UTC"
+    if kind not in KINDS:
+        raise FieldError("kind", f"choose one of {', '.join(KINDS)}")
+    if kind in {"cron", "calendar", "instants"}:
+        try:
+            named_zone(zone)
+        except ValueError as error:
+            raise FieldError("timezone", str(error)) from error
+    text = values[kind]
+    try:
+        match kind:
+            case "interval":
+                return parse_trigger(f"every {text}")
+            case "after":
+                return parse_trigger(f"after {text}")
+            case "instants":
+                return parse_trigger("at " + ",".join(text.splitlines()), zone)
+            case "calendar":
+                return _calendar(values, zone)
+            case "json":
+                return Trigger.from_json(text)
+        return parse_trigger(text, zone)
+    except FieldError:
+        raise
+    except ValueError as error:
+        raise FieldError(kind, str(error)) from error
+
+
+def _calendar(values: Texts, zone: str) -> CalendarInterval:
+    count, unit = values["calendar"], values["unit"]
+    if unit not in UNITS:
+        raise FieldError("calendar", f"choose one of {', '.join(UNITS)}")
+    if not (count.isascii() and count.isdigit() and len(count) <= 5):
+        raise FieldError("calendar", f"enter a whole number, not {count[:50]!r}")
+    try:
+        at = time.fromisoformat(values["time"])
+    except ValueError as error:
+        raise FieldError("time", f"enter a time such as 09:00, not {values['time'][:50]!r}") from error
+    try:
+        first = date.fromisoformat(values["first"]) if values["first"] else None
+    except ValueError as error:
+        raise FieldError("first", f"enter a day such as 2027-01-31, not {values['first'][:50]!r}") from error
+    units: dict[str, Any] = {unit: int(count)}
+    return CalendarInterval(
+        **units,
+        at=at,
+        timezone=zone,
+        first=first,
+        missing_day="skip" if values["missing_day"] == "skip" else "last",
+    )
+
+
 def _text(at: datetime | None) -> str:
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
 
 
-async def preview(values: Texts, after: datetime) -> tuple[str, list[tuple[datetime, str]]]:
-    """Return a trigger in words, and its next fire times.
+async def preview(trigger: Trigger, after: datetime) -> list[FireTime]:
+    """Return the next fire times of a trigger, by the clock of its zone.
 
     Raises:
-        ValueError: The trigger is invalid, or its search for fire times takes too many steps.
+        ValueError: Its search for fire times takes too many steps.
     """
-    trigger = parse_trigger(values.get("trigger", ""), values.get("timezone") or "UTC")
-    found = await search_one(trigger, partial(trigger.upcoming, FIRE_TIMES, after=after))
-    _, zone = named_zone(getattr(trigger, "timezone", "UTC"))
-    return str(trigger), [(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}") for fire in found]
+
+    def search() -> list[FireTime]:
+        found = trigger.upcoming(FIRE_TIMES, after=after, anchor=after)
+        _, zone = named_zone(getattr(trigger, "timezone", "UTC"))
+        marks = mark_fires(trigger, after, found)
+        return [
+            FireTime(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}", marks.get(fire))
+            for fire in found
+        ]
+
+    return await search_one(trigger, partial(search))
