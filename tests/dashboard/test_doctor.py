@@ -86,7 +86,7 @@ async def test_restricted_requests_see_no_subjects_and_no_evidence(
 async def test_statements_of_other_sessions_are_hidden_with_arguments(
     pool: asyncpg.Pool, dsn: str, build: Callable[..., App], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def doctor(self: Inspector) -> Diagnosis:
+    async def doctor(self: Inspector, **_: object) -> Diagnosis:
         return await examine(self, only=["XMIN-HELD"], thresholds=Thresholds(held_s=0))
 
     examine = Inspector.doctor
