@@ -24,6 +24,7 @@ def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
     special = {
         "/job": f"/job?id={shop.failed}",
         "/schedule": f"/schedule?id={shop.schedule}",
+        "/schedule-pause": f"/schedule-pause?id={shop.schedule}",
         "/worker": f"/worker?id={worker_id}",
         "/jobs": "/jobs?q=name:browser.*",
         "/task": "/task?id=browser.mail",

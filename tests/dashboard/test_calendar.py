@@ -44,7 +44,12 @@ async def test_week_shows_fire_times_by_hour_and_what_a_clock_change_does(
     assert [day["day"] for day in data["days"]] == [f"2027-03-{day}" for day in range(22, 29)]
     assert [day["count"] for day in data["days"]] == [1] * 7
     assert [busy(day) for day in data["days"]] == [[2]] * 6 + [[3]]
-    assert data["days"][0]["hours"][2] == {"count": 1, "names": ["nightly"], "is_collision": False}
+    assert data["days"][0]["hours"][2] == {
+        "count": 1,
+        "names": ["nightly"],
+        "others": 0,
+        "is_collision": False,
+    }
     assert [day["clock_changes"] for day in data["days"]] == [[]] * 6 + [
         ["nightly: 02:30 does not exist on 2027-03-28 in Europe/Berlin; it fires at 2027-03-28 03:00"]
     ]

@@ -20,7 +20,7 @@ from pg_scheduler.dashboard.pages.schedule_form import preview
 from pg_scheduler.enqueue import own_thread
 from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers import Cron, Every, Trigger, trigger_kind
-from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.support.worker import PATIENCE
 
@@ -347,3 +347,44 @@ async def test_schedules_are_filtered_by_the_address(
     limited = build(authorize=lambda _: Access("bob", names=("strip.*",)))
     assert (await listed("", limited))[1]["all"] == 1, "other names are not counted"
     assert (await request(app, "/schedules?state=late")).status == 400
+
+
+async def test_pages_to_pause_and_resume_show_the_fire_times_that_they_affect(
+    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    operator = build(authorize=lambda _: Access("ada", "operator"))
+    url = "/schedule-pause?id=nightly"
+    asked = Page((await request(operator, url)).text)
+    assert len(asked.all("s")) == 8, "these get no job"
+    assert "one job, for the last of them" in asked.text
+    assert [each["action"] for each in asked.all("form") if "/actions/" in (each.get("action") or "")] == [
+        "/actions/schedules/pause?id=nightly"
+    ]
+    await scheduler.schedules.pause("nightly", note="too loud")
+    await pool.execute("UPDATE scheduler_schedules SET next_fire_at = $1", fires[-3])
+    data = (await request(operator, url, headers=JSON)).data
+    assert [each[:16] for each in data["passed"][:3]] == [f"{each:%Y-%m-%dT%H:%M}" for each in fires[-3:]]
+    assert (data["args"], data["kwargs"]) == ([], {}), "the page does not need them"
+    resumed = Page((await request(operator, url)).text)
+    assert {each["value"] for each in resumed.all("input") if each.get("type") == "radio"} == {"now", "pause"}
+    assert "too loud" in resumed.text
+    viewer = build(authorize=lambda _: Access("eve"))
+    assert "You may not pause and resume schedules" in (await request(viewer, url)).text
+    limited = build(authorize=lambda _: Access("bob", "operator", names=("billing.*",)))
+    assert (await request(limited, url)).status == 404
+
+
+async def test_selection_has_the_actions_that_can_succeed_and_keeps_the_filter(
+    scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    for schedule_id in ("hourly", "quiet"):
+        await scheduler.schedules.add("strip.mail", Every(timedelta(hours=1)), schedule_id=schedule_id)
+    await scheduler.schedules.pause("quiet")
+    operator = build(authorize=lambda _: Access("ada", "operator"))
+    page = Page((await request(operator, "/schedules?task=strip.mail&q=u")).text)
+    actions = {each["value"]: each["data-actions"] for each in page.all("input") if each.get("name") == "row"}
+    assert actions == {"hourly": "trigger pause", "quiet": "trigger resume"}
+    (target,) = [each["formaction"] for each in page.all("button") if each.get("id") == "pause-selected"]
+    answer = await send(operator, str(target), {"row": "hourly"})
+    assert answer.headers["location"].startswith("/schedules?task=strip.mail&q=u")

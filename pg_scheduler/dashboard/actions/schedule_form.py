@@ -29,7 +29,7 @@ MAX_ARGUMENTS: Final = 100_000
 
 
 async def preview(request: ActionRequest) -> Shown:
-    """Show the next fire times of what was entered, and change nothing."""
+    """Show the next fire times of what was entered, or what is wrong with it, and change nothing."""
     page = await _entered(request)
     read, errors = await _read(request, page)
     if "trigger" in read and "start" in read:
@@ -41,7 +41,7 @@ async def preview(request: ActionRequest) -> Shown:
             errors[page.values["kind"]] = str(error)
         else:
             page = replace(page, described=str(trigger), fire_times=fires)
-    return _again(page, errors) if errors else Shown(page, "schedule_form")
+    return _again(page, errors, 200)
 
 
 async def add(request: ActionRequest) -> Done | Shown:

@@ -51,7 +51,9 @@ class CalendarHour:
 
     count: int
     names: Sequence[str]
-    """Some of the schedules that fire in it."""
+    """The schedules that fire in it, the first eight."""
+    others: int
+    """The number of further ones."""
     is_collision: bool
     """Whether five or more of them fire in the same minute."""
 
@@ -241,7 +243,8 @@ def _days(
 def _hour_of(fires: Sequence[CalendarFire]) -> CalendarHour:
     names = list(dict.fromkeys(fire.schedule_id for fire in fires))
     most = max(Counter(_minute(fire) for fire in fires).values(), default=0)
-    return CalendarHour(len(fires), names[:NAMES_OF_HOUR], most >= MANY)
+    others = max(len(names) - NAMES_OF_HOUR, 0)
+    return CalendarHour(len(fires), names[:NAMES_OF_HOUR], others, most >= MANY)
 
 
 def _minute(fire: CalendarFire) -> datetime:
