@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 import sentry_sdk
 
-from pg_scheduler import JobCall, JobExecutor, ScheduledCall, ThreadExecutor, job
+from pg_scheduler import JobCall, JobExecutor, ScheduledCall, ThreadExecutor
 from pg_scheduler.events import JobFailed
 from pg_scheduler.integrations.sentry import SentryMiddleware
 from tests.support.django import BACKEND, project, require_tasks, working
@@ -88,7 +88,6 @@ def counted() -> int:
     return 7
 
 
-@job(name="django.threads", executor="few")
 def in_few_threads() -> str:
     return threading.current_thread().name
 
@@ -188,6 +187,7 @@ async def test_threads_of_an_executor_are_limited_and_close_their_connections(ds
     assert (few.capacity, DjangoThreads().capacity) == (1, None)
     with project(dsn, OPTIONS={"EXECUTORS": {"few": few}}):
         async with working() as (scheduler, _):
+            scheduler.register(in_few_threads, name="django.threads", executor="few")
             ids = [await scheduler.enqueue(in_few_threads, keep_result=HOUR) for _ in range(3)]
             assert len({await value_of(scheduler, job_id) for job_id in ids}) == 1
 
