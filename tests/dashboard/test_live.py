@@ -11,17 +11,19 @@ from urllib.parse import quote
 import asyncpg
 import pytest
 
+from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.rendering import static_files
 from pg_scheduler.dashboard.snapshot import Snapshot
+from pg_scheduler.triggers import Every
 from tests.dashboard.client import App, Page, request, stream
 from tests.dashboard.test_security import check_headers
 from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
 
-LIVE = [path for path, page in PAGES.items() if page.is_live and path not in {"/run", "/job"}]
+LIVE = [path for path, page in PAGES.items() if page.is_live and path not in {"/run", "/job", "/schedule"}]
 
 
 JOBS = (
@@ -63,6 +65,24 @@ async def test_stream_sends_a_part_when_it_changes(build: Callable[..., App], po
         assert "worker-1" in first
         await add_worker(pool, "worker-2")
         assert "worker-2" in html_of(await read()), "nothing was sent before the change"
+
+
+async def test_stream_of_schedules_sends_what_the_filter_of_the_address_shows(
+    build: Callable[..., App], scheduler: Scheduler
+) -> None:
+    for name in ("mail.send", "mail.other"):
+        await scheduler.schedules.add(name, Every(timedelta(days=9)), schedule_id=f"{name}-9")
+    url = "/live?page=/schedules&task=mail.send&state=active"
+    async with asyncio.timeout(PATIENCE), stream(build(refresh=0.5), url) as read:
+        await read()
+        first = parts_of(await read())
+        assert set(first) == {"states", "list", "read"}
+        assert ("mail.send-9" in first["list"], "mail.other" in first["list"]) == (True, False)
+        await scheduler.schedules.pause("mail.send-9")
+        assert "mail.send-9" not in parts_of(await read())["list"]
+    async with asyncio.timeout(PATIENCE), stream(build(), "/live?page=/schedule&id=mail.send-9") as read:
+        await read()
+        assert {"state", "next", "runs", "details"} < set(parts_of(await read()))
 
 
 async def test_jobs_with_a_following_page_are_sent_once_until_they_change(
@@ -292,7 +312,7 @@ async def test_outage_is_reported_and_the_stream_continues(
             pass
 
 
-@pytest.mark.parametrize("path", ["/schedules", "/audit", "/nothing", "", "/live"])
+@pytest.mark.parametrize("path", ["/calendar", "/audit", "/nothing", "", "/live"])
 async def test_other_pages_have_no_stream(path: str, app: App) -> None:
     answer = await request(app, f"/live?page={path}")
     assert answer.status == 404
