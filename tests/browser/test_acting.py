@@ -86,6 +86,7 @@ async def test_schedule_paused_on_one_node_is_paused_on_another(
     await person.press(elsewhere.get_by_role("link", name="Resume…"))
     await person.press(elsewhere.get_by_role("button", name="Resume", exact=True))
     await expect(elsewhere.get_by_role("status").first).not_to_be_empty()
+    await elsewhere.close()  # its stream would break off when the other node stops
     await page.reload()
     await expect(page.locator(".status.active")).to_be_visible()
 
