@@ -40,6 +40,7 @@ from pg_scheduler.dashboard.live import stream
 from pg_scheduler.dashboard.metrics import metrics
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.dashboard.pages.completion import complete
 from pg_scheduler.dashboard.redaction import IsHidden, Redaction
 from pg_scheduler.dashboard.rendering import render, static_files, static_version
 from pg_scheduler.dashboard.switch import Switch, check_names
@@ -57,7 +58,10 @@ READ_SETTINGS: Final = ReadSettings(
     connections=2, statement_timeout_s=2.0, application_name="pg_scheduler dashboard"
 )
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
-STREAMS: Final = {"/live": stream, "/export": export, "/metrics": metrics}
+STREAMS: Final = {"/live": stream, "/export": export, "/complete": complete, "/metrics": metrics}
+REPEATED: Final = frozenset({"q", "cols"})
+"""Parameters that an address may have several times."""
+
 MIN_REFRESH_S: Final = 0.5
 STATIC_AGE_S: Final = 365 * 86400
 CHANGED_STATIC_AGE_S: Final = 60
@@ -287,9 +291,13 @@ class _Dashboard:
 
 
 def _parameters(request: Request) -> dict[str, str]:
-    """Return those of the address; a stream that is opened again continues after its last event."""
-    last = request.headers.get("last-event-id")
-    return dict(request.query_params) | ({} if last is None else {"seen": last})
+    """Return those of the address; a stream that is opened again continues after its last event.
+
+    A form without a script sends each term of a search by itself.
+    """
+    last, given = request.headers.get("last-event-id"), request.query_params
+    found = {name: " ".join(given.getlist(name)) if name in REPEATED else given[name] for name in given}
+    return found | ({} if last is None else {"seen": last})
 
 
 async def _build(path: str, http: Request, request: PageRequest, *, is_json: bool) -> Response:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from starlette.responses import Response, StreamingResponse
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
-from pg_scheduler.dashboard.pages.jobs import share_done, tags_of
+from pg_scheduler.dashboard.job_rows import share_done, tags_of
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.inspect import SearchPage, parse_search
 from pg_scheduler.inspect.timeline import last_attempt

@@ -28,6 +28,7 @@ _MANY: Final[Mapping[str, tuple[str, str, str]]] = {
 """The outcomes for the rows of a list, and the reasons why an action leaves some as they are."""
 
 _TEXTS: Final[Mapping[str, str]] = {
+    "nothing_selected": "nothing was changed: select rows first",
     "run_started": "the run has started",
     "run_stopped": "the run stops after the batch in progress",
     "run_resumed": "the run continues",

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.charts import small_bars, small_line
+from pg_scheduler.dashboard.columns import columns_of
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.messages import message_of
 from pg_scheduler.dashboard.navigation import GROUPS, item_of, read_counts
@@ -29,6 +30,7 @@ from pg_scheduler.dashboard.texts import (
     json_text,
     plain,
     short,
+    took,
     utc,
     visible,
 )
@@ -147,6 +149,7 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "search_url": request.search_url,
         "source_url": request.source_url,
         "term": term,
+        "columns_of": columns_of,
         "now": request.now,
         "oldest_s": request.cache.oldest_s,
         "standby_lag_s": request.standby_lag_s,
@@ -185,6 +188,7 @@ def _environment() -> Environment:
         "number": lambda number: f"{number:,}",
         "rounded": rounded,
         "short": short,
+        "took": took,
         "small_bars": small_bars,
         "small_line": small_line,
         "utc": utc,

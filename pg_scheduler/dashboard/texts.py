@@ -61,3 +61,13 @@ def plain(value: Any) -> Any:
 def json_text(value: Any) -> str:
     """Return a value as indented JSON for people."""
     return json.dumps(plain(value), ensure_ascii=False, indent=2)
+
+
+def took(seconds: float) -> str:
+    """Return a length of time as lists of attempts show it.
+
+    Example:
+        >>> took(0.2194), took(1.25), took(12.5)
+        ('219 ms', '1.2 s', '12 s')
+    """
+    return f"{seconds:.1f} s" if 1 <= seconds < 10 else length(seconds)

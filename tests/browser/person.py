@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 from playwright.async_api import Locator, Page
@@ -53,6 +54,11 @@ async def navigate(
     await press(page.get_by_role("navigation").get_by_role("link", name=label, exact=True))
 
 
+def job_link(page: Page, job_id: str) -> Locator:
+    """Return the link of a job in a list, whose text is its task."""
+    return page.locator(f'a[data-job][href$="id={quote(job_id, safe="")}"]')
+
+
 class Person:
     """Somebody with a browser, who finds what to press by its label, as it is read aloud."""
 
@@ -80,6 +86,14 @@ class Person:
             await self._focus(target)
             await target.page.keyboard.press("Control+A")
             await target.page.keyboard.type(text)
+
+    async def check(self, box: Locator) -> None:
+        """Check a box."""
+        if self._way.has_mouse:
+            await box.check()
+        else:
+            await self._focus(box)
+            await box.page.keyboard.press("Space")
 
     async def choose(self, target: Locator, option: str) -> None:
         """Choose an option of a list."""

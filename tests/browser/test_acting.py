@@ -16,7 +16,7 @@ from playwright.async_api import Page, expect
 from pg_scheduler import JobStatus, Scheduler, current_job
 from pg_scheduler.triggers import Cron
 from tests.browser.conftest import Open
-from tests.browser.person import WAYS, Person, navigate
+from tests.browser.person import WAYS, Person, job_link, navigate
 from tests.browser.shop import HOUR, Shop, mail_customer
 from tests.browser.site import Site
 from tests.browser.test_accessibility import violations
@@ -46,7 +46,7 @@ async def test_person_learns_why_a_job_waits_and_makes_it_run(person: Person, sc
     await scheduler.start()
     job_id = await scheduler.enqueue(mail_customer, args=("grace",), job_id="mail-grace")
     page = await person.open("/jobs?q=status:due")
-    await person.press(page.get_by_role("link", name=job_id))
+    await person.press(job_link(page, job_id))
     await expect(page.locator(".reasons")).to_contain_text("TASK_PAUSED")
     await expect(page.locator(".reasons")).to_contain_text("the provider is down")
     await navigate(page, "Tasks", person.press)
@@ -55,7 +55,7 @@ async def test_person_learns_why_a_job_waits_and_makes_it_run(person: Person, sc
     await expect(page.get_by_text("not paused")).to_be_visible()
     await scheduler.get_job_result(job_id, timeout=PATIENCE)
     await person.press(page.get_by_role("link", name="Its jobs"))
-    await person.press(page.get_by_role("link", name=job_id))
+    await person.press(job_link(page, job_id))
     await expect(page.locator(".status").first).to_have_text("completed")
 
 
@@ -121,8 +121,8 @@ async def test_person_watches_progress_and_opens_the_result(person: Person, sche
     await scheduler.start()
     job_id = await scheduler.enqueue("browser.import", job_id="import-1", keep_result=HOUR)
     page = await person.open("/jobs?q=status:running")
-    await reload_until(page, "td", "25 %")
-    await person.press(page.get_by_role("link", name=job_id))
+    await reload_until(page, "tbody tr", "browser.import")
+    await person.press(job_link(page, job_id))
     await expect(page.get_by_text("row 1 of 4")).to_be_visible()
     is_done.set()
     await scheduler.get_job_result(job_id, timeout=PATIENCE)

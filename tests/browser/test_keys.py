@@ -9,6 +9,7 @@ from playwright.async_api import expect
 
 from pg_scheduler import Scheduler
 from tests.browser.conftest import Open
+from tests.browser.person import job_link
 from tests.browser.shop import Shop
 from tests.browser.test_reading import heading
 
@@ -29,6 +30,11 @@ async def test_keys_select_rows_and_explain_a_job(open_page: Open, shop: Shop) -
     await page.keyboard.press("j")
     await page.keyboard.press("x")
     await expect(rows.nth(0)).not_to_be_checked()
+    await page.keyboard.press("j")
+    await page.keyboard.press("j")
+    await page.keyboard.press("X")
+    for number in range(3):
+        await expect(rows.nth(number)).to_be_checked()
 
     await page.goto(page.url.partition("?")[0] + "?q=status:failed")
     await page.keyboard.press("j")
@@ -48,7 +54,7 @@ async def test_jobs_are_updated_while_no_row_is_selected(
     page = await open_page("/jobs?q=name:browser.*")
     await expect(page.get_by_role("checkbox", name="Select all jobs of this page")).to_be_visible()
     job_id = await scheduler.enqueue("browser.mail", args=("eve",), job_id="mail-eve")
-    await expect(page.get_by_role("link", name=job_id)).to_be_visible()
+    await expect(job_link(page, job_id)).to_be_visible()
 
 
 async def test_keys_do_nothing_in_a_browser_that_turned_them_off(open_page: Open, shop: Shop) -> None:

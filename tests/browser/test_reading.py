@@ -15,7 +15,7 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.texts import DOCUMENTATION
 from tests.browser.conftest import Open
-from tests.browser.person import PHONE, navigate
+from tests.browser.person import PHONE, job_link, navigate
 from tests.browser.shop import HOUR, Shop
 from tests.browser.site import Site, until
 from tests.inspect.workers import add_worker
@@ -56,8 +56,8 @@ async def test_keyboard_alone_finds_a_failed_job(open_page: Open, shop: Shop) ->
     await page.keyboard.press("/")
     await page.keyboard.type("status:failed name:browser.*")
     await page.keyboard.press("Enter")
-    await expect(page.locator(".summary")).to_contain_text("1 found")
-    await press_until(page, "Tab", shop.failed)
+    await expect(page.locator("#summary")).to_contain_text("1 found")
+    await press_until(page, "Tab", "browser.charge")
     await page.keyboard.press("Enter")
     await expect(heading(page)).to_have_text(f"Job {shop.failed}")
     await page.keyboard.press("Tab")
@@ -231,7 +231,7 @@ async def test_viewer_has_no_actions_and_sees_no_arguments(
 
 async def test_reader_opens_the_result_of_a_job(open_page: Open, shop: Shop) -> None:
     page = await open_page("/jobs?q=status:completed")
-    await page.get_by_role("link", name=shop.completed).click()
+    await job_link(page, shop.completed).click()
     await expect(page.get_by_text("sent to ada")).to_be_visible()
 
 

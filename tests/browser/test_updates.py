@@ -63,6 +63,7 @@ async def test_checked_rows_and_filled_fields_are_kept_while_rows_arrive(
     await page.evaluate("window.isSamePage = true")
     box = page.get_by_label(f"Select {shop.waiting}")
     await box.check()
+    await page.locator("summary", has_text="Move to").click()
     field = page.locator("#selection input[type=datetime-local]")
     await field.fill("2030-01-01T09:00:00")
     await scheduler.enqueue(mail_customer, delay=HOUR, args=("eve",), job_id="00-mail")

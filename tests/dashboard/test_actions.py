@@ -196,7 +196,6 @@ def test_trusted_origins_are_checked(origin: Any, build: Callable[..., App]) -> 
         (b"row=%00", FORM, 400),
         (b"row=%2500", FORM, 400),
         (b"row=%25ff", FORM, 400),
-        (b"", FORM, 400),
         (b"&".join(b"row=%d" % n for n in range(501)), FORM, 400),
         (b"row=a", f"{FORM}; charset=utf-8", 303),
     ],

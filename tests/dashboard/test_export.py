@@ -94,19 +94,21 @@ async def test_exported_texts_are_whole_and_no_formulas(text: str, pool: asyncpg
     assert not found["name"].startswith(("=", "@", "-"))
 
 
-async def test_searches_for_visible_names_are_suggested(
-    pool: asyncpg.Pool, build: Callable[..., App]
-) -> None:
+async def test_terms_with_visible_names_are_offered(pool: asyncpg.Pool, build: Callable[..., App]) -> None:
     await add_figures(pool, ["billing.gone", "payroll.gone"])
     await pool.execute("DELETE FROM scheduler_workers")
-    await add_worker(pool, names=["billing.invoice", "payroll.run"])
+    settings = json.dumps({"aliases": {"billing.app.invoice": "billing.invoice"}})
+    await add_worker(pool, names=["billing.invoice", "billing.app.invoice", "payroll.run"], settings=settings)
     app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
-    found = (await request(app, "/jobs", headers=JSON)).data["suggestions"]
-    assert {"name:billing.invoice", "name:billing.gone"} <= set(found)
-    assert "status:failed" in found
+    found = (await request(app, "/jobs", headers=JSON)).data["completions"]
+    texts = [text for text, _ in found]
+    assert {each for each in texts if each.startswith("name:")} == {
+        "name:billing.invoice",
+        "name:billing.gone",
+    }, "no alias, and no name that is not visible"
+    assert "status:failed" in texts
     page = Page((await request(app, "/jobs")).text)
-    assert [each["value"] for each in page.all("option")] == found
-    assert all("payroll" not in each for each in found)
+    assert [each["value"] for each in page.all("option")] == texts
 
 
 async def test_job_page_has_the_command_that_adds_such_a_job_its_limits_and_changes(

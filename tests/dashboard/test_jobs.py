@@ -430,11 +430,37 @@ async def test_jobs_of_a_page_are_sorted_by_any_column(pool: asyncpg.Pool, app: 
             None if done is None else json.dumps({"done": done, "total": 3}),
             json.dumps({"args": [], "kwargs": {}, "metadata": {"tags": tags}}),
         )
-    for sort, expected in (("job", "abc"), ("attempt", "acb"), ("progress", "abc"), ("tags", "cba")):
+    for sort, expected in (
+        ("job", "abc"),
+        ("attempt", "bca"),
+        ("-attempt", "acb"),
+        ("progress", "bac"),
+        ("-progress", "abc"),
+        ("tags", "cba"),
+        ("-tags", "bca"),
+    ):
         data = (await request(app, f"/jobs?sort={sort}", headers=JSON)).data
         assert "".join(each["job_id"] for each in data["items"]) == expected, sort
-    for sort in ("name", "status", "due", "ended", "error"):
+    names = (
+        "name",
+        "status",
+        "due",
+        "ended",
+        "error",
+        "ran",
+        "when",
+        "worker",
+        "schedule",
+        "created",
+        "priority",
+    )
+    for sort in (*names, *(f"-{each}" for each in names)):
         answer = await request(app, f"/jobs?sort={sort}")
-        assert answer.status == 200
-        assert any(each.endswith("sort=error") for each in Page(answer.text).links())
-    assert (await request(app, "/jobs?sort=x")).status == 400
+        assert answer.status == 200, sort
+    page = Page((await request(app, "/jobs?sort=error")).text)
+    (sorted_by,) = [each["aria-sort"] for each in page.all("th") if "aria-sort" in each]
+    assert sorted_by == "ascending"
+    assert {"/jobs?cols=&sort=-error", "/jobs?sort=-error"} & set(page.links()), "the other direction"
+    assert "/jobs?sort=status" in page.links()
+    for sort in ("x", "--error"):
+        assert (await request(app, f"/jobs?sort={sort}")).status == 400

@@ -45,7 +45,7 @@ async def started(scheduler: Scheduler) -> AsyncIterator[Scheduler]:
 
 async def test_form_offers_and_search_suggests_no_alias(started: Scheduler, app: App) -> None:
     offered = set(await offered_by(app))
-    suggested = set((await request(app, "/jobs", headers=JSON)).data["suggestions"])
+    suggested = {text for text, _ in (await request(app, "/jobs", headers=JSON)).data["completions"]}
     (worker,) = await started.workers()
     others = {"names.former", "send_mail"}
     assert others <= set(worker.names or ()), "the worker claims them"

@@ -12,7 +12,14 @@ from starlette.responses import RedirectResponse, Response
 
 from pg_scheduler.dashboard import flash
 from pg_scheduler.dashboard.actions import bulk, jobs, schedule_form, schedules, tasks, workers
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown, read_form
+from pg_scheduler.dashboard.actions.request import (
+    ActionRequest,
+    Done,
+    NothingSelectedError,
+    Shown,
+    read_form,
+)
+from pg_scheduler.dashboard.answers import wants_json
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.rendering import render
 from pg_scheduler.dashboard.rights import Right
@@ -88,6 +95,11 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
     try:
         with page.operations.acting(page.access):
             found = await action.run(request)
+    except NothingSelectedError:
+        if wants_json(http):
+            raise
+        _, _, objects, _ = path.split("/")  # a list has the name of what it lists
+        found = Done(f"/{objects}", "nothing_selected", page.parameters)
     except CONFLICTS as error:
         raise RejectedError(str(error), 409) from error
     except ScheduleNotFoundError as error:

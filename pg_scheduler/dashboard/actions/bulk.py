@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import aclosing
-from datetime import UTC
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 from pg_scheduler.dashboard.actions.confirm import ask
@@ -28,15 +29,16 @@ MAX_RATE: Final = 10_000
 MAX_GROUPS: Final = 1000
 
 
-async def change_all(action: BulkAction, request: ActionRequest) -> Done | Shown:
-    """Change all jobs of a search; moved ones are due at the time of the form, or now."""
+async def change_all(
+    action: BulkAction, request: ActionRequest, *, to: datetime | None = None
+) -> Done | Shown:
+    """Change all jobs of a search; moved ones are due at a time, or that of the form, or now."""
     where = request.page.parameters.get("q", "").strip()
     search = parse_search(where, now=request.page.now, tz=UTC)
     request.page.settings.redaction.check_search(search, request.access)
-    to = None
+    jobs = BulkJobs(verb=action, where=where, names=request.access.visible_names, rate=_rate(request))
     if action == "move":
-        to = (request.instant("to") or request.page.now).isoformat()
-    jobs = BulkJobs(verb=action, where=where, names=request.access.visible_names, rate=_rate(request), to=to)
+        jobs = replace(jobs, to=(to or request.instant("to") or request.page.now).isoformat())
     return await _ask_or_start(request, jobs, f"that match {where}", "/jobs")
 
 
@@ -112,7 +114,8 @@ async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back
         question,
         f"{jobs.verb.capitalize()} all",
         back,
-        fields={**_fields(jobs), "shown": str(found), "more": "yes" if has_more else "no"},
+        fields={**_fields(request, jobs), "shown": str(found), "more": "yes" if has_more else "no"},
+        rate="" if jobs.rate is None else f"{jobs.rate:.0f}",
         number=found if found > MAX_UNTYPED else None,
         problem=problem,
     )
@@ -129,8 +132,8 @@ async def _count(request: ActionRequest, jobs: BulkJobs, most: int) -> tuple[int
     return 0, False
 
 
-def _fields(jobs: BulkJobs) -> Mapping[str, str]:
-    fields = {"rate": "" if jobs.rate is None else f"{jobs.rate:.0f}", "to": jobs.to or ""}
+def _fields(request: ActionRequest, jobs: BulkJobs) -> Mapping[str, str]:
+    fields = {"all": request.text("all"), "to": jobs.to or ""}
     if jobs.group is not None:
         fields |= {"first": jobs.group[2], "last": jobs.group[3]}
     return {name: value for name, value in fields.items() if value}

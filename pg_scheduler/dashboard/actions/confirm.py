@@ -31,6 +31,8 @@ class ConfirmPage:
     """The number that has to be typed; None for none."""
     problem: str | None = None
     """Why the question is asked again; None for the first time."""
+    rate: str | None = None
+    """The jobs per second that the form proposes, empty for no bound; None if it does not ask for them."""
 
     @property
     def shown(self) -> Sequence[str]:
@@ -48,7 +50,10 @@ def ask(
     fields: Mapping[str, str] | None = None,
     number: int | None = None,
     problem: str | None = None,
+    rate: str | None = None,
 ) -> Shown:
     """Return the page with a question; `ConfirmPage` describes the parameters."""
-    page = ConfirmPage(question, label, back, request.page.parameters, rows, fields or {}, number, problem)
+    page = ConfirmPage(
+        question, label, back, request.page.parameters, rows, fields or {}, number, problem, rate
+    )
     return Shown(page, "confirm")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
+from pg_scheduler.dashboard.actions.bulk import change_all
 from pg_scheduler.dashboard.actions.confirm import ask
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
@@ -12,31 +13,41 @@ from pg_scheduler.dashboard.messages import code_of
 from pg_scheduler.inspect import Progress
 
 
-async def cancel(request: ActionRequest) -> Done:
+async def cancel(request: ActionRequest) -> Done | Shown:
     """Cancel pending and running jobs."""
+    if request.is_for_all:
+        return await change_all("cancel", request)
     return await _change(request, "cancel", request.operations.inspector.cancel_jobs)
 
 
-async def retry(request: ActionRequest) -> Done:
+async def retry(request: ActionRequest) -> Done | Shown:
     """Run finished jobs again."""
+    if request.is_for_all:
+        return await change_all("retry", request)
     return await _change(request, "retry", request.operations.inspector.retry_jobs)
 
 
-async def run(request: ActionRequest) -> Done:
+async def run(request: ActionRequest) -> Done | Shown:
     """Make pending jobs due now."""
+    if request.is_for_all:
+        return await change_all("move", request, to=request.page.now)
     return await _change(request, "run", request.operations.inspector.move_jobs, to=request.page.now)
 
 
-async def move(request: ActionRequest) -> Done:
+async def move(request: ActionRequest) -> Done | Shown:
     """Make pending jobs due at another time."""
     to = request.instant("to")
     if to is None:
         raise RejectedError("enter the time to which the jobs are moved")
+    if request.is_for_all:
+        return await change_all("move", request, to=to)
     return await _change(request, "move", request.operations.inspector.move_jobs, to=to)
 
 
 async def delete(request: ActionRequest) -> Done | Shown:
     """Delete jobs that do not run, after a question."""
+    if request.is_for_all:
+        return await change_all("delete", request)
     ids = _ids(request)
     if request.is_confirmed:
         return await _change(request, "delete", request.operations.inspector.delete_jobs)
@@ -62,7 +73,7 @@ async def _change(request: ActionRequest, action: str, call: Any, **arguments: A
     parameters = request.page.parameters
     if _is_one(request) and action != "delete":
         return Done("/job", did, {"id": parameters["id"]})
-    return Done("/jobs", did, {name: parameters.get(name) for name in ("q", "after")})
+    return Done("/jobs", did, {name: parameters.get(name) for name in ("q", "after", "sort", "cols")})
 
 
 def _is_one(request: ActionRequest) -> bool:

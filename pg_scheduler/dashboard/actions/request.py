@@ -29,6 +29,10 @@ MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
 Form = Mapping[str, Sequence[str]]
 
 
+class NothingSelectedError(RejectedError):
+    """The form of a list without a selected row: the list is shown again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """The page to which the browser is sent.
@@ -80,6 +84,11 @@ class ActionRequest:
         """Whether this is the answer to a question."""
         return self.text("confirm") == "yes"
 
+    @property
+    def is_for_all(self) -> bool:
+        """Whether the change concerns all that a search finds, and not only the selected rows."""
+        return self.text("all") == "yes"
+
     def text(self, name: str) -> str:
         """Return a field without surrounding space; empty if it is missing."""
         return (self.form.get(name) or ("",))[0].strip()
@@ -123,11 +132,12 @@ class ActionRequest:
         """The ids that were selected in a list; forms have them percent-encoded.
 
         Raises:
-            RejectedError: There are none, or too many.
+            NothingSelectedError: There are none.
+            RejectedError: There are too many.
         """
         rows = [unquote(each, errors="strict") for each in self.form.get("row", ())]
         if not rows:
-            raise RejectedError("select a row first")
+            raise NothingSelectedError("select a row first")
         if len(rows) > MAX_ROWS:
             raise RejectedError(f"select at most {MAX_ROWS} rows, not {len(rows)}")
         return rows

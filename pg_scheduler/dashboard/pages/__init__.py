@@ -24,7 +24,7 @@ from pg_scheduler.dashboard.pages import (
     workers,
 )
 
-LIVE_PARAMETERS: Final = ("range", "id", "q", "after", "sort", "since", "state", "task")
+LIVE_PARAMETERS: Final = ("range", "id", "q", "after", "sort", "cols", "since", "state", "task")
 """The parameters of pages that are updated."""
 
 

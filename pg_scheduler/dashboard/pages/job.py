@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
-from pg_scheduler.dashboard.pages.jobs import share_done, tags_of
+from pg_scheduler.dashboard.job_rows import share_done, tags_of
 from pg_scheduler.dashboard.pages.limits import limit_names_of
 from pg_scheduler.dashboard.pages.schedule_history import results_of
 from pg_scheduler.dashboard.redaction import HIDDEN

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
-from pg_scheduler.dashboard.pages.jobs import JobRow, row_of, summary_of
+from pg_scheduler.dashboard.job_rows import JobRow, row_of
+from pg_scheduler.dashboard.pages.jobs import summary_of
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.texts import quoted

@@ -1,17 +1,64 @@
-// The rows of tables: select all, and the keys "j" and "k" to the next and previous row, "x" to select it, and "e" to
-// the explanation of its job.
+// The rows of tables: the selection with its bar, the keys "j" and "k" to the next and previous row, "x" to select it,
+// "X" to select the rows up to it, "e" to the explanation of its job; and the views that this browser has saved.
 
-import { onKeys } from "./ui.js";
+import { announce, onKeys, stored } from "./ui.js";
 
 const rowOf = (element) => element?.closest("tr") ?? null;
+const boxes = () => [...document.querySelectorAll("input[name=row]")];
 
-const showAllRows = () => document.getElementById("all-rows")?.removeAttribute("hidden");
-document.addEventListener("change", ({ target }) => {
-  if (target.id !== "all-rows") return;
-  for (const each of document.getElementsByName("row")) each.checked = target.checked;
+// -- the selection
+
+let last = null; // the value of the box that was changed last
+
+const selectTo = (box) => {
+  const all = boxes();
+  const from = all.findIndex((each) => each.value === last);
+  const to = all.indexOf(box);
+  if (from < 0) return;
+  for (const each of all.slice(Math.min(from, to), Math.max(from, to) + 1)) each.checked = box.checked;
+};
+
+// The bar is there while something is selected, with the actions that can succeed for some of it.
+const showSelection = () => {
+  const selected = boxes().filter((each) => each.checked);
+  const all = document.getElementById("all-rows");
+  if (all !== null) {
+    all.hidden = false;
+    all.checked = selected.length > 0 && selected.length === boxes().length;
+    all.indeterminate = selected.length > 0 && !all.checked;
+  }
+  for (const bar of document.querySelectorAll("[data-selection]")) {
+    const isForAll = bar.querySelector("input[name=all]")?.checked === true;
+    bar.hidden = selected.length === 0 && !isForAll;
+    bar.querySelector("[data-selected]").textContent = isForAll ? "" : `${selected.length} selected`;
+    for (const each of bar.querySelectorAll("[data-action]")) {
+      const able = selected.filter((box) => box.dataset.actions.split(" ").includes(each.dataset.action)).length;
+      each.hidden = !isForAll && able === 0;
+      each.dataset.number = isForAll || able === selected.length ? "" : able;
+    }
+    for (const each of bar.querySelectorAll("[data-clear]")) each.hidden = false;
+  }
+};
+
+const clear = () => {
+  for (const each of document.querySelectorAll("input[name=row], input[name=all]")) each.checked = false;
+  showSelection();
+};
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest("[data-clear]") !== null) clear();
+  if (event.target.name !== "row") return;
+  if (event.shiftKey) selectTo(event.target);
+  last = event.target.value;
 });
-document.addEventListener("updated", showAllRows);
-showAllRows();
+document.addEventListener("change", ({ target }) => {
+  if (target.id === "all-rows") for (const each of boxes()) each.checked = target.checked;
+  if (target.id === "all-rows" || target.name === "row" || target.name === "all") showSelection();
+});
+document.addEventListener("updated", showSelection);
+window.addEventListener("pageshow", showSelection); // the browser may have restored boxes
+
+// -- the keys
 
 const moveRow = (step) => {
   const links = [...document.querySelectorAll("main tbody tr")].map((row) => row.querySelector("a")).filter(Boolean);
@@ -20,15 +67,61 @@ const moveRow = (step) => {
   links[place < 0 ? 0 : Math.min(Math.max(place + step, 0), links.length - 1)]?.focus();
 };
 
+const select = (isRange) => {
+  const box = rowOf(document.activeElement)?.querySelector("input[type=checkbox]");
+  if (!box) return;
+  if (isRange) box.checked = true;
+  if (isRange) selectTo(box);
+  else box.click();
+  last = box.value;
+  showSelection();
+};
+
 const explain = () => {
   const link = rowOf(document.activeElement)?.querySelector("a[data-job]");
   if (link) window.location.assign(`${link.href}#explanation`);
   else document.getElementById("explanation")?.focus();
 };
 
-onKeys({
-  j: () => moveRow(1),
-  k: () => moveRow(-1),
-  x: () => rowOf(document.activeElement)?.querySelector("input[type=checkbox]")?.click(),
-  e: explain,
-});
+onKeys({ j: () => moveRow(1), k: () => moveRow(-1), x: () => select(false), X: () => select(true), e: explain });
+
+// -- saved views: addresses of this list, in this browser
+
+const views = document.getElementById("views");
+
+const savedViews = () => {
+  try {
+    const found = JSON.parse(stored("views") ?? "[]");
+    return found.filter((each) => typeof each === "string" && each.startsWith("?"));
+  } catch {
+    return []; // somebody has written something else there
+  }
+};
+
+const showViews = () => {
+  const found = savedViews();
+  const here = window.location.search || "?";
+  views.querySelector("ul").replaceChildren(...found.map((search) => {
+    const link = document.createElement("a");
+    link.href = search;
+    link.textContent = new URLSearchParams(search).getAll("q").join(" ") || "all jobs";
+    if (search === here) link.setAttribute("aria-current", "true");
+    const item = document.createElement("li");
+    item.append(link);
+    return item;
+  }));
+  const isSaved = found.includes(here);
+  const button = views.querySelector("button");
+  button.textContent = isSaved ? "Remove this view" : "Save this view";
+  button.onclick = () => {
+    const others = savedViews().filter((each) => each !== here);
+    stored("views", JSON.stringify(isSaved ? others : [here, ...others].slice(0, 20)));
+    showViews();
+    announce(isSaved ? "The view was removed." : "The view was saved in this browser.");
+  };
+};
+
+if (views !== null) {
+  views.hidden = false;
+  showViews();
+}

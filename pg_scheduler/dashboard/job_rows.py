@@ -1,0 +1,265 @@
+"""Jobs as lists show them, with what a request may see."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.redaction import HIDDEN
+from pg_scheduler.dashboard.texts import plain, short
+from pg_scheduler.inspect.bulk import ALLOWED
+from pg_scheduler.inspect.related import read_blockers
+from pg_scheduler.inspect.store.inspections import BlockerRow
+from pg_scheduler.inspect.texts import counted
+from pg_scheduler.inspect.timeline import last_attempt
+from pg_scheduler.jobs import metadata
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
+from pg_scheduler.jobs.model import Job, JobPriority
+from pg_scheduler.status import JobStatus
+
+MAX_ERROR_LENGTH: Final = 300
+"""Characters of an error in a list."""
+
+MAX_ARGUMENTS_LENGTH: Final = 120
+"""Characters of the arguments in a list."""
+
+MAX_TAGS: Final = 20
+
+QUARANTINED: Final = "quarantined:"
+"""Begins the error of a job under which workers died."""
+
+AFTER: Final = "after"
+"""What blocks a job that waits for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job in a list."""
+
+    job_id: str
+    name: str
+    status: str
+    state: str
+    """Its status; for a pending job, what it waits for."""
+    arguments: str | None
+    """A part of its arguments, in one line; None if the request may not see them."""
+    due: datetime
+    priority: str
+    attempt: int
+    max_attempts: int
+    """The number of the last attempt that it can have."""
+    retries: str
+    """How many retries it has used, or how many workers died."""
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    ran_s: float | None
+    """The length of its last attempt in seconds."""
+    worker: str | None
+    schedule: str | None
+    blocked_on: str | None
+    blockers: Sequence[BlockerRow]
+    """The first jobs that it waits for, one more than are shown."""
+    error: str | None
+    tags: Sequence[str]
+    progress: float | None
+    """The share of its work that is done, from 0 to 1; None if it is unknown."""
+    actions: Sequence[str]
+    """The actions that its status allows: ``cancel``, ``retry``, ``delete``, ``move``."""
+
+    @property
+    def cause(self) -> str | None:
+        """The error; that of a quarantined job without the name of its state and the remedy."""
+        if self.error is None or self.state != "quarantined":
+            return self.error
+        return self.error.removeprefix(QUARANTINED).strip().partition(". ")[0]
+
+    @property
+    def when(self) -> datetime:
+        """When it ended, started or is due."""
+        return self.finished_at or self.started_at or self.due
+
+    @property
+    def limit(self) -> str | None:
+        """The name of the limit that it waits for."""
+        if self.blocked_on is None or not self.blocked_on.startswith(BLOCKED_BY_LIMIT):
+            return None
+        return self.blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")[0]
+
+
+_PRIORITIES: Final = [each.value for each in JobPriority]
+
+SORTS: Final[Mapping[str, Callable[[JobRow], Any]]] = {
+    "job": lambda row: row.job_id,
+    "name": lambda row: row.name,
+    "status": lambda row: row.state,
+    "due": lambda row: row.due,
+    "attempt": lambda row: row.attempt,
+    "created": lambda row: row.created_at,
+    "ended": lambda row: row.finished_at,
+    "when": lambda row: row.when,
+    "ran": lambda row: row.ran_s,
+    "worker": lambda row: row.worker,
+    "schedule": lambda row: row.schedule,
+    "priority": lambda row: _PRIORITIES.index(row.priority),
+    "tags": lambda row: row.tags or None,
+    "progress": lambda row: row.progress,
+    "error": lambda row: row.error,
+}
+"""The values by which the jobs of a page are sorted, by the parameter ``sort``; ``-`` before it reverses."""
+
+
+def sorted_rows(rows: Sequence[JobRow], sort: str) -> Sequence[JobRow]:
+    """Return rows sorted by a column, those without a value last."""
+    if not sort:
+        return rows
+    key = SORTS[sort.removeprefix("-")]
+    found = sorted((row for row in rows if key(row) is not None), key=key, reverse=sort.startswith("-"))
+    return [*found, *(row for row in rows if key(row) is None)]
+
+
+def tags_of(job: Job, request: PageRequest) -> list[str]:
+    """Return the tags of a job that the request may see."""
+    if not request.access.sees_arguments or request.settings.redaction.is_hidden("tags"):
+        return []
+    return metadata.tags_of(job.metadata)[:MAX_TAGS]
+
+
+def share_done(job: Job) -> float | None:
+    """Return the share of a job's work that is done."""
+    if job.progress is None or not job.progress.total or job.progress.total <= 0:
+        return None
+    return min(max(job.progress.done / job.progress.total, 0.0), 1.0)
+
+
+def blocked_on(job: Job, request: PageRequest) -> str | None:
+    """Return what blocks a job, without the key of a limit if the request may not see arguments."""
+    if job.blocked_on is None or request.access.sees_arguments:
+        return job.blocked_on
+    name, _, key = job.blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")
+    return f"{BLOCKED_BY_LIMIT}{name}:{HIDDEN}" if key else job.blocked_on
+
+
+async def rows_of(jobs: Sequence[Job], request: PageRequest) -> list[JobRow]:
+    """Return jobs as the list shows them, with those that they wait for, which may have other names."""
+    ids = [job.job_id for job in jobs if job.blocked_on == AFTER]
+    found: Mapping[str, Sequence[BlockerRow]] = {}
+    if ids and request.access.visible_names is None:
+        found = await read_blockers(request.inspector, ids)
+    return [row_of(job, request, found.get(job.job_id, ())) for job in jobs]
+
+
+def row_of(job: Job, request: PageRequest, blockers: Sequence[BlockerRow] = ()) -> JobRow:
+    """Return a job as lists show it."""
+    return JobRow(
+        job_id=job.job_id,
+        name=job.job_name,
+        status=job.status.value,
+        state=_state(job, request.now),
+        arguments=_arguments(job, request),
+        due=job.execution_time,
+        priority=job.priority.value,
+        attempt=job.attempt,
+        max_attempts=last_attempt(job),
+        retries=_retries(job),
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        ran_s=_ran_s(job, request.now),
+        worker=job.worker_id,
+        schedule=job.schedule_id,
+        blocked_on=blocked_on(job, request),
+        blockers=blockers,
+        error=None if job.error_message is None else short(job.error_message, MAX_ERROR_LENGTH),
+        tags=[short(tag) for tag in tags_of(job, request)],
+        progress=share_done(job),
+        actions=[
+            action.removesuffix("_jobs") for action, statuses in ALLOWED.items() if job.status in statuses
+        ],
+    )
+
+
+def _state(job: Job, now: datetime) -> str:
+    if job.status is not JobStatus.PENDING:
+        is_quarantined = job.status is JobStatus.FAILED and (job.error_message or "").startswith(QUARANTINED)
+        return "quarantined" if is_quarantined else job.status.value
+    if job.blocked_on is not None:
+        return "blocked"
+    if job.execution_time <= now:
+        return "due"
+    return "retrying" if job.retry_count else "scheduled"
+
+
+def _retries(job: Job) -> str:
+    if job.crash_count:
+        return f"{job.crash_count:,} {'crash' if job.crash_count == 1 else 'crashes'}"
+    if not job.max_retries:
+        return "no retries"
+    return f"{job.retry_count:,} of {job.max_retries:,} retries used"
+
+
+def _ran_s(job: Job, now: datetime) -> float | None:
+    if job.started_at is None:
+        return None
+    return max(((job.finished_at or now) - job.started_at).total_seconds(), 0.0)
+
+
+def _arguments(job: Job, request: PageRequest) -> str | None:
+    if not request.access.sees_arguments:
+        return None
+    redaction = request.settings.redaction
+    if request.settings.format_arguments is None:
+        return arguments_line(job.args, job.kwargs, redaction.is_hidden)
+    hide = redaction.values
+    shown = replace(job, args=tuple(hide(job.args)), kwargs=hide(job.kwargs), metadata=hide(job.metadata))
+    return short(str(request.settings.format_arguments(shown)))
+
+
+def arguments_line(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    is_hidden: Callable[[str], bool],
+    most: int = MAX_ARGUMENTS_LENGTH,
+) -> str:
+    """Return arguments in one line of bounded length, without what is within objects and lists.
+
+    Args:
+        args: The positional arguments.
+        kwargs: The keyword arguments.
+        is_hidden: Returns whether the value of a key is hidden; that of a positional argument is its number.
+        most: The number of characters.
+    """
+
+    def parts() -> Iterator[str]:
+        for place, each in enumerate(args):
+            yield "hidden" if is_hidden(str(place)) else _brief(each, most, is_quoted=True)
+        for key, each in kwargs.items():
+            value = "hidden" if is_hidden(key) else _brief(each, most, is_quoted=not _is_word(each))
+            yield f"{short(key, most)}={value}"
+
+    line = ""
+    for part in parts():
+        line += f", {part}" if line else part
+        if len(line) > most:
+            break
+    return short(line, most) or "no arguments"
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._:/@+-]+", value) is not None
+
+
+def _brief(value: Any, most: int, *, is_quoted: bool) -> str:
+    if isinstance(value, str):
+        text = short(value, most)
+        return json.dumps(text, ensure_ascii=False) if is_quoted else text
+    if isinstance(value, Mapping):
+        return f"{{{counted(len(value), 'key')}}}" if value else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{counted(len(value), 'item')}]" if value else "[]"
+    return short(json.dumps(plain(value), ensure_ascii=False), most)

@@ -1,0 +1,200 @@
+"""Complete a term of a search: fields, names, paths of arguments and their values, with their numbers.
+
+The numbers are those of a sample: the first jobs that the other terms of the search find.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from starlette.responses import Response
+
+from pg_scheduler.dashboard.answers import JsonAnswer, document_of
+from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.pages.names import task_names
+from pg_scheduler.dashboard.redaction import IsHidden
+from pg_scheduler.dashboard.texts import plain, visible
+from pg_scheduler.inspect import SearchError, parse_search
+from pg_scheduler.inspect.search.parser import FIELDS
+from pg_scheduler.inspect.search.terms import SearchStatus
+from pg_scheduler.inspect.texts import quoted, term
+from pg_scheduler.jobs import metadata
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
+from pg_scheduler.jobs.model import Job, JobPriority
+
+SAMPLE_JOBS: Final = 100
+SAMPLE_AGE_S: Final = 10.0
+
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_ERROR_TYPE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(?=:)")
+
+MAX_COMPLETIONS: Final = 20
+MAX_LISTED: Final = 100
+"""Completions of the list without a script."""
+
+MAX_TYPED: Final = 200
+"""Characters of a term that is completed."""
+
+MAX_PATHS: Final = 100
+"""Values of a job that are taken."""
+
+MAX_LEVELS: Final = 4
+MAX_ELEMENTS: Final = 3
+"""Elements of a list that are taken."""
+
+MAX_VALUE_LENGTH: Final = 100
+"""Characters of a value that is offered."""
+
+
+class Completion(NamedTuple):
+    """A term, or the start of one, which ends with a colon."""
+
+    text: str
+    jobs: int | None
+    """The jobs of the sample that it finds; None for a term that was not counted."""
+
+
+class Sample(NamedTuple):
+    """What the jobs of a sample contain, as far as the request may see it.
+
+    Attributes:
+        paths: The jobs that have a value at a path, such as ``arg.user.id``.
+        terms: The jobs that a term finds, such as ``arg.user.id:42`` or ``name:mail.send``.
+    """
+
+    paths: Counter[str]
+    terms: Counter[str]
+
+    @classmethod
+    async def of(cls, jobs: Iterable[Job], request: PageRequest) -> Sample:
+        """Return what jobs contain, and the names of others."""
+        sample = cls(Counter(), Counter())
+        read = request.inspector.job_names
+        counted = await request.cache.get("job names", SAMPLE_AGE_S, read, is_data=False)
+        names = {*filter(request.access.sees_name, counted), *(await task_names(request)).main}
+        sample.terms.update({term("name", each): 0 for each in sorted(names)})
+        for job in jobs:
+            found = set(_contents(job, request))
+            sample.paths.update({path for path, _ in found if path and visible(path) == path})
+            sample.terms.update({text for _, text in found if text and visible(text) == text})
+        return sample
+
+    def completions(self, typed: str) -> list[Completion]:
+        """Return the terms that begin like a text, those of most jobs first."""
+        sign, text = ("-", typed[1:]) if typed.startswith("-") else ("", typed)
+        wanted = text.lower()
+        found: dict[str, int | None] = {}
+        if ":" in text:
+            found |= dict.fromkeys(_CHOICES)
+            found |= self.terms
+        else:
+            found |= {f"{field}:": None for field in FIELDS if "<" not in field}
+            found |= {f"{path}:": count for path, count in self.paths.items()}
+            found |= {each: count for each, count in self.terms.items() if text and each.startswith("name:")}
+        starts = (wanted, f"name:{wanted}") if text and ":" not in text else (wanted,)
+        matching = [
+            Completion(f"{sign}{each}", count or None)
+            for each, count in found.items()
+            if each.lower().startswith(starts) and each != text
+        ]
+        return sorted(matching, key=lambda each: -(each.jobs or 0))[:MAX_COMPLETIONS]
+
+    def listed(self) -> list[Completion]:
+        """Return terms to choose from without a script: the usual ones, and those of most jobs."""
+        found = [Completion(each, None) for each in _CHOICES]
+        found += [Completion(each, count or None) for each, count in self.terms.most_common(MAX_LISTED)]
+        return found[:MAX_LISTED]
+
+
+_CHOICES: Final = (
+    *(f"status:{each}" for each in SearchStatus),
+    *(f"priority:{each.value}" for each in JobPriority),
+    *("due:<now", "due:<-1h", "created:today", "finished:>-1h", "finished:>-1d", "finished:today"),
+    *("attempt:>1", "crashed:yes"),
+)
+"""Terms that are offered whatever the jobs are."""
+
+
+async def complete(request: PageRequest, *, is_head: bool) -> Response:
+    """Return the completions of ``term=`` in a search whose other terms are ``q=``, as JSON."""
+    if is_head:
+        return Response(media_type="application/json")
+    typed = request.parameters.get("term", "")[:MAX_TYPED]
+    sample = await _read(request, request.parameters.get("q", ""), typed)
+    return JsonAnswer(document_of("complete", [each._asdict() for each in sample.completions(typed)]))
+
+
+async def _read(request: PageRequest, q: str, typed: str) -> Sample:
+    """Read a sample: jobs that the search finds and that have the beginning of the value, else any of both.
+
+    A search that is not complete yet, or that compares with hidden values, finds none.
+    """
+    field, colon, value = typed.removeprefix("-").partition(":")
+    if colon and value and not value.endswith(('"', "*")):
+        beginning = value.removeprefix('"')
+        with suppress(SearchError):
+            return await _search(request, f"{q} {field}:{quoted(beginning)}*")
+    with suppress(SearchError):
+        return await _search(request, q)
+    return await Sample.of((), request)
+
+
+async def _search(request: PageRequest, where: str) -> Sample:
+    parsed = parse_search(where, now=request.now, tz=UTC)
+    request.settings.redaction.check_search(parsed, request.access)
+    access = request.access
+
+    async def read() -> Sample:
+        names = access.visible_names
+        page = await request.inspector.search_jobs(where, limit=SAMPLE_JOBS, tz=UTC, names=names)
+        return await Sample.of(page.items, request)
+
+    key = ("sample", where, access.visible_names, access.sees_arguments)
+    return await request.cache.get(key, SAMPLE_AGE_S, read, is_data=False)
+
+
+def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
+    """Yield the terms that find a job, each with its path if it has one; a long value has a path only."""
+    yield "", term("name", job.job_name)
+    if job.worker_id is not None:
+        yield "", term("worker", job.worker_id)
+    if job.schedule_id is not None:
+        yield "", term("schedule", job.schedule_id)
+    if job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT):
+        yield "", term("limit", job.blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")[0])
+    if (error := _ERROR_TYPE.match(job.error_message or "")) is not None:
+        yield "", f"error:{error[0]}*"
+    if not request.access.sees_arguments:
+        return
+    is_hidden = request.settings.redaction.is_hidden
+    if not is_hidden("tags"):
+        yield from (("", term("tag", each)) for each in metadata.tags_of(job.metadata))
+    others = {key: each for key, each in job.metadata.items() if key != "tags"}
+    yield from islice(_leaves("arg", dict(enumerate(job.args)), is_hidden, MAX_LEVELS), MAX_PATHS)
+    yield from islice(_leaves("arg", job.kwargs, is_hidden, MAX_LEVELS), MAX_PATHS)
+    yield from islice(_leaves("metadata", others, is_hidden, MAX_LEVELS), MAX_PATHS)
+
+
+def _leaves(path: str, value: Any, is_hidden: IsHidden, levels: int) -> Iterator[tuple[str, str]]:
+    """Yield the paths within a value, and the terms of their values, without hidden ones."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            name = str(key)
+            if levels and name and not is_hidden(name):
+                shown = name if _PLAIN_KEY.fullmatch(name) else f'"{quoted(f"{name} ")[1:-2]}"'
+                yield from _leaves(f"{path}.{shown}", each, is_hidden, levels - 1)
+    elif isinstance(value, list | tuple):
+        for place, each in enumerate(value[:MAX_ELEMENTS] if levels else ()):
+            yield from _leaves(f"{path}.{place}", each, is_hidden, levels - 1)
+    elif value is not None:
+        text = value if isinstance(value, str) else json.dumps(plain(value))
+        # The text of an object or a list cannot be searched if some values are hidden.
+        is_short = 0 < len(text) <= MAX_VALUE_LENGTH and text[0] not in "{["
+        yield path, f"{path}:{quoted(text)}" if is_short else ""

@@ -1,0 +1,92 @@
+"""The search above the list of jobs, in parts: states as tabs, and terms that can be removed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pg_scheduler.inspect.search.terms import SearchStatus
+from pg_scheduler.inspect.search.values import split_search
+from pg_scheduler.inspect.search.words import split_words
+from pg_scheduler.inspect.states import StateCount
+from pg_scheduler.inspect.texts import count, rounded
+
+STATES: Final = (
+    "", SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.SCHEDULED, SearchStatus.BLOCKED,
+    SearchStatus.RETRYING, SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED,
+    SearchStatus.COMPLETED,
+)  # fmt: skip
+"""The states of the tabs; the empty text is that of all jobs."""
+
+FIELD: Final = "status"
+
+
+class Term(NamedTuple):
+    """A term of a search."""
+
+    text: str
+    """As the search contains it."""
+    field: str
+    """The text before the colon; empty if there is none."""
+    value: str
+    is_negated: bool
+    rest: str
+    """The search without the term."""
+
+
+class Tab(NamedTuple):
+    """A state to choose."""
+
+    label: str
+    number: str
+    """The number of its jobs; empty if it is unknown or may not be seen."""
+    q: str
+    """Its search, with the other terms of this one."""
+    is_current: bool
+
+
+def terms_of(q: str) -> list[Term]:
+    """Return the terms of a search.
+
+    Raises:
+        SearchError: The search is invalid.
+    """
+    words = [q[each.start : each.end] for each in split_words(q)]
+    terms = []
+    for place, part in enumerate(split_search(q)):
+        field = "" if part.field is None else part.field.text.lower()
+        rest = " ".join(words[:place] + words[place + 1 :])
+        terms.append(Term(words[place], field, part.value.text, part.is_negated, rest))
+    return terms
+
+
+def state_of(terms: Sequence[Term]) -> str | None:
+    """Return the state of the tab that a search belongs to; None if it belongs to none."""
+    named = [each for each in terms if each.field == FIELD]
+    if not named:
+        return ""
+    value = named[0].value.lower()
+    return value if len(named) == 1 and not named[0].is_negated and value in STATES else None
+
+
+def tabs_of(terms: Sequence[Term], counts: Mapping[str, StateCount]) -> list[Tab]:
+    """Return the tabs. Numbers count all jobs, so a search with other terms has none."""
+    current = state_of(terms)
+    others = [each.text for each in terms if each.field != FIELD]
+    shown = {} if others else counts
+    return [
+        Tab(
+            state.capitalize() or "All",
+            text_of(shown[state]) if state in shown else "",
+            " ".join([*others, *([f"{FIELD}:{state}"] if state else [])]),
+            state == current,
+        )
+        for state in STATES
+    ]
+
+
+def text_of(found: StateCount) -> str:
+    """Return a number as the page shows it."""
+    if found.is_estimated:
+        return f"~{rounded(found.number)}"
+    return count(found.number, is_capped=found.is_capped)
