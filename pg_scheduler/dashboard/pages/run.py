@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
+from pg_scheduler.dashboard.search_bar import FIELD, terms_of
 from pg_scheduler.inspect import SearchError, parse_search
 from pg_scheduler.inspect.bulk_runs import BulkJobs, BulkState, recent_runs
-from pg_scheduler.inspect.texts import extent_of
+from pg_scheduler.inspect.related import Changed, read_changed
+from pg_scheduler.inspect.search.values import MAX_VALUES
+from pg_scheduler.inspect.search.words import MAX_LENGTH
+from pg_scheduler.inspect.texts import extent_of, quoted, term
+from pg_scheduler.status import JobStatus
 from pg_scheduler.text.values import copy_fields
 
 PAGE_LENGTH: Final = 50
+
+OUTCOME_AGE_S: Final = 2.0
+
+UNFINISHED: Final = {JobStatus.PENDING, JobStatus.RUNNING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,8 @@ class RunRow:
     run_id: str
     action: str
     which: str
+    phase: str
+    done: int
     actor: str
     started_at: datetime
 
@@ -33,6 +44,15 @@ class RunsPage:
     """The runs that were started last."""
 
     items: Sequence[RunRow]
+
+
+class Outcome(NamedTuple):
+    """The jobs of a run that have one status now."""
+
+    status: str
+    number: int
+    q: str | None
+    """A search for them; None if the request may not see that of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +78,15 @@ class RunPage:
     error: str | None
     can_stop: bool
     can_resume: bool
+    outcomes: Sequence[Outcome] = ()
+    """What became of the jobs that it changed, once it has ended."""
+    examined: int = 0
+    """The jobs that were looked up for it: those of its last batches."""
+
+    @property
+    def gone(self) -> int:
+        """The jobs that were changed and do not exist any more."""
+        return self.examined - sum(each.number for each in self.outcomes)
 
     @property
     def is_active(self) -> bool:
@@ -68,7 +97,14 @@ class RunPage:
 async def build(request: PageRequest) -> RunsPage:
     """Read the runs that were started last."""
     rows = [
-        RunRow(each.run_id, each.jobs.verb, _which(each.jobs, request), each.created_by, each.created_at)
+        copy_fields(
+            RunRow,
+            each,
+            action=each.jobs.verb,
+            which=_which(each.jobs, request),
+            actor=each.created_by,
+            started_at=each.created_at,
+        )
         for each in await recent_runs(request.inspector, limit=PAGE_LENGTH)
         if _sees(each.jobs, request)
     ]
@@ -79,6 +115,12 @@ async def build_one(request: PageRequest) -> RunPage:
     """Read a run."""
     state = await visible_state(request, request.required("id"))
     may, sees_all = request.may(state.jobs.verb), request.access.visible_names is None
+    changed = Changed({}, 0)
+    if state.phase in {"complete", "stopped"}:
+        key = "outcome", state.run_id, state.done
+        changed = await request.cache.get(
+            key, OUTCOME_AGE_S, lambda: read_changed(request.inspector, state.run_id)
+        )
     return copy_fields(
         RunPage,
         state,
@@ -91,7 +133,29 @@ async def build_one(request: PageRequest) -> RunPage:
         to=state.jobs.to,
         can_stop=may and state.phase == "running",
         can_resume=may and state.phase != "complete" and not state.is_here,
+        outcomes=[
+            Outcome(status.value, len(ids), _search_for(status, ids, state, request))
+            for status, ids in changed.jobs.items()
+        ],
+        examined=changed.examined,
     )
+
+
+def _search_for(status: JobStatus, ids: Sequence[str], state: BulkState, request: PageRequest) -> str | None:
+    """Return the search for jobs of a run that have a status: by their ids, else by what the run searched."""
+    status_term = term("status", status.value)
+    by_id = f"id:{','.join(map(quoted, ids))} {status_term}"
+    if len(ids) <= MAX_VALUES and len(by_id) <= MAX_LENGTH:
+        return by_id
+    where = _which(state.jobs, request)
+    if state.jobs.group is not None:
+        others = [term("name", state.jobs.group[0])]
+    elif where == HIDDEN:
+        return None
+    else:
+        others = [each.text for each in terms_of(where) if each.field not in {FIELD, "finished"}]
+    since = f"finished:>={state.created_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
+    return " ".join([*others, status_term, *([] if status in UNFINISHED else [since])])
 
 
 async def visible_state(request: PageRequest, run_id: str) -> BulkState:
