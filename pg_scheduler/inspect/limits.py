@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.limits import key_prefix
 from pg_scheduler.jobs.model import Worker
@@ -139,6 +140,23 @@ def declared_limits(workers: Iterable[Worker]) -> list[LimitState]:
     return [replace(limit, tasks=tuple(sorted(names))) for limit, names in in_order]
 
 
+async def used_limits(reads: InspectionStore) -> tuple[LimitList, Mapping[str, int]]:
+    """Return the limits that live workers declare, and the number of waiting jobs by what they wait for."""
+    declared = declared_limits(await reads.workers.list_workers())
+    blocked = await reads.inspections.blocked()
+    found = [await _used(limit, blocked.jobs, reads) for limit in declared[:MAX_LIMITS]]
+    return LimitList(found, len(declared) > MAX_LIMITS, blocked.is_capped), blocked.jobs
+
+
+async def _used(limit: LimitState, blocked: Mapping[str, int], reads: InspectionStore) -> LimitState:
+    prefix = key_prefix(limit.name)
+    limit = replace(limit, waiting=sum(jobs for key, jobs in blocked.items() if key.startswith(prefix)))
+    if limit.by_key:
+        return limit
+    running, starts = await reads.inspections.limit_use(prefix)
+    return replace(limit, running=running, starts=starts)
+
+
 class LimitReads(InspectorBase):
     """The methods of `Inspector` that read limits."""
 
@@ -150,18 +168,7 @@ class LimitReads(InspectorBase):
             for limit in (await inspector.limits()).items:
                 print(limit.name, limit.running, limit.max_running, limit.waiting)
         """
-        declared = declared_limits(await self._reads.workers.list_workers())
-        blocked = await self._reads.inspections.blocked()
-        found = [await self._used(limit, blocked.jobs) for limit in declared[:MAX_LIMITS]]
-        return LimitList(found, len(declared) > MAX_LIMITS, blocked.is_capped)
-
-    async def _used(self, limit: LimitState, blocked: Mapping[str, int]) -> LimitState:
-        prefix = key_prefix(limit.name)
-        limit = replace(limit, waiting=sum(jobs for key, jobs in blocked.items() if key.startswith(prefix)))
-        if limit.by_key:
-            return limit
-        running, starts = await self._reads.inspections.limit_use(prefix)
-        return replace(limit, running=running, starts=starts)
+        return (await used_limits(self._reads))[0]
 
     async def limit_keys(self, name: str) -> LimitKeyList:
         """Return the keys of a limit that are in use or for which jobs wait, those with most of them first.

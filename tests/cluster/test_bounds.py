@@ -25,6 +25,7 @@ from pg_scheduler.inspect.store.bulk import Batch, BulkAction
 from pg_scheduler.inspect.store.schedules import ScheduleFilters
 from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.store.workers import IdRange
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
@@ -314,6 +315,12 @@ STORE_CALLS: dict[str, Call] = {
     "expire": lambda it, _: it.jobs.expire("w1", [NAME], 10),
     "record": lambda it, _: it.audit.record("trigger_schedule", "a"),
     "migrations": lambda it, _: it.people.inspections.migrations(9),
+    "running, of workers": lambda it, _: it.people.attempts.running(),
+    "unsuccessful, of a worker": lambda it, _: it.people.attempts.unsuccessful("a", EPOCH),
+    "completed": lambda it, _: it.people.attempts.completed("a", EPOCH, [IdRange("a", "b", 1)]),
+    "next_starts": lambda it, _: it.people.limits.next_starts([("limit:a:", 1, 1.0)]),
+    "holders, of limits": lambda it, _: it.people.limits.holders(["limit:a:"], 1),
+    "queue, of limits": lambda it, _: it.people.limits.queue(["limit:a:"], 1),
     "read, of the audit": lambda it, _: it.people.audit_records.read(None, 1, 1, AuditFilters()),
     "read, of a subject": lambda it, _: it.people.audit_records.read(None, 1, 1, AuditFilters(), "a"),
     "trigger_changes": lambda it, _: it.people.audit_records.trigger_changes(["a"], 1),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pg_scheduler.inspect import Bounds, parse_search
+from pg_scheduler.inspect.attempts import MAX_GENERATED
 from pg_scheduler.inspect.dependencies import MAX_LINKED
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.states import MAX_UNFINISHED_ROWS
@@ -25,6 +26,8 @@ from pg_scheduler.inspect.store.inspections import (
     MAX_STARTS,
 )
 from pg_scheduler.inspect.store.searches import load_search
+from pg_scheduler.inspect.store.workers import MAX_DUE as MAX_RUNNING
+from pg_scheduler.inspect.store.workers import MAX_UNSUCCESSFUL as MAX_UNSUCCESSFUL_ATTEMPTS
 from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS
 from pg_scheduler.store.queries import Route, load_queries, load_query
 from tests.store import test_feature_plans, test_plans
@@ -100,6 +103,17 @@ READINGS = {
         f"{{rows}}, {INSTANT}", CLAIM | BLOCKED, MAX_UNFINISHED_ROWS, 2 * LEVELS + 1
     ),
     "inspect_unsuccessful": Reading("{rows}", UNSUCCESSFUL, MAX_UNSUCCESSFUL),
+    "inspect_running_attempts": Reading(f"{{rows}}, {INSTANT}", CLAIM, MAX_RUNNING, LEVELS),
+    "inspect_unsuccessful_attempts": Reading(
+        f"'w', timestamptz {INSTANT} - interval '9 days', {{rows}}", UNSUCCESSFUL, MAX_UNSUCCESSFUL_ATTEMPTS
+    ),
+    "inspect_completed_attempts": Reading(
+        f"'w', timestamptz {INSTANT} - interval '9 days', '{{{{job-}}}}', '{{{{jobA}}}}', ARRAY[{{rows}}]",
+        KEY,
+        MAX_GENERATED,
+    ),
+    "inspect_limit_queue": Reading("'{{limit:stripe:4}}', {rows}", BLOCKED, ROWS),
+    "inspect_limit_holders": Reading("'{{stripe}}', 20, {rows}, NULL", KEY, MAX_STARTS, pages=5),
     "doctor_quarantined": Reading(f"1e9, {{rows}}, 100, {INSTANT}", UNSUCCESSFUL, MAX_UNSUCCESSFUL),
     "doctor_running": Reading(f"{{rows}}, 1000, {INSTANT}", CLAIM, MAX_DUE, LEVELS),
     "doctor_payloads": Reading("{rows}, 0", CLAIM, MAX_DUE, LEVELS),
@@ -109,6 +123,7 @@ WITHOUT_JOBS = {
     "read_sizes": "NULL, 'public.scheduled_jobs'",
     "inspect_workers": "NULL, 500",
     "inspect_limit_keys": "'limit:a:', 1000",
+    "inspect_next_starts": f"'{{stripe}}', '{{1}}', '{{60}}', {MAX_STARTS}",
     "inspect_migrations": "500",
     "inspect_slot_use": f"timestamptz {INSTANT} - interval '1 day', {INSTANT}, 5000",
     "inspect_totals": "200",

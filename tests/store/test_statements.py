@@ -27,6 +27,7 @@ from pg_scheduler.inspect.store.schedules import ScheduleFilters
 from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.server import PRIVILEGES
 from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.store.workers import IdRange
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.pause import Pause
@@ -331,6 +332,12 @@ async def use_path(store: Store) -> object:
     assert await people.inspections.blocked() == ({}, False)
     assert await people.inspections.statuses(["nothing"]) == {}
     assert await people.inspections.blockers(["a", "nothing"], 3) == []
+    assert await people.attempts.running() == []
+    assert await people.attempts.unsuccessful("w1", NOW) == []
+    assert await people.attempts.completed("w1", NOW, [IdRange("a", "b", 9)]) == []
+    assert await people.limits.next_starts([("limit:a:", 1, 1.0)]) == {}
+    assert await people.limits.holders(["limit:a:"], 9) == []
+    assert await people.limits.queue(["limit:a:"], 9) == []
     assert await people.inspections.expiring(["nothing"], None) == (0, False)
     assert await people.inspections.estimate_due() >= 0
     assert await people.inspections.slot_use(NOW, NOW) == []

@@ -10,10 +10,12 @@ from pg_scheduler.inspect.store.bulk_runs import BulkRunRepository
 from pg_scheduler.inspect.store.cluster import ClusterRepository
 from pg_scheduler.inspect.store.doctor import DoctorRepository
 from pg_scheduler.inspect.store.inspections import InspectionRepository
+from pg_scheduler.inspect.store.limits import LimitReadRepository
 from pg_scheduler.inspect.store.schedules import ScheduleListRepository
 from pg_scheduler.inspect.store.searches import SearchRepository
 from pg_scheduler.inspect.store.server import ServerRepository
 from pg_scheduler.inspect.store.statistics import StatisticsReadRepository
+from pg_scheduler.inspect.store.workers import WorkerReadRepository
 from pg_scheduler.store.store import Store
 
 
@@ -33,9 +35,11 @@ class InspectionStore:
         self.doctor: Final = DoctorRepository(self.statements)
         self.inspections: Final = InspectionRepository(self.statements)
         self.schedule_lists: Final = ScheduleListRepository(self.statements)
+        self.limits: Final = LimitReadRepository(self.statements)
         self.searches: Final = SearchRepository(self.statements)
         self.server: Final = ServerRepository(self.statements)
         self.statistics: Final = StatisticsReadRepository(self.statements)
+        self.attempts: Final = WorkerReadRepository(self.statements)
         self.bulk: Final = BulkRepository(
             self.statements, store.consequences, self.searches, store.locks, self.audit
         )

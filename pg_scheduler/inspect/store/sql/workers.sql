@@ -1,0 +1,62 @@
+-- The attempts of a worker are read by three indexes, because none has the worker: a claim would have to write it.
+
+-- name: inspect_running_attempts
+-- route: tuned
+-- Return running attempts, as far as the first $1 due jobs of each priority tell.
+SELECT due.*
+FROM {levels}
+CROSS JOIN LATERAL (
+    SELECT examined.*
+    FROM (
+        SELECT job_id, job_name, status, worker_id, attempt, {attempt_times}, NULL AS history
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND priority = level.priority
+          AND execution_time <= coalesce($2, now())
+        ORDER BY execution_time, job_id COLLATE "C"
+        LIMIT $1::bigint
+    ) AS examined
+    WHERE examined.status = 'running'
+) AS due;
+
+-- name: inspect_unsuccessful_attempts
+-- route: tuned
+-- Return the last attempts by the worker $1 of jobs that ended with an error at or after $2, among the newest $3.
+SELECT job_id, job_name, status, worker_id, attempt, {attempt_times}, {attempt_history} AS history
+FROM (
+    SELECT *
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NOT NULL AND error_message IS NOT NULL AND finished_at >= $2::timestamptz
+    ORDER BY finished_at DESC, job_id COLLATE "C" DESC
+    LIMIT $3::bigint
+) AS examined
+WHERE worker_id = $1;
+
+-- name: inspect_completed_attempts
+-- route: tuned
+-- Return the last attempts by the worker $1 of jobs that completed at or after $2, among those with the greatest ids
+-- of ranges: from $3 on and before $4, at most $5 of each.
+SELECT examined.job_id, examined.job_name, examined.status, examined.worker_id, examined.attempt, {attempt_times},
+    {attempt_history} AS history
+FROM ROWS FROM (unnest($3::text[]), unnest($4::text[]), unnest($5::bigint[])) AS range (low, high, most)
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM {schema}scheduled_jobs AS job
+    WHERE job.job_id >= range.low AND job.job_id < range.high
+    ORDER BY job.job_id DESC
+    LIMIT range.most
+) AS examined
+WHERE examined.worker_id = $1 AND examined.status = 'completed' AND examined.finished_at >= $2::timestamptz;
+
+-- fragment: attempt_times
+CASE WHEN started_at IS NOT NULL THEN least(greatest(started_at, {first_instant}), {last_instant}) END AS started_at,
+    CASE WHEN finished_at IS NOT NULL THEN least(greatest(finished_at, {first_instant}), {last_instant}) END
+        AS finished_at
+
+-- The attempts of worker $1 that did not simply complete, without their errors and logs.
+
+-- fragment: attempt_history
+(SELECT jsonb_agg(entry - ARRAY ['message', 'traceback', 'log', 'trace'])::text
+     FROM jsonb_array_elements(CASE WHEN jsonb_typeof(errors) = 'array' THEN errors END) AS each (entry)
+     WHERE jsonb_typeof(entry) = 'object' AND entry ->> 'worker_id' = $1)

@@ -1,0 +1,164 @@
+"""The attempts of workers, and the jobs of limits, that the pages about them show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.attempts import ended_attempts, running_attempts
+from pg_scheduler.inspect.limit_jobs import limit_jobs, limit_overview
+from pg_scheduler.jobs.rows import new_job_id
+from pg_scheduler.triggers import Every
+from tests.inspect.workers import add_worker
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+async def inspector(pool: asyncpg.Pool) -> Inspector:
+    return Inspector(pool)
+
+
+@pytest.fixture
+async def planner(pool: asyncpg.Pool) -> Scheduler:
+    async def work() -> None: ...
+
+    scheduler = Scheduler(pool)
+    scheduler.register(work, name="work")
+    return scheduler
+
+
+async def add_job(pool: asyncpg.Pool, job_id: str, status: str, **columns: Any) -> None:
+    """Insert a job of the worker w1."""
+    values = {
+        "job_id": job_id,
+        "job_name": "work",
+        "execution_time": datetime.now(UTC) - MINUTE,
+        "status": status,
+        "worker_id": "w1",
+        "attempt": 1,
+        **columns,
+    }
+    places = ", ".join(f"${number}" for number in range(1, len(values) + 1))
+    await pool.execute(
+        f"INSERT INTO scheduled_jobs ({', '.join(values)}) VALUES ({places})", *values.values()
+    )
+
+
+def entry(
+    attempt: int, outcome: str, start: datetime, end: datetime, worker: str = "w1"
+) -> Mapping[str, Any]:
+    times = {"started_at": start.isoformat(), "ended_at": end.isoformat()}
+    return {"attempt": attempt, "outcome": outcome, "worker_id": worker, "message": "no", **times}
+
+
+async def test_ended_attempts_are_those_of_the_worker_within_the_span(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    now = datetime.now(UTC)
+    times = {"started_at": now - 2 * MINUTE, "finished_at": now - MINUTE}
+    old = {"started_at": now - 99 * MINUTE, "finished_at": now - 98 * MINUTE}
+    completed, longer, retried = new_job_id(), new_job_id(), new_job_id()
+    await add_job(pool, completed, "completed", **times)
+    await add_job(pool, longer, "completed", **{**times, "started_at": now - 99 * MINUTE})
+    await add_job(pool, new_job_id(), "completed", **old)
+    await add_job(pool, new_job_id(), "completed", **times, worker_id="w2")
+    history = [
+        entry(1, "error", now - 9 * MINUTE, now - 8 * MINUTE),
+        entry(2, "error", now - 7 * MINUTE, now - 6 * MINUTE, "w2"),
+        entry(3, "timeout", now - 5 * MINUTE, now - 4 * MINUTE),
+        "no entry",
+    ]
+    await add_job(pool, retried, "failed", error_message="no", errors=json.dumps(history), attempt=3, **times)
+    await add_job(pool, "odd", "failed", error_message="no", errors='"odd"', **times)
+    found = await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)
+    assert found[0].job_id == longer, "the oldest first"
+    assert {(each.job_id, each.outcome) for each in found} == {
+        (longer, "completed"),
+        (retried, "error"),
+        (retried, "timeout"),
+        ("odd", "failed"),
+        (completed, "completed"),
+    }
+    assert len(found) == 5
+
+
+async def test_completed_jobs_of_schedules_are_found_by_their_ids(
+    planner: Scheduler, pool: asyncpg.Pool
+) -> None:
+    now = datetime.now(UTC)
+    await planner.schedules.add("work", Every(hours=1), schedule_id="hourly")
+    job_id = f"schedule:hourly:{(now - MINUTE).isoformat()}"
+    await add_job(pool, job_id, "completed", started_at=now - MINUTE, finished_at=now)
+    inspector = Inspector(planner)
+    assert await ended_attempts(inspector, "w1", now - 60 * MINUTE, now) == []
+    await pool.execute("UPDATE scheduler_schedules SET last_fire_at = now()")
+    found = await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)
+    assert [each.job_id for each in found] == [job_id]
+
+
+async def test_running_attempts_are_sorted_by_their_start(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    now = datetime.now(UTC)
+    for job_id, minutes, worker in (("a", 1, "w1"), ("b", 5, "w1"), ("c", 2, "w2")):
+        await add_job(pool, job_id, "running", started_at=now - minutes * MINUTE, worker_id=worker)
+    await add_job(pool, "unknown", "running", started_at=None)
+    found = await running_attempts(inspector)
+    assert {worker: [each.job_id for each in attempts] for worker, attempts in found.items()} == {
+        "w1": ["b", "a"],
+        "w2": ["c"],
+    }
+
+
+def declared(name: str, **numbers: Any) -> dict[str, Any]:
+    none = {"by_key": False, "max_running": None, "max_starts": None, "per_s": None}
+    return {"name": name, "task": "work", **none, **numbers}
+
+
+async def test_full_limit_states_its_next_start_and_its_jobs(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    now = datetime.now(UTC)
+    limits = [
+        declared("rate", max_starts=2, per_s=60.0),
+        declared("free", max_starts=9, per_s=60.0),
+        declared("odd", max_starts=1e308, per_s=1e308),
+        declared("account", by_key=True, max_running=1),
+    ]
+    await add_worker(pool, settings=json.dumps({"limits": limits}))
+    await add_job(pool, "runs", "running", started_at=now)
+    await pool.execute(
+        "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s) VALUES"
+        " ('limit:rate:', 'gone', 1, $1, 60), ('limit:rate:', 'runs', 1, $2, 60),"
+        " ('limit:rate:', 'before', 1, $3, 60), ('limit:free:', 'gone', 1, $1, 60),"
+        " ('limit:account:ada', 'runs', 1, $2, 0)",
+        now - timedelta(seconds=20),
+        now - timedelta(seconds=10),
+        now - timedelta(seconds=50),
+    )
+    for number, key in enumerate(("rate:", "account:ada", "account:ada", "account:bob")):
+        await pool.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
+            " VALUES ($1, 'work', now() - $2 * interval '1 s', $3)",
+            f"wait-{number}",
+            number,
+            f"limit:{key}",
+        )
+    overview = await limit_overview(inspector)
+    assert overview.full_keys == {"account": 2}
+    assert overview.next_starts == {"rate": now + timedelta(seconds=40)}, "the second newest start ends"
+    assert {each.name: each.waiting for each in overview.limits.items}["account"] == 3
+    keys = (await inspector.limit_keys("account")).items
+    jobs = await limit_jobs(inspector, keys)
+    assert {key: [each.job_id for each in found] for key, found in jobs.holders.items()} == {"ada": ["runs"]}
+    assert {key: [each.job_id for each in found] for key, found in jobs.queue.items()} == {
+        "ada": ["wait-2", "wait-1"],
+        "bob": ["wait-3"],
+    }
+    assert (await limit_jobs(inspector, ())).queue == {}
