@@ -103,9 +103,9 @@ async def dashboard(
 
 def check_extra() -> None:
     """Raise CommandError (USAGE) if the packages of the dashboard are missing."""
-    if any(find_spec(name) is None for name in ("starlette", "jinja2", "uvicorn")):
+    if any(find_spec(name) is None for name in ("jinja2", "pygments", "starlette", "uvicorn")):
         raise UsageError(
-            "the dashboard needs starlette, jinja2 and uvicorn; install the extra: "
+            "the dashboard needs jinja2, pygments, starlette and uvicorn; install the extra: "
             "pip install 'pg-scheduler[dashboard]'"
         )
 

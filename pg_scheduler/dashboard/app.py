@@ -41,6 +41,7 @@ from pg_scheduler.dashboard.metrics import metrics
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.pages.completion import complete
+from pg_scheduler.dashboard.pages.job_values import raw_value
 from pg_scheduler.dashboard.redaction import IsHidden, Redaction
 from pg_scheduler.dashboard.rendering import render, static_files, static_version
 from pg_scheduler.dashboard.switch import Switch, check_names
@@ -58,7 +59,13 @@ READ_SETTINGS: Final = ReadSettings(
     connections=2, statement_timeout_s=2.0, application_name="pg_scheduler dashboard"
 )
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
-STREAMS: Final = {"/live": stream, "/export": export, "/complete": complete, "/metrics": metrics}
+STREAMS: Final = {
+    "/live": stream,
+    "/export": export,
+    "/complete": complete,
+    "/metrics": metrics,
+    "/value": raw_value,
+}
 REPEATED: Final = frozenset({"q", "cols"})
 """Parameters that an address may have several times."""
 

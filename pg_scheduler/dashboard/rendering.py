@@ -18,6 +18,7 @@ from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.charts import small_bars, small_line
 from pg_scheduler.dashboard.columns import columns_of
 from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.gantt import state_of
 from pg_scheduler.dashboard.messages import message_of
 from pg_scheduler.dashboard.navigation import GROUPS, item_of, read_counts
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
@@ -34,6 +35,7 @@ from pg_scheduler.dashboard.texts import (
     utc,
     visible,
 )
+from pg_scheduler.dashboard.tracebacks import blocks_of, highlighted
 from pg_scheduler.inspect.texts import length, rounded, term
 from pg_scheduler.version import __version__
 
@@ -181,11 +183,14 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "ago": ago,
+        "attempt_state": state_of,
+        "frames": blocks_of,
         "initials": initials,
         "json_text": json_text,
         "percent": lambda text: quote(text, safe=""),
         "length_of": length,
         "number": lambda number: f"{number:,}",
+        "python": highlighted,
         "rounded": rounded,
         "short": short,
         "took": took,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -37,13 +38,14 @@ async def test_person_finds_a_failed_job_its_reason_and_its_worker(
     page = await open_page("/", **options)
     await navigate(page, "Errors")
     await page.get_by_role("link", name=shop.failed).click()
-    await expect(heading(page)).to_have_text(f"Job {shop.failed}")
-    await expect(page.locator(".reasons")).to_contain_text("FAILED")
-    await expect(page.locator(".timeline")).to_contain_text("the bank does not answer customer 7")
-    await page.get_by_text("Traceback", exact=True).click()
-    await expect(page.locator(".timeline").get_by_text("in charge")).to_be_visible()
+    await expect(heading(page)).to_have_text("browser.charge")
+    await expect(page.locator("#job-id")).to_have_text(shop.failed)
+    await expect(page.locator(".cause")).to_contain_text("the bank does not answer customer 7")
+    await expect(page.locator(".cause")).to_contain_text("FAILED")
+    await expect(page.locator("#attempts .own").first).to_contain_text("in charge")
+    await expect(page.locator("#attempts .own").first).to_be_visible()
     worker_id = str(scheduler.worker_id)
-    await page.locator(".timeline").get_by_role("link", name=worker_id).first.click()
+    await page.locator("#attempts").get_by_role("link", name=worker_id).first.click()
     await expect(heading(page)).to_have_text(f"Worker {worker_id}")
     await expect(page.get_by_role("link", name="browser.charge")).to_be_visible()
 
@@ -59,13 +61,13 @@ async def test_keyboard_alone_finds_a_failed_job(open_page: Open, shop: Shop) ->
     await expect(page.locator("#summary")).to_contain_text("1 found")
     await press_until(page, "Tab", "browser.charge")
     await page.keyboard.press("Enter")
-    await expect(heading(page)).to_have_text(f"Job {shop.failed}")
+    await expect(heading(page)).to_have_text("browser.charge")
     await page.keyboard.press("Tab")
     await expect(page.locator(":focus")).to_have_text("Skip to the content")
     await page.keyboard.press("Enter")
-    await press_until(page, "Tab", "Traceback")
+    await press_until(page, "Tab", "Raw")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_text("in charge")).to_be_visible()
+    await expect(page.locator("pre", has_text="Traceback (most recent call last)")).to_be_visible()
 
 
 async def press_until(page: Page, key: str, text: str) -> None:
@@ -124,14 +126,14 @@ async def test_progress_and_retry_of_a_job_are_seen_without_a_reload(
     await page.evaluate("window.isSamePage = true")
     await expect(page.get_by_text("row 1 of 4")).to_be_visible()
     steps[0].set()
-    await expect(page.locator(".timeline")).to_contain_text("the file has no header")
+    await expect(page.locator("#attempts")).to_contain_text("the file has no header")
     assert await page.evaluate("window.isSamePage")
     await page.get_by_role("button", name="Retry").click()
     await page.evaluate("window.isSamePage = true")
     await expect(page.get_by_text("row 2 of 4")).to_be_visible()
     steps[1].set()
     await expect(page.locator(".status").first).to_have_text("completed")
-    await expect(page.locator("pre", has_text="imported").first).to_be_visible()
+    await expect(page.locator("#result")).to_contain_text("imported")
     assert await page.evaluate("window.isSamePage")
 
 
@@ -245,3 +247,22 @@ async def test_theme_is_kept_for_the_next_page(open_page: Open, shop: Shop) -> N
     await page.get_by_role("link", name="Errors", exact=True).click()
     await expect(heading(page)).to_have_text("Errors")
     assert await page.evaluate(paper) == dark
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+async def test_large_arguments_and_the_result_need_little_room(
+    size: tuple[int, int], open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    rows = [{"number": number, "text": "x" * 80} for number in range(2_000)]
+    await scheduler.schedule_job(
+        "browser.mail", datetime.now(UTC) + HOUR, {"kwargs": {"address": rows}}, job_id="large"
+    )
+    page = await open_page("/job?id=large", viewport={"width": size[0], "height": size[1]})
+    await expect(page.get_by_role("link", name="Show all")).to_be_visible()
+    await page.locator(".json details").evaluate_all("each => each.forEach(one => { one.open = true; })")
+    assert await page.evaluate("document.documentElement.scrollHeight") < 5_000
+    for job_id, target in ((shop.completed, "#result .json"), (shop.failed, "#attempts .traceback")):
+        await page.goto(f"{page.url.partition('?')[0]}?id={job_id}")
+        box = await page.locator(target).first.bounding_box()
+        assert box is not None
+        assert size[0] < 1440 or box["y"] + box["height"] < size[1], "it needs scrolling"

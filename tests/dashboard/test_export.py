@@ -127,11 +127,11 @@ async def test_job_page_has_the_command_that_adds_such_a_job_its_limits_and_chan
         "pg-scheduler", "jobs", "add", "billing.invoice", "--args=[1]",
         f'--kwargs={{"token": "{SECRET}"}}', '--metadata={"tags": ["x"]}', "--priority=normal",
     ]  # fmt: skip
-    assert data["limits"] == ["stripe"]
+    assert [each["name"] for each in data["limits"]] == ["stripe"]
     assert [(each["actor"], each["action"]) for each in data["changes"]] == [("ada", "move_jobs")]
     text = Page((await request(build(), url)).text).text
     assert "pg-scheduler jobs add billing.invoice" in text
-    assert "by ada (cli)" in text
+    assert "ada moved it to another time on the command line" in text
     for arguments in ({"redact": ["token"]}, {"authorize": lambda _: Access("b", sees_arguments=False)}):
         assert (await request(build(**arguments), url, headers=JSON)).data["command"] is None
     closed = build(authorize=lambda _: Access("bob", names=("billing.*",)))

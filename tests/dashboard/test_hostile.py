@@ -77,11 +77,11 @@ async def test_hostile_values_are_shown_as_text(text: str, app: App, pool: async
     check_headers(job)
     check(job.text)
     data = (await request(app, link, headers=JSON)).data
-    assert data["args"] == [text]
+    assert data["job"]["args"] == [text]
     assert [each["log"] for each in data["timeline"] if each["log"]] == [[text, text]]
     assert "Log (2 lines)" in job.text
-    assert data["kwargs"] == {text: {text: text}}
-    assert data["error"].startswith(text)
+    assert data["job"]["kwargs"] == {text: {text: text}}
+    assert data["job"]["error_message"].startswith(text)
     searches = [each for each in Page(job.text).links() if "/jobs?q=" in each]
     assert len(searches) >= 2, "of its tag and of its schedule"
     for search in searches:

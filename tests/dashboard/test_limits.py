@@ -112,8 +112,8 @@ async def test_keys_of_a_limit_are_hidden_with_arguments(
         ("[hidden]", 1, 0),
     ]
     job = (await request(app, "/job?id=wait:1", headers=JSON)).data
-    assert job["blocked_on"] == "limit:account:[hidden]"
-    assert job["reasons"][0]["text"] == "waits for a limit"
+    assert job["job"]["blocked_on"] == "limit:account:[hidden]"
+    assert job["explanation"]["reasons"][0]["text"] == "waits for a limit"
     assert (await request(app, "/limit?name=stripe", headers=JSON)).data["keys"][0]["key"] == ""
     async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/job&id=wait:1") as read:
         await read()

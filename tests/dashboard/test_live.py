@@ -165,7 +165,7 @@ async def test_parts_that_are_older_than_the_page_are_not_sent(
     app = build(refresh=0.5)
     async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/job&id=1") as read:
         await read()
-        assert "pending" in html_of(await read())
+        assert 'class="status due' in html_of(await read())
     await pool.execute("UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now()")
     answer = await request(app, "/job?id=1")
     assert "cancelled" in answer.text
@@ -232,7 +232,7 @@ async def test_stream_of_a_job_follows_its_progress_to_the_end(
         await pool.execute(
             "UPDATE scheduled_jobs SET status = 'completed', finished_at = now() WHERE job_id = '1'"
         )
-        assert "It completed" in html_of(await read())
+        assert 'class="status completed' in html_of(await read())
         await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = '1'")
         assert problem_of(await read()).startswith("there is no job")
 

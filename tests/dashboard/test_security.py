@@ -35,7 +35,14 @@ from tests.dashboard.hosts import HOSTS
 from tests.support.worker import PATIENCE
 
 STATIC = [f"/static/{part}{name}" for part in ("", f"{static_version()}/") for name in static_files()]
-STREAMED = {"/live": 404, "/live?page=/workers": 200, "/export": 200, "/complete": 200, "/metrics": 200}
+STREAMED = {
+    "/live": 404,
+    "/live?page=/workers": 200,
+    "/export": 200,
+    "/complete": 200,
+    "/metrics": 200,
+    "/value": 400,
+}
 """Addresses that are no pages, with the status of their answers."""
 ROUTES = [*PAGES, *STATIC, *STREAMED]
 MISSING = ["/static/", "/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/nothing", "//"]
@@ -143,13 +150,14 @@ async def test_job_that_is_cancelled_because_of_a_hidden_one_does_not_show_it(
     assert group["count"] == 2
     for each in (child, late):
         shown = await request(app, f"/job?id={each}", headers=JSON)
-        assert "bonus-of-eve" in shown.data["sentence"]
+        assert "bonus-of-eve" in shown.data["explanation"]["reasons"][0]["text"]
         job = await scheduler.get_job(each)
         assert job is not None
         assert "bonus-of-eve" in (job.errors[-1].message or "")
     await scheduler.retry_job(child)
     await scheduler.cancel_job(child)
-    assert "bonus-of-eve" not in (await request(app, f"/job?id={child}", headers=JSON)).data["sentence"]
+    reasons = (await request(app, f"/job?id={child}", headers=JSON)).data["explanation"]["reasons"]
+    assert "bonus-of-eve" not in reasons[0]["text"]
 
 
 @pytest.mark.parametrize(

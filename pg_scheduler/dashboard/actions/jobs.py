@@ -11,12 +11,19 @@ from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import code_of
 from pg_scheduler.inspect import Progress
+from pg_scheduler.status import JobStatus
 
 
 async def cancel(request: ActionRequest) -> Done | Shown:
-    """Cancel pending and running jobs."""
+    """Cancel pending and running jobs; one that runs, after a question."""
     if request.is_for_all:
         return await change_all("cancel", request)
+    if _is_one(request) and not request.is_confirmed:
+        (job_id,) = _ids(request)
+        job = (await request.operations.inspector.get_jobs([job_id])).get(job_id)
+        if job is not None and job.status is JobStatus.RUNNING and request.access.sees_name(job.job_name):
+            question = "Cancel this job? Its attempt runs now and is stopped; what it has done stays done."
+            return ask(request, question, "Cancel the job", "/job", rows=[job_id])
     return await _change(request, "cancel", request.operations.inspector.cancel_jobs)
 
 

@@ -1,34 +1,48 @@
-"""The page of one job: a sentence, why it is where it is, its attempts, and what it was called with."""
+"""The page of one job: why it is where it is, its attempts, its values, and the jobs around it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest
-from pg_scheduler.dashboard.job_rows import share_done, tags_of
-from pg_scheduler.dashboard.pages.limits import limit_names_of
+from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.gantt import Gantt, gantt_of
+from pg_scheduler.dashboard.job_rows import share_done
+from pg_scheduler.dashboard.json_tree import JsonTree, json_tree
+from pg_scheduler.dashboard.pages.cause import Cause, cause_of, limit_of
+from pg_scheduler.dashboard.pages.job_context import (
+    LastRuns,
+    Siblings,
+    last_runs_of,
+    limits_of,
+    siblings_of,
+    worker_names,
+)
+from pg_scheduler.dashboard.pages.job_values import missing, read_job, read_result, values_of
+from pg_scheduler.dashboard.pages.limits import LimitRow
 from pg_scheduler.dashboard.pages.schedule_history import results_of
-from pg_scheduler.dashboard.redaction import HIDDEN
-from pg_scheduler.dashboard.texts import json_text, plain, utc
+from pg_scheduler.dashboard.visible import sees_all
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode
 from pg_scheduler.inspect.bulk import ALLOWED
+from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
 from pg_scheduler.inspect.schedule_history import PastFire
+from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.inspect.texts import command as shell_command
-from pg_scheduler.inspect.texts import length
-from pg_scheduler.inspect.timeline import Event, last_attempt, timeline_of
-from pg_scheduler.jobs.history import PARENT
+from pg_scheduler.inspect.texts import later
+from pg_scheduler.inspect.timeline import Attempt, Event, attempts_of, timeline_of
+from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
-from pg_scheduler.jobs.metadata import trace_id_of
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.status import JobStatus
 
+MAX_COMMAND_LENGTH: Final = 4000
 MAX_LINKS: Final = 20
 MAX_CHANGES: Final = 10
+MAX_TAGS: Final = 20
 
 OTHERS: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.AFTER: "waits for other jobs",
@@ -42,86 +56,190 @@ OTHERS: Final[Mapping[ReasonCode, str]] = {
 }
 """Reasons whose texts mention other jobs, names or sessions, without those."""
 
+CHANGED: Final = {
+    "add_job": "added it",
+    "cancel_jobs": "cancelled it",
+    "move_jobs": "moved it to another time",
+    "retry_jobs": "retried it",
+    "run_job": "ran it",
+}
+"""What the actions of the audit did."""
+
+WAYS: Final = {
+    "api": "in a program",
+    "cli": "on the command line",
+    "code": "in the code",
+    "dashboard": "in the dashboard",
+    "inspector": "in a program",
+}
+"""How changes were made."""
+
 WITH_STATEMENTS: Final = frozenset({ReasonCode.LOCK_HELD, ReasonCode.ROW_LOCKED})
 """Reasons whose texts contain the statement of another session, which may contain arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """A job. What the request may not see is None or empty."""
+    """A job and what surrounds it. What the request may not see is empty."""
 
-    job_id: str
-    name: str
-    status: str
-    sentence: str
-    verdict: str
-    eta: datetime | None
-    reasons: Sequence[Reason]
-    timeline: Sequence[Event]
-    priority: str
-    attempt: int
-    crash_count: int
-    max_attempts: int
-    """The number of the last attempt that it can have."""
-    timeout_s: float | None
-    misfire_grace_s: int | None
-    worker: str | None
-    blocked_on: str | None
-    unique_key: str | None
-    """Hidden with any of its arguments: a key may contain a digest of them, which can be guessed."""
-    schedule: str | None
-    fire_time: datetime | None
-    schedule_results: Sequence[PastFire]
-    """The last 20 fire times of its schedule, the newest first; empty without a schedule."""
-    error: str | None
+    job: Job
+    """The job, as far as it is visible."""
     sees_arguments: bool
-    args: Sequence[Any] | None
-    kwargs: Mapping[str, Any] | None
+    explanation: Explanation
+    timeline: Sequence[Event]
+    has_result: bool
+    """Whether a value was kept and may be seen."""
+    result: Any
     arguments: str | None
-    """The arguments as a text."""
-    metadata: Mapping[str, Any] | None
-    trace_id: str | None
-    """The trace in which the job was created."""
-    tags: Sequence[str]
-    progress: float | None
-    progress_note: str | None
-    result: str | None
-    """The returned value as JSON; None if no value was kept, or if the job has not completed."""
+    """The arguments as ``format_arguments`` shows them; None without that function."""
     links: Mapping[str, str]
-    limits: Sequence[str]
-    """The names of the limits that live workers declare for the name of the job."""
-    changes: Sequence[AuditRecord]
-    """The last 10 changes of the job with their actors, the newest first, without details."""
     command: str | None
     """Adds such a job in a shell; None if a value is hidden."""
+    limits: Sequence[LimitRow]
+    """The limits that live workers declare for the name of the job."""
+    limit: str
+    """The limit that it waits for; empty for none, or if it may not be seen."""
+    dependencies: Dependencies
+    last_runs: LastRuns
+    schedule_results: Sequence[PastFire]
+    """The last 20 fire times of its schedule, the newest first; empty without a schedule."""
+    siblings: Siblings | None
+    """The group of its error; None without an error."""
+    changes: Sequence[AuditRecord]
+    """The last 10 changes of the job with their actors, the newest first, without details."""
+    workers: Mapping[str, str]
+    """The names of its workers that have one, by their ids."""
     actions: Sequence[str]
-    """The actions that its status allows: ``cancel``, ``retry``, ``delete``, ``move``."""
+    """Those that the request may make and that can succeed: ``cancel``, ``retry``, ``run``, ``move``,
+    ``delete``."""
+    _trees: Mapping[str, JsonTree]
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The attempts that its row keeps, the newest first."""
+        return attempts_of(self.job)[::-1]
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why the job is where it is."""
+        return cause_of(self.job, self.explanation, attempts_of(self.job), self.limit)
+
+    @property
+    def state(self) -> str:
+        """Its status, or what kind of failed or pending job it is."""
+        code = self.explanation.reasons[0].code if self.explanation.reasons else None
+        if code is ReasonCode.QUARANTINED:
+            return "quarantined"
+        if self.job.status is not JobStatus.PENDING:
+            return self.job.status.value
+        if self.job.blocked_on is not None:
+            return "blocked"
+        if code is ReasonCode.BACKOFF:
+            return "retrying"
+        return "scheduled" if code is ReasonCode.NOT_DUE else "due"
+
+    @property
+    def ahead(self) -> list[Event]:
+        """What is expected."""
+        return [each for each in self.timeline if each.is_ahead]
+
+    @property
+    def share_done(self) -> float | None:
+        """The share of its work that is done; None if it is unknown."""
+        return share_done(self.job)
+
+    @property
+    def limit_key(self) -> str:
+        """The key of the limit that it waits for; empty for none."""
+        return (self.job.blocked_on or "").removeprefix(BLOCKED_BY_LIMIT).partition(":")[2]
+
+    @property
+    def values(self) -> Mapping[str, JsonTree]:
+        """The values that may be seen, as trees: ``result``, ``arguments``, ``metadata``."""
+        return self._trees
+
+    @property
+    def change_texts(self) -> list[tuple[str, AuditRecord]]:
+        """The changes as sentences."""
+        return [
+            (f"{CHANGED.get(each.action, each.action)} {WAYS.get(each.via, each.via)}", each)
+            for each in self.changes
+        ]
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace in which the job was created."""
+        return metadata.trace_id_of(self.job.metadata)
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """Its tags."""
+        return metadata.tags_of(self.job.metadata)[:MAX_TAGS]
+
+    def gantt(self, now: datetime) -> Gantt | None:
+        """Return its attempts to scale."""
+        return gantt_of(self.job, attempts_of(self.job), now)
+
+    def end_at(self, now: datetime) -> datetime | None:
+        """Return when it will end at its rate, to the minute; None if that is unknown."""
+        share, since = self.share_done, self.job.started_at
+        if self.job.status is not JobStatus.RUNNING or since is None or not share:
+            return None
+        left_s = (now - since).total_seconds() * (1 - share) / share
+        end = later(now, max(left_s, 0.0))
+        return None if end is None else end.replace(second=0, microsecond=0) + timedelta(minutes=1)
+
+    def worker(self, worker_id: str | None) -> str:
+        """Return the name of a worker."""
+        return self.workers.get(worker_id or "", worker_id or "")
 
 
 async def build(request: PageRequest) -> JobPage:
     """Read a job, its explanation and its result."""
-    job_id = request.required("id")
-    missing = NotFoundError(f"there is no job {job_id[:200]!r}, or you may not see it")
+    raw, job = await read_job(request)
     try:
-        job = await request.inspector.get_job(job_id)
-    except ValueError as error:  # no id that a row can have
-        raise missing from error
-    if job is None or not request.access.sees_name(job.job_name):
-        raise missing
-    if request.access.visible_names is not None:
-        job = replace(job, errors=tuple(each for each in job.errors if each.outcome != PARENT))
-    try:
-        explanation = await request.inspector.explain_job(job_id)
+        explanation = await request.inspector.explain_job(job.job_id)
     except JobNotFoundError as error:  # deleted since
-        raise missing from error
-    page = _page(job, _visible(explanation, job, request), await _result(job, request), request)
-    changes = await _changes(job_id, request)
-    return replace(
-        page,
-        limits=await limit_names_of(job.job_name, request),
-        changes=changes,
-        schedule_results=await results_of(job.schedule_id, request),
+        raise missing(job.job_id) from error
+    result = await read_result(job, request)
+    dependencies = await read_dependencies(request.inspector, raw, request.access.sees_name)
+    results = await results_of(job.schedule_id, request)
+    return JobPage(
+        job=job,
+        sees_arguments=request.access.sees_arguments,
+        explanation=_visible(explanation, raw, job, request),
+        timeline=list(timeline_of(job, request.now)),
+        has_result=bool(result),
+        result=result[0] if result else None,
+        arguments=_arguments(job, request),
+        links=_links(job, request),
+        command=_command(raw, request),
+        limits=await limits_of(job, request),
+        limit="" if request.access.visible_names is not None else limit_of(job),
+        dependencies=dependencies,
+        last_runs=await last_runs_of(job, results, request),
+        schedule_results=results,
+        siblings=await siblings_of(job, request),
+        changes=await _changes(job.job_id, request),
+        workers=await worker_names(job, request),
+        actions=list(_actions(job, dependencies, request)),
+        _trees={part: json_tree(value) for part, value in values_of(job, result, request).items()},
     )
+
+
+def _actions(job: Job, dependencies: Dependencies, request: PageRequest) -> Iterator[str]:
+    """Yield the actions that the request may make and that can succeed."""
+    if job.status in ALLOWED[BulkAction.CANCEL] and request.may("cancel"):
+        yield "cancel"
+    if job.status in ALLOWED[BulkAction.RETRY] and request.may("retry"):
+        yield "retry"
+    if job.status in ALLOWED[BulkAction.MOVE] and request.may("move"):
+        yield "move"
+        if job.execution_time > request.now:
+            yield "run"
+    has_children = dependencies.children or dependencies.has_more_children  # they keep it from being deleted
+    if job.status in ALLOWED[BulkAction.DELETE] and request.may("delete") and not has_children:
+        yield "delete"
 
 
 async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
@@ -131,10 +249,10 @@ async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
     return [replace(each, details={}) for each in page.items]
 
 
-def _visible(explanation: Explanation, job: Job, request: PageRequest) -> Explanation:
+def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRequest) -> Explanation:
     """Return the explanation without what belongs to jobs or arguments that the request may not see."""
     hidden: Collection[ReasonCode] = () if request.access.sees_arguments else WITH_STATEMENTS
-    if _blocked_on(job, request) != job.blocked_on:
+    if raw.blocked_on != job.blocked_on:
         hidden = {*hidden, ReasonCode.LIMIT}
     if request.access.visible_names is not None:
         hidden = OTHERS
@@ -148,104 +266,25 @@ def _without_others(reason: Reason) -> Reason:
     return replace(reason, text=OTHERS[reason.code], remedy=None, command=None)
 
 
-def _blocked_on(job: Job, request: PageRequest) -> str | None:
-    """Return what blocks a job, without the key of a limit if the request may not see arguments."""
-    if job.blocked_on is None or request.access.sees_arguments:
-        return job.blocked_on
-    name, _, key = job.blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")
-    return f"{BLOCKED_BY_LIMIT}{name}:{HIDDEN}" if key else job.blocked_on
-
-
-async def _result(job: Job, request: PageRequest) -> str | None:
-    if job.status is not JobStatus.COMPLETED or not request.access.sees_arguments:
+def _arguments(job: Job, request: PageRequest) -> str | None:
+    if request.settings.format_arguments is None or not request.access.sees_arguments:
         return None
-    try:
-        found = await request.inspector.get_result(job.job_id)
-    except JobNotFoundError:  # deleted since
-        return None
-    if found is None or found.no_value_reason is not None:
-        return None
-    return json_text(request.settings.redaction.value(found.value))
+    return str(request.settings.format_arguments(job))
 
 
-def _page(job: Job, explanation: Explanation, result: str | None, request: PageRequest) -> JobPage:
-    sees, settings = request.access.sees_arguments, request.settings
-    if sees:
-        hide = settings.redaction.values
-        shown = replace(job, args=tuple(hide(job.args)), kwargs=hide(job.kwargs), metadata=hide(job.metadata))
-    else:
-        shown = replace(job, args=(), kwargs={}, metadata={}, progress=None)
-    return JobPage(
-        job_id=job.job_id,
-        name=job.job_name,
-        status=job.status.value,
-        sentence=_sentence(job, explanation),
-        verdict=explanation.verdict.value,
-        eta=explanation.eta,
-        reasons=explanation.reasons,
-        timeline=[event if sees else replace(event, log=()) for event in timeline_of(job, request.now)],
-        priority=job.priority.value,
-        attempt=job.attempt,
-        crash_count=job.crash_count,
-        max_attempts=last_attempt(job),
-        timeout_s=None if job.timeout is None else job.timeout.total_seconds(),
-        misfire_grace_s=job.misfire_grace_time,
-        worker=job.worker_id,
-        blocked_on=_blocked_on(job, request),
-        unique_key=HIDDEN if job.unique_key and not _sees_all(job, request) else job.unique_key,
-        schedule=job.schedule_id,
-        fire_time=job.fire_time,
-        schedule_results=(),
-        error=job.error_message,
-        sees_arguments=sees,
-        args=list(shown.args) if sees else None,
-        kwargs=shown.kwargs if sees else None,
-        arguments=_arguments(shown, request) if sees else None,
-        metadata=shown.metadata if sees else None,
-        trace_id=trace_id_of(shown.metadata),
-        tags=tags_of(job, request),
-        progress=share_done(job),
-        progress_note=shown.progress.note if shown.progress else None,
-        result=result,
-        links=_links(shown, request),
-        limits=(),
-        changes=(),
-        command=_command(job, request),
-        actions=[
-            action.removesuffix("_jobs") for action, statuses in ALLOWED.items() if job.status in statuses
-        ],
-    )
-
-
-def _arguments(job: Job, request: PageRequest) -> str:
-    if request.settings.format_arguments is not None:
-        return str(request.settings.format_arguments(job))
-    return json_text({"args": job.args, "kwargs": job.kwargs})
-
-
-def _sees_all(job: Job, request: PageRequest) -> bool:
-    """Return whether the request may see all that the job contains."""
-    values = _values(job)
-    hidden = request.settings.redaction.values(values)
-    return request.access.sees_arguments and bool(plain(hidden) == plain(values))
-
-
-def _values(job: Job) -> dict[str, Any]:
-    return {"args": list(job.args), "kwargs": job.kwargs, "metadata": job.metadata}
-
-
-def _command(job: Job, request: PageRequest) -> str | None:
+def _command(raw: Job, request: PageRequest) -> str | None:
     """Return the command that adds such a job; None if the request may not see all that it contains."""
-    if not _sees_all(job, request):
+    if not sees_all(raw, request.access, request.settings.redaction):
         return None
-    values = _values(job)
+    values = {"args": list(raw.args), "kwargs": raw.kwargs, "metadata": raw.metadata}
     try:
         options = [
             f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items() if value
         ]
     except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have
         return None
-    return shell_command("jobs", "add", job.job_name, *options, f"--priority={job.priority.value}")
+    found = shell_command("jobs", "add", raw.job_name, *options, f"--priority={raw.priority.value}")
+    return found if len(found) <= MAX_COMMAND_LENGTH else None
 
 
 def _links(job: Job, request: PageRequest) -> dict[str, str]:
@@ -259,18 +298,3 @@ def _links(job: Job, request: PageRequest) -> dict[str, str]:
 def _is_page(url: str) -> bool:
     is_local = url.startswith("/") and url[1:2] not in {"/", "\\"}
     return is_local or url.lower().startswith(("https://", "http://"))
-
-
-def _sentence(job: Job, explanation: Explanation) -> str:
-    """Return what the job does, in one sentence."""
-    if job.status is JobStatus.COMPLETED:
-        took = ""
-        if job.started_at is not None and job.finished_at is not None:
-            took = f" after {length(job.finished_at - job.started_at)}"
-        return f"It completed{took}, on attempt {job.attempt}."
-    said = f"It is {job.status.value}"
-    first = f": {explanation.reasons[0].text.rstrip('.')}" if explanation.reasons else ""
-    if explanation.reasons and explanation.reasons[0].code is ReasonCode.FAILED:
-        said, first = "It", f" {explanation.reasons[0].text}"
-    eta = f". It is expected at {utc(explanation.eta)}" if explanation.eta and job.started_at is None else ""
-    return f"{said}{first}{eta}."

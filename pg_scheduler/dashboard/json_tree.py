@@ -1,0 +1,131 @@
+"""JSON as a tree that folds without a script, however large the value is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from markupsafe import Markup
+
+from pg_scheduler.dashboard.redaction import HIDDEN
+from pg_scheduler.dashboard.texts import plain, visible
+
+MAX_ITEMS: Final = 100
+"""Items of one list or object that are shown."""
+
+MAX_LENGTH: Final = 20_000
+"""Characters of one value that are shown."""
+
+MAX_TEXT_LENGTH: Final = 1_000
+"""Characters of one text that are shown."""
+
+OPEN_LEVELS: Final = 3
+OPEN_LINES: Final = 60
+"""Lines that are open; further lists and objects are folded."""
+
+INLINE_LENGTH: Final = 72
+"""Characters of a list or an object without parts that is shown in one line."""
+
+_CLASSES: Final = {str: "s", bool: "kc", type(None): "kc", int: "m", float: "m"}
+"""The classes of scalars, which are those of Pygments."""
+
+
+class JsonTree(NamedTuple):
+    """A value as HTML, whose text is JSON unless it was cut.
+
+    Attributes:
+        html: Nested ``<details>``.
+        length: Characters of the value as JSON.
+        is_cut: Whether parts are missing.
+    """
+
+    html: Markup
+    length: int
+    is_cut: bool
+
+
+def json_tree(value: Any) -> JsonTree:
+    """Return a value as a tree: three levels are open, and only so many items and characters are there."""
+    value = plain(value)
+    writer = _Writer()
+    html = Markup("").join(writer.write(Markup(""), value, Markup(""), 0))
+    return JsonTree(html, len(json.dumps(value, ensure_ascii=False)), writer.is_cut)
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.is_cut = False
+        self._left = MAX_LENGTH
+        self._lines = 0
+
+    def write(self, key: Markup, value: Any, tail: Markup, level: int) -> Iterator[Markup]:
+        """Yield a value behind its key, and before a comma."""
+        self._lines += 1
+        if not isinstance(value, dict | list) or _is_short(value):
+            yield Markup("<div>{}{}{}</div>").format(key, self._inline(value), tail)
+            return
+        begin, end = "{}" if isinstance(value, dict) else "[]"
+        noun = "key" if isinstance(value, dict) else "item"
+        number = f"{len(value):,} {noun}{'' if len(value) == 1 else 's'}"
+        is_open = level == 0 or (
+            level < OPEN_LEVELS and self._lines + min(len(value), MAX_ITEMS) <= OPEN_LINES
+        )
+        lines = self._lines
+        yield Markup('<details{}><summary data-size="{} {}">{}{}</summary>').format(
+            Markup(" open") if is_open else "", number, end, key, begin
+        )
+        members: Any = value.items() if isinstance(value, dict) else ((None, each) for each in value)
+        for place, (name, each) in enumerate(members):
+            if place >= MAX_ITEMS or self._left <= 0:
+                self.is_cut = True
+                yield Markup('<div class="cut">{:,} more</div>').format(len(value) - place)
+                break
+            comma = Markup(",") if place < len(value) - 1 else Markup("")
+            yield from self.write(Markup("") if name is None else self._key(name), each, comma, level + 1)
+        yield Markup("<div>{}{}</div></details>").format(end, tail)
+        if not is_open:
+            self._lines = lines
+
+    def _key(self, name: str) -> Markup:
+        return Markup('<span class="nt">{}</span>: ').format(self._text(name))
+
+    def _inline(self, value: Any) -> Markup:
+        """Return a scalar, or a list or an object of a few scalars."""
+        if isinstance(value, dict):
+            return Markup("{{{}}}").format(
+                Markup(", ").join(self._key(name) + self._inline(each) for name, each in value.items())
+            )
+        if isinstance(value, list):
+            return Markup("[{}]").format(Markup(", ").join(self._inline(each) for each in value))
+        if value == HIDDEN:
+            return Markup('<span class="hidden-value">{}</span>').format(self._text(value))
+        if isinstance(value, str):
+            return Markup('<span class="s">{}</span>').format(self._text(value))
+        text = json.dumps(value)
+        self._left -= len(text)
+        return Markup('<span class="{}">{}</span>').format(_CLASSES[type(value)], text)
+
+    def _text(self, text: str) -> str:
+        rest = len(text) - MAX_TEXT_LENGTH
+        if rest > 0:
+            self.is_cut = True
+            text = f"{text[:MAX_TEXT_LENGTH]}… {rest:,} more characters"
+        shown = _escaped(json.dumps(text, ensure_ascii=False))
+        self._left -= len(shown)
+        return shown
+
+
+def _escaped(text: str) -> str:
+    """Return JSON with the escapes of JSON for characters that reorder or hide text."""
+    if visible(text) == text:
+        return text
+    return "".join(each if visible(each) == each else json.dumps(each)[1:-1] for each in text)
+
+
+def _is_short(value: dict[str, Any] | list[Any]) -> bool:
+    """Return whether a list or an object fits into a line."""
+    members = value.values() if isinstance(value, dict) else value
+    if len(value) > INLINE_LENGTH // 2 or any(isinstance(each, dict | list) for each in members):
+        return False
+    return len(json.dumps(value, ensure_ascii=False)) <= INLINE_LENGTH

@@ -1,0 +1,133 @@
+"""Why a job runs, waits or has ended: the most decisive reason, once, in the words of an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pg_scheduler.inspect import Explanation, Reason, ReasonCode, Verdict
+from pg_scheduler.inspect.timeline import Attempt, retries_used
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
+from pg_scheduler.jobs.model import Job
+
+TITLES: Final[Mapping[ReasonCode, str]] = {
+    ReasonCode.NOT_DUE: "Waits for its due time",
+    ReasonCode.BACKOFF: "Waits for its next attempt",
+    ReasonCode.NO_WORKER: "No live worker runs jobs",
+    ReasonCode.NAME_UNKNOWN: "No live worker claims its task",
+    ReasonCode.TASK_PAUSED: "Its task is paused",
+    ReasonCode.SLOTS_FULL: "Waits for a free slot",
+    ReasonCode.OUTRANKED: "Jobs of a higher priority start first",
+    ReasonCode.LIMIT: "Waits for a limit",
+    ReasonCode.AFTER: "Waits for other jobs",
+    ReasonCode.ROW_LOCKED: "A transaction has locked its row",
+    ReasonCode.DRAINING: "Every worker that claims its task is draining",
+    ReasonCode.STANDBY_LAG: "Read from a standby that is behind",
+    ReasonCode.RUNNING: "Running",
+    ReasonCode.LEASE_EXPIRED: "Its lease has expired",
+    ReasonCode.LOOP_BLOCKED: "The event loop of its worker is blocked",
+    ReasonCode.LOCK_HELD: "Another attempt holds its lock",
+    ReasonCode.EXPIRED: "Expired: it did not start in time",
+    ReasonCode.QUARANTINED: "Quarantined: its workers died",
+    ReasonCode.FAILED: "Failed",
+    ReasonCode.CANCELLED: "Cancelled",
+    ReasonCode.REPLACED: "A new definition waits for the end of this attempt",
+    ReasonCode.SCHEDULE_PAUSED: "Its schedule is paused",
+    ReasonCode.SCHEDULE_UNKNOWN: "Its schedule does not exist any more",
+    ReasonCode.NEARLY_EXPIRED: "It expires soon",
+    ReasonCode.SHOULD_RUN_NOW: "Due now",
+}
+
+TONES: Final[Mapping[ReasonCode, str]] = {
+    ReasonCode.LIMIT: "held",
+    ReasonCode.AFTER: "held",
+    ReasonCode.TASK_PAUSED: "held",
+    ReasonCode.BACKOFF: "warn",
+    ReasonCode.RUNNING: "run",
+}
+"""Colors of reasons that have one of their own."""
+
+VERDICTS: Final = {
+    Verdict.ENDED: "bad",
+    Verdict.HELD: "bad",
+    Verdict.RUNNING: "warn",
+    Verdict.WAITING: "wait",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The most decisive reason, and the others.
+
+    Attributes:
+        title: What holds the job, in a few words.
+        tone: The color: ``bad``, ``warn``, ``held``, ``run`` or ``wait``.
+        error: The error that a person wrote; empty for none.
+        text: Further facts; empty for none.
+        reason: The reason itself, with its code, remedy and command.
+        others: Further reasons.
+    """
+
+    title: str
+    tone: str
+    error: str
+    text: str
+    reason: Reason
+    others: Sequence[Reason] = ()
+
+
+def cause_of(
+    job: Job, explanation: Explanation, attempts: Sequence[Attempt], limit: str = ""
+) -> Cause | None:
+    """Return why a job is where it is, with the name of the limit that it waits for; None if it completed."""
+    if not explanation.reasons:
+        return None
+    reason, *others = explanation.reasons
+    title, error, text = TITLES[reason.code], "", _sentence(reason.text)
+    match reason.code:
+        case ReasonCode.FAILED:
+            title, error, text = _failure(job, attempts)
+        case ReasonCode.BACKOFF if attempts and attempts[-1].error is not None:
+            retry = f"retry {job.retry_count} of {job.max_retries}"
+            title, error, text = f"Waits for {retry}", attempts[-1].error, ""
+        case ReasonCode.AFTER | ReasonCode.RUNNING | ReasonCode.NOT_DUE:
+            text = ""
+        case ReasonCode.LIMIT if limit:
+            title = f"Waits for the limit “{limit}”"
+    tone = TONES.get(reason.code, VERDICTS.get(explanation.verdict, "wait"))
+    if reason.code is ReasonCode.CANCELLED:
+        tone = "wait"
+    return Cause(title, tone, error, text, reason, others)
+
+
+def limit_of(job: Job) -> str:
+    """Return the name of the limit that a job waits for; empty if it waits for none."""
+    blocked_on = job.blocked_on or ""
+    if not blocked_on.startswith(BLOCKED_BY_LIMIT):
+        return ""
+    return blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")[0]
+
+
+def _failure(job: Job, attempts: Sequence[Attempt]) -> tuple[str, str, str]:
+    """Return the title, the message and what the attempts have in common."""
+    kind, _, message = (job.error_message or "").partition(": ")
+    name = kind.rpartition(".")[2]
+    if not message or not name.isidentifier():  # the text has no class
+        name, message = "", job.error_message or ""
+    failed = [each for each in attempts if each.error is not None]
+    same = {(each.error or "").partition(": ")[0] for each in failed} <= {kind}
+    raised = f"raised {name}" if name else "failed"
+    title = f"Failed: the attempt {raised}"
+    if len(failed) > 1:
+        who = "both attempts" if len(failed) == 2 else f"all {len(failed)} attempts"
+        title = f"Failed for good: {who if same else f'the last of {len(failed)} attempts'} {raised}"
+    unused = job.max_retries - job.retry_count
+    text = f"{retries_used(job).capitalize()}: its error is not retried." if unused > 0 else ""
+    return title, message, text
+
+
+def _sentence(text: str) -> str:
+    """Return a text as a sentence."""
+    text = text.strip()
+    return "" if not text else f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "…")) else ".")

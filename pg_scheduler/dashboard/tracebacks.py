@@ -1,0 +1,161 @@
+"""Tracebacks as blocks: frames of the application, frames of libraries to fold, messages, separators."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import groupby
+from typing import Final
+
+from markupsafe import Markup
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from pg_scheduler.dashboard.texts import visible
+
+HEADER: Final = "Traceback (most recent call last):"
+SEPARATORS: Final = {
+    "The above exception was the direct cause of the following exception:": "caused",
+    "During handling of the above exception, another exception occurred:": "and while it was handled",
+}
+"""The lines between chained exceptions, and what a page shows in their place."""
+
+_FRAME: Final = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?')
+_LIBRARY: Final = re.compile(
+    r"(?:.*[\\/](?:site|dist)-packages|.*[\\/]lib(?:64)?[\\/]python3\.\d+|.*(?=[\\/]pg_scheduler[\\/]))[\\/]"
+    r"(?P<name>[^\\/.]+)"
+)
+_MARKS: Final = re.compile(r"\s+[~^][~^ ]*")
+
+
+@dataclass(slots=True)
+class Frame:
+    """A frame of a traceback, with its lines of code."""
+
+    path: str
+    line: int
+    function: str
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def library(self) -> str | None:
+        """The package of a library that it belongs to; None for the application."""
+        if self.path.startswith("<frozen "):
+            return "Python"
+        found = _LIBRARY.match(self.path)
+        return None if found is None else found["name"]
+
+    @property
+    def folder(self) -> str:
+        """The last folder of its path, with its separator."""
+        parts = re.split(r"(?<=[\\/])", self.path)
+        return parts[-2] if len(parts) > 1 else ""
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return re.split(r"[\\/]", self.path)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part of a traceback.
+
+    Attributes:
+        kind: ``own`` for a frame of the application, ``library`` for frames of libraries in a row,
+            ``message``, or ``separator`` between two exceptions.
+        text: The message, or what the separator means; for libraries, their number and names.
+        frames: The frames.
+    """
+
+    kind: str
+    text: str = ""
+    frames: tuple[Frame, ...] = ()
+
+
+def blocks_of(traceback: str) -> list[Block]:
+    """Return a traceback as blocks; one message for a text that is none.
+
+    The start of a long traceback is not kept, so the first lines may belong to no frame.
+    """
+    found: list[Block] = []
+    for is_library, parts in groupby(_parts(traceback), _is_library):
+        if is_library:
+            frames = tuple(each for each in parts if isinstance(each, Frame))
+            found.append(Block("library", _described(frames), frames))
+            continue
+        for part in parts:
+            if isinstance(part, Frame):
+                found.append(Block("own", frames=(part,)))
+            elif part in SEPARATORS:
+                found.append(Block("separator", SEPARATORS[part]))
+            else:
+                found.append(Block("message", part))
+    return found
+
+
+def _is_library(part: Frame | str) -> bool:
+    return isinstance(part, Frame) and part.library is not None
+
+
+def _parts(traceback: str) -> Iterator[Frame | str]:
+    """Yield frames, separators, and the lines between them together."""
+    frame: Frame | None = None
+    message: list[str] = []
+    for line in traceback.splitlines():
+        match = _FRAME.fullmatch(line)
+        is_code = frame is not None and line.startswith(("    ", "  ["))  # the latter: repeated frames
+        if frame is not None and not is_code:
+            yield frame
+            frame = None
+        if match is not None or line in SEPARATORS or line == HEADER:
+            if text := "\n".join(message).strip("\n"):
+                yield text
+            message = []
+        if match is not None:
+            frame = Frame(match["path"], int(match["line"]), match["function"] or "")
+        elif frame is not None:
+            frame.lines.append(line)
+        elif line in SEPARATORS:
+            yield line
+        elif line != HEADER:
+            message.append(line)
+    if frame is not None:
+        yield frame
+    if text := "\n".join(message).strip("\n"):
+        yield text
+
+
+def _described(frames: Iterable[Frame]) -> str:
+    count = 0
+    names: dict[str, None] = {}
+    for count, frame in enumerate(frames, 1):  # noqa: B007 - the last number
+        names[frame.library or ""] = None
+    shown = list(names)
+    text = " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    return f"{count} {'frame' if count == 1 else 'frames'} of {text}"
+
+
+def highlighted(frame: Frame) -> Markup:
+    """Return the code of a frame with the classes of Pygments."""
+    html = []
+    for is_mark, lines in groupby(frame.lines, lambda line: _MARKS.fullmatch(line) is not None):
+        text = "\n".join(visible(line) for line in lines)
+        if is_mark:
+            html.append(Markup('<span class="mark">{}</span>').format(text))
+        else:
+            html.append(Markup(highlight(text, _lexer(), _formatter()).rstrip("\n")))  # noqa: S704 - it escapes
+    return Markup("\n").join(html)
+
+
+@cache
+def _lexer() -> PythonLexer:
+    return PythonLexer(stripnl=False, ensurenl=False)
+
+
+@cache
+def _formatter() -> HtmlFormatter[str]:
+    return HtmlFormatter(nowrap=True)

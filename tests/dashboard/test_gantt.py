@@ -1,0 +1,74 @@
+"""The attempts of a job to scale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from pg_scheduler import Job, JobStatus
+from pg_scheduler.dashboard.gantt import Gantt, gantt_of
+from pg_scheduler.inspect.timeline import attempts_of
+from tests.unit.inspect.test_explain import HOUR, MINUTE, NOW, PENDING, SECOND
+from tests.unit.inspect.test_timeline import entry
+
+FAILED = replace(
+    PENDING,
+    status=JobStatus.FAILED,
+    created_at=NOW - HOUR,
+    execution_time=NOW - HOUR + 4 * MINUTE,
+    attempt=4,
+    errors=(entry(1), entry(3), entry(4)),
+    started_at=NOW - HOUR + 4 * MINUTE,
+    finished_at=NOW - HOUR + 4 * MINUTE + 2 * SECOND,
+)
+
+
+def bars_of(job: Job, now: datetime = NOW) -> Gantt:
+    found = gantt_of(job, attempts_of(job), now)
+    assert found is not None
+    ends = [0.0, *(end for bar in found.bars for end in (bar.x, bar.x + bar.width)), 100.0]
+    assert all(-0.01 <= end <= 100.01 for end in ends)
+    return found
+
+
+def test_bars_are_waits_attempts_backoffs_and_limits_in_the_order_of_time() -> None:
+    found = bars_of(FAILED)
+    assert [(bar.kind, bar.title) for bar in found.bars] == [
+        ("wait", "waited 60 s"),
+        ("failed", "attempt 1: error, 2 s"),
+        ("limit", "backoff and a limit, 118 s"),
+        ("failed", "attempt 2: error, 2 s"),
+        ("backoff", "backoff 58 s"),
+        ("failed", "attempt 3: error, 2 s"),
+    ]
+    assert [bar.label for bar in found.bars if bar.is_attempt] == ["1", "2", "3"]
+    assert found.bars[2].width == pytest.approx(100 * 118 / 242, abs=0.1)
+    assert found.summary == "4 min from its creation to its end, 6 s of it running"
+
+
+def test_long_wait_before_the_first_attempt_is_cut() -> None:
+    found = bars_of(replace(FAILED, created_at=NOW - 90 * 24 * HOUR))
+    assert (found.end - found.begin) < timedelta(minutes=5)
+    assert found.bars[0].width == pytest.approx(20, abs=0.1)
+
+
+def test_attempt_of_a_moment_can_be_seen() -> None:
+    job = replace(FAILED, errors=(replace(entry(4), ended_at=entry(4).started_at),))
+    assert [bar.width for bar in bars_of(job).bars if bar.is_attempt] == [0.8]
+
+
+@pytest.mark.parametrize("age", [timedelta(seconds=3), HOUR, 400 * 24 * HOUR])
+def test_bars_of_a_job_that_waits_change_seldom(age: timedelta) -> None:
+    job = replace(PENDING, created_at=NOW - age, execution_time=NOW - age, blocked_on="limit:bank:")
+    found = bars_of(job)
+    assert [bar.kind for bar in found.bars] == ["limit"]
+    assert found.end - NOW <= max(timedelta(seconds=10), age / 50)
+    ends = {bars_of(job, NOW + number * SECOND).end for number in range(5)}
+    assert len(ends) <= 2
+
+
+def test_job_that_has_had_no_time_has_no_bars() -> None:
+    job = replace(PENDING, created_at=NOW + HOUR, execution_time=NOW)
+    assert gantt_of(job, [], NOW) is None

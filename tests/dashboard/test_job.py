@@ -1,0 +1,288 @@
+"""The page of one job: one cause, its attempts, its values, and the jobs around it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import Access
+from pg_scheduler.jobs.outcome import QUARANTINED
+from tests.dashboard.client import JSON, App, Page, request, send
+from tests.dashboard.test_actions import as_role, insert, status
+from tests.dashboard.test_job_actions import buttons
+from tests.dashboard.test_jobs import SECRET, add
+from tests.dashboard.test_limits import declare
+from tests.inspect.workers import add_worker
+
+INSERT = """
+    INSERT INTO scheduled_jobs SELECT * FROM jsonb_populate_recordset(NULL::scheduled_jobs, $1::text::jsonb)
+"""
+TRACEBACK = """Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/httpx/_client.py", line 7, in send
+    await send()
+  File "/app/acme/bank.py", line 41, in capture
+    raise Declined("no")
+acme.Declined: no"""
+
+
+def entry(claim: int, **changes: Any) -> dict[str, Any]:
+    at = datetime(2026, 1, 1, 12, claim, tzinfo=UTC)
+    found = {
+        "attempt": claim,
+        "outcome": "error",
+        "started_at": at.isoformat(),
+        "ended_at": (at + timedelta(seconds=2)).isoformat(),
+        "worker_id": "0192f0c1-7a52-7cc3-b3a4-5d6f1e0a9b77",
+        "error_type": "acme.Declined",
+        "message": "card of account 113 declined",
+        "traceback": TRACEBACK,
+    }
+    return {**found, **changes}
+
+
+async def insert_failed(pool: asyncpg.Pool, job_id: str = "pay:1", **columns: Any) -> None:
+    """Insert a job that used its retries; a limit sent back the claim between the first two attempts."""
+    values = {
+        "job_id": job_id,
+        "job_name": "board.charge",
+        "execution_time": "2026-01-01T12:04:00Z",
+        "created_at": "2026-01-01T12:00:00Z",
+        "status": "failed",
+        "attempt": 4,
+        "retry_count": 2,
+        "max_retries": 2,
+        "error_message": "acme.Declined: card of account 113 declined",
+        "errors": [entry(1), entry(3), entry(4)],
+        "started_at": "2026-01-01T12:04:00Z",
+        "finished_at": "2026-01-01T12:04:02Z",
+        "worker_id": "0192f0c1-7a52-7cc3-b3a4-5d6f1e0a9b77",
+        "task_data": {"args": [], "kwargs": {}},
+        "priority": 5,
+        "crash_count": 0,
+        **columns,
+    }
+    await pool.execute(INSERT, json.dumps([values]))
+
+
+async def shown(app: App, url: str) -> Page:
+    answer = await request(app, url)
+    assert answer.status == 200, answer.text
+    return Page(answer.text)
+
+
+async def test_cause_of_a_failure_is_stated_once_and_attempts_have_no_holes(
+    pool: asyncpg.Pool, app: App
+) -> None:
+    await insert_failed(pool)
+    page = await shown(app, "/job?id=pay:1")
+    words = " ".join(page.text.split())
+    assert "Failed for good: all 3 attempts raised Declined" in words
+    assert words.count("same error as attempt 3") == 2
+    assert [attrs["data-key"] for attrs in page.all("details") if attrs.get("class") == "attempt"] == [
+        "attempt-4",
+        "attempt-3",
+        "attempt-1",
+    ]
+    assert [
+        attrs.get("open", "closed") for attrs in page.all("details") if attrs.get("class") == "attempt"
+    ] == [
+        None,
+        "closed",
+        "closed",
+    ]
+    assert "attempt 4 of" not in words.lower()
+    assert "2 of 2 used" in words
+    assert "It waited for a limit before." in words
+
+
+async def test_traceback_has_its_own_frames_and_folds_those_of_libraries(
+    pool: asyncpg.Pool, app: App
+) -> None:
+    await insert_failed(pool, errors=[entry(1)], attempt=1)
+    page = await shown(app, "/job?id=pay:1")
+    assert "1 frame of httpx" in page.text
+    assert {"k", "nf"} <= {name for attrs in page.all("span") for name in (attrs.get("class") or "").split()}
+    assert TRACEBACK in page.text, "as it is, to be copied"
+    assert len([attrs for attrs in page.all("div") if attrs.get("class") == "own"]) == 1
+
+
+@pytest.mark.parametrize(
+    "columns", [{"error_message": QUARANTINED.format(1)}, {"error_message": "E.", "status": "expired"}]
+)
+async def test_no_sentence_ends_with_two_full_stops(
+    columns: dict[str, Any], pool: asyncpg.Pool, app: App
+) -> None:
+    await insert_failed(pool, **columns)
+    page = await shown(app, "/job?id=pay:1")
+    assert ".." not in page.text
+    assert ".," not in page.text
+
+
+async def test_other_jobs_with_the_same_error_are_counted(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    ended = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()
+    for number in range(3):
+        error = f"acme.Declined: card of account {number} declined"
+        await insert_failed(pool, f"pay:{number}", finished_at=ended, error_message=error)
+    await insert_failed(pool, "other", job_name="payroll.run", finished_at=ended)
+    app = build(authorize=lambda _: Access("bob", names=("board.*",)))
+    page = await shown(app, "/job?id=pay:1")
+    assert "2 other jobs of this task ended the same way" in page.text
+    data = (await request(app, "/job?id=pay:1", headers=JSON)).data
+    assert data["siblings"]["count"] == 3
+    assert f"/error?id={data['siblings']['fingerprint']}" in page.links()
+
+
+async def test_running_job_shows_progress_how_long_it_takes_and_the_name_of_its_worker(
+    pool: asyncpg.Pool, app: App
+) -> None:
+    worker_id = "0192f0c1-7a52-7cc3-b3a4-5d6f1e0a9b77"
+    await add_worker(pool, worker_id, names=["board.charge"], identity="node-7")
+    since = datetime.now(UTC) - timedelta(minutes=10)
+    await insert_failed(
+        pool,
+        status="running",
+        error_message=None,
+        errors=[],
+        attempt=1,
+        retry_count=0,
+        started_at=since.isoformat(),
+        execution_time=since.isoformat(),
+        finished_at=None,
+        lease_until=(datetime.now(UTC) + timedelta(minutes=1)).isoformat(),
+        progress={"done": 1, "total": 4, "note": "quarter"},
+    )
+    for number, minutes in enumerate((20, 30, 40)):
+        begin = since - timedelta(hours=number + 2)
+        await insert_failed(
+            pool,
+            f"before:{number}",
+            status="completed",
+            errors=[],
+            error_message=None,
+            started_at=begin.isoformat(),
+            finished_at=(begin + timedelta(minutes=minutes)).isoformat(),
+        )
+    page = await shown(app, "/job?id=pay:1")
+    words = " ".join(page.text.split())
+    assert "25 % quarter" in words
+    assert re.search(r"done in (29|30|31) min", words)
+    assert "node-7" in words
+    assert worker_id not in words
+    assert [attrs["aria-label"] for attrs in page.all("a") if "after" in (attrs.get("aria-label") or "")] == [
+        "completed after 40 min",
+        "completed after 30 min",
+        "completed after 20 min",
+    ]
+
+
+async def test_dependencies_are_links_in_both_directions(
+    scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await add(scheduler, "board.load", job_id="load")
+    await add(scheduler, "payroll.run", job_id="pay")
+    await add(scheduler, "board.join", job_id="join", after=["load", "pay"])
+    await add(scheduler, "board.report", job_id="report", after=["join"])
+    page = await shown(build(), "/job?id=join")
+    assert {"/job?id=load", "/job?id=pay", "/job?id=report"} <= set(page.links())
+    assert "Waits for other jobs" in page.text
+    assert "/job?id=join" in (await shown(build(), "/job?id=load")).links()
+    restricted = build(authorize=lambda _: Access("bob", names=("board.*",)))
+    for headers in ({}, JSON):
+        answer = await request(restricted, "/job?id=join", headers=headers)
+        assert "payroll" not in answer.text
+        assert "/job?id=pay" not in answer.text
+    page = await shown(restricted, "/job?id=join")
+    assert {"/job?id=load", "/job?id=report"} <= set(page.links())
+    assert "and other jobs" in page.text
+
+
+async def test_buttons_are_those_that_can_succeed(scheduler: Scheduler, build: Callable[..., App]) -> None:
+    admin = as_role(build, "admin")
+    await add(scheduler, job_id="late", due=datetime.now(UTC) - timedelta(hours=1), misfire_grace_time=None)
+    await add(scheduler, job_id="first")
+    await add(scheduler, job_id="second", after=["first"])
+    assert buttons((await request(admin, "/job?id=late")).text) == {"cancel", "move", "delete"}
+    assert buttons((await request(admin, "/job?id=first")).text) == {"cancel", "run", "move"}
+    assert (await send(admin, "/actions/jobs/delete?id=first", {"confirm": "yes"})).status == 303
+    assert await scheduler.get_job("first") is not None, "a job waits for it"
+    (primary,) = [
+        attrs["id"]
+        for attrs in (await shown(admin, "/job?id=first")).all("button")
+        if "primary" in (attrs.get("class") or "")
+    ]
+    assert primary == "run"
+
+
+async def test_large_arguments_are_cut_on_the_page_and_whole_behind_a_link(
+    scheduler: Scheduler, app: App
+) -> None:
+    rows = [{"number": number, "text": "x" * 80} for number in range(2_000)]
+    await add(scheduler, job_id="large", kwargs={"rows": rows})
+    answer = await request(app, "/job?id=large")
+    assert len(answer.body) < 120_000
+    page = Page(answer.text)
+    assert "Show all" in page.text
+    link = "/value?id=large&part=arguments"
+    assert link in page.links()
+    assert json.loads((await request(app, link)).text) == {"rows": rows}
+
+
+async def test_values_are_raw_json_for_those_who_may_see_them(
+    scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await add(scheduler, job_id="login", kwargs={"to": "ada", "token": SECRET}, metadata={"tags": ["x"]})
+    app = build(redact=["token"])
+    for part, expected in (("arguments", {"to": "ada", "token": "[hidden]"}), ("metadata", {"tags": ["x"]})):
+        answer = await request(app, f"/value?id=login&part={part}")
+        assert answer.headers["content-type"] == "application/json"
+        assert json.loads(answer.text) == expected
+        assert (await request(app, f"/value?id=login&part={part}", method="HEAD")).body == b""
+    for url in ("/value?id=login&part=result", "/value?id=login&part=x", "/value?id=none&part=metadata"):
+        assert (await request(app, url)).status == 404
+    assert (await request(app, "/value?id=login")).status == 400
+    for access in (Access("bob", sees_arguments=False), Access("bob", names=("billing.*",))):
+        closed = build(authorize=lambda _, access=access: access)
+        assert (await request(closed, "/value?id=login&part=arguments")).status == 404
+
+
+async def test_limits_of_the_task_show_their_use(pool: asyncpg.Pool, app: App) -> None:
+    limits = declare("stripe", "board.charge", max_running=6)
+    await add_worker(pool, settings=json.dumps({"limits": limits}))
+    await insert(pool, "waiting", "board.charge")
+    await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'limit:stripe:'")
+    page = await shown(app, "/job?id=waiting")
+    assert "Waits for the limit “stripe”" in page.text
+    assert "0 / 6" in page.text
+    assert page.links().count("/limit?name=stripe") >= 2
+
+
+async def test_cancellation_of_a_running_job_asks_first(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await insert_failed(
+        pool, status="running", finished_at=None, error_message=None, lease_until="2099-01-01Z"
+    )
+    admin = as_role(build, "admin")
+    asked = await send(admin, "/actions/jobs/cancel?id=pay:1")
+    assert (asked.status, await status(pool, "pay:1")) == (200, "running")
+    assert "Cancel this job?" in Page(asked.text).text
+    closed = as_role(build, "admin", names=("payroll.*",))
+    assert (await send(closed, "/actions/jobs/cancel?id=pay:1")).status == 404
+    answer = await send(admin, "/actions/jobs/cancel?id=pay:1", {"confirm": "yes"})
+    assert (answer.status, await status(pool, "pay:1")) == (303, "cancelled")
+
+
+async def test_page_of_a_job_without_history_or_values_is_shown(pool: asyncpg.Pool, app: App) -> None:
+    await insert_failed(pool, errors=None, started_at=None, error_message=None, task_data={})
+    page = await shown(app, "/job?id=pay:1")
+    assert "Failed" in page.text
+    assert (await request(app, "/job?id=pay:1", headers=JSON)).data["siblings"] is None
