@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain, short
+from pg_scheduler.dashboard.visible import visible_job, without_key
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.related import read_blockers
 from pg_scheduler.inspect.store.inspections import BlockerRow
@@ -137,14 +137,6 @@ def share_done(job: Job) -> float | None:
     return min(max(job.progress.done / job.progress.total, 0.0), 1.0)
 
 
-def blocked_on(job: Job, request: PageRequest) -> str | None:
-    """Return what blocks a job, without the key of a limit if the request may not see arguments."""
-    if job.blocked_on is None or request.access.sees_arguments:
-        return job.blocked_on
-    name, _, key = job.blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")
-    return f"{BLOCKED_BY_LIMIT}{name}:{HIDDEN}" if key else job.blocked_on
-
-
 async def rows_of(jobs: Sequence[Job], request: PageRequest) -> list[JobRow]:
     """Return jobs as the list shows them, with those that they wait for, which may have other names."""
     ids = [job.job_id for job in jobs if job.blocked_on == AFTER]
@@ -173,7 +165,7 @@ def row_of(job: Job, request: PageRequest, blockers: Sequence[BlockerRow] = ()) 
         ran_s=_ran_s(job, request.now),
         worker=job.worker_id,
         schedule=job.schedule_id,
-        blocked_on=blocked_on(job, request),
+        blocked_on=job.blocked_on if request.access.sees_arguments else without_key(job.blocked_on),
         blockers=blockers,
         error=None if job.error_message is None else short(job.error_message, MAX_ERROR_LENGTH),
         tags=[short(tag) for tag in tags_of(job, request)],
@@ -215,8 +207,7 @@ def _arguments(job: Job, request: PageRequest) -> str | None:
     redaction = request.settings.redaction
     if request.settings.format_arguments is None:
         return arguments_line(job.args, job.kwargs, redaction.is_hidden)
-    hide = redaction.values
-    shown = replace(job, args=tuple(hide(job.args)), kwargs=hide(job.kwargs), metadata=hide(job.metadata))
+    shown = visible_job(job, request.access, redaction)
     return short(str(request.settings.format_arguments(shown)))
 
 

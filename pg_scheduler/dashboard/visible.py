@@ -39,7 +39,7 @@ def visible_job(job: Job, access: Access, redaction: Redaction) -> Job:
         errors=tuple(replace(each, log=()) for each in errors),
         progress=None if job.progress is None else replace(job.progress, note=None),
         unique_key=job.unique_key and HIDDEN,
-        blocked_on=_without_key(job.blocked_on),
+        blocked_on=without_key(job.blocked_on),
     )
 
 
@@ -49,7 +49,7 @@ def sees_all(job: Job, access: Access, redaction: Redaction) -> bool:
     return access.sees_arguments and bool(plain(redaction.values(values)) == plain(values))
 
 
-def _without_key(blocked_on: str | None) -> str | None:
+def without_key(blocked_on: str | None) -> str | None:
     """Return what blocks a job, without the key of a limit."""
     name, _, key = (blocked_on or "").removeprefix(BLOCKED_BY_LIMIT).partition(":")
     return f"{BLOCKED_BY_LIMIT}{name}:{HIDDEN}" if key else blocked_on
