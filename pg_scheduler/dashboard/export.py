@@ -1,20 +1,21 @@
-"""Send every job of a search as CSV or JSON lines, page by page."""
+"""Send every job of a search, or every record of the audit, as CSV or JSON lines, page by page."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import UTC
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response, StreamingResponse
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.job_rows import share_done, tags_of
+from pg_scheduler.dashboard.pages import audit
 from pg_scheduler.dashboard.texts import plain
-from pg_scheduler.inspect import SearchPage, parse_search
+from pg_scheduler.inspect import AuditPage, SearchPage, parse_search
 from pg_scheduler.inspect.timeline import last_attempt
 from pg_scheduler.jobs.model import Job
 
@@ -31,37 +32,71 @@ FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """Starts of texts that spreadsheets execute."""
 
 
+AUDIT_COLUMNS: Final = ("id", "at", "actor", "via", "action", "subject", "details")
+
+
+class _Table(NamedTuple):
+    """The rows of a file, and its name without an ending. The first page is read already."""
+
+    name: str
+    columns: Sequence[str]
+    pages: AsyncIterator[list[dict[str, Any]]]
+
+
 async def export(request: PageRequest, *, is_head: bool) -> Response:
-    """Return the jobs of a search in a file. The first page is read before the answer starts.
+    """Return the jobs of a search, or the records of the audit (``page=audit``), in a file.
+
+    The first page is read before the answer starts.
 
     Raises:
-        RejectedError: The search or the format is invalid.
+        RejectedError: The search, a filter or the format is invalid, or the request may not read the audit.
     """
     form = request.parameters.get("format") or "jsonl"
     if form not in FORMATS:
         raise RejectedError(f"format must be one of {', '.join(FORMATS)}, not {form[:50]!r}")
     media_type, write = FORMATS[form]
+    table = await (_records(request) if request.parameters.get("page") == "audit" else _jobs(request))
+    headers = {"content-disposition": f'attachment; filename="{table.name}.{form}"'}
+    if is_head:
+        return Response(media_type=media_type, headers=headers)
+
+    async def body() -> AsyncIterator[str]:
+        if form == "csv":
+            yield write([dict(zip(table.columns, table.columns, strict=True))])
+        async for rows in table.pages:
+            if rows:
+                yield write(rows)
+
+    return StreamingResponse(body(), media_type=media_type, headers=headers)
+
+
+async def _jobs(request: PageRequest) -> _Table:
     try:
         parsed = parse_search(request.parameters.get("q", ""), now=request.now, tz=UTC)
         request.settings.redaction.check_search(parsed, request.access)
         first = await _read(request, None)
     except ValueError as error:  # a SearchError
         raise RejectedError(str(error)) from error
-    headers = {"content-disposition": f'attachment; filename="jobs.{form}"'}
-    if is_head:
-        return Response(media_type=media_type, headers=headers)
-    columns = [*COLUMNS, *(CLOSED_COLUMNS if request.access.sees_arguments else ())]
 
-    async def body() -> AsyncIterator[str]:
+    async def pages() -> AsyncIterator[list[dict[str, Any]]]:
         page: SearchPage | None = first
-        if form == "csv":
-            yield write([dict(zip(columns, columns, strict=True))])
         while page is not None:
-            if page.items:
-                yield write(_row(job, request) for job in page.items)
+            yield [_row(job, request) for job in page.items]
             page = None if page.next is None else await _read(request, page.next)
 
-    return StreamingResponse(body(), media_type=media_type, headers=headers)
+    return _Table("jobs", [*COLUMNS, *(CLOSED_COLUMNS if request.access.sees_arguments else ())], pages())
+
+
+async def _records(request: PageRequest) -> _Table:
+    first = await audit.read(request, PAGE_LENGTH, None)
+
+    async def pages() -> AsyncIterator[list[dict[str, Any]]]:
+        page: AuditPage | None = first
+        while page is not None:
+            yield [plain(audit.visible(record, request)) for record in page.items]
+            page = None if page.next is None else await audit.read(request, PAGE_LENGTH, page.next)
+
+    return _Table("audit", AUDIT_COLUMNS, pages())
 
 
 async def _read(request: PageRequest, after: str | None) -> SearchPage:

@@ -87,13 +87,16 @@ async def _read(request: PageRequest) -> _Facts:
     totals = await inspector.totals()
     groups = await inspector.error_groups(since=request.now - ERRORS_SINCE, limit=MAX_COUNTED)
     schedules = await inspector.schedules(limit=MAX_COUNTED)
+    limit_tasks: dict[str, list[str]] = {}  # by name: workers may declare several numbers
+    for limit in (await inspector.limits()).items:
+        limit_tasks.setdefault(limit.name, []).extend(limit.tasks)
     return _Facts(
         jobs=totals.jobs,
         error_names=[each.job_name for each in groups.items if each.status is not JobStatus.CANCELLED],
         schedule_tasks=[each.task for each in schedules],
         task_names=[each.name for each in (await inspector.tasks()).items],
         workers=sum(each.is_alive for each in await inspector.workers()),
-        limit_tasks=[each.tasks for each in (await inspector.limits()).items],
+        limit_tasks=list(limit_tasks.values()),
         findings=problems_of((await inspector.doctor(only=STATUS_CODES)).findings),
     )
 

@@ -137,7 +137,9 @@ async def test_drained_worker_starts_no_job_until_it_is_resumed(
 ) -> None:
     page = await person.open("/workers")
     await person.press(page.get_by_role("link", name=str(scheduler.worker_id)))
-    await person.press(page.get_by_role("button", name="Drain"))
+    await person.press(page.get_by_role("button", name="Drain…"))
+    await expect(page.get_by_text("claims no more, until it is resumed")).to_be_visible()
+    await person.press(page.get_by_role("button", name="Drain", exact=True))
     await expect(page.get_by_role("status").first).not_to_be_empty()
     await reload_until(page, ".status", "draining")
     job_id = await scheduler.enqueue(mail_customer, args=("late",), job_id="mail-late")

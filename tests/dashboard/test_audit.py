@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 from urllib.parse import quote
 
 import asyncpg
@@ -37,28 +38,84 @@ async def fill(scheduler: Scheduler, pool: asyncpg.Pool) -> None:
     )
 
 
+def actions_of(data: Any) -> list[str]:
+    return [each["record"]["action"] for each in data["items"]]
+
+
 async def test_audit_lists_and_filters_records(scheduler: Scheduler, pool: asyncpg.Pool, app: App) -> None:
     await fill(scheduler, pool)
     data = (await request(app, "/audit", headers=JSON)).data
-    assert [each["action"] for each in data["items"]] == ["cancel_jobs", "pause_task", "add_schedule"]
+    assert actions_of(data) == ["cancel_jobs", "pause_task", "add_schedule"]
     page = Page((await request(app, "/audit")).text)
     assert "/schedule?id=hourly" in page.links()
     assert "3 records found" in page.text
     schedule = Page((await request(app, "/schedule?id=hourly")).text)
     link = next(each for each in schedule.links() if "/audit?" in each)
-    assert [each["action"] for each in (await request(app, link, headers=JSON)).data["items"]] == [
-        "add_schedule"
-    ]
+    assert actions_of((await request(app, link, headers=JSON)).data) == ["add_schedule"]
     for query, expected in (
         ("action=pause_task", ["pause_task"]),
         ("subject=hourly", ["add_schedule"]),
         ("via=cli", ["cancel_jobs"]),
         ("actor=nobody", []),
     ):
-        found = (await request(app, f"/audit?{query}", headers=JSON)).data["items"]
-        assert [each["action"] for each in found] == expected
-    for wrong in ("after=x", "actor=%00"):
+        assert actions_of((await request(app, f"/audit?{query}", headers=JSON)).data) == expected
+    await pool.execute("UPDATE scheduler_audit SET at = now() - interval '2 h' WHERE action = 'pause_task'")
+    data = (await request(app, "/audit?since=1h", headers=JSON)).data
+    assert actions_of(data) == ["cancel_jobs", "add_schedule"]
+    for wrong in ("after=x", "actor=%00", "since=2h"):
         assert (await request(app, f"/audit?{wrong}")).status == 400
+
+
+async def test_records_are_sentences_that_lead_to_their_subjects(pool: asyncpg.Pool, app: App) -> None:
+    change = {"before": {"described": "every hour"}, "after": {"described": "every minute"}}
+    for action, subject, details in (
+        ("retry_jobs", "bulk-7", {"count": 64}),
+        ("cancel_jobs", None, {"count": 2, "where": "name:mail.send"}),
+        ("delete_jobs", "mail:9", {"count": 1}),
+        ("pause_task", "mail.send", {"note": "provider is down"}),
+        ("update_schedule", "hourly", change),
+        ("declare_dead", "w1", {"count": 1, "worker": {"hostname": "vm"}}),
+        ("some_future_action", "thing", {}),
+    ):
+        await pool.execute(
+            "INSERT INTO scheduler_audit (at, actor, via, action, subject, details)"
+            " VALUES (now(), 'dana', 'dashboard', $1, $2, $3)",
+            action,
+            subject,
+            json.dumps(details),
+        )
+    page = Page((await request(app, "/audit")).text)
+    text = " ".join(page.text.split())
+    for sentence in (
+        "dana retried 64 jobs (bulk run)",
+        "dana cancelled 2 jobs found by name:mail.send",
+        "dana deleted the job mail:9",
+        "dana paused the task mail.send: “provider is down”",
+        "dana changed the schedule hourly",
+        "every hour every minute",
+        "dana declared the worker w1 dead, 1 job reclaimed",
+        "dana some future action thing",
+    ):
+        assert sentence in text
+    links = set(page.links())
+    expected = ("/run?id=bulk-7", "/jobs?q=name%3Amail.send", "/job?id=mail%3A9", "/task?id=mail.send")
+    assert {*expected, "/schedule?id=hourly", "/worker?id=w1"} <= links
+
+
+async def test_audit_is_exported(scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]) -> None:
+    await fill(scheduler, pool)
+    await pool.execute("UPDATE scheduler_audit SET actor = '=cmd()' WHERE action = 'pause_task'")
+    answer = await request(build(), "/export?page=audit&format=csv&action=pause_task")
+    assert answer.headers["content-disposition"] == 'attachment; filename="audit.csv"'
+    head, row = answer.text.splitlines()
+    assert head == "id,at,actor,via,action,subject,details"
+    assert ",'=cmd()," in row
+    hidden = build(authorize=lambda _: Access("bob", sees_arguments=False))
+    lines = (await request(hidden, "/export?page=audit&format=jsonl")).text
+    assert [json.loads(line)["action"] for line in lines.splitlines()][:2] == ["cancel_jobs", "pause_task"]
+    assert SECRET not in lines
+    limited = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    assert (await request(limited, "/export?page=audit")).status == 403
 
 
 async def test_audit_is_continued(

@@ -47,16 +47,15 @@ async def fill(pool: asyncpg.Pool) -> None:
 async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(pool: asyncpg.Pool, app: App) -> None:
     await fill(pool)
     account, stripe = (await request(app, "/limits", headers=JSON)).data["items"]
-    assert (stripe["tasks"], stripe["running"], stripe["max_running"]) == (
-        ["billing.charge", "payroll.pay"],
-        1,
-        20,
-    )
-    assert (account["spread"], stripe["spread"]) == (True, False)
-    assert (account["by_key"], account["waiting"], account["running"]) == (True, 5, None)
+    assert stripe["tasks"] == ["billing.charge", "payroll.pay"]
+    ((one,), (other,)) = account["declared"], stripe["declared"]
+    assert (other["running"], other["max_running"], other["spread"]) == (1, 20, False)
+    assert (one["by_key"], one["running"], one["spread"]) == (True, None, True)
+    assert (account["waiting"], account["full_keys"], stripe["full_keys"]) == (5, 2, None)
     page = Page((await request(app, "/limits")).text)
     assert "2 limits, 5 waiting jobs" in page.text
-    assert "5 in 10 s spread" in page.text
+    assert "at most 5 in 10 s per key spread" in " ".join(page.text.split())
+    assert "1 / 20" in page.text
     (waiting,) = [each for each in page.links() if each.startswith("/jobs?q=limit%3Aaccount")]
     assert len((await request(app, waiting, headers=JSON)).data["items"]) == 5
     answer = await request(app, "/limit?name=account")
@@ -65,12 +64,16 @@ async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(pool: async
     found = [len((await request(app, each, headers=JSON)).data["items"]) for each in searches]
     assert found == [3, 2, 0], "a search per key, that with most jobs first"
     keys = (await request(app, "/limit?name=account", headers=JSON)).data["keys"]
-    assert [(each["key"], each["running"], each["waiting"]) for each in keys] == [
+    states = [each["state"] for each in keys]
+    assert [(each["key"], each["running"], each["waiting"]) for each in states] == [
         ("ada", 1, 3),
         ("b*b", 0, 2),
         ("cid", 1, 0),
     ]
-    assert "1 of 1" in Page(answer.text).text
+    jobs = [[[job["job_id"] for job in each[part]] for part in ("holders", "queue")] for each in keys]
+    assert jobs == [[["run"], ["wait:1", "wait:2"]], [[], ["wait:4", "wait:5"]], [["run"], []]]
+    assert {"/job?id=run", "/job?id=wait%3A1"} <= set(Page(answer.text).links())
+    assert "1 / 1" in Page(answer.text).text
     assert "3 keys, 5 waiting jobs" in Page(answer.text).text
     assert (await request(app, "/limit?name=nothing")).status == 404
 
@@ -82,7 +85,7 @@ async def test_numbers_of_limits_that_hidden_tasks_share_are_hidden(
     app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     account, stripe = (await request(app, "/limits", headers=JSON)).data["items"]
     assert account["waiting"] == 5
-    assert (stripe["running"], stripe["waiting"], stripe["is_shared"]) == (None, None, True)
+    assert (stripe["declared"][0]["running"], stripe["waiting"], stripe["is_shared"]) == (None, None, True)
     for url in ("/limits", "/limit?name=stripe"):
         answer = await request(app, url)
         assert answer.status == 200
@@ -105,7 +108,7 @@ async def test_keys_of_a_limit_are_hidden_with_arguments(
             assert answer.status == 200
             assert "ada" not in answer.text.replace("metadata", ""), url
             assert "b*b" not in answer.text, url
-    keys = (await request(app, "/limit?name=account", headers=JSON)).data["keys"]
+    keys = [each["state"] for each in (await request(app, "/limit?name=account", headers=JSON)).data["keys"]]
     assert [(each["key"], each["running"], each["waiting"]) for each in keys] == [
         ("[hidden]", 1, 3),
         ("[hidden]", 0, 2),
@@ -114,7 +117,7 @@ async def test_keys_of_a_limit_are_hidden_with_arguments(
     job = (await request(app, "/job?id=wait:1", headers=JSON)).data
     assert job["job"]["blocked_on"] == "limit:account:[hidden]"
     assert job["explanation"]["reasons"][0]["text"] == "waits for a limit"
-    assert (await request(app, "/limit?name=stripe", headers=JSON)).data["keys"][0]["key"] == ""
+    assert (await request(app, "/limit?name=stripe", headers=JSON)).data["keys"][0]["state"]["key"] == ""
     async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/job&id=wait:1") as read:
         await read()
         event = await read()

@@ -23,7 +23,9 @@ from tests.dashboard.test_security import check_headers
 from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
 
-LIVE = [path for path, page in PAGES.items() if page.is_live and path not in {"/run", "/job", "/schedule"}]
+ADDRESSES = {"/worker": "/worker?id=w1", "/limit": "/limit?name=bank"}
+UNADDRESSED = {"/run", "/job", "/schedule"}
+LIVE = [ADDRESSES.get(path, path) for path, page in PAGES.items() if page.is_live and path not in UNADDRESSED]
 
 
 JOBS = (
@@ -117,9 +119,12 @@ async def test_stream_sends_the_parts_of_the_page_unless_the_browser_shows_them(
     path: str, build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await pool.execute(JOBS)
-    await add_worker(pool)
+    await add_worker(
+        pool, settings=json.dumps({"limits": [{"name": "bank", "task": "work", "max_running": 1}]})
+    )
     app = build(refresh=0.5)
     answer = await request(app, path)
+    assert answer.status == 200
     places = {each["id"] for _, each in Page(answer.text).elements if "data-live-part" in each}
     async with asyncio.timeout(PATIENCE), stream(app, url_of(answer.text)) as read:
         await read()

@@ -67,18 +67,26 @@ async def fill(pool: asyncpg.Pool, scheduler: Scheduler) -> None:
 async def test_workers_page_states_what_is_wrong(pool: asyncpg.Pool, scheduler: Scheduler, app: App) -> None:
     await fill(pool, scheduler)
     data = (await request(app, "/workers", headers=JSON)).data
-    assert data["summary"] == "1 live workers, 1 dead, 1 of 2 slots busy"
-    assert {each["worker_id"]: each["state"] for each in data["items"]} == {"w1": "running", "w2": "dead"}
+    assert data["summary"] == "1 live, 1 dead within a day, 1 of 2 slots busy"
+    found = [
+        (each["worker"]["worker_id"], each["state"], each["lag_s"], each["pool"]) for each in data["items"]
+    ]
+    assert found == [("w1", "running", 7.5, {"in_use": 2, "most": 10}), ("w2", "dead", None, None)]
     text = Page((await request(app, "/workers")).text).text
     assert "its event loop lags by 7.5 s; it receives no notifications" in text
-    assert [(each["lag_s"], each["pool"]) for each in data["items"]] == [(7.5, "2 of 10"), (None, None)]
-    assert "2 of 10" in text
+    assert "2 / 10" in text
     one = (await request(app, "/worker?id=w1", headers=JSON)).data
-    assert one["names"] == ["billing.invoice", "payroll.run"]
+    assert one["item"]["worker"]["names"] == ["billing.invoice", "payroll.run"]
     assert {each["job_id"] for each in one["jobs"]} == {"billing.invoice-run", "payroll.run-run"}
-    assert one["settings"] == {"limits": ["payroll.limit"]}
-    assert "does not report" in (await request(app, "/worker?id=w2")).text
-    assert (await request(app, "/worker?id=w3")).status == 404
+    assert one["item"]["worker"]["settings"] == {"limits": ["payroll.limit"]}
+    assert [(each["text"], each["is_bad"]) for each in one["chips"]] == [
+        ("lag 8 s", True),
+        ("pool 2 of 10", False),
+        ("polls", True),
+    ]
+    await add_worker(pool, "w3", names=None)
+    assert "does not report" in (await request(app, "/worker?id=w3")).text
+    assert (await request(app, "/worker?id=w4")).status == 404
 
 
 @pytest.mark.parametrize("number", ["1e400", "1" + "0" * 400, '"many"', "true", "null", "[]"])
@@ -105,7 +113,8 @@ async def test_release_of_a_worker_is_that_of_the_application(
     await add_worker(pool, version="1.2.3", metadata=json.dumps({"release": "2026.11.2"}))
     await add_worker(pool, "w2", version="1.2.3", metadata=json.dumps({"release": 7}))
     found = (await request(build(), "/workers", headers=JSON)).data["items"]
-    assert [(each["release"], each["version"]) for each in found] == [("2026.11.2", "1.2.3"), (None, "1.2.3")]
+    releases = [(each["release"], each["worker"]["version"]) for each in found]
+    assert releases == [("2026.11.2", "1.2.3"), (None, "1.2.3")]
     assert "1.2.3" not in Page((await request(build(), "/workers")).text).text
     for url in ("/workers", "/worker?id=w1"):
         assert "2026.11.2" in Page((await request(build(), url)).text).text
@@ -263,7 +272,9 @@ async def test_hostile_rows_are_shown_as_text(text: str, pool: asyncpg.Pool, app
             assert one.status == 200, link
             check(one.text)
             json.loads((await request(app, link, headers=JSON)).body)
-    assert (await request(app, f"/worker?id={quote(text)}", headers=JSON)).data["worker"]["hostname"] == text
+    assert (await request(app, f"/worker?id={quote(text)}", headers=JSON)).data["item"]["worker"][
+        "hostname"
+    ] == text
 
 
 async def insert_schedule(pool: asyncpg.Pool, text: str) -> None:

@@ -131,15 +131,21 @@ async def test_worker_is_drained_and_resumed(
     page = await request(admin, "/worker?id=w1")
     assert "/actions/workers/drain?id=w1" in page.text
     limited = as_role(build, "admin", names=("billing.*",))
+    assert "/actions/workers/drain?id=w1" in (await request(admin, "/workers")).text
     assert (await send(limited, "/actions/workers/drain?id=w1")).status == 403
-    assert "/actions/" not in (await request(limited, "/worker?id=w1")).text
-    answer = await send(admin, "/actions/workers/drain?id=w1")
+    for url in ("/worker?id=w1", "/workers"):
+        assert "/actions/" not in (await request(limited, url)).text
+    question = await send(admin, "/actions/workers/drain?id=w1")
+    assert "Drain w1? It completes its 1 running job and claims no more" in question.text
+    assert await pool.fetchval("SELECT wanted FROM scheduler_workers") is None
+    answer = await send(admin, "/actions/workers/drain?id=w1", {"confirm": "yes"})
     assert (answer.headers["location"], answer.did) == ("/worker?id=w1", "worker_drained")
     assert await pool.fetchval("SELECT wanted FROM scheduler_workers") == "drain"
     assert "/actions/workers/resume?id=w1" in (await request(admin, "/worker?id=w1")).text
     assert (await send(admin, "/actions/workers/resume?id=w1")).status == 303
     assert await pool.fetchval("SELECT wanted FROM scheduler_workers") is None
-    assert (await send(admin, "/actions/workers/drain?id=w2")).status == 404
+    for fields in ({}, {"confirm": "yes"}):
+        assert (await send(admin, "/actions/workers/drain?id=w2", fields)).status == 404
     assert [each[:3] for each in await records(pool)] == [
         ("ada", "dashboard", "drain_worker"),
         ("ada", "dashboard", "resume_worker"),

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done
+from pg_scheduler.dashboard.actions.confirm import ask
+from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
 from pg_scheduler.dashboard.context import NotFoundError
+from pg_scheduler.dashboard.texts import short
+from pg_scheduler.inspect.texts import counted
 
 
-async def drain(request: ActionRequest) -> Done:
-    """Request of a worker to claim no more jobs."""
+async def drain(request: ActionRequest) -> Done | Shown:
+    """Request of a worker to claim no more jobs, after a question."""
     worker_id = request.page.required("id")
-    return _done(worker_id, await request.operations.inspector.drain_workers([worker_id]), "worker_drained")
+    if request.is_confirmed:
+        return _done(
+            worker_id, await request.operations.inspector.drain_workers([worker_id]), "worker_drained"
+        )
+    workers = await request.operations.inspector.workers()
+    worker = next((each for each in workers if each.worker_id == worker_id), None)
+    if worker is None:
+        raise _missing(worker_id)
+    jobs = counted(worker.running_jobs, "running job")
+    name = short(worker.identity or worker_id)
+    question = f"Drain {name}? It completes its {jobs} and claims no more, until it is resumed or ends."
+    return ask(request, question, "Drain", "/worker")
 
 
 async def resume(request: ActionRequest) -> Done:
@@ -20,5 +34,9 @@ async def resume(request: ActionRequest) -> Done:
 
 def _done(worker_id: str, found: list[str], did: str) -> Done:
     if not found:
-        raise NotFoundError(f"there is no worker {worker_id[:200]!r}; it may have ended")
+        raise _missing(worker_id)
     return Done("/worker", did, {"id": worker_id})
+
+
+def _missing(worker_id: str) -> NotFoundError:
+    return NotFoundError(f"there is no worker {worker_id[:200]!r}; it may have ended")

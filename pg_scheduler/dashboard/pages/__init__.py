@@ -21,10 +21,13 @@ from pg_scheduler.dashboard.pages import (
     schedule_form,
     schedules,
     tasks,
+    worker,
     workers,
 )
 
-LIVE_PARAMETERS: Final = ("range", "id", "q", "after", "sort", "cols", "since", "state", "task")
+LIVE_PARAMETERS: Final = (
+    "range", "id", "q", "after", "sort", "cols", "since", "state", "task", "name", "group",
+)  # fmt: skip
 """The parameters of pages that are updated."""
 
 
@@ -62,9 +65,9 @@ PAGES: Final[dict[str, Page]] = {
     "/tasks": Page(tasks.build, "tasks", "Tasks", is_live=True),
     "/task": Page(tasks.build_one, "task", parent="/tasks"),
     "/limits": Page(limits.build, "limits", "Limits", is_live=True),
-    "/limit": Page(limits.build_one, "limit", parent="/limits"),
+    "/limit": Page(limits.build_one, "limit", is_live=True, parent="/limits"),
     "/workers": Page(workers.build, "workers", "Workers", is_live=True),
-    "/worker": Page(workers.build_one, "worker", parent="/workers"),
+    "/worker": Page(worker.build, "worker", is_live=True, parent="/workers"),
     "/doctor": Page(doctor.build, "doctor", "Doctor"),
     "/audit": Page(audit.build, "audit", "Audit"),
     "/about": Page(about.build, "about", "About"),

@@ -1,22 +1,95 @@
-"""The page of the audit: who did what."""
+"""The page of the audit: who did what, as sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.pages.schedule_history import changes_of
 from pg_scheduler.dashboard.redaction import HIDDEN
-from pg_scheduler.inspect import AuditRecord
+from pg_scheduler.inspect import AuditPage, AuditRecord
 from pg_scheduler.inspect.bulk_runs import PREFIX
+from pg_scheduler.inspect.schedule_history import ChangedPart
+from pg_scheduler.inspect.texts import counted
 
 PAGE_LENGTH: Final = 50
 
-FILTERS: Final = ("action", "actor", "subject", "via")
+FILTERS: Final = ("actor", "action", "subject", "via")
+
+SPANS: Final[Mapping[str, timedelta | None]] = {
+    "1h": timedelta(hours=1),
+    "1d": timedelta(days=1),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+    "": None,
+}
+"""The times to choose from, by the parameter ``since``."""
 
 OPEN_DETAILS: Final = frozenset({"host", "count", "release", "group", "to", "by_s", "next", "note"})
 """Details without arguments and metadata."""
+
+VERBS: Final[Mapping[str, tuple[str, str]]] = {
+    "add_schedule": ("added the schedule", "/schedule"),
+    "update_schedule": ("changed the schedule", "/schedule"),
+    "remove_schedule": ("removed the schedule", "/schedule"),
+    "pause_schedule": ("paused the schedule", "/schedule"),
+    "resume_schedule": ("resumed the schedule", "/schedule"),
+    "trigger_schedule": ("triggered the schedule", "/schedule"),
+    "backfill_schedule": ("backfilled the schedule", "/schedule"),
+    "pause_task": ("paused the task", "/task"),
+    "resume_task": ("resumed the task", "/task"),
+    "drain_worker": ("drained the worker", "/worker"),
+    "resume_worker": ("resumed the worker", "/worker"),
+    "declare_dead": ("declared the worker", "/worker"),
+    "cancel_jobs": ("cancelled", "/job"),
+    "retry_jobs": ("retried", "/job"),
+    "delete_jobs": ("deleted", "/job"),
+    "move_jobs": ("moved", "/job"),
+    "add_job": ("added the job", "/job"),
+    "run_job": ("ran the job", "/job"),
+    "vacuum_jobs": ("deleted old jobs", ""),
+    "start_release": ("first started the release", ""),
+    "start_bulk": ("started the bulk run", "/run"),
+    "resume_bulk": ("resumed the bulk run", "/run"),
+    "stop_bulk": ("stopped the bulk run", "/run"),
+    "end_bulk": ("ended the bulk run", "/run"),
+}
+"""What an actor did to the subject of a record, and the path of the page about that subject."""
+
+MANY: Final = frozenset({"cancel_jobs", "retry_jobs", "delete_jobs", "move_jobs"})
+"""Actions on a batch of jobs, which has one job as its subject if it is the only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditItem:
+    """A record, its sentence, and the parts of a schedule that it changed.
+
+    Attributes:
+        record: The record, with the details that the request may see.
+        verb: What the actor did, before the subject.
+        path: The path of the page about the subject; empty for no page.
+        extent: The rest of the sentence, after the subject; empty for none.
+        where: The search that found them; empty if it is hidden, or there is none.
+        is_batch: Whether a bulk run, its subject, changed the jobs.
+        changes: The parts of a schedule before and after.
+    """
+
+    record: AuditRecord
+    verb: str
+    path: str
+    extent: str
+    where: str
+    is_batch: bool
+    changes: Sequence[ChangedPart]
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """The details that neither the sentence nor the changes contain."""
+        shown = {"note", "where", "count", *(("before", "after") if self.changes else ())}
+        return {key: value for key, value in self.record.details.items() if key not in shown}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,41 +97,52 @@ class AuditView:
     """A page of the audit, the newest record first."""
 
     filters: Mapping[str, str]
-    items: Sequence[AuditRecord]
+    since: str
+    items: Sequence[AuditItem]
     summary: str
     next: str | None
 
-    def target(self, record: AuditRecord) -> str | None:
-        """Return the path of the page about the subject of a record; None for no page."""
-        if record.subject is None:
-            return None
-        if record.subject.startswith(PREFIX):
-            return "/run"
-        kind = record.action.rpartition("_")[2]
-        return {"schedule": "/schedule", "job": "/job", "jobs": "/job"}.get(kind)
+    @property
+    def given(self) -> Mapping[str, str]:
+        """The filters that have a value."""
+        return {name: value for name, value in self.filters.items() if value}
+
+    @property
+    def actions(self) -> Sequence[str]:
+        """The actions to choose from."""
+        return list(VERBS)
 
 
 async def build(request: PageRequest) -> AuditView:
     """Read a page of the audit."""
+    page = await read(request, PAGE_LENGTH, request.parameters.get("after") or None)
+    filters = {name: request.parameters.get(name, "") for name in FILTERS}
+    items = [_item(record, request) for record in page.items]
+    return AuditView(filters, request.parameters.get("since", ""), items, page.summary, page.next)
+
+
+async def read(request: PageRequest, limit: int, after: str | None) -> AuditPage:
+    """Return records that match the filters of the request, with all their details.
+
+    Raises:
+        RejectedError: The request may not read the audit, or a filter is invalid.
+    """
     if request.access.visible_names is not None:
         raise RejectedError("you may not read the audit: its records belong to all names", 403)
-    filters = {name: request.parameters.get(name, "") for name in FILTERS}
-    given: dict[str, str] = {name: value for name, value in filters.items() if value}
+    since = request.parameters.get("since", "")
+    if since not in SPANS:
+        raise RejectedError(f"since must be one of {', '.join(filter(None, SPANS))}, not {since[:50]!r}")
+    span = SPANS[since]
+    given = {name: request.parameters.get(name) or None for name in FILTERS}
     try:
-        page = await request.inspector.audit(
-            limit=PAGE_LENGTH,
-            after=request.parameters.get("after") or None,
-            action=given.get("action"),
-            actor=given.get("actor"),
-            subject=given.get("subject"),
-            via=given.get("via"),
+        return await request.inspector.audit(
+            limit=limit, after=after, since=None if span is None else request.now - span, **given
         )
     except ValueError as error:  # a text that no row can have, or no position of the audit
         raise RejectedError(str(error)) from error
-    return AuditView(filters, [_visible(each, request) for each in page.items], page.summary, page.next)
 
 
-def _visible(record: AuditRecord, request: PageRequest) -> AuditRecord:
+def visible(record: AuditRecord, request: PageRequest) -> AuditRecord:
     """Return the record with the details that the request may see."""
     redaction = request.settings.redaction
     if not request.access.sees_arguments:
@@ -68,3 +152,22 @@ def _visible(record: AuditRecord, request: PageRequest) -> AuditRecord:
     if "where" in shown and not redaction.is_empty:
         shown["where"] = HIDDEN  # a search may contain a value that it compares with
     return replace(record, details=shown)
+
+
+def _item(record: AuditRecord, request: PageRequest) -> AuditItem:
+    shown = visible(record, request)
+    verb, path = VERBS.get(record.action, (record.action.replace("_", " "), ""))
+    is_run = (record.subject or "").startswith(PREFIX)
+    count, where = shown.details.get("count"), shown.details.get("where")
+    jobs = counted(count, "job") if isinstance(count, int) else "jobs"
+    if record.action in MANY:
+        verb = f"{verb} {jobs}" if is_run or record.subject is None else f"{verb} the job"
+    return AuditItem(
+        shown,
+        verb,
+        "/run" if is_run else path,
+        f"dead, {jobs} reclaimed" if record.action == "declare_dead" else "",
+        where if isinstance(where, str) and where != HIDDEN else "",
+        is_run and record.action in MANY,
+        next(iter(changes_of([record], request))).changes,
+    )

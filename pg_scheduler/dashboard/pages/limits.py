@@ -1,15 +1,18 @@
-"""The pages of limits, and of one limit with its keys."""
+"""The pages of limits, and of one limit with its keys, and the jobs that run and wait within them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
-from pg_scheduler.inspect import LimitKeyState, LimitList, LimitState
+from pg_scheduler.inspect import LimitKeyState, LimitState
+from pg_scheduler.inspect.limit_jobs import LimitJobs, LimitOverview, limit_jobs, limit_overview
 from pg_scheduler.inspect.limits import declared_limits
+from pg_scheduler.inspect.store.limits import LimitJobRow
 from pg_scheduler.inspect.texts import counted
 
 AGE_S: Final = 2.0
@@ -19,12 +22,25 @@ WORKERS_AGE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class LimitRow(LimitState):
-    """A limit in a list. What the request may not see is None."""
+class LimitRow:
+    """The limits of a name. What the request may not see is None or empty.
 
-    waiting: int | None  # type: ignore[assignment] # it may be hidden
-    is_shared: bool = False
-    """Whether tasks share it that the request may not see, so that its numbers are hidden."""
+    Attributes:
+        declared: Its numbers: several if tasks or workers declare different ones.
+        tasks: The visible tasks that share it.
+        is_shared: Whether tasks share it that the request may not see, so that its use is hidden.
+        waiting: Jobs that wait for it.
+        full_keys: Keys for which jobs wait; None for a limit without keys.
+        next_start_at: When it admits the next start, if it is full.
+    """
+
+    name: str
+    declared: Sequence[LimitState]
+    tasks: Sequence[str]
+    is_shared: bool
+    waiting: int | None
+    full_keys: int | None = None
+    next_start_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +54,27 @@ class LimitsPage:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitPage:
-    """A limit, with its declarations, and its keys: those with the most waiting jobs first."""
+class KeyRow:
+    """A key of a limit, with some of its jobs.
 
-    name: str
-    declared: Sequence[LimitRow]
-    keys: Sequence[LimitKeyState]
+    Attributes:
+        holders: Jobs that run within it, the oldest first.
+        queue: Jobs that start next.
+        next_start_at: When it admits the next start, if it is full.
+    """
+
+    state: LimitKeyState
+    holders: Sequence[LimitJobRow] = ()
+    queue: Sequence[LimitJobRow] = ()
+    next_start_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPage:
+    """A limit and its keys: those with the most waiting jobs first."""
+
+    limit: LimitRow
+    keys: Sequence[KeyRow]
     summary: str
     is_capped: bool = False
     """Whether there may be more keys or waiting jobs."""
@@ -55,23 +86,39 @@ async def build(request: PageRequest) -> LimitsPage:
     """Read the limits."""
     found = await _find(request)
     items = _visible(found, request)
-    is_open = request.access.visible_names is None  # else the sums include hidden limits
-    summary = found.summary if is_open else counted(len(items), "limit", is_capped=found.is_capped)
-    return LimitsPage(items, summary, found.is_capped or found.is_waiting_capped)
+    limits = found.limits
+    summary = counted(len(items), "limit", is_capped=limits.is_capped)
+    if request.access.visible_names is None:  # else the sum includes hidden limits
+        summary += limits.summary[limits.summary.index(", ") :]
+    return LimitsPage(items, summary, limits.is_capped or limits.is_waiting_capped)
 
 
 async def build_one(request: PageRequest) -> LimitPage:
-    """Read the keys of a limit."""
+    """Read the keys of a limit, and jobs of the first ones."""
     name = request.required("name")
-    declared = [each for each in _visible(await _find(request), request) if each.name == name]
-    if not declared:
+    limit = next((each for each in _visible(await _find(request), request) if each.name == name), None)
+    if limit is None:
         raise NotFoundError(f"no live worker declares the limit {name[:200]!r}, or you may not see it")
-    if any(each.is_shared for each in declared):
-        return LimitPage(name, declared, [], "tasks share this limit that you may not see")
-    found = await request.cache.get(("limit", name), AGE_S, lambda: request.inspector.limit_keys(name))
+    if limit.is_shared:
+        return LimitPage(limit, [], "tasks share this limit that you may not see")
+
+    async def read() -> tuple[Sequence[LimitKeyState], LimitJobs, str, bool]:
+        found = await request.inspector.limit_keys(name)
+        jobs = await limit_jobs(request.inspector, found.items)
+        return found.items, jobs, found.summary, found.is_capped or found.is_waiting_capped
+
+    keys, jobs, summary, is_capped = await request.cache.get(("limit", name), AGE_S, read)
     sees = request.access.sees_arguments  # from which keys are made
-    keys = [each if sees or not each.key else replace(each, key=HIDDEN) for each in found.items]
-    return LimitPage(name, declared, keys, found.summary, found.is_capped or found.is_waiting_capped, sees)
+    rows = [
+        KeyRow(
+            each if sees or not each.key else replace(each, key=HIDDEN),
+            _jobs(jobs.holders.get(each.key, ()), request),
+            _jobs(jobs.queue.get(each.key, ()), request),
+            jobs.next_starts.get(each.key),
+        )
+        for each in keys
+    ]
+    return LimitPage(limit, rows, summary, is_capped, sees)
 
 
 async def limit_names_of(task: str, request: PageRequest) -> list[str]:
@@ -81,16 +128,37 @@ async def limit_names_of(task: str, request: PageRequest) -> list[str]:
     return sorted(names)
 
 
-async def _find(request: PageRequest) -> LimitList:
-    return await request.cache.get("limits", AGE_S, request.inspector.limits)
+async def _find(request: PageRequest) -> LimitOverview:
+    return await request.cache.get("limits", AGE_S, lambda: limit_overview(request.inspector))
 
 
-def _visible(found: LimitList, request: PageRequest) -> list[LimitRow]:
-    return [row for row in (_row(each, request) for each in found.items) if row.tasks]
+def _jobs(rows: Iterable[LimitJobRow], request: PageRequest) -> list[LimitJobRow]:
+    """Return the visible jobs, without the text of their limit, which contains the key."""
+    return [replace(row, key="") for row in rows if request.access.sees_name(row.job_name)]
 
 
-def _row(limit: LimitState, request: PageRequest) -> LimitRow:
-    tasks = tuple(task for task in limit.tasks if request.access.sees_name(task))
-    is_shared = len(tasks) < len(limit.tasks)
-    row = LimitRow(**asdict(limit) | {"tasks": tasks, "is_shared": is_shared})
-    return replace(row, running=None, starts=None, waiting=None) if is_shared else row
+def _visible(found: LimitOverview, request: PageRequest) -> list[LimitRow]:
+    by_name: dict[str, list[LimitState]] = {}
+    for each in found.limits.items:
+        by_name.setdefault(each.name, []).append(each)
+    rows = (_row(name, declared, found, request) for name, declared in by_name.items())
+    return [row for row in rows if row.tasks]
+
+
+def _row(name: str, declared: Sequence[LimitState], found: LimitOverview, request: PageRequest) -> LimitRow:
+    sees = request.access.sees_name
+    visible = [replace(each, tasks=tuple(filter(sees, each.tasks))) for each in declared]
+    tasks = sorted({task for each in visible for task in each.tasks})
+    is_shared = any(len(one.tasks) < len(other.tasks) for one, other in zip(visible, declared, strict=True))
+    if is_shared:
+        hidden = [replace(each, running=None, starts=None, waiting=0) for each in visible if each.tasks]
+        return LimitRow(name, hidden, tasks, is_shared, None)
+    return LimitRow(
+        name,
+        visible,
+        tasks,
+        is_shared,
+        max(each.waiting for each in visible),
+        found.full_keys.get(name),
+        found.next_starts.get(name),
+    )

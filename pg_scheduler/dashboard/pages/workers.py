@@ -1,135 +1,234 @@
-"""The pages of workers, and of one worker."""
+"""The page of workers: those with a lease, and those that died within a day."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest
-from pg_scheduler.dashboard.job_rows import JobRow, row_of
-from pg_scheduler.dashboard.pages.jobs import summary_of
+from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.redaction import HIDDEN
-from pg_scheduler.inspect.names import TaskNames
-from pg_scheduler.inspect.texts import quoted
+from pg_scheduler.inspect import AuditRecord
+from pg_scheduler.inspect.attempts import Attempt, running_attempts
+from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.author import release_of
-from pg_scheduler.text.values import copy_fields
 
 MAX_WORKERS: Final = 500
-MAX_JOBS: Final = 50
 MAX_NUMBER: Final = 1e9
 """The largest number of a worker's health that is shown."""
+
+DEAD_FOR: Final = timedelta(days=1)
+"""How long a dead worker is shown."""
+
+MAX_DEAD: Final = 200
+DEAD_AGE_S: Final = 10.0
+"""Seconds for which the records of dead workers are kept."""
+
+RUNNING_AGE_S: Final = 5.0
+
+DECLARE_DEAD: Final = "declare_dead"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """The connections of a worker's pool that are in use, and their maximum number."""
+
+    in_use: float
+    most: float
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker in a list."""
+    """A worker, with what follows from its row, or from the record of its death.
 
-    worker_id: str
+    Attributes:
+        worker: The worker, without what the request may not see.
+        state: ``running``, ``draining``, ``stopping`` or ``dead``.
+        release: The release of the application; None if its metadata name none.
+        problems: What is wrong with it, as it reports it.
+        lag_s: Seconds for which its event loop kept a callback waiting; None if that is unknown.
+        died_at: When it was declared dead, or its lease expired; None for a live worker.
+        reclaimed: How many of its jobs were reclaimed then; None if that is unknown or hidden.
+        oldest: The visible job that it has run for the longest time.
+    """
+
+    worker: Worker
     state: str
-    """``running``, ``draining``, ``stopping`` or ``dead``."""
-    running_jobs: int
-    slots: int
-    hostname: str
-    pid: int
     release: str | None
-    """The release of the application; None if its metadata name none."""
-    version: str
-    """The version of this library."""
-    identity: str | None
-    role: str
-    started_at: datetime
-    last_beat: datetime
-    lease_until: datetime
-    lag_s: float | None
-    """Seconds for which its event loop kept a callback waiting at the last heartbeat; None if unknown."""
-    pool: str | None
-    """The connections of its pool that are in use, and their maximum number."""
-    problems: Sequence[str]
+    problems: Sequence[str] = ()
+    lag_s: float | None = None
+    pool: PoolUse | None = None
+    died_at: datetime | None = None
+    reclaimed: int | None = None
+    oldest: Attempt | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that people gave it, else its id."""
+        return self.worker.identity or self.worker.worker_id
+
+
+TABS: Final[Mapping[str, Callable[[WorkerRow], bool]]] = {
+    "": lambda _: True,
+    "live": lambda row: row.state != "dead",
+    "draining": lambda row: row.state in {"draining", "stopping"},
+    "dead": lambda row: row.state == "dead",
+}
+"""The workers of each tab, by the parameter ``state``."""
+
+GROUPS: Final[Mapping[str, Callable[[WorkerRow], str]]] = {
+    "release": lambda row: row.release or "no release",
+    "host": lambda row: row.worker.hostname,
+    "role": lambda row: row.worker.role,
+}
+"""The headings of workers in a list, by the parameter ``group``."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersPage:
-    """All workers."""
+    """The workers of a tab. A list has no names, health, settings and metadata."""
 
     items: Sequence[WorkerRow]
+    counts: Mapping[str, int]
+    """The workers of each tab."""
     summary: str
+    state: str
+    group: str
 
-
-@dataclass(frozen=True, slots=True)
-class WorkerPage:
-    """A worker. What the request may not see is None or empty."""
-
-    worker: WorkerRow
-    wanted: str | None
-    names: Sequence[str] | None
-    """The visible tasks that it claims; None if it does not report them."""
-    other_names: Mapping[str, Sequence[str]]
-    """The other names of each of them."""
-    health: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    metadata: Mapping[str, Any]
-    jobs: Sequence[JobRow]
-    summary: str
-    """The extent of the search for its jobs."""
+    @property
+    def groups(self) -> Mapping[str, Sequence[WorkerRow]]:
+        """The workers by their headings; one without a name if they are not grouped."""
+        found: dict[str, list[WorkerRow]] = {}
+        heading = GROUPS.get(self.group, lambda _: "")
+        for row in self.items:
+            found.setdefault(heading(row), []).append(row)
+        return dict(sorted(found.items()))
 
 
 async def build(request: PageRequest) -> WorkersPage:
     """Read the workers."""
+    state, group = request.parameters.get("state", ""), request.parameters.get("group", "")
+    if state not in TABS or (group and group not in GROUPS):
+        raise RejectedError(f"state must be one of {', '.join(TABS)[2:]}, group of {', '.join(GROUPS)}")
     workers = await request.inspector.workers()
-    rows = [_row(worker, request) for worker in workers[:MAX_WORKERS]]
-    alive = [row for row in rows if row.state != "dead"]
-    busy, slots = sum(row.running_jobs for row in alive), sum(row.slots for row in alive)
-    dead = f", {len(rows) - len(alive)} dead" if len(rows) > len(alive) else ""
-    more = f"; the first {MAX_WORKERS} are shown" if len(workers) > MAX_WORKERS else ""
-    return WorkersPage(rows, f"{len(alive)} live workers{dead}, {busy} of {slots} slots busy{more}")
-
-
-async def build_one(request: PageRequest) -> WorkerPage:
-    """Read a worker and the jobs that it runs."""
-    worker_id = request.required("id")
-    worker = next((each for each in await request.inspector.workers() if each.worker_id == worker_id), None)
-    if worker is None:
-        raise NotFoundError(f"there is no worker {worker_id[:200]!r}; it may have ended")
-    try:
-        page = await request.inspector.search_jobs(
-            f"status:running worker:{quoted(worker_id)}", limit=MAX_JOBS, names=request.access.visible_names
+    running = await request.cache.get(
+        "running attempts", RUNNING_AGE_S, lambda: running_attempts(request.inspector)
+    )
+    rows = [
+        replace(
+            row_of(worker, request),
+            worker=replace(visible_worker(worker, request), names=None, health={}, settings={}, metadata={}),
+            oldest=next(
+                (
+                    each
+                    for each in running.get(worker.worker_id, ())
+                    if request.access.sees_name(each.job_name)
+                ),
+                None,
+            ),
         )
-    except ValueError as error:  # a row written by hand, whose id no search can contain
-        raise NotFoundError(str(error)) from error
-    names = TaskNames.of([worker], request.access.sees_name)
-    is_open = request.access.visible_names is None  # settings and health may mention any job
-    return WorkerPage(
-        worker=_row(worker, request),
-        wanted=worker.wanted,
-        names=None if worker.names is None else names.main,
-        other_names=names.others,
+        for worker in workers[:MAX_WORKERS]
+    ]
+    rows += await _dead(request, {worker.worker_id for worker in workers})
+    rows.sort(key=lambda row: (row.died_at is not None, -row.died_at.timestamp() if row.died_at else 0.0))
+    return WorkersPage(
+        [row for row in rows if TABS[state](row)],
+        {name: sum(map(is_in, rows)) for name, is_in in TABS.items()},
+        _summary(rows, has_more=len(workers) > MAX_WORKERS),
+        state,
+        group,
+    )
+
+
+def _summary(rows: Sequence[WorkerRow], *, has_more: bool) -> str:
+    alive = [row.worker for row in rows if row.state != "dead"]
+    busy = sum(worker.running_jobs for worker in alive)
+    slots = sum(worker.max_concurrent_jobs for worker in alive)
+    dead = len(rows) - len(alive)
+    more = f"; the first {MAX_WORKERS} are shown" if has_more else ""
+    died = f", {dead} dead within a day" if dead else ""
+    return f"{len(alive)} live{died}, {busy} of {slots} slots busy{more}"
+
+
+async def _dead(request: PageRequest, living: set[str]) -> list[WorkerRow]:
+    """Return the workers without a row that died within a day, the last one first."""
+    page = await request.cache.get(
+        "dead workers",
+        DEAD_AGE_S,
+        lambda: request.inspector.audit(action=DECLARE_DEAD, since=request.now - DEAD_FOR, limit=MAX_DEAD),
+    )
+    found: dict[str, AuditRecord] = {}
+    for record in page.items:
+        if record.subject is not None and record.subject not in living:
+            found.setdefault(record.subject, record)
+    return [dead_row(record, request) for record in found.values()]
+
+
+def dead_row(record: AuditRecord, request: PageRequest) -> WorkerRow:
+    """Return a worker as the record of its death describes it; a record may have been written by hand."""
+    about = record.details.get("worker")
+    values: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
+
+    def text(name: str) -> str:
+        value = values.get(name)
+        return value if isinstance(value, str) else ""
+
+    def number(value: object) -> int | None:
+        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+    release = text("release")
+    worker = Worker(
+        worker_id=record.subject or "",
+        hostname=text("hostname"),
+        pid=number(values.get("pid")) or 0,
+        version=text("version"),
+        max_concurrent_jobs=number(values.get("slots")) or 0,
+        running_jobs=0,
+        started_at=instant_from(values.get("started_at")) or record.at,
+        last_beat=instant_from(values.get("last_beat")) or record.at,
+        lease_until=record.at,
+        is_alive=False,
+        role=text("role"),
+        identity=text("identity") or None,
+        metadata={"release": release} if release else {},
+    )
+    is_open = request.access.visible_names is None  # else the jobs may have hidden names
+    return replace(
+        row_of(worker, request),
+        worker=replace(worker, metadata={}),
+        died_at=record.at,
+        reclaimed=number(record.details.get("count")) if is_open else None,
+    )
+
+
+def visible_worker(worker: Worker, request: PageRequest) -> Worker:
+    """Return a worker without what the request may not see: settings and health may mention any job."""
+    is_open = request.access.visible_names is None
+    return replace(
+        worker,
+        names=None if worker.names is None else tuple(filter(request.access.sees_name, worker.names)),
         health=worker.health if is_open else {},
         settings=worker.settings if is_open else {},
         metadata=request.settings.redaction.values(worker.metadata) if is_open else {},
-        jobs=[row_of(job, request) for job in page.items],
-        summary=summary_of(page, request),
     )
 
 
-def _row(worker: Worker, request: PageRequest) -> WorkerRow:
-    return copy_fields(
-        WorkerRow,
-        worker,
-        state=_state(worker),
-        slots=worker.max_concurrent_jobs,
-        release=_release(worker, request),
-        lag_s=_number(worker.health.get("loop_lag_s")),
-        pool=_pool(worker.health.get("pool")),
-        problems=list(_problems(worker)),
-    )
-
-
-def _release(worker: Worker, request: PageRequest) -> str | None:
+def row_of(worker: Worker, request: PageRequest) -> WorkerRow:
+    """Return a worker with what follows from its row."""
     release = release_of(worker.metadata)
-    return HIDDEN if release and request.settings.redaction.is_hidden("release") else release
+    if release and request.settings.redaction.is_hidden("release"):
+        release = HIDDEN
+    return WorkerRow(
+        visible_worker(worker, request),
+        _state(worker),
+        release,
+        _problems(worker),
+        _number(worker.health.get("loop_lag_s")),
+        _pool(worker.health.get("pool")),
+        None if worker.is_alive else worker.lease_until,
+    )
 
 
 def _number(value: object) -> float | None:
@@ -139,10 +238,10 @@ def _number(value: object) -> float | None:
     return float(value)
 
 
-def _pool(value: object) -> str | None:
+def _pool(value: object) -> PoolUse | None:
     found = value if isinstance(value, Mapping) else {}
     size, idle, most = (_number(found.get(name)) for name in ("size", "idle", "max"))
-    return None if size is None or idle is None or most is None else f"{size - idle:g} of {most:g}"
+    return None if size is None or idle is None or most is None else PoolUse(size - idle, most)
 
 
 def _state(worker: Worker) -> str:

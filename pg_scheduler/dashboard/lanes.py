@@ -1,0 +1,147 @@
+"""Place the attempts of a worker in the lanes of its slots, over the last hour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pg_scheduler.dashboard.texts import short
+from pg_scheduler.inspect.attempts import Attempt
+from pg_scheduler.inspect.texts import counted, length
+
+SPAN: Final = timedelta(hours=1)
+
+STEP: Final = timedelta(seconds=15)
+"""The places of attempts change this often."""
+
+MINUTES: Final = 60
+
+SHORTEST: Final = timedelta(seconds=5)
+"""The shortest attempt that has a bar of its own: two pixels on most screens."""
+
+MAX_BARS: Final = 200
+MAX_LANES: Final = 40
+MIN_WIDTH: Final = 0.15
+"""Percent of the width that a bar has at least."""
+
+FAILED: Final = frozenset({"failed", "error", "timeout", "crashed", "lost", "expired"})
+TONES: Final = {"completed": "ok", "running": "run"} | dict.fromkeys(FAILED, "bad")
+"""The class of the color of an outcome; others have that of waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """An attempt. ``x`` and ``width`` are percent of the span, ``lane`` counts from 0."""
+
+    lane: int
+    x: float
+    width: float
+    tone: str
+    job_id: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """The attempts of a minute that have no bar. ``x`` is percent of the span, the heights are percent."""
+
+    x: float
+    height: float
+    failed_height: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The attempts of a worker.
+
+    Attributes:
+        since: The start of the span, which ends at ``until``.
+        count: The number of lanes.
+        bars: The 200 longest of its attempts of 5 seconds or more.
+        minutes: The others, by minute.
+        summary: The numbers of them.
+    """
+
+    since: datetime
+    until: datetime
+    count: int = 0
+    bars: Sequence[Bar] = ()
+    minutes: Sequence[Minute] = ()
+    summary: str = ""
+
+
+@dataclass(slots=True)
+class _Count:
+    attempts: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True)
+class _Slots:
+    """When each lane becomes free."""
+
+    ends: list[datetime] = field(default_factory=list)
+
+    def take(self, start: datetime, end: datetime) -> int:
+        for lane, free_at in enumerate(self.ends):
+            if free_at <= start:
+                self.ends[lane] = end
+                return lane
+        self.ends.append(end)
+        return len(self.ends) - 1
+
+
+def lanes_of(attempts: Iterable[Attempt], now: datetime) -> Lanes:
+    """Return where the attempts of the last hour are drawn: the longest as bars, the others by minute."""
+    now -= (now - datetime.fromtimestamp(0, UTC)) % STEP  # so that a live page does not change all the time
+    since = now - SPAN
+    found = [each for each in attempts if each.started_at < now and _end(each, now) > since]
+    found.sort(key=lambda each: _end(each, now) - each.started_at, reverse=True)
+    long = [each for each in found[:MAX_BARS] if _end(each, now) - each.started_at >= SHORTEST]
+    slots = _Slots()
+    bars, rest = [], found[len(long) :]
+    for each in sorted(long, key=lambda each: (each.started_at, each.job_id)):
+        lane = slots.take(each.started_at, _end(each, now))
+        if lane < MAX_LANES:
+            bars.append(_bar(each, lane, since, now))
+        else:
+            rest.append(each)
+    summary = counted(len(found), "attempt") + (
+        f", bars for the {len(bars):,} longest" if rest and bars else ""
+    )
+    return Lanes(since, now, min(len(slots.ends), MAX_LANES), bars, _minutes(rest, since, now), summary)
+
+
+def _end(attempt: Attempt, now: datetime) -> datetime:
+    return max(attempt.started_at, now if attempt.ended_at is None else min(attempt.ended_at, now))
+
+
+def _bar(attempt: Attempt, lane: int, since: datetime, now: datetime) -> Bar:
+    start, end = max(attempt.started_at, since), _end(attempt, now)
+    x, width = 100 * (start - since) / SPAN, max(100 * (end - start) / SPAN, MIN_WIDTH)
+    ran = length(end - attempt.started_at)
+    ran = f"runs for {ran}" if attempt.ended_at is None else f"{attempt.outcome} after {ran}"
+    title = f"{short(attempt.job_name)}: {ran}"
+    return Bar(lane, round(x, 2), round(width, 2), TONES.get(attempt.outcome, "wait"), attempt.job_id, title)
+
+
+def _minutes(attempts: Iterable[Attempt], since: datetime, now: datetime) -> list[Minute]:
+    counts: dict[int, _Count] = {}
+    for each in attempts:
+        place = min(max(int((_end(each, now) - since) * MINUTES / SPAN), 0), MINUTES - 1)
+        count = counts.setdefault(place, _Count())
+        count.attempts += 1
+        count.failed += each.outcome in FAILED
+    most = max((count.attempts for count in counts.values()), default=1)
+    return [
+        Minute(
+            round(100 * place / MINUTES, 2),
+            round(100 * count.attempts / most, 1),
+            round(100 * count.failed / most, 1),
+            counted(count.attempts, "attempt") + (f", {count.failed:,} failed" if count.failed else ""),
+        )
+        for place, count in sorted(counts.items())
+    ]

@@ -1,0 +1,190 @@
+"""The pages of workers: dead ones of a day, groups, the lanes of their slots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+
+from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.lanes import MAX_BARS, MAX_LANES, lanes_of
+from pg_scheduler.inspect.attempts import Attempt
+from tests.dashboard.client import JSON, App, Page, request
+from tests.inspect.workers import add_worker
+
+NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+
+DIED = {"hostname": "vm", "pid": 7, "version": "1.2.3", "release": "2026.11", "role": "both", "slots": 5}
+
+
+async def record_death(pool: asyncpg.Pool, worker_id: str, age: timedelta, **details: Any) -> None:
+    await pool.execute(
+        "INSERT INTO scheduler_audit (at, actor, via, action, subject, details)"
+        " VALUES (now() - $2::interval, 'w0', 'worker', 'declare_dead', $1, $3)",
+        worker_id,
+        age,
+        json.dumps({"worker": DIED, **details}),
+    )
+
+
+async def ids(app: App, url: str) -> list[str]:
+    found = (await request(app, url, headers=JSON)).data["items"]
+    return [each["worker"]["worker_id"] for each in found]
+
+
+async def test_workers_that_died_within_a_day_are_listed(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_worker(pool)
+    await add_worker(pool, "drains", wanted="drain")
+    await add_worker(pool, "back")
+    started = {"started_at": "2030-01-01T00:00:00+00:00", "identity": "spot-4", "pid": "odd"}
+    await record_death(pool, "died", 9 * MINUTE, count=7)
+    await record_death(pool, "died", 3 * MINUTE, worker=DIED | started, count=2)
+    await record_death(pool, "back", MINUTE)
+    await record_death(pool, "old", timedelta(hours=25))
+    await record_death(pool, "odd", 4 * MINUTE, worker=["odd"], count="odd")
+    app = build()
+    assert await ids(app, "/workers") == ["w1", "drains", "back", "died", "odd"]
+    assert await ids(app, "/workers?state=live") == ["w1", "drains", "back"]
+    assert await ids(app, "/workers?state=draining") == ["drains"]
+    assert await ids(app, "/workers?state=dead") == ["died", "odd"]
+    data = (await request(app, "/workers?state=dead", headers=JSON)).data
+    assert data["counts"] == {"": 5, "live": 3, "draining": 1, "dead": 2}
+    assert data["summary"] == "3 live, 2 dead within a day, 3 of 6 slots busy"
+    died = data["items"][0]
+    assert (died["reclaimed"], died["release"], died["worker"]["max_concurrent_jobs"]) == (2, "2026.11", 5)
+    text = " ".join(Page((await request(app, "/workers?state=dead")).text).text.split())
+    assert "spot-4" in text
+    assert "2 jobs reclaimed" in text
+    page = await request(app, "/worker?id=died")
+    assert "died 3 min ago; 2 jobs were reclaimed" in " ".join(Page(page.text).text.split())
+    limited = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    for url in ("/workers?state=dead", "/worker?id=died"):
+        assert "reclaimed" not in (await request(limited, url)).text
+    for wrong in ("state=odd", "group=odd"):
+        assert (await request(app, f"/workers?{wrong}")).status == 400
+
+
+async def test_page_of_a_worker_that_has_ended_shows_its_jobs(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt,"
+        " started_at, finished_at) VALUES ('a', 'payroll.run', now(), 'completed', 'gone', 1, now(), now())"
+    )
+    page = await request(build(), "/worker?id=gone")
+    assert "/jobs?q=worker%3Agone" in Page(page.text).links()
+    assert "It has shut down" in page.text
+    limited = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    assert (await request(limited, "/worker?id=gone")).status == 404
+    assert (await request(build(), "/worker?id=never")).status == 404
+
+
+async def test_worker_whose_row_has_odd_instants_is_shown(pool: asyncpg.Pool, app: App) -> None:
+    await add_worker(pool)
+    for instant in ("infinity", "-infinity"):
+        await pool.execute(
+            f"UPDATE scheduler_workers SET started_at = '{instant}', last_beat = '{instant}',"
+            f" lease_until = '{instant}'"
+        )
+        for url in ("/workers", "/worker?id=w1"):
+            assert (await request(app, url)).status == 200
+
+
+async def test_workers_are_grouped_by_address(pool: asyncpg.Pool, app: App) -> None:
+    for number, release in enumerate(("2", "1", "2")):
+        metadata = json.dumps({"release": release})
+        await add_worker(pool, f"w{number}", metadata=metadata, hostname=f"vm-{number}")
+    await add_worker(pool, "w3")
+    page = Page((await request(app, "/workers?group=release")).text)
+    text = " ".join(page.text.split())
+    assert "2 2 workers, 2 of 4 slots busy" in text
+    headings = [attrs["data-key"] for attrs in page.all("tbody")]
+    assert headings == ["1", "2", "no release"]
+    assert [attrs["data-key"] for attrs in Page((await request(app, "/workers")).text).all("tbody")] == [""]
+
+
+async def test_worker_page_shows_its_attempts_and_running_jobs(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_worker(pool)
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt,"
+        " started_at, finished_at, error_message, progress) VALUES"
+        " ('failed', 'billing.run', now() - interval '9 min', 'failed', 'w1', 1, now() - interval '8 min',"
+        " now() - interval '3 min', 'no', NULL),"
+        " ('runs', 'payroll.run', now() - interval '9 min', 'running', 'w1', 1, now() - interval '4 min',"
+        """ NULL, NULL, '{"done": 1, "total": 4, "note": "secret frame 7"}')"""
+    )
+    data = (await request(build(), "/worker?id=w1", headers=JSON)).data
+    bars = {each["job_id"]: (each["tone"], each["lane"]) for each in data["lanes"]["bars"]}
+    assert bars == {"failed": ("bad", 0), "runs": ("run", 1)}
+    (job,) = data["jobs"]
+    assert (job["share"], job["note"]) == (0.25, "secret frame 7")
+    page = await request(build(), "/worker?id=w1")
+    assert "payroll.run: runs for 4 min" in page.text
+    assert "billing.run: failed after 5 min" in page.text
+    assert "/job?id=failed" in Page(page.text).links()
+    (oldest,) = [each["oldest"] for each in (await request(build(), "/workers", headers=JSON)).data["items"]]
+    assert oldest["job_name"] == "payroll.run"
+    blind = build(authorize=lambda _: Access("bob", sees_arguments=False))
+    assert "secret" not in (await request(blind, "/worker?id=w1")).text
+    limited = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    for url in ("/worker?id=w1", "/workers"):
+        for headers in ({}, JSON):
+            assert "payroll" not in (await request(limited, url, headers=headers)).text
+
+
+def attempt(job_id: str, start: timedelta, length: timedelta | None, outcome: str = "completed") -> Attempt:
+    started_at = NOW - start
+    return Attempt(job_id, "work", outcome, started_at, None if length is None else started_at + length)
+
+
+def test_attempts_that_overlap_have_lanes_of_their_own() -> None:
+    found = lanes_of(
+        [
+            attempt("b", 30 * MINUTE, 10 * MINUTE, "timeout"),
+            attempt("a", 90 * MINUTE, 70 * MINUTE),
+            attempt("c", 15 * MINUTE, None, "running"),
+            attempt("gone", 90 * MINUTE, MINUTE),
+        ],
+        NOW,
+    )
+    assert [(each.job_id, each.lane, each.x, each.width, each.tone) for each in found.bars] == [
+        ("a", 0, 0, 66.67, "ok"),
+        ("b", 1, 50, 16.67, "bad"),
+        ("c", 0, 75, 25, "run"),
+    ]
+    assert (found.count, found.summary) == (2, "3 attempts")
+
+
+def test_short_attempts_are_counted_by_minute() -> None:
+    found = lanes_of(
+        [
+            *(attempt(f"a{n}", 30 * MINUTE - n * SECOND, SECOND) for n in range(4)),
+            attempt("b", 20 * MINUTE, SECOND, "failed"),
+            attempt("c", timedelta(0), None, "running"),
+        ],
+        NOW,
+    )
+    assert found.bars == []
+    assert [(each.x, each.height, each.failed_height) for each in found.minutes] == [
+        (50, 100, 0),
+        (66.67, 25, 25),
+    ]
+    assert found.minutes[1].title == "1 attempt, 1 failed"
+
+
+def test_lanes_are_bounded() -> None:
+    found = lanes_of([attempt(f"{n}", 30 * MINUTE, MINUTE + n * SECOND) for n in range(999)], NOW)
+    assert (found.count, len(found.bars)) == (MAX_LANES, MAX_LANES)
+    assert found.summary == f"999 attempts, bars for the {MAX_LANES} longest"
+    assert sum(int(each.title.split()[0]) for each in found.minutes) == 999 - MAX_LANES
+    found = lanes_of([attempt(f"{n}", n * 6 * SECOND, 6 * SECOND) for n in range(1, 500)], NOW)
+    assert (found.count, len(found.bars)) == (1, MAX_BARS)
