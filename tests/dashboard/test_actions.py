@@ -224,7 +224,8 @@ async def test_hostile_text_in_each_field_changes_nothing_and_is_shown_as_text(
     for path in ACTIONS:
         for url in (path, f"{path}?id=job-{len(text)}", f"{path}?q={quote(text)}&group={quote(text)}"):
             answer = await send(admin, url, dict.fromkeys(names, text))
-            assert answer.status in {303, 400, 404, 409}, (url, answer.text)
+            is_preview = path == "/actions/schedules/preview"  # a question, which is answered
+            assert answer.status in {303, 400, 404, 409, 200 if is_preview else 400}, (url, answer.text)
             check_headers(answer)
             assert "\n" not in answer.headers.get("location", "")
             if answer.headers.get("content-type", "").startswith("text/html"):

@@ -279,7 +279,10 @@ async def test_selected_schedules_are_paused_resumed_and_triggered(
         *(("resume_schedule", each) for each in rows),
         *(("trigger_schedule", each) for each in rows),
     ]
-    assert (await send(admin, "/actions/schedules/pause")).status == 400, "nothing is selected"
+    nothing = await send(admin, "/actions/schedules/pause")
+    assert (nothing.status, nothing.headers["location"]) == (303, "/schedules")
+    assert "select rows first" in (await follow(admin, nothing)).text
+    assert len(await records(pool)) == 3 + len(subjects), "nothing was changed"
 
 
 async def test_rights_and_names_are_checked_for_each_selected_schedule(
