@@ -133,10 +133,16 @@ async def read(request: PageRequest, limit: int, after: str | None) -> AuditPage
     if since not in SPANS:
         raise RejectedError(f"since must be one of {', '.join(filter(None, SPANS))}, not {since[:50]!r}")
     span = SPANS[since]
-    given = {name: request.parameters.get(name) or None for name in FILTERS}
+    actor, action, subject, via = (request.parameters.get(name) or None for name in FILTERS)
     try:
         return await request.inspector.audit(
-            limit=limit, after=after, since=None if span is None else request.now - span, **given
+            limit=limit,
+            after=after,
+            since=None if span is None else request.now - span,
+            actor=actor,
+            action=action,
+            subject=subject,
+            via=via,
         )
     except ValueError as error:  # a text that no row can have, or no position of the audit
         raise RejectedError(str(error)) from error

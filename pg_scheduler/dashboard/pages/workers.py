@@ -101,9 +101,9 @@ class WorkersPage:
     def groups(self) -> Mapping[str, Sequence[WorkerRow]]:
         """The workers by their headings; one without a name if they are not grouped."""
         found: dict[str, list[WorkerRow]] = {}
-        heading = GROUPS.get(self.group, lambda _: "")
+        heading = GROUPS.get(self.group)
         for row in self.items:
-            found.setdefault(heading(row), []).append(row)
+            found.setdefault("" if heading is None else heading(row), []).append(row)
         return dict(sorted(found.items()))
 
 
