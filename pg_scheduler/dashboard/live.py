@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError, time_of
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
 from pg_scheduler.dashboard.rendering import render_parts
-from pg_scheduler.dashboard.snapshot import Snapshot
+from pg_scheduler.dashboard.snapshot import Snapshot, thinned
 from pg_scheduler.errors import SchedulerError
 
 MAX_SECONDS: Final = 30.0
@@ -55,6 +55,7 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
 
     async def events() -> AsyncIterator[str]:
         ends_at, shown = monotonic() + MAX_SECONDS, parameters.get("seen", "")
+        known: Mapping[str, str] = {}  # the parts as the browser shows them
         yield "retry: 1000\n\n"
         while monotonic() < ends_at:
             try:
@@ -67,7 +68,10 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
             else:
                 if changed := found.since(shown, time_of(request.inspector)):
                     shown = found.versions
-                    yield _event("parts", {**changed, "read": found.read}, shown)
+                    parts = {name: thinned(html, known.get(name, "")) for name, html in changed.items()}
+                    yield _event("parts", {**parts, "read": found.read}, shown)
+                if found.is_shown(shown):
+                    known = found.parts
             await asyncio.sleep(request.settings.refresh_s)
 
     return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})

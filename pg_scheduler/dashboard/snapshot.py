@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 _CHANGING: Final = (
     re.compile(r"(<time\b[^>]*?)(?: title=\"[^\"]*\")?>[^<]*(?=</time>)"),
@@ -15,7 +15,28 @@ _CHANGING: Final = (
 )
 """What is not compared: how an instant is shown, and the cursor of a following page, which has the time."""
 
+_ROW: Final = re.compile(r'<(tr|li|a)\b[^<>]*? data-key="([^"<>]*)"[^<>]*>(?:(?!<\1\b).)*?</\1>', re.DOTALL)
+"""A row: an element with a key that contains no other one of its name."""
+
 _VERSIONS: Final = re.compile(r"(\d{1,15})((?:~[a-z0-9_]{1,40}-[0-9a-f]{8}){0,99})")
+
+
+class _Row(NamedTuple):
+    """A row of a part.
+
+    Attributes:
+        start: Its place.
+        end: The place after it.
+        key: Its name and key, as its tag has them.
+        compared: What is compared of it.
+        follows: Whether there is nothing between the row before and this one.
+    """
+
+    start: int
+    end: int
+    key: str
+    compared: str
+    follows: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +59,10 @@ class Snapshot:
         digests = (f"~{name}-{_digest(html)}" for name, html in self.parts.items())
         return f"{_milliseconds(self.at)}{''.join(digests)}"
 
+    def is_shown(self, versions: str) -> bool:
+        """Return whether a page with these versions shows all parts as they are here."""
+        return self.versions.partition("~")[2] == versions.partition("~")[2]
+
     def since(self, versions: str, now: datetime) -> dict[str, str]:
         """Return the parts that differ from those of a page; none if they are older than that page."""
         found = _VERSIONS.fullmatch(versions)
@@ -49,11 +74,54 @@ class Snapshot:
         return {name: html for name, html in self.parts.items() if known.get(name) != _digest(html)}
 
 
+def thinned(html: str, known: str) -> str:
+    """Return the HTML of a part in which one element stands for rows that follow each other in both versions.
+
+    It has the name and the key of the first of these rows, and their number as ``data-same``.
+    """
+    before = list(_rows(known))
+    places = {row.key: place for place, row in enumerate(before)}
+    parts: list[str] = []
+    end, number, first, last = 0, 0, "", -1
+    for row in _rows(html):
+        place = places.get(row.key, -1)
+        is_same = place >= 0 and before[place].compared == row.compared
+        if is_same and number and place == last + 1 and row.follows and before[place].follows:
+            number += 1
+        else:
+            parts += [_stand_in(first, number), html[end : row.start]]
+            number = int(is_same)
+            first = row.key if is_same else ""
+            if not is_same:
+                parts.append(html[row.start : row.end])
+        last, end = place, row.end
+    return "".join([*parts, _stand_in(first, number), html[end:]])
+
+
+def _rows(html: str) -> Iterator[_Row]:
+    end = 0
+    for found in _ROW.finditer(html):
+        follows = not html[end : found.start()].strip()
+        yield _Row(
+            found.start(), found.end(), f'{found[1]} data-key="{found[2]}"', _compared(found[0]), follows
+        )
+        end = found.end()
+
+
+def _stand_in(key: str, number: int) -> str:
+    return f'<{key} data-same="{number}"></{key.partition(" ")[0]}>' if number else ""
+
+
 def _milliseconds(at: datetime) -> int:
     return (at - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
 
 
 def _digest(html: str) -> str:
+    return sha256(_compared(html).encode()).hexdigest()[:8]
+
+
+def _compared(html: str) -> str:
+    """Return what is compared of HTML."""
     for pattern in _CHANGING:
         html = pattern.sub(r"\1", html)
-    return sha256(html.encode()).hexdigest()[:8]
+    return html

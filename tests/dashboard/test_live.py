@@ -16,7 +16,7 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.rendering import static_files
-from pg_scheduler.dashboard.snapshot import Snapshot
+from pg_scheduler.dashboard.snapshot import Snapshot, thinned
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import App, Page, request, stream
 from tests.dashboard.test_security import check_headers
@@ -337,3 +337,50 @@ def test_scripts_are_short_and_build_no_html() -> None:
     assert sum(len(text.splitlines()) for text in scripts) <= 750
     for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
         assert not any(forbidden in text for text in scripts), forbidden
+
+
+# -- what an update of rows sends ----------------------------------------------------------------------
+
+
+def rows_of(*rows: tuple[str, str]) -> str:
+    return "".join(f'<li class="x" data-key="{key}">{text}</li>\n' for key, text in rows)
+
+
+@pytest.mark.parametrize(
+    ("known", "html", "sent"),
+    [
+        ("", rows_of(("a", "1")), rows_of(("a", "1"))),
+        (
+            rows_of(("a", "1"), ("b", "2")),
+            rows_of(("a", "1"), ("b", "2")),
+            '<li data-key="a" data-same="2"></li>\n',
+        ),
+        (
+            rows_of(("a", "1"), ("b", "2"), ("c", "3")),
+            rows_of(("b", "2"), ("c", "4"), ("d", "5")),
+            f'<li data-key="b" data-same="1"></li>\n{rows_of(("c", "4"), ("d", "5"))}',
+        ),
+        (
+            rows_of(("a", "1"), ("b", "2")),
+            rows_of(("b", "2"), ("a", "1")),
+            '<li data-key="b" data-same="1"></li>\n<li data-key="a" data-same="1"></li>\n',
+        ),
+        (
+            f"{rows_of(('a', '1'))}<hr>{rows_of(('b', '2'))}",
+            rows_of(("a", "1"), ("b", "2")),
+            '<li data-key="a" data-same="1"></li>\n<li data-key="b" data-same="1"></li>\n',
+        ),
+        (
+            '<li data-key="a"><time title="1">1 s ago</time></li>',
+            '<li data-key="a"><time title="2">2 s ago</time></li>',
+            '<li data-key="a" data-same="1"></li>',
+        ),
+        (
+            '<li data-key="a"><ol><li>1</li></ol></li>',
+            '<li data-key="a"><ol><li>1</li></ol></li>',
+            '<li data-key="a"><ol><li>1</li></ol></li>',  # it contains another element of its name
+        ),
+    ],
+)
+def test_rows_that_are_as_before_are_one_element(known: str, html: str, sent: str) -> None:
+    assert thinned(html, known) == sent

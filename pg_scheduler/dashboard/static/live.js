@@ -75,7 +75,19 @@ for (const each of ["pointerup", "pointercancel", "keyup"]) document.addEventLis
 
 const parse = (html) => new DOMParser().parseFromString(html, "text/html");
 
+// Put the rows back for which the server sent one element, since they are as before.
+const fill = (content, before) => {
+  for (const each of content.querySelectorAll("[data-same]")) {
+    let row = [...before.querySelectorAll(each.localName)].find((known) => known.dataset.key === each.dataset.key);
+    const rows = [];
+    for (let left = Number(each.dataset.same); left > 0 && row; left -= 1, row = row.nextElementSibling) rows.push(row.cloneNode(true));
+    each.replaceWith(...rows);
+  }
+};
+
 const show = (name, content) => {
+  const before = waiting.get(name) ?? document.getElementById(name);
+  if (before !== null) fill(content, before);
   waiting.set(name, content);
   apply();
 };
