@@ -42,6 +42,9 @@ MAX_LENGTH: Final = 200
 MAX_ERROR_LENGTH: Final = 300
 """Characters of an error that ``inspect_errors`` reads."""
 
+QUARANTINED: Final = "quarantined:"
+"""The start of the error of a quarantined job."""
+
 HISTORY_PARTS: Final = 24
 """Parts of the examined period, of which each has the number of errors of a group."""
 
@@ -49,7 +52,12 @@ CHUNK_ROWS: Final = 1000
 """Rows of one statement; the event loop is free between two."""
 
 _VARIABLE: Final = re.compile(
-    r"\b0[xX][0-9a-fA-F]+\b"  # addresses
+    r"(?P<code>(?i:\b(?:HTTP(?:/[0-9](?:\.[0-9])?)?|status)(?:[ _](?:error|code))?[\s:='\"(]{1,3})"
+    r"[1-5][0-9]{2}\b"
+    r"|\b[45][0-9]{2}(?= (?:Bad|Client|Conflict|Content|Forbidden|Gateway|Gone|Insufficient|Internal|Length"
+    r"|Locked|Method|Not|Payload|Payment|Precondition|Proxy|Request|Server|Service|Too|Unauthorized"
+    r"|Unprocessable|Unsupported)\b))"  # status codes, which stay
+    r"|\b0[xX][0-9a-fA-F]+\b"  # addresses
     r"|\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"  # UUIDs
     r"|\b(?=[a-fA-F]{0,7}[0-9])[0-9a-fA-F]{8,}\b"  # hashes
     r"|[0-9]+(?:[.,:][0-9]+)*"
@@ -65,7 +73,7 @@ class ErrorGroup:
     job_name: str
     """The name of the jobs."""
     text: str
-    """The first line of the error, with ``#`` for each number and id."""
+    """The first line of the error, with ``#`` for each number and id except status codes of HTTP."""
     count: int
     """The number of jobs."""
     first_at: datetime
@@ -79,7 +87,14 @@ class ErrorGroup:
     status: JobStatus = JobStatus.FAILED
     """The status of the newest one: ``failed``, ``expired`` or ``cancelled``."""
     history: Sequence[int] = ()
-    """How many of them ended in each of 24 equal parts of the period that was examined, the oldest first."""
+    """How many of them ended in each of 24 equal parts of the period that was examined, the oldest first. It
+    ends now."""
+
+    @property
+    def state(self) -> str:
+        """The status of the newest one; ``quarantined`` for one that failed because workers died."""
+        is_quarantined = self.status is JobStatus.FAILED and self.text.startswith(QUARANTINED)
+        return "quarantined" if is_quarantined else self.status.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +127,16 @@ class ErrorGroups:
 
 
 def normalized(error: str) -> str:
-    """Return the first line of an error, with ``#`` for each number and id.
+    """Return the first line of an error, with ``#`` for each number and id except status codes of HTTP.
 
     Example:
         >>> normalized("TimeoutError: no answer from 10.0.0.7 after 31 s")
         'TimeoutError: no answer from # after # s'
+        >>> normalized("UpstreamError: 502 Bad Gateway in 31 ms")
+        'UpstreamError: 502 Bad Gateway in # ms'
     """
     line = error.lstrip().partition("\n")[0][:MAX_LENGTH]
-    return _VARIABLE.sub("#", line).rstrip()
+    return _VARIABLE.sub(lambda found: found["code"] or "#", line).rstrip()
 
 
 def fingerprint_of(job_name: str, text: str) -> str:
@@ -166,10 +183,18 @@ class ErrorCounter:
             group.oldest = row
             group.times.append(row.finished_at)
 
-    def groups(self, limit: int) -> tuple[ErrorGroup, ...]:
-        """Return the groups of the newest errors."""
-        first = min((group.oldest.finished_at for group in self._groups.values()), default=LAST_DAY)
-        last = max((group.newest.finished_at for group in self._groups.values()), default=first)
+    def groups(
+        self, limit: int, since: datetime | None = None, now: datetime | None = None
+    ) -> tuple[ErrorGroup, ...]:
+        """Return the groups of the newest errors.
+
+        Args:
+            limit: Their number at most.
+            since: The start of the period that was examined; None for the oldest error.
+            now: Its end; None for the newest error.
+        """
+        first = since or min((group.oldest.finished_at for group in self._groups.values()), default=LAST_DAY)
+        last = now or max((group.newest.finished_at for group in self._groups.values()), default=first)
         return tuple(
             ErrorGroup(
                 fingerprint=fingerprint_of(job_name, text),
@@ -192,7 +217,7 @@ def _by_part(times: Sequence[datetime], first: datetime, last: datetime) -> tupl
     counts = [0] * HISTORY_PARTS
     for at in times:
         share = (at - first) / (last - first) if last > first else 1.0
-        counts[min(int(share * HISTORY_PARTS), HISTORY_PARTS - 1)] += 1
+        counts[max(min(int(share * HISTORY_PARTS), HISTORY_PARTS - 1), 0)] += 1
     return tuple(counts)
 
 
@@ -204,6 +229,7 @@ async def group_errors(
     *,
     bounds: Bounds = DEFAULT_BOUNDS,
     clock: Callable[[], float] = monotonic,
+    now: datetime | None = None,
 ) -> ErrorGroups:
     """Group the newest unsuccessful jobs since an instant, as many as the bounds allow."""
     ends_at = clock() + bounds.milliseconds / 1000
@@ -219,7 +245,8 @@ async def group_errors(
             position = (rows[-1].finished_at, rows[-1].job_id)
         if clock() >= ends_at:
             break
-    return ErrorGroups(counter.groups(limit), searched, since if is_complete else position[0], is_complete)
+    start = since if is_complete else position[0]
+    return ErrorGroups(counter.groups(limit, start, now), searched, start, is_complete)
 
 
 async def group_errors_by_id(
@@ -250,7 +277,8 @@ async def group_errors_by_id(
     counter.add(sorted(rows, key=lambda row: (row.finished_at, row.job_id), reverse=True))
     estimate = sizes.estimates.get(TABLE)
     total = None if estimate is None else max(estimate, searched + 1)
-    return ErrorGroups(counter.groups(limit), searched, None, is_complete, UNSUCCESSFUL, total)
+    groups = counter.groups(limit, since, sizes.now)
+    return ErrorGroups(groups, searched, None, is_complete, UNSUCCESSFUL, total)
 
 
 def _row(job: Job, since: datetime | None) -> ErrorRow | None:

@@ -217,7 +217,8 @@ class JobReads(InspectorBase):
             if UNSUCCESSFUL not in sizes.estimates:
                 searches, bounds = self._reads.searches, self._bounds
                 return await group_errors_by_id(searches, sizes, since, limit, connection, bounds=bounds)
-            return await group_errors(self._reads.inspections, since, limit, connection, bounds=self._bounds)
+            inspections, now = self._reads.inspections, sizes.now
+            return await group_errors(inspections, since, limit, connection, bounds=self._bounds, now=now)
 
     def _limit_book(self) -> LimitBook:
         if self._scheduler is None:

@@ -8,6 +8,7 @@ from playwright.async_api import Page, expect
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.inspect.errors import fingerprint_of
 from tests.browser.conftest import Open
 from tests.browser.shop import Shop
 from tests.browser.site import Site
@@ -17,6 +18,7 @@ RULES = {
     "resultTypes": ["violations"],
 }
 MISSING = "/job?id=missing"
+UNANSWERED = "ConnectionError: the bank does not answer customer #"
 
 
 def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
@@ -30,7 +32,8 @@ def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
         "/task": "/task?id=browser.mail",
         "/limit": "/limit?name=browser.bank",
         "/chart": "/chart?id=outcomes",
-        "/error": MISSING,
+        "/error": f"/error?id={fingerprint_of('browser.charge', UNANSWERED)}",
+        "missing": MISSING,
     }
     return {path: path for path in PAGES if path != "/run"} | special
 

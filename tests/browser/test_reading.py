@@ -37,7 +37,10 @@ async def test_person_finds_a_failed_job_its_reason_and_its_worker(
 ) -> None:
     page = await open_page("/", **options)
     await navigate(page, "Errors")
-    await page.get_by_role("link", name=shop.failed).click()
+    await page.get_by_role("link", name="ConnectionError").click()
+    await expect(heading(page)).to_have_text("ConnectionError")
+    await expect(page.locator(".own").first).to_contain_text("in charge")
+    await page.get_by_role("link", name="Open", exact=True).click()
     await expect(heading(page)).to_have_text("browser.charge")
     await expect(page.locator("#job-id")).to_have_text(shop.failed)
     await expect(page.locator(".cause")).to_contain_text("the bank does not answer customer 7")

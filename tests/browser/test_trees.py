@@ -14,16 +14,19 @@ from playwright.async_api import Page, expect
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.inspect.errors import fingerprint_of
 from tests.browser.conftest import Open
 from tests.browser.fixed_demo import NOW, WORKERS, open_fixed_demo
 from tests.browser.pictures import PICTURES, write_pictures
 from tests.browser.site import Site
 
+DECLINED = "PermissionError: the bank declined the card of order #"
 TREES = Path(__file__).parent / "trees"
 ADDRESSES = {path.strip("/") or "overview": path for path in PAGES if path != "/run"} | {
     "job": PICTURES["job"],
     "jobs": PICTURES["jobs"],
     "chart": "/chart?id=outcomes",
+    "error": f"/error?id={fingerprint_of('shop.charge', DECLINED)}",
     "schedule": "/schedule?id=shop.invoices",
     "schedule-pause": "/schedule-pause?id=shop.invoices",
     "task": "/task?id=shop.report",

@@ -24,7 +24,7 @@ from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
 
 ADDRESSES = {"/worker": "/worker?id=w1", "/limit": "/limit?name=bank"}
-UNADDRESSED = {"/run", "/job", "/schedule"}
+UNADDRESSED = {"/run", "/job", "/schedule", "/error", "/task"}
 LIVE = [ADDRESSES.get(path, path) for path, page in PAGES.items() if page.is_live and path not in UNADDRESSED]
 
 

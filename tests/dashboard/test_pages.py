@@ -133,11 +133,11 @@ async def test_tasks_page_shows_backlog_and_pauses(
 
 
 async def test_errors_page_groups_by_name_and_text(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App, build: Callable[..., App]
 ) -> None:
     await fill(pool, scheduler)
     answer = await request(app, "/errors")
-    assert "TimeoutError: billing.invoice after # s" in Page(answer.text).text
+    assert "TimeoutError billing.invoice after # s" in " ".join(Page(answer.text).text.split())
     for since in ("1h", "7d", "all"):
         data = (await request(app, f"/errors?since={since}", headers=JSON)).data
         assert [group["count"] for group in data["items"]] == [3, 3]
@@ -146,8 +146,8 @@ async def test_errors_page_groups_by_name_and_text(
     assert len((await request(app, link, headers=JSON)).data["items"]) == 3
     assert (await request(app, "/errors?since=2h")).status == 400
     await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
-    text = Page((await request(app, "/errors")).text).text
-    assert "TimeoutError: billing.invoice after # s" in text
+    text = " ".join(Page((await request(build(), "/errors")).text).text.split())
+    assert "TimeoutError billing.invoice after # s" in text
     assert "2 groups found; the index scheduled_jobs_unsuccessful is missing" in text
 
 

@@ -48,8 +48,9 @@ ROUTES = [*PAGES, *STATIC, *STREAMED]
 MISSING = ["/static/", "/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/nothing", "//"]
 MISSING += ["/static/../dashboard.css", "/static/x/dashboard.css", f"/static/{static_version()}/app.py"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"]
-REQUIRED = {"/chart", "/job", "/schedule", "/worker", "/limit", "/task", "/run", "/schedule-pause"}
+REQUIRED = {"/chart", "/error", "/job", "/schedule", "/worker", "/limit", "/task", "/run", "/schedule-pause"}
 """Pages that need a parameter."""
+CANCELLED = "/errors?since=all&state=cancelled"
 DOCUMENTATION = "https://pg-scheduler.github.io/pg-scheduler/"
 COOKIE = re.compile(r"|pg_scheduler-[0-9a-f]{8}=[a-z_.0-9]+; HttpOnly; Max-Age=10; Path=/; SameSite=strict")
 """No cookie, or that of the message about an action."""
@@ -132,7 +133,7 @@ async def test_job_that_is_cancelled_because_of_a_hidden_one_does_not_show_it(
     await scheduler.cancel_job(parent)
     late = await scheduler.enqueue("billing.invoice", job_id="late", after=[parent])
     restricted = build(authorize=lambda _: Access("bob", "admin", names=("billing.*",)))
-    routes = ["/", "/jobs", "/errors?since=all", "/export", "/export?format=csv", "/runs", "/live?page=/jobs"]
+    routes = ["/", "/jobs", CANCELLED, "/export", "/export?format=csv", "/runs", "/live?page=/jobs"]
     routes += ["/complete?term=name:", "/complete?term=arg."]
     for url in [*routes, *(f"/job?id={each}" for each in (child, late)), f"/live?page=/job&id={child}"]:
         for headers in ({}, JSON):
@@ -146,7 +147,7 @@ async def test_job_that_is_cancelled_because_of_a_hidden_one_does_not_show_it(
     for q in ("error:*bonus*", "error:~ended", "-error:*bonus*"):
         found = (await request(restricted, f"/jobs?q={quote(q)}", headers=JSON)).data["items"]
         assert len(found) == (2 if q.startswith("-") else 0), q
-    (group,) = (await request(restricted, "/errors?since=all", headers=JSON)).data["items"]
+    (group,) = (await request(restricted, CANCELLED, headers=JSON)).data["items"]
     assert group["count"] == 2
     for each in (child, late):
         shown = await request(app, f"/job?id={each}", headers=JSON)

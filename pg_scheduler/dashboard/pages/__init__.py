@@ -55,6 +55,7 @@ PAGES: Final[dict[str, Page]] = {
     "/jobs": Page(jobs.build, "jobs", "Jobs", is_live=True),
     "/job": Page(job.build, "job", is_live=True, parent="/jobs"),
     "/errors": Page(errors.build, "errors", "Errors", is_live=True),
+    "/error": Page(errors.build_one, "error_group", is_live=True, parent="/errors"),
     "/runs": Page(run.build, "runs", parent="/jobs"),
     "/run": Page(run.build_one, "run", is_live=True, parent="/jobs"),
     "/schedules": Page(schedules.build, "schedules", "Schedules", is_live=True),

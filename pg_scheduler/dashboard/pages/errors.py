@@ -1,20 +1,38 @@
-"""The page of errors: the newest unsuccessful jobs, grouped by name and text."""
+"""The pages of errors: the newest unsuccessful jobs, grouped by name and text, and one group."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.dashboard.charts import Mark
-from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
+from pg_scheduler.dashboard.job_rows import JobRow, row_of, tags_of
 from pg_scheduler.dashboard.pages.history import read_releases
-from pg_scheduler.inspect import ErrorGroup
-from pg_scheduler.inspect.texts import quoted, term
+from pg_scheduler.dashboard.pages.names import WORKERS_AGE_S
+from pg_scheduler.dashboard.redaction import HIDDEN
+from pg_scheduler.dashboard.texts import plain
+from pg_scheduler.inspect import ErrorGroup, SearchError
+from pg_scheduler.inspect.errors import QUARANTINED, ErrorGroups, is_in_group
+from pg_scheduler.inspect.texts import counted, quoted, term
+from pg_scheduler.jobs.model import Job, Worker
 
 MAX_GROUPS: Final = 1000
 SHOWN_GROUPS: Final = 100
+GROUPS_AGE_S: Final = 2.0
+"""Seconds for which groups are kept, at least: ten times as long as it takes to read them."""
+
+SAMPLE: Final = 50
+"""Jobs of a group whose workers and arguments are counted: each is read with its arguments."""
+SAMPLE_AGE_S: Final = 10.0
+SHOWN_JOBS: Final = 10
+SHOWN_VALUES: Final = 8
+MAX_VALUE: Final = 80
+"""Characters of an argument that is counted."""
 
 SPANS: Final[Mapping[str, timedelta | None]] = {
     "1h": timedelta(hours=1),
@@ -24,51 +42,279 @@ SPANS: Final[Mapping[str, timedelta | None]] = {
 }
 """The age up to which errors are read, by the parameter ``since``."""
 
+STATES: Final = ("failed", "expired", "quarantined", "cancelled")
+"""The states of groups, each of which has a tab. What was cancelled is no error."""
+
+SORTS: Final = {
+    "jobs": ("Most jobs", lambda group: (-group.count, -group.last_at.timestamp())),
+    "newest": ("Newest job", lambda group: -group.last_at.timestamp()),
+    "first": ("First seen last", lambda group: -group.first_at.timestamp()),
+    "task": ("Task", lambda group: (group.job_name, -group.count)),
+}
+"""The orders of groups by the parameter ``sort``: their labels and keys."""
+
+_KIND: Final = re.compile(r"([A-Za-z_][\w.]*): +(?=\S)|([A-Za-z_][\w.]*(?:Error|Exception|Exit))$")
+
+
+class ErrorText(NamedTuple):
+    """The text of an error: the name of its class, and its message."""
+
+    kind: str
+    message: str
+
+
+def error_text(text: str) -> ErrorText:
+    """Return the class and the message of an error; the class is empty if it has none.
+
+    Example:
+        >>> error_text("acme.errors.UpstreamError: 502 Bad Gateway")
+        ErrorText(kind='UpstreamError', message='502 Bad Gateway')
+    """
+    found = _KIND.match(text)
+    if found is None:
+        return ErrorText("", text)
+    kind = (found[1] or found[2]).rpartition(".")[2]
+    return ErrorText("Quarantined" if text.startswith(QUARANTINED) else kind, text[found.end() :])
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorsPage:
-    """Groups of errors, that of the newest error first."""
+    """Groups of errors of one state."""
 
     since: str
+    state: str
+    sort: str
+    counts: Mapping[str, int]
+    """How many groups there are of each state."""
     items: Sequence[ErrorGroup]
     summary: str
     is_complete: bool
     releases: Sequence[Mark] = ()
     """When releases first started, the newest first."""
 
-    def retrying(self, group: ErrorGroup) -> str:
-        """Return the search for jobs that wait for a retry after the error of a group."""
-        error = "*".join(quoted(part) for part in group.text.split("#") if part)
-        return f"status:pending {term('name', group.job_name)} error:~{error}"
-
     @property
     def spans(self) -> Sequence[str]:
         """The values of ``since`` to choose from."""
         return list(SPANS)
 
+    @property
+    def sorts(self) -> Mapping[str, str]:
+        """The labels of the values of ``sort`` to choose from."""
+        return {sort: label for sort, (label, _) in SORTS.items()}
+
+    def retrying(self, group: ErrorGroup) -> str:
+        """Return the search for jobs that wait for a retry after the error of a group."""
+        return retrying(group)
+
+    def where(self, group: ErrorGroup) -> str:
+        """Return the search for the jobs of a group."""
+        return search_of(group)
+
+    def text(self, group: ErrorGroup) -> ErrorText:
+        """Return the class and the message of a group."""
+        return error_text(group.text)
+
     def began_in(self, group: ErrorGroup) -> str | None:
         """Return the release that had started last when the first error of a group was found."""
-        return next((each.label for each in self.releases if each.at <= group.first_at), None)
+        return release_at(group.first_at, self.releases)
 
 
-async def build(request: PageRequest) -> ErrorsPage:
-    """Group the newest errors."""
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many jobs of a sample have a value."""
+
+    label: str
+    jobs: int
+    worker_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPage:
+    """A group of errors, with a sample of its newest jobs. What the request may not see is empty."""
+
+    group: ErrorGroup
+    since: str
+    state: str
+    kind: str
+    message: str
+    began_in: str | None
+    error: str | None
+    """The error of the newest job."""
+    traceback: str | None
+    """The traceback of its last attempt; None if it has none."""
+    sampled: int
+    """The number of jobs of the sample."""
+    releases: Sequence[Share]
+    workers: Sequence[Share]
+    values: Sequence[Share]
+    """Arguments that most of the jobs, and at least two, have in common."""
+    tags: Sequence[Share]
+    jobs: Sequence[JobRow]
+    """The newest jobs."""
+    where: str
+    """The search for its jobs."""
+    retrying: str
+    """The search for jobs that wait for a retry after this error."""
+
+
+def retrying(group: ErrorGroup) -> str:
+    """Return the search for jobs that wait for a retry after the error of a group."""
+    return f"status:pending {_like(group)}"
+
+
+def search_of(group: ErrorGroup) -> str:
+    """Return the search for the jobs of a group."""
+    return f"status:{group.status.value} {_like(group)}"
+
+
+def _like(group: ErrorGroup) -> str:
+    """Return the terms of a search for jobs with the error of a group."""
+    error = "*".join(quoted(part) for part in group.text.split("#") if part)
+    return f"{term('name', group.job_name)} error:~{error}" if error else term("name", group.job_name)
+
+
+def release_at(at: datetime, releases: Iterable[Mark]) -> str | None:
+    """Return the release that had started last at an instant; the releases are in descending order."""
+    return next((each.label for each in releases if each.at <= at), None)
+
+
+async def read_groups(request: PageRequest) -> tuple[str, ErrorGroups, Sequence[ErrorGroup]]:
+    """Return the period that the request names, its groups, and those that are visible.
+
+    Raises:
+        RejectedError: There is no such period.
+    """
     since = request.parameters.get("since") or "1d"
     if since not in SPANS:
         raise RejectedError(f"since must be one of {', '.join(SPANS)}, not {since[:50]!r}")
     span = SPANS[since]
-    found = await request.inspector.error_groups(
-        since=None if span is None else request.now - span, limit=MAX_GROUPS
-    )
-    releases = await read_releases(request.inspector, None)
-    items = [group for group in found.items if request.access.sees_name(group.job_name)]
+
+    async def read() -> ErrorGroups:
+        return await request.inspector.error_groups(
+            since=None if span is None else request.now - span, limit=MAX_GROUPS
+        )
+
+    found = await request.cache.get(("errors", since), GROUPS_AGE_S, read)
+    return since, found, [group for group in found.items if request.access.sees_name(group.job_name)]
+
+
+async def build(request: PageRequest) -> ErrorsPage:
+    """Group the newest errors, and return those of a state."""
+    state, sort = request.parameters.get("state") or STATES[0], request.parameters.get("sort") or "jobs"
+    for name, value, known in (("state", state, STATES), ("sort", sort, tuple(SORTS))):
+        if value not in known:
+            raise RejectedError(f"{name} must be one of {', '.join(known)}, not {value[:50]!r}")
+    since, found, visible = await read_groups(request)
+    items = sorted((group for group in visible if group.state == state), key=SORTS[sort][1])
     summary = found.summary
     if request.access.visible_names is not None:
-        summary = f"{len(items):,} groups that you may see" + (
+        summary = f"{counted(len(visible), 'group')} that you may see" + (
             "" if found.is_complete else "; the search is not complete"
         )
         if found.missing_index is not None:
             summary += f", by id; the index {found.missing_index} is missing"
     if len(items) > SHOWN_GROUPS:
-        summary = f"{summary}; the newest {SHOWN_GROUPS} are shown"
-    return ErrorsPage(since, items[:SHOWN_GROUPS], summary, found.is_complete, releases)
+        summary = f"{summary}; the first {SHOWN_GROUPS} are shown"
+    return ErrorsPage(
+        since,
+        state,
+        sort,
+        {each: sum(group.state == each for group in visible) for each in STATES},
+        items[:SHOWN_GROUPS],
+        summary,
+        found.is_complete,
+        await read_releases(request.inspector, None),
+    )
+
+
+async def build_one(request: PageRequest) -> ErrorPage:
+    """Read a group, its newest job, and a sample of its jobs."""
+    fingerprint = request.required("id")
+    since, _, visible = await read_groups(request)
+    group = next((each for each in visible if each.fingerprint == fingerprint), None)
+    if group is None:
+        raise NotFoundError(
+            f"there is no group of errors {fingerprint[:50]!r} in this period, or you may not see it"
+        )
+    where = search_of(group)
+
+    async def read() -> Sequence[Job]:
+        try:
+            page = await request.inspector.search_jobs(where, limit=SAMPLE, names=names)
+        except SearchError:  # a text of a row written by hand, for which no search can be written
+            return ()
+        return [job for job in page.items if is_in_group(job, group)]
+
+    names = request.access.visible_names
+    jobs = await request.cache.get(("error", where, group.last_at, names), SAMPLE_AGE_S, read)
+    newest = await request.inspector.get_job(group.last_job_id)
+    releases = await read_releases(request.inspector, None)
+    workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers, is_data=False)
+    known = {worker.worker_id: worker for worker in workers}
+    text = error_text(group.text)
+    return ErrorPage(
+        group,
+        since,
+        group.state,
+        text.kind,
+        text.message,
+        release_at(group.first_at, releases),
+        newest.error_message if newest is not None else group.example,
+        None if newest is None else traceback_of(newest),
+        len(jobs),
+        _shares(_release_of(job, known, releases) for job in jobs),
+        [
+            Share(_name_of(known.get(share.label), share.label), share.jobs, share.label)
+            for share in _shares(job.worker_id for job in jobs)
+        ],
+        _repeated(jobs, request),
+        _shares(tag for job in jobs for tag in tags_of(job, request)),
+        [row_of(job, request) for job in jobs[:SHOWN_JOBS]],
+        where,
+        retrying(group),
+    )
+
+
+def traceback_of(job: Job) -> str | None:
+    """Return the traceback of the last attempt that has one."""
+    return next((each.traceback for each in reversed(job.errors) if each.traceback), None)
+
+
+def _shares(labels: Iterable[str | None]) -> list[Share]:
+    """Return how often each label occurs, the most frequent ones first."""
+    found = Counter(label for label in labels if label)
+    return [Share(label, jobs) for label, jobs in found.most_common(SHOWN_VALUES)]
+
+
+def _release_of(job: Job, workers: Mapping[str, Worker], releases: Sequence[Mark]) -> str | None:
+    """Return the release of the worker that ran a job; without its row, the one that had started last."""
+    worker = workers.get(job.worker_id or "")
+    release = worker.metadata.get("release") if worker is not None else None
+    if isinstance(release, str):
+        return release
+    return None if job.finished_at is None else release_at(job.finished_at, releases)
+
+
+def _name_of(worker: Worker | None, worker_id: str) -> str:
+    return worker_id if worker is None or worker.identity is None else worker.identity
+
+
+def _repeated(jobs: Sequence[Job], request: PageRequest) -> list[Share]:
+    """Return the visible arguments that most of the jobs have in common, the most frequent ones first."""
+    if not request.access.sees_arguments:
+        return []
+    found = Counter(value for job in jobs for value in set(_values(job, request)))
+    return [
+        Share(label, number)
+        for label, number in found.most_common(SHOWN_VALUES)
+        if number >= 2 and 2 * number > len(jobs)
+    ]
+
+
+def _values(job: Job, request: PageRequest) -> Iterator[str]:
+    """Yield the visible arguments of a job that are no objects or lists, as ``name = value``."""
+    hide = request.settings.redaction.values
+    for name, value in [*enumerate(hide(job.args)), *hide(job.kwargs).items()]:
+        shown: Any = plain(value)
+        if shown != HIDDEN and isinstance(shown, str | int | float | bool) and len(str(shown)) <= MAX_VALUE:
+            yield f"{name if isinstance(name, str) else f'args[{name}]'} = {shown}"

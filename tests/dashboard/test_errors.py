@@ -1,0 +1,226 @@
+"""The pages of errors: groups by state, in the chosen order, and the page of a group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import asyncpg
+import pytest
+
+from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.pages.errors import error_text
+from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.test_hostile import HOSTILE, check, insert
+from tests.inspect.workers import add_worker
+
+GATEWAY = "UpstreamError: 502 Bad Gateway in 31 ms"
+TRACEBACK = 'Traceback (most recent call last):\n  File "app/web.py", line 7, in call\n' + GATEWAY
+
+
+async def add_job(pool: asyncpg.Pool, job_id: str, error: str, minutes: int = 1, **columns: Any) -> None:
+    """Insert a job that failed some minutes ago."""
+    values = {
+        "job_id": job_id,
+        "job_name": "errors.call",
+        "status": "failed",
+        "error_message": error,
+        "task_data": "{}",
+        **columns,
+    }
+    places = ", ".join(f"${number}" for number in range(2, len(values) + 2))
+    await pool.execute(
+        f"INSERT INTO scheduled_jobs (execution_time, started_at, finished_at, {', '.join(values)})"
+        " VALUES (now(), now() - $1::integer * interval '1 min' - interval '2 s',"
+        f" now() - $1::integer * interval '1 min', {places})",
+        minutes,
+        *values.values(),
+    )
+
+
+async def fingerprint_of(app: App, text: str, **parameters: str) -> str:
+    query = "&".join(f"{key}={value}" for key, value in parameters.items())
+    items = (await request(app, f"/errors?{query}", headers=JSON)).data["items"]
+    return next(str(each["fingerprint"]) for each in items if text in each["text"])
+
+
+# -- the list ------------------------------------------------------------------------------------------
+
+
+async def test_groups_have_tabs_by_state(pool: asyncpg.Pool, app: App) -> None:
+    await add_job(pool, "a", GATEWAY)
+    await add_job(pool, "b", "quarantined: 3 workers died while they ran this job.")
+    await add_job(pool, "c", "not started in time", status="expired")
+    await add_job(pool, "d", "cancelled by ada", status="cancelled")
+    for state, text in (
+        ("failed", "UpstreamError: 502 Bad Gateway in # ms"),
+        ("quarantined", "quarantined: # workers died while they ran this job."),
+        ("expired", "not started in time"),
+        ("cancelled", "cancelled by ada"),
+    ):
+        data = (await request(app, f"/errors?state={state}", headers=JSON)).data
+        assert [each["text"] for each in data["items"]] == [text]
+        assert data["counts"] == dict.fromkeys(("failed", "expired", "quarantined", "cancelled"), 1)
+    default = (await request(app, "/errors", headers=JSON)).data
+    assert default["state"] == "failed", "what a person cancelled is no error"
+    page = Page((await request(app, "/errors")).text)
+    assert {"/errors?state=quarantined&since=1d&sort=jobs"} <= set(page.links())
+    assert (await request(app, "/errors?state=lost")).status == 400
+
+
+async def test_groups_are_sorted_by_the_parameter_of_the_address(pool: asyncpg.Pool, app: App) -> None:
+    await add_job(pool, "a1", "First: x", 30)
+    await add_job(pool, "a2", "First: x", 20)
+    await add_job(pool, "b1", "Second: x", 10, job_name="errors.after")
+    for sort, kinds in (
+        ("jobs", ["First: x", "Second: x"]),
+        ("newest", ["Second: x", "First: x"]),
+        ("first", ["Second: x", "First: x"]),
+        ("task", ["Second: x", "First: x"]),
+    ):
+        items = (await request(app, f"/errors?sort={sort}", headers=JSON)).data["items"]
+        assert [each["text"] for each in items] == kinds, sort
+    assert (await request(app, "/errors?sort=size")).status == 400
+
+
+async def test_row_of_a_group_has_two_lines_and_a_menu(pool: asyncpg.Pool, build: Callable[..., App]) -> None:
+    await add_job(pool, "a", GATEWAY)
+    app = build(authorize=lambda _: Access("ada", "operator"))
+    page = Page((await request(app, "/errors")).text)
+    text = " ".join(page.text.split())
+    assert "UpstreamError 502 Bad Gateway in # ms errors.call" in text
+    rows = [each for each in page.all("tr") if "data-key" in each]
+    assert [each["data-key"] for each in rows] == [await fingerprint_of(app, "Upstream")]
+    assert {f"/error?id={rows[0]['data-key']}&since=1d", "/task?id=errors.call"} <= set(page.links())
+    search = next(each for each in page.links() if each.startswith("/jobs?q=status"))
+    assert [each["job_id"] for each in (await request(app, search, headers=JSON)).data["items"]] == ["a"]
+    assert len([each for each in page.all("button") if str(each.get("id")).startswith("retry-")]) == 1
+    viewer = Page((await request(build(), "/errors")).text)
+    assert not [each for each in viewer.all("button") if str(each.get("id")).startswith("retry-")]
+
+
+async def test_trend_of_a_day_ends_now(pool: asyncpg.Pool, app: App) -> None:
+    await add_job(pool, "a", GATEWAY, minutes=90)
+    await add_job(pool, "b", GATEWAY, minutes=12 * 60 + 1)
+    (group,) = (await request(app, "/errors?since=1d", headers=JSON)).data["items"]
+    assert [place for place, count in enumerate(group["history"]) if count] == [11, 22], "parts of an hour"
+
+
+async def test_errors_without_groups_say_so(app: App) -> None:
+    text = Page((await request(app, "/errors")).text).text
+    assert "No job failed, expired or was cancelled in this period." in text
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        (GATEWAY, "UpstreamError", "502 Bad Gateway in 31 ms"),
+        ("acme.errors.Declined: card", "Declined", "card"),
+        ("KeyError", "KeyError", ""),
+        ("quarantined: 3 workers died", "Quarantined", "3 workers died"),
+        ("not started in time", "", "not started in time"),
+        ("", "", ""),
+    ],
+)
+def test_error_is_split_into_its_class_and_message(text: str, kind: str, message: str) -> None:
+    assert error_text(text) == (kind, message)
+
+
+# -- a group -------------------------------------------------------------------------------------------
+
+
+async def add_group(pool: asyncpg.Pool) -> None:
+    """Add three failed jobs of a group, two workers and two releases, and a job of another group."""
+    await add_worker(pool, "w1", identity="node-1", metadata=json.dumps({"release": "v2"}))
+    await pool.execute(
+        "INSERT INTO scheduler_audit (at, action, subject, actor, via, details)"
+        " SELECT now() - minutes * interval '1 min', 'start_release', release, 'w', 'worker', '{}'"
+        " FROM (VALUES ('v1', 600), ('v2', 60)) AS releases (release, minutes)"
+    )
+    error = {"attempt": 1, "outcome": "error", "error_type": "UpstreamError", "traceback": TRACEBACK}
+    for number, worker in enumerate(("w1", "w1", "gone")):
+        data = {
+            "args": [number],
+            "kwargs": {"source": "sap", "card": "4711", "deep": {"x": 1}},
+            "metadata": {"tags": ["eu"]},
+        }
+        await add_job(
+            pool,
+            f"job-{number}",
+            GATEWAY.replace("31", str(number)),
+            minutes=5 + number,
+            worker_id=worker,
+            task_data=json.dumps(data),
+            errors=json.dumps([error]),
+        )
+    await add_job(pool, "other", "UpstreamError: 404 Not Found in 7 ms")
+
+
+async def test_page_of_a_group_has_its_traceback_and_what_its_jobs_share(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_group(pool)
+    app = build(redact=["card"])
+    url = f"/error?id={await fingerprint_of(app, '502')}"
+    data = (await request(app, url, headers=JSON)).data
+    assert (data["kind"], data["message"]) == ("UpstreamError", "502 Bad Gateway in # ms")
+    assert (data["sampled"], data["traceback"], data["began_in"]) == (3, TRACEBACK, "v2")
+    assert data["releases"] == [{"label": "v2", "jobs": 3, "worker_id": None}]
+    assert data["workers"] == [
+        {"label": "node-1", "jobs": 2, "worker_id": "w1"},
+        {"label": "gone", "jobs": 1, "worker_id": "gone"},
+    ]
+    assert [each["label"] for each in data["values"]] == ["source = sap"], "neither hidden nor different ones"
+    assert [each["label"] for each in data["tags"]] == ["eu"]
+    assert [each["job_id"] for each in data["jobs"]] == ["job-0", "job-1", "job-2"]
+    assert "4711" not in data["jobs"][1]["arguments"]
+    assert data["jobs"][1]["ran_s"] == 2.0
+    page = Page((await request(app, url)).text)
+    assert "app/web.py" in page.text
+    assert "4711" not in page.text
+    assert {"/job?id=job-0", "/worker?id=w1", "/task?id=errors.call"} <= set(page.links())
+    found = (await request(app, f"/jobs?q={quote(data['where'])}", headers=JSON)).data["items"]
+    assert {each["job_id"] for each in found} == {"job-0", "job-1", "job-2"}
+
+
+async def test_page_of_a_group_hides_what_its_list_hides(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_group(pool)
+    fingerprint = await fingerprint_of(build(), "502")
+    blind = build(authorize=lambda _: Access("bob", sees_arguments=False))
+    for headers in ({}, JSON):
+        answer = await request(blind, f"/error?id={fingerprint}", headers=headers)
+        assert answer.status == 200
+        assert "sap" not in answer.text
+        assert "4711" not in answer.text
+        assert "errors/retry" not in answer.text
+    other = build(authorize=lambda _: Access("eve", names=("billing.*",)))
+    assert (await request(other, f"/error?id={fingerprint}")).status == 404
+    for query in ("", "?id=unknown"):
+        assert (await request(blind, f"/error{query}")).status in {400, 404}
+
+
+async def test_page_of_a_group_retries_the_jobs_that_it_counted(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_group(pool)
+    app = build(authorize=lambda _: Access("ada", "operator"))
+    page = Page((await request(app, f"/error?id={await fingerprint_of(app, '502')}")).text)
+    (form,) = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
+    assert "group=" in form
+    names = [each["name"] for each in page.all("input") if each.get("name") in {"first", "last", "rate"}]
+    assert names == ["first", "last", "rate"]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_page_of_a_hostile_group_shows_text(text: str, app: App, pool: asyncpg.Pool) -> None:
+    await insert(pool, 1, text)
+    (group,) = (await request(app, "/errors", headers=JSON)).data["items"]
+    answer = await request(app, f"/error?id={group['fingerprint']}")
+    assert answer.status == 200
+    check(answer.text)
+    data = (await request(app, f"/error?id={group['fingerprint']}", headers=JSON)).data
+    assert data["traceback"] == text
