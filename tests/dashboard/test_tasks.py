@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from urllib.parse import quote
 
 import asyncpg
 
 from pg_scheduler import Scheduler, job, periodic
 from pg_scheduler.dashboard import Access
-from tests.dashboard.client import JSON, App, Page, request
+from pg_scheduler.triggers import Every
+from tests.dashboard.client import JSON, App, Page, request, stream
+from tests.dashboard.test_limits import declare
+from tests.dashboard.test_live import parts_of
 from tests.dashboard.test_overview import add_figures
 from tests.inspect.workers import add_worker
+from tests.support.worker import PATIENCE
 
 
 async def test_tasks_have_the_figures_of_the_last_hour(
@@ -26,7 +32,7 @@ async def test_tasks_have_the_figures_of_the_last_hour(
     assert 0 < mail["run_p50_s"] <= mail["run_p95_s"] < 1
     assert (idle["failed"], idle["per_minute"], idle["run_p50_s"]) == (0, 0, None)
     rows = Page((await request(app, "/tasks")).text).text
-    assert "those of the last hour" in rows
+    assert "those of the period 1h" in rows
     assert "0.1" in rows
     limited = build(authorize=lambda _: Access("bob", names=("figures.idle",)))
     assert [each["name"] for each in (await request(limited, "/tasks", headers=JSON)).data["items"]] == [
@@ -50,6 +56,10 @@ async def heartbeat() -> None: ...
 
 
 async def beat() -> None: ...
+
+
+def chosen(access: Access, _request: object) -> Access:
+    return access
 
 
 async def add_ended_job(pool: asyncpg.Pool, name: str, function: str) -> None:
@@ -78,13 +88,16 @@ async def test_given_name_of_a_periodic_job_is_its_task(
         items = {each["name"]: each for each in (await request(app, "/tasks", headers=JSON)).data["items"]}
         assert function not in items, "it has one row"
         task = items["ops.heartbeat"]
-        assert (round(60 * task["per_minute"]), task["failed"]) == (5, 1)
+        assert (task["started"], task["failed"]) == (5, 1)
         for name in ("ops.heartbeat", function):
             data = (await request(app, f"/task?id={name}", headers=JSON)).data
-            assert (data["task"]["name"], data["task"]["failed"]) == ("ops.heartbeat", 1)
+            assert (data["task"]["name"], data["task"]["started"]) == ("ops.heartbeat", 5)
             assert function in data["task"]["other_names"]
-        found = (await request(app, f"/jobs?q={quote(data['where'])}", headers=JSON)).data
-        assert {job["job_id"] for job in found["items"]} == {"ops.heartbeat", "next"}
+            assert data["settings"]["max_retries"] == 0
+            assert [each["schedule_id"] for each in data["schedules"]] == ["beats"]
+            assert [run["job_id"] for run in data["runs"]] == ["ops.heartbeat"]
+            found = (await request(app, f"/jobs?q={quote(data['where'])}", headers=JSON)).data
+            assert {job["job_id"] for job in found["items"]} == {"ops.heartbeat", "next"}
 
 
 async def test_task_has_the_figures_and_jobs_of_its_other_names(
@@ -96,9 +109,8 @@ async def test_task_has_the_figures_and_jobs_of_its_other_names(
         await add_figures(pool, ["periodic_beat"])
         await add_ended_job(pool, "periodic_beat", function)
         data = (await request(app, "/task?id=periodic_beat", headers=JSON)).data
-        assert (data["task"]["name"], data["task"]["failed"]) == (function, 1)
-        found = (await request(app, f"/jobs?q={quote(data['where'])}", headers=JSON)).data
-        assert [job["job_id"] for job in found["items"]] == ["periodic_beat"]
+        assert (data["task"]["name"], data["task"]["started"]) == (function, 5)
+        assert [run["job_id"] for run in data["runs"]] == ["periodic_beat"]
         assert "periodic_beat" in data["task"]["other_names"]
 
 
@@ -122,3 +134,89 @@ async def test_name_given_by_job_stays_that_of_the_task(scheduler: Scheduler) ->
     tasks = {info.name: info for info in await scheduler.tasks.list()}
     assert "ops.hourly" in tasks["ops.beat"].aliases
     assert "ops.hourly" not in tasks
+
+
+async def test_tasks_are_sorted_by_their_columns(pool: asyncpg.Pool, app: App) -> None:
+    await add_figures(pool, ["sort.busy"])
+    await add_worker(pool, "w2", names=["sort.idle", "sort.late"])
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " VALUES ('late', 'sort.late', now() - interval '1 h')"
+    )
+    for sort, first in (
+        ("name", "sort.busy"),
+        ("-name", "sort.late"),
+        ("-starts", "sort.busy"),
+        ("-failed", "sort.busy"),
+        ("-p95", "sort.busy"),
+        ("-slowest", "sort.busy"),
+        ("-waiting", "sort.late"),
+        ("-oldest", "sort.late"),
+    ):
+        answer = await request(app, f"/tasks?sort={sort}", headers=JSON)
+        assert answer.data["items"][0]["name"] == first, sort
+    assert (await request(app, "/tasks?sort=size")).status == 400
+    assert (await request(app, "/tasks?range=2h")).status == 400
+    page = Page((await request(app, "/tasks?sort=-waiting")).text)
+    assert "/tasks?range=1h&sort=waiting" in page.links()
+    assert [each["aria-sort"] for each in page.all("th") if "aria-sort" in each] == ["descending"]
+
+
+async def test_state_of_a_task_says_why_it_starts_no_jobs(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    limits = declare("full", "state.limited", max_running=1)
+    names = ["state.limited", "state.paused", "state.runs"]
+    await add_worker(pool, names=names, settings=json.dumps({"limits": limits}))
+    await scheduler.tasks.pause("state.paused", note="later")
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on) VALUES"
+        " ('lonely', 'state.lonely', now(), NULL), ('limited', 'state.limited', now(), 'limit:full:')"
+    )
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
+        " VALUES ('one', 'state.limited', now(), 'running', 'w1', 1)"
+    )
+    await pool.execute(
+        "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
+        " VALUES ('limit:full:', 'one', 1, now(), 0)"
+    )
+    items = (await request(app, "/tasks", headers=JSON)).data["items"]
+    assert {each["name"]: each["state"] for each in items} == {
+        "state.limited": "limit full",
+        "state.lonely": "no worker",
+        "state.paused": "paused",
+        "state.runs": None,
+    }
+    for name, text in (("limited", "wait for full"), ("lonely", "No live worker"), ("paused", "later")):
+        assert text in " ".join(Page((await request(app, f"/task?id=state.{name}")).text).text.split())
+
+
+async def test_page_of_a_task_shows_no_arguments_of_its_schedules(
+    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await add_worker(pool, names=["secret.task"])
+    await scheduler.schedules.add(
+        "secret.task", Every(timedelta(hours=1)), schedule_id="mine", kwargs={"token": "hunter2"}
+    )
+    for access in (Access("ada"), Access("bob", names=("secret.*",), sees_arguments=False)):
+        for headers in ({}, JSON):
+            app = build(authorize=partial(chosen, access))
+            answer = await request(app, "/task?id=secret.task", headers=headers)
+            assert "mine" in answer.text
+            assert "hunter2" not in answer.text
+    limited = build(authorize=partial(chosen, Access("bob", names=("secret.*",))))
+    changes = (await request(limited, "/task?id=secret.task", headers=JSON)).data["changes"]
+    assert changes is None, "the audit needs all names"
+
+
+async def test_state_of_a_task_is_updated_without_its_charts(
+    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await add_worker(pool, names=["live.task"])
+    app = build(refresh=0.5)
+    async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/task&id=live.task") as read:
+        await read()
+        assert set(parts_of(await read())) == {"state", "read"}
+        await scheduler.tasks.pause("live.task", note="until noon")
+        assert "until noon" in parts_of(await read())["state"]

@@ -64,7 +64,7 @@ PAGES: Final[dict[str, Page]] = {
     "/schedule-pause": Page(schedules.build_pause, "schedule_pause", parent="/schedules"),
     "/calendar": Page(calendar.build, "calendar", "Calendar"),
     "/tasks": Page(tasks.build, "tasks", "Tasks", is_live=True),
-    "/task": Page(tasks.build_one, "task", parent="/tasks"),
+    "/task": Page(tasks.build_one, "task", is_live=True, parent="/tasks"),
     "/limits": Page(limits.build, "limits", "Limits", is_live=True),
     "/limit": Page(limits.build_one, "limit", is_live=True, parent="/limits"),
     "/workers": Page(workers.build, "workers", "Workers", is_live=True),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pg_scheduler.dashboard.charts import Chart
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.pages.history import RANGES, read_period
+from pg_scheduler.dashboard.pages.names import MAX_NAMES, task_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ async def build(request: PageRequest) -> ChartPage:
     name, wanted = request.parameters.get("name") or None, request.required("id")
     if name is not None and not request.access.sees_name(name):
         raise NotFoundError(f"there is no task {name[:200]!r}, or you may not see it")
-    period = await read_period(request, name)
+    names = None if name is None else (await task_names(request)).all_of(name)[:MAX_NAMES]
+    period = await read_period(request, names)
     found = next((each for each in period.charts() if each.id == wanted), None)
     if found is None:
         raise NotFoundError(f"there is no chart {wanted[:50]!r}")

@@ -124,12 +124,12 @@ async def read_releases(inspector: Inspector, since: datetime | None) -> list[Ma
     return [Mark(record.at, record.subject or "") for record in page.items]
 
 
-async def read_period(request: PageRequest, name: str | None = None) -> Period:
+async def read_period(request: PageRequest, names: Sequence[str] | None = None) -> Period:
     """Read the period that the parameter ``range`` names; all requests share it for some seconds.
 
     Args:
         request: The request, which sees the statistics of its names only.
-        name: Only this job name, which the request must see; None for all.
+        names: Only these job names, which the request must see; None for all.
 
     Raises:
         RejectedError: There is no such period.
@@ -138,17 +138,17 @@ async def read_period(request: PageRequest, name: str | None = None) -> Period:
     if chosen not in RANGES:
         raise RejectedError(f"range must be one of {', '.join(RANGES)}, not {chosen[:50]!r}")
     since, width = RANGES[chosen]
-    names = request.access.visible_names if name is None else (name,)
+    chosen_names = request.access.visible_names if names is None else tuple(names)
 
     async def read() -> Period:
         statistics = await request.inspector.statistics_by_time(
-            min(2 * since, MAX_STATISTICS_AGE), width=width, names=names
+            min(2 * since, MAX_STATISTICS_AGE), width=width, names=chosen_names
         )
         releases = await read_releases(request.inspector, statistics.until - since)
         # Adding many histograms takes time, so other requests continue meanwhile.
         return await asyncio.to_thread(_period, chosen, statistics, releases)
 
-    return await request.cache.get(("period", chosen, names), HISTORY_AGE_S, read)
+    return await request.cache.get(("period", chosen, chosen_names), HISTORY_AGE_S, read)
 
 
 def _period(chosen: str, statistics: Statistics, releases: Sequence[Mark]) -> Period:

@@ -7,6 +7,9 @@ from typing import Final
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.inspect.names import TaskNames
 
+MAX_NAMES: Final = 20
+"""Names of a task whose jobs and statistics are read."""
+
 WORKERS_AGE_S: Final = 10.0
 """Seconds for which the names of workers are kept."""
 
