@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.texts import length
@@ -24,7 +25,7 @@ STEPS: Final = tuple(
 )
 """The intervals between two labels of the axis of time."""
 
-FLAG_WIDTH: Final = 18.0
+FLAG_WIDTH: Final = 22.0
 """The width of the flag of a release, in percent of the plot; those that would overlap share one."""
 
 QUANTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -39,7 +40,7 @@ TONES: Final[Mapping[str, str]] = {
     "failed": "bad",
     "lost": "bad",
     "expired": "held",
-    "oldest waiting job": "old",
+    "oldest waiting": "old",
 } | {each: each for each in QUANTILES}
 """The colours of series by their labels: the end of a class of the stylesheet."""
 
@@ -103,7 +104,10 @@ class Bar(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The lines of a series as paths in a square of 100: up to the last complete slot, and from there on."""
+    """The lines of a series up to its last complete slot, and from there on.
+
+    They are paths in a box as wide as the number of slots and 100 high.
+    """
 
     tone: str
     path: str
@@ -280,14 +284,11 @@ class Chart:
         return found
 
     def _line(self, series: Series) -> Line:
-        wide = 100 / max(len(self.times), 1)
         points = [
-            None if value is None else ((place + 0.5) * wide, self._y(value))
+            None if value is None else (place + 0.5, self._y(value))
             for place, value in enumerate(series.values)
         ]
-        return Line(
-            series.tone, path_of(points[:-1], wide), path_of(points[-2:], wide) if len(points) > 1 else ""
-        )
+        return Line(series.tone, path_of(points[:-1]), path_of(points[-2:]) if len(points) > 1 else "")
 
     def _y(self, value: float) -> float:
         marks = self._scale()
@@ -317,35 +318,18 @@ class Chart:
         return [step * number for number in range(math.ceil(max(most, 1) / step - 1e-9) + 1)]
 
 
-class SmallLine(NamedTuple):
-    """A small line without axes as paths in a box of 100 x 30: the line, and the area below it."""
-
-    line: str
-    area: str
-
-
-def small_line(values: Sequence[float | None]) -> SmallLine:
-    """Return the small line of some values, of which the largest is at the top."""
+def small_line(values: Sequence[float | None]) -> str:
+    """Return a small line with the area below it as a path in a box of 30 x (the number of values - 1)."""
     most = max((value for value in values if value), default=0)
-    wide = 100 / max(len(values), 1)
     points = [
-        None if value is None else ((place + 0.5) * wide, 28 - 25 * value / most if most else 28.0)
+        None if value is None else (float(place), 28 - 25 * value / most if most else 28.0)
         for place, value in enumerate(values)
     ]
-    if points and points[0] is not None and points[-1] is not None:  # to both edges of the box
-        points = [(0.0, points[0][1]), *points, (100.0, points[-1][1])]
-    return SmallLine(
-        path_of(points, wide),
-        "".join(
-            f"M{_short(run[0][0])} 30L{_joined(run)}L{_short(run[-1][0])} 30z"
-            for run in _runs(points)
-            if len(run) > 1
-        ),
-    )
+    return "".join(f"{_joined(run)}V32H{_short(run[0][0])}z" for run in _runs(points) if len(run) > 1)
 
 
 class SmallBars(NamedTuple):
-    """Small bars without axes as paths in a box as wide as their number and 22 high."""
+    """Small bars without axes as paths of vertical lines in a box as wide as their number and 22 high."""
 
     passed: str
     failed: str
@@ -367,7 +351,7 @@ def small_bars(counts: Sequence[float], failed: Sequence[float] = ()) -> SmallBa
         top, middle = min(22 - 22 * count / most, 20.5), 22 - 22 * (count - bad) / most
         for path, start, end in ((paths[0], 22.0, middle), (paths[1], min(middle, 22.0), top)):
             if start > end:
-                path.append(f"M{place}.1 {_short(start)}V{_short(end)}h.8V{_short(start)}z")
+                path.append(f"M{place}.5 {_short(start)}V{_short(end)}")
     return SmallBars("".join(paths[0]), "".join(paths[1]))
 
 
@@ -377,16 +361,12 @@ def finished(start: datetime, end: datetime) -> str:
     return f"finished:{first}" if first == last else f"finished:{first}..{last}"
 
 
-def path_of(points: Iterable[tuple[float, float] | None], width: float) -> str:
+def path_of(points: Iterable[tuple[float, float] | None]) -> str:
     """Return points as a path that has gaps where there are none; a single point is as wide as a slot."""
-    parts = []
-    for run in _runs(points):
-        if len(run) == 1:
-            ((x, y),) = run
-            parts.append(f"M{_short(x - width / 2)} {_short(y)}h{_short(width)}")
-        else:
-            parts.append(f"M{_joined(run)}")
-    return "".join(parts)
+    return "".join(
+        _joined(run) if len(run) > 1 else f"M{_short(run[0][0] - 0.5)} {_short(run[0][1])}h1"
+        for run in _runs(points)
+    )
 
 
 def _runs(points: Iterable[tuple[float, float] | None]) -> Iterator[list[tuple[float, float]]]:
@@ -400,13 +380,17 @@ def _runs(points: Iterable[tuple[float, float] | None]) -> Iterator[list[tuple[f
             run = []
 
 
-def _joined(points: Iterable[tuple[float, float]]) -> str:
-    return " ".join(f"{_short(x)} {_short(y)}" for x, y in points)
+def _joined(points: Sequence[tuple[float, float]]) -> str:
+    """Return points as a line: the first one, then the way to each of the others, which is shorter."""
+    places = [(round(x, 1), round(y, 1)) for x, y in points]
+    ways = [f"{_short(x - before[0])} {_short(y - before[1])}" for before, (x, y) in pairwise(places)]
+    return f"M{_short(places[0][0])} {_short(places[0][1])}l{' '.join(ways)}".replace(" -", "-")
 
 
 def _short(number: float) -> str:
     """Return a number with one decimal at most, as short as a path may have it."""
-    return f"{number:.2f}".rstrip("0").rstrip(".") if abs(number) < 1 else f"{number:.1f}".removesuffix(".0")
+    text = f"{number:.1f}".removesuffix(".0").replace("-0.", "-.")
+    return "0" if text in {"-0", ""} else text.removeprefix("0") if text.startswith("0.") else text
 
 
 def _nice(number: float) -> float:

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.findings import ABOUT_NAMES
 from pg_scheduler.dashboard.pages import PAGES
-from pg_scheduler.dashboard.pages.doctor import ABOUT_NAMES
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect import Finding, Severity
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of

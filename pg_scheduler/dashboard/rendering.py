@@ -30,7 +30,9 @@ from pg_scheduler.dashboard.texts import (
     initials,
     json_text,
     plain,
+    sentence,
     short,
+    timed,
     took,
     utc,
     visible,
@@ -192,10 +194,12 @@ def _environment() -> Environment:
         "number": lambda number: f"{number:,}",
         "python": highlighted,
         "rounded": rounded,
+        "sentence": sentence,
         "short": short,
         "took": took,
         "small_bars": small_bars,
         "small_line": small_line,
+        "timed": timed,
         "utc": utc,
     }
     return environment

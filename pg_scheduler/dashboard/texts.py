@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+
+from markupsafe import Markup, escape
 
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.text import values
@@ -19,6 +22,9 @@ MAX_DEPTH: Final = 50
 
 SHORT_LENGTH: Final = 120
 """Characters of a text in a table."""
+
+_INSTANT: Final = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC\b", re.ASCII)
+"""An instant in a text of the doctor."""
 
 _KEPT: Final = "\n\t\u200c\u200d"
 """Characters of these categories that neither reorder nor hide text: scripts and emoji need the joiners."""
@@ -45,11 +51,36 @@ def utc(at: datetime | None) -> str:
     return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def sentence(text: str) -> str:
+    """Return a text with a capital letter at its start, unless its first word is code."""
+    return text if re.match(r"\S*[=_(]", text) else f"{text[:1].upper()}{text[1:]}"
+
+
+def timed(text: str, now: datetime) -> Markup:
+    """Return a text with its instants relative to now, and as they are in the tooltips."""
+    parts, end = [Markup()], 0
+    for found in _INSTANT.finditer(text):
+        try:
+            at = datetime.fromisoformat(f"{found[1]}+00:00")
+        except ValueError:  # a name that looks like one
+            continue
+        parts += [
+            escape(visible(text[end : found.start()].removesuffix("at "))),
+            Markup('<time data-ago datetime="{}" title="{}">{}</time>').format(
+                at.isoformat(), found[0], ago(at, now)
+            ),
+        ]
+        end = found.end()
+    return Markup().join([*parts, escape(visible(text[end:]))])
+
+
 def ago(at: datetime | None, now: datetime) -> str:
     """Return how long ago an instant was, or in how long it will be."""
     if at is None:
         return "-"
     apart = now - at
+    if abs(apart) < timedelta(seconds=1):
+        return "just now"
     return f"{length(apart)} ago" if apart >= timedelta(0) else f"in {length(-apart)}"
 
 

@@ -35,7 +35,7 @@ ADDRESSES = {path.strip("/") or "overview": path for path in PAGES if path != "/
 }
 """An address for each page by the name of its file; a bulk run has no fixed id."""
 
-VARYING = {"doctor": ".sentence, tbody, main ul, main details"}
+VARYING = {"doctor": "main .summary, main .card"}
 """What depends on the server and its settings, and is left out."""
 
 MASKS = [

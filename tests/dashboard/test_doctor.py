@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
 import pytest
 
+from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.findings import TITLES, steps_of
+from pg_scheduler.dashboard.texts import timed
 from pg_scheduler.inspect import Diagnosis, FindingCode, Inspector, Thresholds
+from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.inspect.workers import add_worker
@@ -41,9 +46,14 @@ async def test_findings_have_evidence_remedy_and_an_entry_in_the_runbook(
     answer = await request(app, "/doctor")
     check(answer.text)
     page = Page(answer.text)
-    assert found["evidence"] in page.text
+    shown = " ".join(page.text.split())
+    before, _, after = found["evidence"].partition("the oldest since ")
+    assert f"{before[0].upper()}{before[1:]}the oldest since " in shown
+    assert after.partition(" UTC")[2] in shown
+    assert f"passed {len(data['made']) - len({each['code'] for each in data['findings']})}" in shown
+    assert "Jobs of doctored.mail cannot start: no live worker has this task" in shown
     assert found["runbook"] in page.links()
-    assert data["summary"] in page.text
+    assert "/jobs?q=status%3Adue%20name%3Adoctored.mail" in page.links()
 
 
 async def test_a_diagnosis_is_shared_by_all_requests_of_a_minute(
@@ -64,7 +74,9 @@ async def test_a_diagnosis_is_shared_by_all_requests_of_a_minute(
     first, second = [(await request(app, "/doctor", headers=JSON)).data for _ in range(2)]
     assert first == second
     assert made == 1
-    assert "Checked" in Page((await request(app, "/doctor")).text).text
+    text = Page((await request(app, "/doctor")).text).text
+    assert "Checked" in text
+    assert "Checked in" not in text
 
 
 async def test_restricted_requests_see_no_subjects_and_no_evidence(
@@ -104,6 +116,62 @@ async def test_statements_of_other_sessions_are_hidden_with_arguments(
     assert "hunter2-secret" in texts[True]
     assert "hunter2-secret" not in texts[False]
     assert "XMIN-HELD" in texts[False]
+
+
+async def test_every_code_has_a_title() -> None:
+    assert set(TITLES) == set(FindingCode)
+
+
+@pytest.mark.parametrize(
+    ("remedy", "steps"),
+    [
+        ("start a worker", [("Start a worker", "", "")]),
+        ("direct_dsn= to the server", [("direct_dsn= to the server", "", "")]),
+        (
+            "read the logs, correct it, then pg-scheduler jobs retry 'a; b' c",
+            [("Read the logs, correct it", "", ""), ("", "pg-scheduler jobs retry 'a; b' c", "")],
+        ),
+        (
+            "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()",
+            [("", "ALTER SYSTEM SET autovacuum = on", ""), ("", "SELECT pg_reload_conf()", "")],
+        ),
+        (
+            "pg-scheduler schedules preview 'a shows b' shows when it fires; or choose UTC",
+            [
+                ("", "pg-scheduler schedules preview 'a shows b'", "shows when it fires"),
+                ("Or choose UTC", "", ""),
+            ],
+        ),
+        (
+            "import it, or pg-scheduler schedules pause own; or is 'x' its new name? then @job(name='x')",
+            [
+                ("Import it, or", "pg-scheduler schedules pause own", ""),
+                ("Or is 'x' its new name? then", "@job(name='x')", ""),
+            ],
+        ),
+    ],
+)
+def test_remedy_has_steps_with_what_can_be_copied(remedy: str, steps: list[tuple[str, str, str]]) -> None:
+    assert [tuple(each) for each in steps_of(remedy)] == steps
+
+
+async def test_steps_can_be_copied(pool: asyncpg.Pool, scheduler: Scheduler, app: App) -> None:
+    await add_worker(pool, names=["doctored.other"])
+    await scheduler.schedules.add("doctored.gone", Every(timedelta(hours=1)), schedule_id="the one")
+    page = Page((await request(app, "/doctor")).text)
+    commands = {each["id"] for each in page.all("pre")}
+    copied = {each.get("data-copy") for each in page.all("button")} - {None}
+    assert commands == copied
+    assert "pg-scheduler schedules pause 'the one'" in page.text
+
+
+def test_instants_of_evidence_are_relative() -> None:
+    now = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    found = timed("since 2030-01-01 11:58:00 UTC, <b> 2030-99-01 11:58:00 UTC", now)
+    assert found == (
+        'since <time data-ago datetime="2030-01-01T11:58:00+00:00" title="2030-01-01 11:58:00 UTC">'
+        "2 min ago</time>, &lt;b&gt; 2030-99-01 11:58:00 UTC"
+    )
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

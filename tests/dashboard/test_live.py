@@ -17,8 +17,12 @@ from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.rendering import static_files
 from pg_scheduler.dashboard.snapshot import Snapshot, thinned
+from pg_scheduler.measure.figures import JobFigures
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import App, Page, request, stream
+from tests.dashboard.test_overview import FIGURES, add_figures
 from tests.dashboard.test_security import check_headers
 from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
@@ -384,3 +388,39 @@ def rows_of(*rows: tuple[str, str]) -> str:
 )
 def test_rows_that_are_as_before_are_one_element(known: str, html: str, sent: str) -> None:
     assert thinned(html, known) == sent
+
+
+MINUTES = """
+    INSERT INTO scheduler_stats (bucket, span, job_name, counts, sums, run_hist, late_hist)
+    SELECT bucket - n * interval '1 min', span, job_name, counts, sums, run_hist, late_hist
+    FROM scheduler_stats, generate_series(1, 59) AS n
+"""
+
+
+async def test_update_of_the_overview_is_small(
+    build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("history", "overview"):
+        monkeypatch.setattr(f"pg_scheduler.dashboard.pages.{place}.HISTORY_AGE_S", 0.0)
+    names = [f"board.task-{number}" for number in range(8)]
+    await add_figures(pool, names)
+    store = Store(Connections(pool)).statistics
+    assert await store.add("w1", 2, dict.fromkeys(names, JobFigures.added(*[FIGURES] * 20)))
+    await pool.execute(MINUTES)  # of more attempts than those that follow, which do not change the scale
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
+        " SELECT n, 'board.task-' || n, now(), 'failed', 'ValueError: no ' || n, now()"
+        " FROM generate_series(1, 7) AS n"
+    )
+    app = build(refresh=0.5)
+    page = (await request(app, "/")).text
+    async with asyncio.timeout(PATIENCE), stream(app, url_of(page, is_shown=True)) as read:
+        assert await read() == "retry: 1000\n\n"
+        sizes = []
+        for batch in range(3, 6):
+            following = asyncio.ensure_future(read())
+            assert await store.add("w1", batch, dict.fromkeys(names[:3], FIGURES))
+            event = await following
+            assert {"outcomes", "tasks"} <= set(parts_of(event))
+            sizes.append(len(event))
+    assert max(sizes[1:]) <= 10_000, sizes

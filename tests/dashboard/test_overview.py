@@ -36,14 +36,35 @@ async def add_figures(pool: asyncpg.Pool, names: list[str]) -> None:
     assert await Store(Connections(pool)).statistics.add("w1", 1, dict.fromkeys(names, FIGURES))
 
 
-async def test_overview_of_an_empty_database_states_that_no_worker_runs_jobs(app: App) -> None:
+async def test_overview_of_a_fresh_installation_shows_the_next_step(app: App) -> None:
     answer = await request(app, "/")
     assert answer.status == 200
     page = Page(answer.text)
-    assert "WORKER-NONE: no live worker runs jobs; start a worker." in page.text
-    assert any(link.endswith("runbook.html#worker-none") for link in page.links())
+    assert "No worker has started yet" in page.text
+    assert "pg-scheduler worker app.jobs" in page.text
+    classes = {each for _, attrs in page.elements for each in (attrs.get("class") or "").split()}
+    assert classes.isdisjoint({"findings", "tile", "chart", "slot"}), "neither an alarm nor empty charts"
     data = (await request(app, "/", headers=JSON)).data
-    assert (data["workers"], data["due"], data["errors"]) == (0, 0, [])
+    assert (data["is_new"], data["workers"], data["due"], data["errors"]) == (True, 0, 0, [])
+
+
+@pytest.mark.parametrize(
+    "values", ["'pending', NULL, NULL, NULL", "'pending', 'after', NULL, NULL", "'failed', NULL, 'no', now()"]
+)
+async def test_overview_without_workers_shows_the_problem_once_there_are_jobs(
+    values: str, pool: asyncpg.Pool, app: App
+) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, blocked_on, error_message,"
+        f" finished_at) VALUES ('1', 'a', now(), {values})"
+    )
+    page = Page((await request(app, "/")).text)
+    assert "1 thing needs attention" in page.text
+    assert "No live worker runs jobs" in page.text
+    assert any(link.endswith("runbook.html#worker-none") for link in page.links())
+    assert any(link.startswith("/doctor#worker-none-") for link in page.links())
+    data = (await request(app, "/", headers=JSON)).data
+    assert data["sentence"].startswith("WORKER-NONE: no live worker runs jobs; start a worker.")
 
 
 async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: Scheduler, app: App) -> None:
@@ -51,7 +72,8 @@ async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: S
     await scheduler.schedules.add("board.mail", Every(timedelta(hours=1)), schedule_id="hourly")
     answer = await request(app, "/")
     page = Page(answer.text)
-    assert "All is well: 1 worker, 1 of 2 slots busy, nothing late." in page.text
+    assert "All is well: 1 worker, nothing late" in page.text
+    assert "attention" not in page.text
     assert "hourly" in page.text
     charts = (await request(app, "/", headers=JSON)).data["charts"]
     assert [chart["title"] for chart in charts] == [
@@ -75,24 +97,24 @@ async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: S
 
 
 async def test_charts_state_that_workers_count_nothing(pool: asyncpg.Pool, build: Callable[..., App]) -> None:
-    await add_worker(pool, settings='{"statistics": false}')
-    text = "The charts lack attempts: statistics are off (statistics=False): w1 on host."
+    await add_worker(pool, "silent", settings='{"statistics": false}')
+    text = "The charts lack attempts: statistics are off (statistics=False): silent on host."
     assert text in Page((await request(build(), "/")).text).text
     limited = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     for path in ("/", "/tasks"):
         assert f"attempts: {text.partition(': ')[2]}" in Page((await request(build(), path)).text).text
         closed = Page((await request(limited, path)).text).text
         assert "attempts: some workers count nothing." in closed
-        assert "w1" not in closed
+        assert "silent" not in closed
 
 
 async def test_table_of_a_chart_has_an_address_of_its_own(pool: asyncpg.Pool, app: App) -> None:
     await add_figures(pool, ["board.mail", "board.other"])
     page = Page((await request(app, "/?range=6h")).text)
-    assert page.all("table") == [], "the overview has no tables of charts"
-    tables = [link for link in page.links() if link.startswith("/chart?")]
-    assert tables == [f"/chart?id={each}&range=6h" for each in ("outcomes", "lateness", "duration")]
-    table = Page((await request(app, tables[0])).text)
+    assert len(page.all("tr")) < 10, "the overview has no tables of charts"
+    tables = {link for link in page.links() if link.startswith("/chart?")}
+    assert tables == {f"/chart?id={each}&range=6h" for each in ("outcomes", "lateness", "duration")}
+    table = Page((await request(app, "/chart?id=outcomes&range=6h")).text)
     assert len(table.all("tr")) == 1 + 73, "each slot is a row"
     for url, completed in (("/chart?id=outcomes", 8), ("/chart?id=outcomes&name=board.mail", 4)):
         data = (await request(app, url, headers=JSON)).data
@@ -150,7 +172,7 @@ async def test_charts_have_marks_where_releases_first_started(pool: asyncpg.Pool
     page = Page((await request(app, "/")).text)
     flags = [each["title"] for each in page.all("i") if (each.get("class") or "").startswith("flag")]
     assert flags == ["v2", "v3"] * 3
-    assert len([each for each in page.all("a") if "release" in (each.get("class") or "")]) == 3 * 2
+    assert len([each for each in page.all("a") if "released" in (each.get("class") or "")]) == 3 * 2
 
 
 async def test_errors_state_the_release_in_which_they_began(pool: asyncpg.Pool, app: App) -> None:
@@ -228,12 +250,124 @@ async def test_overview_states_what_is_late_and_draws_how_long(pool: asyncpg.Poo
     assert [problem["code"] for problem in data["problems"]] == ["NAME-UNKNOWN", "LATE"]
     assert all(problem["remedy"] for problem in data["problems"])
     oldest = data["charts"][1]["series"][-1]
-    assert oldest["label"] == "oldest waiting job"
+    assert oldest["label"] == "oldest waiting"
     ages = [value for value in oldest["values"] if value is not None]
     assert 10 <= len(ages) <= 12
     assert ages == sorted(ages)
     assert 595 < ages[-1] < 700
     assert 'class="l-old open"' in (await request(app, "/")).text
+
+
+async def test_slots_in_use_are_the_running_jobs_of_the_page(pool: asyncpg.Pool, app: App) -> None:
+    await add_worker(
+        pool, max_concurrent_jobs=50, running_jobs=1, names=["board.mail"]
+    )  # as of its heartbeat
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, started_at,"
+        " lease_until, last_heartbeat, attempt)"
+        " SELECT n, 'board.mail', now(), 'running', 'w1', now(), now() + interval '1 min', now(), 1"
+        " FROM generate_series(1, 2) AS n"
+    )
+    data = (await request(app, "/", headers=JSON)).data
+    assert (data["slots_busy"], data["running"], data["slots"], len(data["running_jobs"])) == (2, 2, 50, 2)
+    (tile,) = [each for each in data["tiles"] if each["label"] == "Slots in use"]
+    assert (tile["value"], tile["unit"], tile["note"]) == ("2", "of 50", "4 %")
+
+
+async def test_fire_time_that_has_passed_is_overdue(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    await scheduler.schedules.add("board.tick", Every(timedelta(hours=1)), schedule_id="late")
+    await scheduler.schedules.add("board.tick", Every(timedelta(hours=1)), schedule_id="next")
+    await pool.execute(
+        "UPDATE scheduler_schedules SET next_fire_at = now() - interval '102 s' WHERE schedule_id = 'late'"
+    )
+    answer = await request(app, "/")
+    page = Page(answer.text)
+    (late,) = [each for each in page.all("time") if "data-late" in each]
+    assert late["datetime"]
+    assert "overdue by 102 s" in " ".join(page.text.split())
+    assert '<span class="bad-text">overdue' in answer.text
+    assert len([each for each in page.all("time") if "data-until" in each]) == 1
+
+
+async def test_tiles_have_the_change_since_the_period_before(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    async def tiles() -> list[tuple[str, ...]]:
+        found = (await request(build(), "/", headers=JSON)).data["tiles"][:3]
+        return [tuple(each[key] for key in ("label", "value", "unit", "note", "mood")) for each in found]
+
+    await add_figures(pool, ["board.mail"])
+    (completed, failed, late) = await tiles()
+    assert completed[:1] + completed[2:] == ("Completed", "/h", "", ""), "nothing is known of the hour before"
+    assert failed == ("Failed attempts", "20", "%", "", "")
+    assert late == ("Start lateness p95", "738", "ms", "", "")
+    await pool.execute("UPDATE scheduler_stats SET bucket = bucket - interval '90 min'")
+    long = Histogram((0,) * 22 + (8,) + (0,) * 25, 10.0)
+    better = JobFigures(8, 8, (8, 0, 0, 0, 0, 0, 0, 0, 0), long, long)
+    assert await Store(Connections(pool)).statistics.add("w1", 2, {"board.mail": better})
+    (completed, failed, late) = await tiles()
+    assert (completed[3][:1], completed[4]) == ("\N{BLACK UP-POINTING TRIANGLE}", "")
+    assert failed[1:] == ("0", "%", "\N{BLACK DOWN-POINTING TRIANGLE} 20.0 pt", "ok")
+    assert (late[3][:1], late[4]) == ("\N{BLACK UP-POINTING TRIANGLE}", "bad")
+
+
+async def test_tasks_are_those_with_the_most_attempts_and_those_that_cannot_start(
+    pool: asyncpg.Pool, app: App
+) -> None:
+    names = [f"board.task-{number}" for number in range(12)]
+    await add_worker(pool, names=names)
+    figures = {name: JobFigures.added(*[FIGURES] * (number + 1)) for number, name in enumerate(names)}
+    assert await Store(Connections(pool)).statistics.add("w1", 1, figures)
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('1', 'board.gone', now())"
+    )
+    tasks = (await request(app, "/", headers=JSON)).data["tasks"]
+    assert [each["name"] for each in tasks] == [*reversed(names[-7:]), "board.gone"]
+    assert tasks[0]["failed"] == pytest.approx(0.2)
+    assert (sum(tasks[0]["starts"]), sum(tasks[0]["failures"])) == (60, 12)
+    assert (tasks[-1]["workers"], tasks[-1]["due"], tasks[-1]["failed"]) == (0, 1, None)
+    page = Page((await request(app, "/")).text)
+    assert "no worker" in page.text
+    assert "/jobs?q=status%3Adue%20name%3Aboard.gone" in page.links()
+
+
+RUNNING = """
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, started_at, lease_until,
+        last_heartbeat, attempt, task_data, progress)
+    VALUES ('1', 'board.copy', now(), 'running', 'w1', now() - interval '1 min', now() + interval '1 min',
+        now(), 1, '{"args": ["a.mp4"], "kwargs": {"token": "hunter2"}}',
+        '{"done": 1, "total": 4, "note": "frame 7"}')
+"""
+
+
+async def test_running_jobs_have_what_the_request_may_see(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_worker(pool, names=["board.copy"], identity="copier")
+    await pool.execute(RUNNING)
+    (job,) = (await request(build(redact=["token"]), "/", headers=JSON)).data["running_jobs"]
+    assert (job["name"], job["progress"], job["note"], job["worker"]) == (
+        "board.copy",
+        0.25,
+        "frame 7",
+        "copier",
+    )
+    assert '"a.mp4"' in job["arguments"]
+    assert "hunter2" not in job["arguments"]
+    text = Page((await request(build(), "/")).text).text
+    assert "frame 7" in text
+    assert "about 3 min left" in " ".join(text.split())
+    closed = build(authorize=lambda _: Access("bob", sees_arguments=False))
+    for headers in ({}, JSON):
+        answer = (await request(closed, "/", headers=headers)).text
+        assert "board.copy" in answer
+        assert "hunter2" not in answer
+        assert "a.mp4" not in answer
+        assert "frame 7" not in answer
+    other = build(authorize=lambda _: Access("eve", names=("billing.*",)))
+    assert (await request(other, "/", headers=JSON)).data["running_jobs"] == []
 
 
 async def test_overview_names_paused_tasks(scheduler: Scheduler, pool: asyncpg.Pool, app: App) -> None:
@@ -260,7 +394,8 @@ async def test_overview_judges_as_status_does(seconds: int, pool: asyncpg.Pool, 
     data = (await request(app, "/", headers=JSON)).data
     assert (data["problems"] == []) is (status.severity is Severity.OK) is (seconds == 35)
     if seconds == 35:
-        assert [data["sentence"]] == list(status.sentences)
+        assert data["sentence"] == "All is well: 1 worker, nothing late."
+        assert status.sentences[0].startswith("All is well: 1 worker, ")
     else:
         assert [data["sentence"]] == [f"{each}." for each in status.sentences]
         assert data["sentence"].startswith("LATE: 1 due job of 'board.mail' not started, the oldest for 2 h;")
@@ -363,11 +498,15 @@ def chart(values: list[float | None], *others: list[float | None], **changes: An
 
 
 def points_of(path: str) -> list[tuple[float, float]]:
-    """Return the points of a path of absolute places; the horizontal lines of single points end at them."""
+    """Return the points of the lines of a path, and the starts of single points."""
     found = []
-    for part in path.replace("L", "M").split("M")[1:]:
-        numbers = [float(each) for each in part.partition("h")[0].split()]
-        found += list(zip(numbers[::2], numbers[1::2], strict=True))
+    for part in path.split("M")[1:]:
+        line = re.split("[Vhz]", part)[0]
+        numbers = [float(each) for each in re.findall(r"-?(?:\d*\.)?\d+", line)]
+        x, y = 0.0, 0.0
+        for dx, dy in zip(numbers[::2], numbers[1::2], strict=True):
+            x, y = x + dx, y + dy
+            found.append((x, y))
     return found
 
 
@@ -389,8 +528,8 @@ def test_lines_and_bars_stay_within_the_plot(values: list[float | None], is_log:
     drawn = chart(values, values, is_log=is_log)
     for line in drawn.lines:
         for x, y in points_of(line.path + line.open_path):
-            assert 0 <= x <= 100
-            assert 0 <= y <= 100
+            assert -1e-9 <= x <= len(values)
+            assert -1e-9 <= y <= 100 + 1e-9
     for slot in drawn.slots:
         for bar in slot.bars:
             assert 0 <= bar.top <= bar.top + bar.height <= 100.1
@@ -431,7 +570,7 @@ def test_lines_have_gaps_where_there_are_no_values() -> None:
         ([10], [("r0",)]),
         ([10, 12], [("r0", "r1")]),
         ([10, 40], [("r0",), ("r1",)]),
-        ([30, 55, 59], [("r0",), ("r1", "r2")]),
+        ([20, 55, 59], [("r0",), ("r1", "r2")]),
         ([-1, 60], []),
         ([50, 50, 50], [("r0", "r1", "r2")]),
     ],
@@ -441,7 +580,7 @@ def test_flags_of_releases_do_not_overlap(minutes: list[int], flags: list[tuple[
     drawn = chart([1.0] * 60, marks=marks)
     assert [tuple(each.labels) for each in drawn.flags] == flags
     spans = [
-        (at - 18, at) if flag.is_left else (at, at + 18) for flag in drawn.flags for at in [flag.slot / 0.6]
+        (at - 22, at) if flag.is_left else (at, at + 22) for flag in drawn.flags for at in [flag.slot / 0.6]
     ]
     assert all(start >= 0 and end <= 100 for start, end in spans)
     assert all(one[1] <= other[0] for one, other in pairwise(spans))
@@ -457,16 +596,13 @@ def test_axis_of_time_has_some_labels(width: int) -> None:
 
 @pytest.mark.parametrize("values", VALUES)
 def test_small_charts_stay_within_their_boxes(values: list[float | None]) -> None:
-    line = small_line(values)
-    for x, y in points_of(line.line) + points_of(line.area.replace("z", "")):
-        assert 0 <= x <= 100
-        assert 0 <= y <= 30
+    for x, y in points_of(small_line(values)):
+        assert -1e-9 <= x <= len(values) - 1 + 1e-9
+        assert -1e-9 <= y <= 30
     counts = [value or 0 for value in values]
     bars = small_bars(counts, [count / 4 for count in counts])
-    heights = [
-        float(each) for each in re.findall(r"[VM][^V]*?(?:\s|V)([\d.]+)(?=h|V)", bars.passed + bars.failed)
-    ]
-    assert all(0 <= height <= 22 for height in heights)
+    heights = re.findall(r"[ V]([\d.]+)", bars.passed + bars.failed)
+    assert all(0 <= float(height) <= 22 for height in heights)
     assert (bars.passed == bars.failed == "") is (not any(counts))
 
 

@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest, time_of
-from pg_scheduler.dashboard.texts import RUNBOOK
-from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Severity
-from pg_scheduler.inspect.doctor.codes import ADVICE
-from pg_scheduler.inspect.doctor.jobs import SLOTS_FREE
+from pg_scheduler.dashboard.findings import FindingRow, row_of, unique
+from pg_scheduler.inspect import Diagnosis, Severity
+from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode
 
 MAX_AGE_S: Final = 60.0
 """Seconds for which a diagnosis is shown to everybody: its checks cost more than a page."""
-
-
-ABOUT_ONE_NAME: Final = frozenset({FindingCode.FAILING, FindingCode.NAME_UNKNOWN, FindingCode.SCHED_UNKNOWN})
-"""Findings whose subject is a job name, and whose evidence mentions no other."""
-
-ABOUT_NAMES: Final = ABOUT_ONE_NAME | {FindingCode.LATE, FindingCode.QUARANTINE}
-"""Findings whose subject is a job name."""
-
-
-@dataclass(frozen=True, slots=True)
-class FindingRow:
-    """A finding. What the request may not see is None."""
-
-    code: str
-    severity: Severity
-    meaning: str
-    subject: str | None
-    evidence: str | None
-    remedy: str | None
-    runbook: str
-    """The address of its entry in the runbook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +31,21 @@ class DoctorPage:
     is_general: bool
     """Whether findings lack the subjects and the evidence that mention jobs of hidden names."""
 
+    @property
+    def groups(self) -> Mapping[Severity, Sequence[FindingRow]]:
+        """The findings by their severity, the most severe first."""
+        found = {
+            severity: [each for each in self.findings if each.severity is severity]
+            for severity in reversed(Severity)
+        }
+        return {severity: rows for severity, rows in found.items() if rows}
+
+    @property
+    def passed(self) -> Sequence[tuple[str, str]]:
+        """The codes that were checked without a finding, and what a finding would mean."""
+        found = {each.code for each in self.findings}
+        return [(code, ADVICE[FindingCode(code)].meaning) for code in self.made if code not in found]
+
 
 async def build(request: PageRequest) -> DoctorPage:
     """Return the diagnosis of the last minute, or make one."""
@@ -66,38 +59,12 @@ async def build(request: PageRequest) -> DoctorPage:
     for each in diagnosis.not_made:
         reason = each.reason if is_open else "their reasons mention jobs of all names"
         not_made.setdefault(reason, []).append(each.code.value)
-    rows = [row_of(each, request) for each in diagnosis.findings]
     return DoctorPage(
         examined_at=examined_at,
         summary=diagnosis.summary if is_open else f"{len(diagnosis.made)} checks made",
         severity=diagnosis.severity,
-        findings=list(dict.fromkeys(rows)),  # without subjects, the findings of a code are equal
+        findings=unique([row_of(each, request) for each in diagnosis.findings]),
         made=[code.value for code in diagnosis.made],
         not_made=not_made,
         is_general=not is_open,
     )
-
-
-def row_of(finding: Finding, request: PageRequest) -> FindingRow:
-    """Return the finding without the texts that could mention what is hidden."""
-    is_open = request.access.visible_names is None and (
-        request.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD  # contains a statement
-    )
-    is_own = finding.code in ABOUT_NAMES and request.access.sees_name(finding.subject)
-    return FindingRow(
-        code=finding.code.value,
-        severity=finding.severity,
-        meaning=finding.meaning,
-        subject=finding.subject if is_open or is_own else None,
-        evidence=finding.evidence if is_open else _own_evidence(finding) if is_own else None,
-        remedy=finding.remedy if is_open else ADVICE[finding.code].remedy,
-        runbook=RUNBOOK + finding.anchor,
-    )
-
-
-def _own_evidence(finding: Finding) -> str | None:
-    """Return the evidence of a finding as far as it concerns the name that is its subject."""
-    if finding.code in ABOUT_ONE_NAME:
-        return finding.evidence
-    own, found, _ = finding.evidence.partition(SLOTS_FREE)
-    return own + found if found and finding.code is FindingCode.LATE else None

@@ -31,6 +31,9 @@ NOTHING: Final = JobFigures()
 
 MAX_RELEASES: Final = 20
 
+FAILURES: Final = ("failed", "retried", "lost")
+"""Outcomes of attempts that failed."""
+
 ALWAYS_SHOWN: Final = frozenset({"completed", "failed"})
 """Outcomes that the chart shows even if nothing ended so."""
 
@@ -115,7 +118,7 @@ class Period:
             return []
         ends = [min(at + self.width, self.until) for at in self.times]
         ages = [max((end - due_at).total_seconds(), 0.0) for end in ends]
-        return [Series("oldest waiting job", [age or None for age in ages], is_dashed=True)]
+        return [Series("oldest waiting", [age or None for age in ages], is_dashed=True)]
 
 
 async def read_releases(inspector: Inspector, since: datetime | None) -> list[Mark]:
@@ -177,3 +180,23 @@ def _quantiles(histograms: Sequence[Histogram]) -> list[Series]:
     return [
         Series(label, [each.quantile(share) for each in histograms]) for label, share in QUANTILES.items()
     ]
+
+
+def completed(figures: JobFigures) -> int:
+    """Return how many attempts completed their jobs."""
+    return figures.ended[OUTCOMES.index("completed")]
+
+
+def failures(figures: JobFigures) -> int:
+    """Return how many attempts failed, those that are retried included."""
+    return sum(figures.ended[OUTCOMES.index(outcome)] for outcome in FAILURES)
+
+
+def attempts(figures: JobFigures) -> int:
+    """Return how many attempts completed or failed."""
+    return completed(figures) + failures(figures)
+
+
+def failed_share(figures: JobFigures) -> float | None:
+    """Return the share of attempts that failed; None without attempts."""
+    return failures(figures) / attempts(figures) if attempts(figures) else None

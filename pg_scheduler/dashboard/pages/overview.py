@@ -1,4 +1,4 @@
-"""The first page: a sentence about the state, numbers, charts, the next fire times and the newest errors."""
+"""The first page: what needs attention, how the jobs of a period ended, what runs, waits and comes next."""
 
 from __future__ import annotations
 
@@ -9,28 +9,43 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.charts import Chart, Mark
 from pg_scheduler.dashboard.context import PageRequest, time_of
-from pg_scheduler.dashboard.pages.doctor import ABOUT_NAMES, FindingRow, row_of
+from pg_scheduler.dashboard.findings import ABOUT_NAMES, FindingRow, row_of, unique
 from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, read_period
-from pg_scheduler.inspect import ErrorGroup, Finding, Totals
-from pg_scheduler.inspect.status import STATUS_CODES, all_is_well, problems_of
+from pg_scheduler.dashboard.pages.overview_lists import (
+    LOAD_PERIOD,
+    RunningJob,
+    TaskLoad,
+    WorkerLine,
+    by_load,
+    load_of,
+    running_job,
+    shown_workers,
+    worker_line,
+)
+from pg_scheduler.dashboard.pages.overview_tiles import Tile, rates, slots_in_use, waiting
+from pg_scheduler.inspect import ErrorGroup, Finding, TaskState, Totals
+from pg_scheduler.inspect.status import STATUS_CODES, problems_of
+from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.status import JobStatus
 
 MAX_GROUPS: Final = 1000
 SHOWN_GROUPS: Final = 5
-SHOWN_FIRES: Final = 10
+SHOWN_FIRES: Final = 6
+SHOWN_JOBS: Final = 5
 MAX_SCHEDULES: Final = 500
 MAX_PROBLEMS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class NextFire:
-    """The next fire time of a schedule."""
+    """The next fire time of a schedule, which is overdue if it has passed."""
 
     at: datetime
     schedule_id: str
     task: str
+    described: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +53,17 @@ class OverviewPage:
     """The state of the jobs that the request may see."""
 
     sentence: str
+    """The worst problem, or that all is well."""
     problems: Sequence[FindingRow]
     """The findings of the doctor for which `pg-scheduler status` does not say that all is well either."""
-    paused: Mapping[str, str | None]
-    """The notes of paused tasks by name."""
+    checks: int
+    """The number of checks that were made."""
+    is_new: bool
+    """Whether nothing was ever scheduled, as far as the request sees, and no worker has started."""
     workers: int
     dead_workers: int
     slots_busy: int
+    """The number of running jobs of all names, as their rows say, which heartbeats say later."""
     slots: int
     due: int
     is_due_capped: bool
@@ -54,6 +73,7 @@ class OverviewPage:
     totals: Totals | None
     """About how many jobs there are; None if only some names are visible."""
     range: str
+    tiles: Sequence[Tile]
     charts: Sequence[Chart]
     releases: Sequence[Mark]
     """When releases first started within the range, the newest first."""
@@ -62,91 +82,137 @@ class OverviewPage:
     uncounted: str | None
     """Which live workers count nothing, so that the charts lack their attempts, without their names if only
     some job names are visible; None if all count."""
-    next_fires: Sequence[NextFire]
     errors: Sequence[ErrorGroup]
+    tasks: Sequence[TaskLoad]
+    paused: Mapping[str, str | None]
+    """The notes of paused tasks by name."""
+    next_fires: Sequence[NextFire]
+    running_jobs: Sequence[RunningJob]
+    worker_list: Sequence[WorkerLine]
+    """The first workers; none if only some names are visible."""
 
     @property
     def ranges(self) -> Sequence[str]:
         """The values of ``range`` to choose from."""
         return list(RANGES)
 
+    def began_in(self, group: ErrorGroup) -> str | None:
+        """Return the release of the range that had started last when the first error of a group was found."""
+        return next((each.label for each in self.releases if each.at <= group.first_at), None)
 
-class _History(NamedTuple):
+
+class _Slow(NamedTuple):
     """The facts that change slowly."""
 
     schedules: Sequence[Schedule]
     groups: Sequence[ErrorGroup]
-    pauses: Mapping[str, str | None]
-    """The notes of paused tasks."""
+    tasks: Sequence[TaskState]
+    load: Mapping[str, Sequence[StatisticsRow]]
+    """The statistics of the last hour by job name."""
+    load_until: datetime
 
 
 async def build(request: PageRequest) -> OverviewPage:
     """Read the state; the statistics are shared among all requests for some seconds."""
+    inspector, access = request.inspector, request.access
     period = await read_period(request)
     since = RANGES[period.range][0]
-    history = await request.cache.get(("history", period.range), HISTORY_AGE_S, lambda: _read(request, since))
-    workers = await request.inspector.workers()
-    backlog = await request.inspector.backlog()
-    sees, is_open = request.access.sees_name, request.access.visible_names is None
-    names = [each for each in backlog.names if sees(each.name)]
+    slow = await request.cache.get(("overview", period.range), HISTORY_AGE_S, lambda: _read(request, since))
+    workers = await inspector.workers()
+    backlog = await inspector.backlog()
+    running = await inspector.search_jobs("status:running", limit=SHOWN_JOBS, names=access.visible_names)
+    diagnosis = await request.cache.get("status", HISTORY_AGE_S, lambda: inspector.doctor(only=STATUS_CODES))
+    is_open = access.visible_names is None
+    totals = await inspector.totals() if is_open else None
+    names = [each for each in backlog.names if access.sees_name(each.name)]
     oldest = min((each.oldest_due_at for each in names if each.oldest_due_at), default=None)
     alive = [worker for worker in workers if worker.is_alive]
-    diagnosis = await request.cache.get(
-        "status", HISTORY_AGE_S, lambda: request.inspector.doctor(only=STATUS_CODES)
-    )
     problems = _problems(diagnosis.findings, request)
-    busy, slots = sum(each.running_jobs for each in alive), sum(each.max_concurrent_jobs for each in alive)
+    due, busy = sum(each.due for each in names), sum(each.running for each in backlog.names)
+    slots, blocked = sum(each.max_concurrent_jobs for each in alive), sum(backlog.blocked.values())
     return OverviewPage(
-        sentence=_sentence(problems, len(alive), busy, slots),
+        sentence=_sentence(problems, len(alive)),
         problems=problems[:MAX_PROBLEMS],
-        paused={name: note for name, note in history.pauses.items() if sees(name)},
+        checks=len(diagnosis.made),
+        is_new=not (workers or names or blocked or slow.schedules or slow.groups or any(period.total.ended))
+        and not (totals is not None and totals.jobs),
         workers=len(alive),
         dead_workers=len(workers) - len(alive),
         slots_busy=busy,
         slots=slots,
-        due=sum(each.due for each in names),
+        due=due,
         is_due_capped=backlog.is_capped,
         running=sum(each.running for each in names),
-        blocked=sum(backlog.blocked.values()) if is_open else None,
-        totals=await request.inspector.totals() if is_open else None,
+        blocked=blocked if is_open else None,
+        totals=totals,
         range=period.range,
+        tiles=[
+            *rates(period),
+            waiting(period, due, oldest, request.now, is_capped=backlog.is_capped),
+            slots_in_use(period, busy, slots),
+            *(
+                [Tile("Blocked", f"{blocked:,}", "", "", "", "/jobs", "status:blocked", (), "")]
+                if is_open
+                else []
+            ),
+        ],
         charts=period.charts(oldest),
         releases=period.releases,
         is_history_complete=period.is_complete,
         uncounted=request.uncounted(period.uncounted),
+        errors=[group for group in slow.groups if access.sees_name(group.job_name)][:SHOWN_GROUPS],
+        tasks=by_load(
+            [
+                load_of(task, slow.load.get(task.name, ()), slow.load_until)
+                for task in slow.tasks
+                if access.sees_name(task.name)
+            ]
+        ),
+        paused={
+            task.name: task.note
+            for task in slow.tasks
+            if task.paused_at is not None and access.sees_name(task.name)
+        },
         next_fires=[
-            NextFire(each.next_fire_at, each.schedule_id, each.task)
-            for each in history.schedules
-            if each.next_fire_at is not None and sees(each.task)
+            NextFire(each.next_fire_at, each.schedule_id, each.task, each.described)
+            for each in slow.schedules
+            if each.next_fire_at is not None and access.sees_name(each.task)
         ][:SHOWN_FIRES],
-        errors=[group for group in history.groups if sees(group.job_name)][:SHOWN_GROUPS],
+        running_jobs=[
+            running_job(job, workers, slow.load.get(job.job_name, ()), request) for job in running.items
+        ],
+        worker_list=[worker_line(each, request) for each in shown_workers(workers)] if is_open else [],
     )
 
 
-async def _read(request: PageRequest, since: timedelta) -> _History:
+async def _read(request: PageRequest, since: timedelta) -> _Slow:
     inspector, now = request.inspector, time_of(request.inspector)
     schedules = await inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1))
     active = [each for each in schedules if each.paused_at is None and each.next_fire_at is not None]
     active.sort(key=lambda each: (each.next_fire_at or now, each.schedule_id))
     found = await inspector.error_groups(since=now - since, limit=MAX_GROUPS)
     groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
-    pauses = {task.name: task.note for task in (await inspector.tasks()).items if task.paused_at is not None}
-    return _History(active, groups, pauses)
+    statistics = await inspector.statistics(LOAD_PERIOD)
+    load: dict[str, list[StatisticsRow]] = {}
+    for row in statistics.rows:
+        load.setdefault(row.job_name, []).append(row)
+    return _Slow(active, groups, (await inspector.tasks()).items, load, statistics.until)
 
 
 def _problems(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
     """Return what needs attention, the worst first, without findings about names that are hidden."""
-    shown = [
-        row_of(each, request)
-        for each in problems_of(findings)
-        if each.code not in ABOUT_NAMES or request.access.sees_name(each.subject)
-    ]
-    return list(dict.fromkeys(shown))
+    return unique(
+        [
+            row_of(each, request)
+            for each in problems_of(findings)
+            if each.code not in ABOUT_NAMES or request.access.sees_name(each.subject)
+        ]
+    )
 
 
-def _sentence(problems: Sequence[FindingRow], workers: int, busy: int, slots: int) -> str:
+def _sentence(problems: Sequence[FindingRow], workers: int) -> str:
     if not problems:
-        return all_is_well(workers, busy, slots)
+        return f"All is well: {counted(workers, 'worker')}, nothing late."
     worst, others = problems[0], len(problems) - 1
     remedy = f"; {worst.remedy}" if worst.remedy else ""
     more = f". There {'is' if others == 1 else 'are'} {counted(others, 'other problem')}" if others else ""

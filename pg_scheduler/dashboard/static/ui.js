@@ -44,7 +44,7 @@ let shownZone = zones.includes(stored("zone")) ? stored("zone") : "UTC";
 const showTimes = () => {
   const format = new Intl.DateTimeFormat("sv-SE", { timeZone: shownZone, dateStyle: "short", timeStyle: "medium" });
   for (const each of document.querySelectorAll("time[datetime]")) {
-    const isRelative = each.dataset.ago !== undefined || each.dataset.until !== undefined;
+    const isRelative = ["ago", "until", "late"].some((name) => name in each.dataset);
     each.dataset.utc ??= isRelative ? each.title : each.textContent;
     const text = shownZone === "UTC" ? each.dataset.utc : `${format.format(new Date(each.dateTime))} ${shownZone}`;
     if (isRelative) each.title = text;
@@ -69,10 +69,12 @@ const skewMs = readAt === null ? 0 : Date.parse(readAt.dateTime) - Date.now();
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
 const countDown = () => {
-  for (const each of document.querySelectorAll("time[data-until]")) {
-    const left = (Date.parse(each.dataset.until) - Date.now() - skewMs) / 1000;
-    const [unit, size] = UNITS.find(([, seconds]) => left >= 2 * seconds) ?? UNITS.at(-1);
-    each.textContent = left > 0 ? `in ${Math.round(left / size)} ${unit}` : "now";
+  for (const each of document.querySelectorAll("time[data-until], time[data-late]")) {
+    const left = (Date.parse(each.dateTime) - Date.now() - skewMs) / 1000;
+    const [unit, size] = UNITS.find(([, seconds]) => Math.abs(left) >= 2 * seconds) ?? UNITS.at(-1);
+    const text = `${Math.round(Math.abs(left) / size)} ${unit}`;
+    if (each.dataset.late !== undefined) each.textContent = text;
+    else each.textContent = left > 0 ? `in ${text}` : "now";
   }
 };
 setInterval(countDown, 1000);

@@ -1,0 +1,205 @@
+"""Findings of the doctor as pages show them: a plain title, the evidence, the steps of the remedy, a link."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.texts import RUNBOOK, sentence
+from pg_scheduler.inspect import Finding, FindingCode, Severity
+from pg_scheduler.inspect.doctor.codes import ADVICE
+from pg_scheduler.inspect.doctor.jobs import SLOTS_FREE
+from pg_scheduler.inspect.texts import term
+
+ABOUT_ONE_NAME: Final = frozenset({FindingCode.FAILING, FindingCode.NAME_UNKNOWN, FindingCode.SCHED_UNKNOWN})
+"""Findings whose subject is a job name, and whose evidence mentions no other."""
+
+ABOUT_NAMES: Final = ABOUT_ONE_NAME | {FindingCode.LATE, FindingCode.QUARANTINE}
+"""Findings whose subject is a job name."""
+
+TITLES: Final[Mapping[FindingCode, str]] = {
+    FindingCode.SCHEMA_BEHIND: "The tables are older than this release",
+    FindingCode.SCHEMA_NEWER: "The tables are newer than this release",
+    FindingCode.SCHEMA_DRIFT: "Table {} differs from its migrations",
+    FindingCode.INDEX_MISSING: "Index {} is missing",
+    FindingCode.INDEX_INVALID: "Index {} is invalid",
+    FindingCode.HOT_LOST: "Index {} slows every claim",
+    FindingCode.BLOAT: "Table {} has many dead rows",
+    FindingCode.AUTOVACUUM: "Autovacuum cannot keep up: {}",
+    FindingCode.WRAPAROUND: "Table {} must be frozen",
+    FindingCode.WORKER_NONE: "No live worker runs jobs",
+    FindingCode.WORKER_DEAD: "Worker {} died",
+    FindingCode.WORKER_MIXED: "Live workers differ: {}",
+    FindingCode.WORKER_NO_LISTEN: "Worker {} receives no notifications",
+    FindingCode.WORKER_NO_LOCK: "Worker {} holds no liveness lock",
+    FindingCode.WORKER_DRAINING: "Draining has not ended: {}",
+    FindingCode.LOOP_BLOCKED: "The event loop of worker {} is blocked",
+    FindingCode.LATE: "Jobs of {} are late",
+    FindingCode.NAME_UNKNOWN: "Jobs of {} cannot start: no live worker has this task",
+    FindingCode.QUARANTINE: "Jobs of {} were quarantined: their workers died",
+    FindingCode.FAILING: "Attempts of {} fail more often than usual",
+    FindingCode.STUCK: "Job {} runs for far too long",
+    FindingCode.PAYLOAD: "Jobs of {} have large arguments",
+    FindingCode.TZDATA: "Live workers have different time zone data",
+    FindingCode.DB_VERSION: "PostgreSQL is too old",
+    FindingCode.DB_RTT: "The database is far away",
+    FindingCode.CLOCK: "Clocks differ: {}",
+    FindingCode.XMIN_HELD: "Dead rows cannot be removed: {}",
+    FindingCode.RIGHTS: "The privileges of the role {} are not those of a worker",
+    FindingCode.TIMEOUTS: "The server cancels long statements: {}",
+    FindingCode.ISOLATION: "Transactions are not READ COMMITTED",
+    FindingCode.LISTEN_NO_DELIVERY: "Notifications do not arrive",
+    FindingCode.POOLER: "The pool leads to a pooler in transaction mode",
+    FindingCode.POOL_SMALL: "The pool of worker {} is small",
+    FindingCode.CONNECTIONS: "Connections may run out: {}",
+    FindingCode.SCHED_OVERDUE: "Schedule {} is overdue",
+    FindingCode.SCHED_UNKNOWN: "Scheduled jobs of {} will not start: no live worker has this task",
+    FindingCode.SCHED_BROKEN: "Schedule {} was paused because of an error",
+    FindingCode.SCHED_DST: "A clock change affects schedule {}",
+    FindingCode.SCHED_HERD: "Many schedules fire at {}",
+    FindingCode.RETENTION: "Finished jobs are kept for long: {}",
+}
+"""The title of a finding by its code, with a place for its subject."""
+
+LINKS: Final[Mapping[FindingCode, tuple[str, str, str]]] = {
+    FindingCode.LATE: ("Show the jobs", "/jobs", "status:due name"),
+    FindingCode.NAME_UNKNOWN: ("Show the jobs", "/jobs", "status:due name"),
+    FindingCode.QUARANTINE: ("Show the jobs", "/jobs", "status:failed crashed:yes name"),
+    FindingCode.FAILING: ("Show the jobs", "/jobs", "status:failed finished:>-1h name"),
+    FindingCode.PAYLOAD: ("Show the jobs", "/jobs", "status:pending name"),
+    FindingCode.STUCK: ("Show the job", "/job", ""),
+    FindingCode.WORKER_DEAD: ("Show the workers", "/workers", ""),
+    FindingCode.WORKER_NONE: ("Show the workers", "/workers", ""),
+    FindingCode.WORKER_MIXED: ("Show the workers", "/workers", ""),
+    FindingCode.WORKER_DRAINING: ("Show the workers", "/workers", ""),
+    FindingCode.WORKER_NO_LISTEN: ("Show the worker", "/worker", ""),
+    FindingCode.WORKER_NO_LOCK: ("Show the worker", "/worker", ""),
+    FindingCode.LOOP_BLOCKED: ("Show the worker", "/worker", ""),
+    FindingCode.POOL_SMALL: ("Show the worker", "/worker", ""),
+    FindingCode.SCHED_OVERDUE: ("Show the schedule", "/schedule", ""),
+    FindingCode.SCHED_BROKEN: ("Show the schedule", "/schedule", ""),
+    FindingCode.SCHED_DST: ("Show the schedule", "/schedule", ""),
+    FindingCode.SCHED_UNKNOWN: ("Show the schedules", "/schedules", ""),
+}
+"""The label and the path of the page that shows the subject of a finding; of a search, what precedes it."""
+
+WITHOUT_SUBJECT: Final = frozenset({"/workers", "/schedules"})
+
+_QUOTED: Final = r"""'[^']*'|"[^"]*\""""
+_STEP: Final = re.compile(rf"(?:{_QUOTED}|(?!; |, then ).)+", re.DOTALL)
+_PROSE: Final = (
+    r", or |, and |, before |, after | shows | with a | of the finding| instead| for | the table| its id"
+)
+"""What follows a command or a statement in a remedy."""
+_CODE: Final = re.compile(
+    r"(?<![\w'\"])(?:pg-scheduler |(?:ALTER|VACUUM|REINDEX|DROP|CREATE|GRANT|REVOKE|SELECT|ANALYZE) "
+    r"|await |@job\()(?:" + _QUOTED + r"|(?!" + _PROSE + r").)+",
+    re.DOTALL,
+)
+
+
+class Step(NamedTuple):
+    """A step of a remedy: a sentence, and what is to be executed, of which one may be empty."""
+
+    text: str
+    code: str
+    rest: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRow:
+    """A finding. What the request may not see is None."""
+
+    code: str
+    severity: Severity
+    title: str
+    """The problem, with its subject if the request may see it."""
+    meaning: str
+    subject: str | None
+    evidence: str | None
+    remedy: str | None
+    runbook: str
+    """The address of its entry in the runbook."""
+    link: tuple[str, str] | None
+    """The label and the address of a page that shows the subject."""
+
+    @property
+    def key(self) -> str:
+        """Identifies it among the findings of a page."""
+        return f"{self.code.lower()}-{crc32((self.subject or self.title).encode()):08x}"
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """The title around its subject, which is the second part."""
+        before, found, after = TITLES[FindingCode(self.code)].partition("{}")
+        return (before, self.subject or "", after) if found and self.subject else (self.title, "", "")
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps of the remedy."""
+        return steps_of(self.remedy or "")
+
+
+def row_of(finding: Finding, request: PageRequest) -> FindingRow:
+    """Return the finding without the texts that could mention what is hidden."""
+    is_open = request.access.visible_names is None and (
+        request.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD  # contains a statement
+    )
+    is_own = finding.code in ABOUT_NAMES and request.access.sees_name(finding.subject)
+    subject = finding.subject if is_open or is_own else None
+    title = TITLES[finding.code]
+    return FindingRow(
+        code=finding.code.value,
+        severity=finding.severity,
+        title=title.format(subject)
+        if subject is not None or "{}" not in title
+        else sentence(finding.meaning),
+        meaning=finding.meaning,
+        subject=subject,
+        evidence=finding.evidence if is_open else _own_evidence(finding) if is_own else None,
+        remedy=finding.remedy if is_open else ADVICE[finding.code].remedy,
+        runbook=RUNBOOK + finding.anchor,
+        link=None if subject is None else _link(finding, request),
+    )
+
+
+def _link(finding: Finding, request: PageRequest) -> tuple[str, str] | None:
+    if finding.code not in LINKS:
+        return None
+    label, path, terms = LINKS[finding.code]
+    if terms:
+        before, _, field = terms.rpartition(" ")
+        return label, request.url(path, q=f"{before} {term(field, finding.subject)}")
+    return label, request.url(path) if path in WITHOUT_SUBJECT else request.url(path, id=finding.subject)
+
+
+def _own_evidence(finding: Finding) -> str | None:
+    """Return the evidence of a finding as far as it concerns the name that is its subject."""
+    if finding.code in ABOUT_ONE_NAME:
+        return finding.evidence
+    own, found, _ = finding.evidence.partition(SLOTS_FREE)
+    return own + found if found and finding.code is FindingCode.LATE else None
+
+
+def steps_of(remedy: str) -> list[Step]:
+    """Return the steps of a remedy, and what each of them executes, which can be copied."""
+    steps = []
+    for text in _STEP.findall(remedy):
+        words = text.strip(" ,;")
+        words = words.removeprefix("then ").removeprefix("and ")
+        found = _CODE.search(words)
+        if found is None:
+            steps.append(Step(sentence(words), "", ""))
+        else:
+            before, rest = words[: found.start()].strip(" ,"), words[found.end() :].strip(" ,")
+            steps.append(Step(sentence(before), found[0].strip(), rest))
+    return steps
+
+
+def unique(rows: Sequence[FindingRow]) -> list[FindingRow]:
+    """Return each row once: without subjects, the findings of a code are equal."""
+    return list(dict.fromkeys(rows))

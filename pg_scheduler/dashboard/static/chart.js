@@ -1,0 +1,125 @@
+// Charts: one readout at the same time in all of them, by pointer or arrow keys, and a drag that opens the jobs of a span.
+// Without this script each slot shows its own readout and leads to its jobs.
+
+import { stored } from "./ui.js";
+
+const said = document.createElement("p");
+said.className = "sr";
+said.setAttribute("role", "status");
+document.body.append(said);
+
+const slotsOf = (chart) => [...chart.querySelectorAll(".slot")];
+const charts = () => [...document.querySelectorAll(".chart")];
+const all = (selector) => document.querySelectorAll(selector);
+
+let shown = null; // the start of the slot that is read out, in seconds
+let from = null; // the slot where a drag began
+let dragged = []; // the slots of the drag
+
+const show = (key) => {
+  shown = key;
+  for (const slot of all(".slot")) slot.classList.toggle("on", key !== null && slot.dataset.key === key);
+};
+
+const textOf = (slot) => [...slot.querySelector(".tip").textContent.matchAll(/[^\n\t]+/g)].join(", ");
+
+// -- the pointer
+
+document.addEventListener("pointerover", (event) => {
+  const slot = event.target.closest?.(".slot") ?? null;
+  if (slot === null && shown === null) return;
+  if (from === null) show(slot?.dataset.key ?? null);
+  else if (slot !== null && slot.parentElement === from.parentElement) drag(slot);
+});
+
+const drag = (slot) => {
+  const slots = [...from.parentElement.children];
+  const [first, last] = [slots.indexOf(from), slots.indexOf(slot)].sort((one, other) => one - other);
+  dragged = first === last && dragged.length === 0 ? [] : slots.slice(first, last + 1);
+  for (const each of slots) each.classList.toggle("brushed", dragged.includes(each));
+};
+
+const drop = () => {
+  for (const slot of all(".brushed")) slot.classList.remove("brushed");
+  from = null;
+  dragged = [];
+};
+
+const minute = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 16)}Z`;
+
+// Return the address of the jobs that ended in the slots of a drag; the unsuccessful ones if there are any.
+const addressOf = (slots) => {
+  const { jobs, terms, width } = slots[0].closest("[data-chart]").dataset;
+  const hasFailures = slots.some((slot) => new URL(slot.href).searchParams.get("q").includes("status:failed"));
+  const [first, last] = [Number(slots[0].dataset.key), Number(slots.at(-1).dataset.key) + Number(width) - 60];
+  const search = [terms, hasFailures ? "status:failed,expired" : "", `finished:${minute(first)}..${minute(last)}`];
+  return `${jobs}?q=${encodeURIComponent(search.filter(Boolean).join(" "))}`;
+};
+
+document.addEventListener("pointerdown", (event) => {
+  const isDrag = event.button === 0 && event.pointerType === "mouse" && !event.ctrlKey && !event.metaKey && !event.shiftKey;
+  from = isDrag ? event.target.closest?.(".slot") ?? null : null;
+});
+document.addEventListener("dragstart", (event) => { if (from !== null) event.preventDefault(); });
+document.addEventListener("pointerup", () => {
+  const slots = dragged;
+  drop();
+  if (slots.length > 0) window.location.assign(addressOf(slots));
+});
+document.addEventListener("pointercancel", drop);
+
+// -- keys: the arrows on the link to the table of a chart
+
+const step = (link, move) => {
+  const slots = slotsOf(link.closest(".chart"));
+  const place = slots.findIndex((slot) => slot.dataset.key === shown);
+  const slot = slots[Math.min(Math.max(place < 0 ? slots.length - 1 : place + move, 0), slots.length - 1)];
+  if (slot === undefined) return;
+  show(slot.dataset.key);
+  said.textContent = textOf(slot);
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") {
+    drop();
+    show(null);
+  }
+  const link = event.target.closest?.(".chart .link") ?? null;
+  if (link === null) return;
+  const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+  if (move !== undefined) {
+    event.preventDefault();
+    step(link, move);
+  } else if (event.key === "Enter" && shown !== null) {
+    const slot = slotsOf(link.closest(".chart")).find((each) => each.dataset.key === shown);
+    if (slot === undefined) return;
+    event.preventDefault();
+    window.location.assign(slot.href);
+  }
+});
+
+// -- the zone in which times are shown
+
+const showTimes = () => {
+  const timeZone = stored("zone") ?? "UTC";
+  const format = new Intl.DateTimeFormat("sv-SE", { timeZone, dateStyle: "short", timeStyle: "short" });
+  for (const chart of charts()) {
+    for (const slot of slotsOf(chart)) {
+      const [date, time] = format.format(new Date(slot.dataset.key * 1000)).split(" ");
+      for (const each of slot.querySelectorAll(".tick, .tip > b:first-child")) {
+        each.dataset.utc ??= each.textContent;
+        if (/^\d{4}/.test(each.dataset.utc)) continue; // days are those of UTC
+        each.textContent = each.dataset.utc.replace(/^\d\d-\d\d/, date.slice(5)).replace(/\d\d:\d\d/, time);
+      }
+    }
+  }
+};
+
+const update = () => {
+  if (charts().length === 0) return;
+  showTimes();
+  if (shown !== null) show(shown);
+};
+document.addEventListener("updated", update);
+document.getElementById("times")?.addEventListener("change", update);
+update();
