@@ -24,6 +24,7 @@ from pg_scheduler.dashboard.access import (
 from pg_scheduler.dashboard.actions import ACTIONS, act
 from pg_scheduler.dashboard.answers import refusal, wants_json
 from pg_scheduler.dashboard.cache import Cache, SharedReads
+from pg_scheduler.dashboard.compression import compressed
 from pg_scheduler.dashboard.context import (
     NotFoundError,
     PageRequest,
@@ -232,7 +233,8 @@ class _Dashboard:
             request = Request(scope, receive)
             response, is_own = await self._respond(request)
             has_body = request.method != "HEAD"
-            await response(scope, receive, secured(send, has_policy=is_own, has_body=has_body))
+            answer = compressed(response, request) if is_own and has_body else response
+            await answer(scope, receive, secured(send, has_policy=is_own, has_body=has_body))
 
     async def _respond(self, request: Request) -> tuple[Response, bool]:
         """Return the answer, and whether it is one of the dashboard and not of ``authorize``."""

@@ -51,7 +51,7 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
 
     async def read() -> Snapshot:
         fresh = await request.dated()
-        return render_parts(await page.build(fresh), page.template, fresh, path)
+        return await render_parts(await page.build(fresh), page.template, fresh, path)
 
     async def events() -> AsyncIterator[str]:
         ends_at, shown = monotonic() + MAX_SECONDS, parameters.get("seen", "")

@@ -23,12 +23,18 @@ class Operations:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
+        self._parts = scheduler._parts  # noqa: SLF001 - the dashboard is a front end of the Scheduler
         self.inspector = Inspector(scheduler)
         self.runs = BulkRuns(self.inspector)
 
     @contextmanager
     def acting(self, access: Access) -> Iterator[None]:
         """Name the actor of a request in the audit of what it changes."""
-        release = self.scheduler._parts.store.statements.author.release  # noqa: SLF001 - as an Inspector does
+        release = self._parts.store.statements.author.release
         with acting_as(Author(access.actor, "dashboard", release)):
             yield
+
+    def names_of(self, task: str) -> set[str]:
+        """Return a name of a task, and its main one if this process has registered it."""
+        registered = self._parts.tasks.resolve(task)
+        return {task} if registered is None else {task, registered.name}

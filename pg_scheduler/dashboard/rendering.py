@@ -108,18 +108,20 @@ async def render(
     counts = {} if status == UNAVAILABLE else await read_counts(request)
     names = _names(page, request, path) | {"counts": counts}
     found = _environment().get_template(f"{template}.html")
+    is_live = path in PAGES and PAGES[path].is_live and PAGES[path].template == template
     parts = _render_blocks(found, names)
-    names |= {"versions": Snapshot(parts, "", request.now).versions, "is_live": bool(parts)}
+    names |= {"versions": Snapshot(parts, "", request.now).versions, "is_live": is_live}
     context = found.new_context(names)
     context.blocks |= {f"{LIVE}{name}": [partial(_yield, html)] for name, html in parts.items()}
     html = "".join(found.root_render_func(context))
     return HTMLResponse(html, status_code=status, headers=vary)
 
 
-def render_parts(page: Any, template: str, request: PageRequest, path: str) -> Snapshot:
+async def render_parts(page: Any, template: str, request: PageRequest, path: str) -> Snapshot:
     """Return the parts of a page that change, and when they were read."""
     names = _names(page, request, path)
     read = _environment().get_template("_read.html").render(names)
+    names["counts"] = await read_counts(request)
     parts = _render_blocks(_environment().get_template(f"{template}.html"), names)
     return Snapshot(parts, read, request.now)
 
@@ -127,9 +129,10 @@ def render_parts(page: Any, template: str, request: PageRequest, path: str) -> S
 def _render_blocks(template: Template, names: Mapping[str, Any]) -> dict[str, str]:
     """Return the HTML of the blocks of a template that are parts. They see no variable of other blocks."""
     context = template.new_context(dict(names))
+    blocks = _environment().get_template("base.html").blocks | template.blocks
     return {
         name.removeprefix(LIVE): "".join(render(context))
-        for name, render in template.blocks.items()
+        for name, render in blocks.items()
         if name.startswith(LIVE)
     }
 

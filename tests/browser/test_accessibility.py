@@ -34,6 +34,7 @@ def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
         "/chart": "/chart?id=outcomes",
         "/error": f"/error?id={fingerprint_of('browser.charge', UNANSWERED)}",
         "missing": MISSING,
+        "/find": "/find?q=browser",
     }
     return {path: path for path in PAGES if path != "/run"} | special
 

@@ -39,7 +39,7 @@ async def test_failures_are_retried_at_a_rate_stopped_and_resumed_in_another_bro
     await person.fill(page.get_by_label("At most jobs/s"), "500")
     label = page.locator("label", has_text="to confirm")
     number = re.sub(r"\D", "", await label.inner_text())
-    await person.fill(page.get_by_role("textbox"), number)
+    await person.fill(page.get_by_label("to confirm"), number)
     await person.press(page.get_by_role("button", name="Retry all"))
     await expect(heading(page)).to_contain_text("Bulk run")
     await person.press(page.get_by_role("button", name="Stop"))

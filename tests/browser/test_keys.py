@@ -60,9 +60,9 @@ async def test_jobs_are_updated_while_no_row_is_selected(
 async def test_keys_do_nothing_in_a_browser_that_turned_them_off(open_page: Open, shop: Shop) -> None:
     page = await open_page("/jobs?q=name:browser.*")
     await page.keyboard.press("?")
-    await expect(heading(page)).to_have_text("About")
-    await page.get_by_role("checkbox", name="Use the keys").uncheck()
-    for key in ("g", "j"):
+    await page.get_by_role("dialog").get_by_role("checkbox", name="Use the keys").uncheck()
+    await page.keyboard.press("Escape")
+    for key in ("g", "e"):
         await page.keyboard.press(key)
     await page.get_by_role("link", name="Jobs", exact=True).click()
     await expect(heading(page)).to_have_text("Jobs")

@@ -82,7 +82,7 @@ async def test_stream_of_schedules_sends_what_the_filter_of_the_address_shows(
     async with asyncio.timeout(PATIENCE), stream(build(refresh=0.5), url) as read:
         await read()
         first = parts_of(await read())
-        assert set(first) == {"states", "list", "read"}
+        assert set(first) == {"states", "list", "pages", "read"}
         assert ("mail.send-9" in first["list"], "mail.other" in first["list"]) == (True, False)
         await scheduler.schedules.pause("mail.send-9")
         assert "mail.send-9" not in parts_of(await read())["list"]

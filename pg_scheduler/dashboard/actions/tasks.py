@@ -31,8 +31,7 @@ async def resume(request: ActionRequest) -> Done:
 async def _name(request: ActionRequest) -> str:
     """Return the name of a task that exists and that the request sees, under its main name too."""
     name = request.page.required("id")
-    registered = request.operations.scheduler._parts.tasks.resolve(name)  # noqa: SLF001 - a pause follows aliases
-    names = {name} if registered is None else {name, registered.name}
+    names = request.operations.names_of(name)
     known = {task.name for task in (await request.operations.inspector.tasks()).items}
     if not names & known or not all(map(request.access.sees_name, names)):
         raise NotFoundError(f"there is no task {name[:200]!r}, or you may not see it")

@@ -13,6 +13,7 @@ from pg_scheduler.dashboard.pages import (
     chart,
     doctor,
     errors,
+    find,
     job,
     jobs,
     limits,
@@ -70,6 +71,7 @@ PAGES: Final[dict[str, Page]] = {
     "/workers": Page(workers.build, "workers", "Workers", is_live=True),
     "/worker": Page(worker.build, "worker", is_live=True, parent="/workers"),
     "/doctor": Page(doctor.build, "doctor", "Doctor"),
+    "/find": Page(find.build, "find"),
     "/audit": Page(audit.build, "audit", "Audit"),
     "/about": Page(about.build, "about", "About"),
 }

@@ -1,7 +1,7 @@
 // Patch the parts of a page with what the server rendered. Elements keep their identity by data-key or id, and with it
 // focus, open details, checked boxes and edited fields.
 
-import { announce, onKeys } from "./ui.js";
+import { announce, onKeys, parse } from "./ui.js";
 
 const POLL_MS = 10000;
 const NEW_MS = 2000;
@@ -72,8 +72,6 @@ const apply = () => {
   document.dispatchEvent(new Event("updated"));
 };
 for (const each of ["pointerup", "pointercancel", "keyup"]) document.addEventListener(each, () => setTimeout(apply));
-
-const parse = (html) => new DOMParser().parseFromString(html, "text/html");
 
 // Put the rows back for which the server sent one element, since they are as before.
 const fill = (content, before) => {

@@ -1,14 +1,14 @@
-// What every page has: messages, the theme, the zone of times, copying, and the keys that go to pages.
+// What every page has: messages, dialogs, the theme, the zone of times, copying, and the keys that go to pages.
 
-const ANNOUNCE_MS = 5000;
+const TOAST_MS = 6000;
 const announcement = document.getElementById("announcement");
-let announcedAt = 0;
+let toast = null;
 
+// Show a message at the lower left, which screen readers read; an empty one removes it.
 export const announce = (text) => {
-  const now = Date.now();
-  if (now - announcedAt < ANNOUNCE_MS || announcement.textContent === text) return;
-  announcedAt = now;
-  announcement.textContent = text;
+  clearTimeout(toast);
+  if (announcement.textContent !== text) announcement.textContent = text;
+  toast = setTimeout(() => { announcement.textContent = ""; }, TOAST_MS);
 };
 
 export const stored = (name, change) => {
@@ -18,6 +18,58 @@ export const stored = (name, change) => {
   } catch {
     return null; // the browser forbids storage
   }
+};
+
+export const parse = (html) => new DOMParser().parseFromString(html, "text/html");
+
+// -- the message of an action: a toast
+
+const message = document.getElementById("message");
+if (message !== null) {
+  message.classList.add("toast");
+  setTimeout(() => message.remove(), TOAST_MS);
+}
+
+// -- dialogs: a part of another page, whose forms and links are those of that page
+
+const openDialog = (part) => {
+  const dialog = document.createElement("dialog");
+  const heading = part.querySelector("h1, h2");
+  if (heading?.id) dialog.setAttribute("aria-labelledby", heading.id);
+  dialog.append(document.adoptNode(part));
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog || event.target.closest("[data-close]") !== null) {
+      event.preventDefault();
+      dialog.close();
+    }
+  });
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  document.dispatchEvent(new Event("updated"));
+};
+
+// A button whose label ends with "…" asks first: the question is shown here instead of on a page of its own.
+document.addEventListener("submit", async (event) => {
+  const button = event.submitter;
+  if (button === null || !button.textContent.trim().endsWith("…") || event.defaultPrevented) return;
+  event.preventDefault();
+  const body = new URLSearchParams(new FormData(event.target, button));
+  const answer = await fetch(button.hasAttribute("formaction") ? button.formAction : event.target.action, {
+    method: "POST", body, redirect: "manual",
+  });
+  if (answer.type === "opaqueredirect") return window.location.reload(); // it needed no question
+  const part = parse(await answer.text()).querySelector("[data-dialog]");
+  if (part === null) announce(`The server answered with status ${answer.status}.`);
+  else openDialog(part);
+});
+
+const showKeys = async (link) => {
+  const part = document.getElementById("keyboard") === null
+    ? parse(await (await fetch(link.href)).text()).querySelector("[data-dialog]")
+    : null;
+  if (part === null) link.click();
+  else openDialog(part);
 };
 
 // -- the theme
@@ -41,15 +93,15 @@ const local = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const zones = [...new Set(["UTC", local, own].filter(Boolean))];
 let shownZone = zones.includes(stored("zone")) ? stored("zone") : "UTC";
 
+const isRelative = (time) => ["ago", "until", "late"].some((name) => name in time.dataset);
+
 const showTimes = () => {
   const format = new Intl.DateTimeFormat("sv-SE", { timeZone: shownZone, dateStyle: "short", timeStyle: "medium" });
   for (const each of document.querySelectorAll("time[datetime]")) {
-    const isRelative = ["ago", "until", "late"].some((name) => name in each.dataset);
-    each.dataset.utc ??= isRelative ? each.title : each.textContent;
-    const text = shownZone === "UTC" ? each.dataset.utc : `${format.format(new Date(each.dateTime))} ${shownZone}`;
-    if (isRelative) each.title = text;
-    else each.textContent = shownZone === "UTC" ? text : text.slice(0, 19);
-    if (!isRelative && shownZone !== "UTC") each.title = `${each.dataset.utc}, ${each.title.split(", ").at(-1)}`;
+    each.dataset.utc ??= isRelative(each) ? each.title : each.textContent;
+    const text = shownZone === "UTC" ? each.dataset.utc : format.format(new Date(each.dateTime));
+    if (isRelative(each)) each.title = shownZone === "UTC" ? text : `${text} ${shownZone}`;
+    else each.textContent = text;
   }
 };
 if (zones.length > 1) {
@@ -68,16 +120,20 @@ const readAt = document.querySelector("#read time");
 const skewMs = readAt === null ? 0 : Date.parse(readAt.dateTime) - Date.now();
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
-const countDown = () => {
-  for (const each of document.querySelectorAll("time[data-until], time[data-late]")) {
+const length = (seconds) => {
+  const [unit, size] = UNITS.find(([, each]) => seconds >= 2 * each) ?? UNITS.at(-1);
+  return `${Math.round(seconds / size)} ${unit}`;
+};
+const countTimes = () => {
+  for (const each of [...document.querySelectorAll("time[datetime]")].filter(isRelative)) {
     const left = (Date.parse(each.dateTime) - Date.now() - skewMs) / 1000;
-    const [unit, size] = UNITS.find(([, seconds]) => Math.abs(left) >= 2 * seconds) ?? UNITS.at(-1);
-    const text = `${Math.round(Math.abs(left) / size)} ${unit}`;
-    if (each.dataset.late !== undefined) each.textContent = text;
-    else each.textContent = left > 0 ? `in ${text}` : "now";
+    const past = each.dataset.ago === undefined ? "now" : `${length(-left)} ago`;
+    const ahead = left > 0 ? `in ${length(left)}` : past;
+    const text = each.dataset.late === undefined ? ahead : length(Math.abs(left));
+    if (each.textContent !== text) each.textContent = text;
   }
 };
-setInterval(countDown, 1000);
+setInterval(countTimes, 1000);
 
 // -- copying
 
@@ -93,28 +149,47 @@ document.addEventListener("click", async (event) => {
   announce("Copied.");
 });
 
-const show = () => { showTimes(); showCopying(); };
+// -- the numbers of the side bar: in the title and the icon of the tab too
+
+const icon = document.querySelector("link[rel=icon]");
+const showFindings = () => {
+  const count = document.querySelector("#pages [data-findings]");
+  document.title = document.title.replace(/^(\(\d+\+?\) )?/, count === null ? "" : `(${count.textContent}) `);
+  const address = count?.classList.contains("bad") ? icon.dataset.bad : icon.dataset.good;
+  if (icon.getAttribute("href") !== address) icon.setAttribute("href", address);
+};
+
+const show = () => {
+  showTimes();
+  countTimes();
+  showCopying();
+  showFindings();
+};
 document.addEventListener("updated", show);
 show();
 
-// -- keys: "/" to the search, "t" changes the theme, "g" and the first letter of a page goes there, "?" to the list of
-//    keys. People can turn all of them off.
+// -- keys: people can turn all of them off
 
-const keys = document.getElementById("keys");
-if (keys !== null) {
-  keys.disabled = false;
-  keys.checked = stored("keys") !== "off";
-  keys.addEventListener("change", () => stored("keys", keys.checked ? "on" : "off"));
-}
+document.addEventListener("change", ({ target }) => {
+  if (target.id === "keys") stored("keys", target.checked ? "on" : "off");
+});
+const showChoice = () => {
+  const choice = document.getElementById("keys");
+  if (choice === null) return;
+  choice.disabled = false;
+  choice.checked = stored("keys") !== "off";
+};
+document.addEventListener("updated", showChoice);
+showChoice();
 
 const isTyping = (target) => target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]") !== null;
-const go = (key) => [...document.querySelectorAll("nav a[data-key]")].find((each) => each.dataset.key === key)?.click();
+const linkOf = (key) => [...document.querySelectorAll("nav a[data-key]")].find((each) => each.dataset.key === key);
 const search = () => {
   const field = document.getElementById("q") ?? document.getElementById("find");
   field.focus();
   field.select();
 };
-const actions = { "/": search, "?": () => go("?"), t: () => theme.click() };
+const actions = { "/": search, "?": () => showKeys(linkOf("?")), t: () => theme.click() };
 let isGoing = false;
 
 // Add functions by their keys.
@@ -122,9 +197,10 @@ export const onKeys = (more) => Object.assign(actions, more);
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey || isTyping(event.target) || stored("keys") === "off") return;
+  if (document.querySelector("dialog[open]") !== null) return;
   if (isGoing) {
     isGoing = false;
-    go(event.key);
+    linkOf(event.key)?.click();
   } else if (event.key === "g") {
     isGoing = true;
     setTimeout(() => { isGoing = false; }, 1500);

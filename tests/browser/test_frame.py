@@ -1,0 +1,136 @@
+"""The frame of every page: menu, dialogs, suggestions, messages, keys and the tab."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+from playwright.async_api import expect
+
+from pg_scheduler import Scheduler
+from tests.browser.conftest import Open
+from tests.browser.person import PHONE, navigate
+from tests.browser.shop import Shop
+from tests.browser.site import Site
+from tests.browser.test_accessibility import violations
+from tests.browser.test_reading import heading
+
+
+@pytest.mark.parametrize("has_script", [True, False])
+async def test_menu_of_a_phone_leads_to_the_lists(has_script: bool, open_page: Open, shop: Shop) -> None:
+    page = await open_page("/", **PHONE, java_script_enabled=has_script)
+    link = page.get_by_role("navigation").get_by_role("link", name="Workers", exact=True)
+    await expect(link).to_be_hidden()
+    await page.get_by_role("button", name="Menu").click()
+    await expect(link).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(link).to_be_hidden()
+    await navigate(page, "Workers")
+    await expect(heading(page)).to_have_text("Workers")
+
+
+async def test_question_is_a_dialog_that_can_be_closed_or_answered(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page(f"/job?id={shop.waiting}")
+    delete = page.locator("main").get_by_role("button", name="Delete…")
+    dialog = page.get_by_role("dialog")
+    await delete.click()
+    await expect(dialog).to_have_accessible_name("Confirm")
+    assert await violations(page) == []
+    await dialog.get_by_role("link", name="Back").click()
+    await expect(dialog).to_have_count(0)
+    await delete.click()
+    await expect(dialog).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_have_count(0)
+    assert await scheduler.get_job(shop.waiting) is not None
+    await delete.click()
+    await dialog.get_by_role("button", name="Delete").click()
+    await expect(page.locator("#message")).to_have_text("1 job deleted")
+    assert await scheduler.get_job(shop.waiting) is None
+
+
+async def test_refusal_is_stated_in_a_dialog(
+    open_page: Open, shop: Shop, pool: asyncpg.Pool, problems: list[str]
+) -> None:
+    page = await open_page(f"/job?id={shop.waiting}")
+    await page.keyboard.press("p")
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = $1", shop.waiting)
+    await page.locator("main").get_by_role("button", name="Delete…").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("there are no such jobs")
+    assert page.url.endswith(shop.waiting)
+    assert "404" in problems.pop()
+
+
+async def test_keys_are_listed_in_a_dialog(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/jobs")
+    await page.keyboard.press("?")
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_have_accessible_name("Keys")
+    assert await violations(page) == []
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_have_count(0)
+    assert page.url.endswith("/jobs")
+
+
+async def test_field_of_the_top_bar_suggests_and_opens(open_page: Open, shop: Shop, site: Site) -> None:
+    page = await open_page("/about")
+    field = page.get_by_role("combobox", name="Find")
+    await page.keyboard.press("/")
+    await expect(field).to_be_focused()
+    await page.keyboard.type("night")
+    choices = page.locator("#found [role=option]")
+    await expect(choices).to_have_count(1)
+    assert await violations(page) == []
+    await page.keyboard.press("Escape")
+    await expect(page.locator("#found")).to_be_hidden()
+    await page.keyboard.press("End")
+    await page.keyboard.type("l")
+    await expect(choices).to_have_text(re.compile("nightly"))
+    await page.keyboard.press("ArrowDown")
+    await expect(choices).to_have_attribute("aria-selected", "true")
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(f"{site.url}/schedule?id=nightly")
+    await field.fill("> theme")
+    await choices.click()
+    assert await page.evaluate("document.documentElement.dataset.theme") is not None
+    await field.fill("browser.mail")
+    await expect(choices.first).to_be_visible()
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(f"{site.url}/jobs?q=browser.mail")
+
+
+async def test_relative_times_go_on(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/about")
+    await page.clock.install()
+    await page.goto(page.url)
+    await page.evaluate(
+        """at => document.querySelector("main").append(
+            Object.assign(document.createElement("time"), { id: "probe", dateTime: at, title: "UTC" }))""",
+        (datetime.now(UTC) - timedelta(seconds=30)).isoformat(),
+    )
+    probe = page.locator("#probe")
+    await probe.evaluate("each => { each.dataset.ago = ''; }")
+    await page.clock.fast_forward(1000)
+    await expect(probe).to_have_text(re.compile(r"^3\d s ago$"))
+    await page.clock.fast_forward(600_000)
+    await expect(probe).to_have_text(re.compile("^1[01] min ago$"))
+
+
+async def test_findings_are_counted_in_the_title_and_mark_the_icon(
+    open_page: Open, pool: asyncpg.Pool
+) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " VALUES ('late', 'browser.unknown', now() - interval '1 h')"
+    )
+    page = await open_page("/about")
+    count = page.locator("#pages [data-findings]")
+    await expect(count).to_be_visible()
+    assert (await page.title()).startswith(f"({await count.inner_text()}) About")
+    icon = page.locator("link[rel=icon]")
+    assert re.search("icon-bad.svg$", str(await icon.get_attribute("href")))
+    await expect(page.locator(".notice")).to_contain_text("No worker is alive")
