@@ -89,6 +89,7 @@ async def test_field_of_the_top_bar_suggests_and_opens(open_page: Open, shop: Sh
     await expect(page.locator("#found")).to_be_hidden()
     await page.keyboard.press("End")
     await page.keyboard.type("l")
+    await expect(page.locator("#found")).to_be_visible()
     await expect(choices).to_have_text(re.compile("nightly"))
     await page.keyboard.press("ArrowDown")
     await expect(choices).to_have_attribute("aria-selected", "true")
