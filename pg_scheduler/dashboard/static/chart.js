@@ -1,16 +1,9 @@
 // Charts: one readout at the same time in all of them, by pointer or arrow keys, and a drag that opens the jobs of a span.
 // Without this script each slot shows its own readout and leads to its jobs.
 
-import { stored } from "./ui.js";
+import { all, formatter, make, onUpdate } from "./ui.js";
 
-const said = document.createElement("p");
-said.className = "sr";
-said.setAttribute("role", "status");
-document.body.append(said);
-
-const slotsOf = (chart) => [...chart.querySelectorAll(".slot")];
-const charts = () => [...document.querySelectorAll(".chart")];
-const all = (selector) => document.querySelectorAll(selector);
+const said = document.body.appendChild(make("p", { className: "sr", role: "status" }));
 
 let shown = null; // the start of the slot that is read out, in seconds
 let from = null; // the slot where a drag began
@@ -20,8 +13,6 @@ const show = (key) => {
   shown = key;
   for (const slot of all(".slot")) slot.classList.toggle("on", key !== null && slot.dataset.key === key);
 };
-
-const textOf = (slot) => [...slot.querySelector(".tip").textContent.matchAll(/[^\n\t]+/g)].join(", ");
 
 // -- the pointer
 
@@ -62,64 +53,46 @@ document.addEventListener("pointerdown", (event) => {
 });
 document.addEventListener("dragstart", (event) => { if (from !== null) event.preventDefault(); });
 document.addEventListener("pointerup", () => {
-  const slots = dragged;
+  if (dragged.length > 0) window.location.assign(addressOf(dragged));
   drop();
-  if (slots.length > 0) window.location.assign(addressOf(slots));
 });
 document.addEventListener("pointercancel", drop);
 
 // -- keys: the arrows on the link to the table of a chart
-
-const step = (link, move) => {
-  const slots = slotsOf(link.closest(".chart"));
-  const place = slots.findIndex((slot) => slot.dataset.key === shown);
-  const slot = slots[Math.min(Math.max(place < 0 ? slots.length - 1 : place + move, 0), slots.length - 1)];
-  if (slot === undefined) return;
-  show(slot.dataset.key);
-  said.textContent = textOf(slot);
-};
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") {
     drop();
     show(null);
   }
-  const link = event.target.closest?.(".chart .link") ?? null;
-  if (link === null) return;
+  const chart = event.target.closest?.(".chart .link")?.closest(".chart");
+  const slots = chart ? all(".slot", chart) : [];
+  if (slots.length === 0) return;
   const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+  const last = slots.length - 1;
+  const place = slots.findIndex((slot) => slot.dataset.key === shown);
   if (move !== undefined) {
     event.preventDefault();
-    step(link, move);
-  } else if (event.key === "Enter" && shown !== null) {
-    const slot = slotsOf(link.closest(".chart")).find((each) => each.dataset.key === shown);
-    if (slot === undefined) return;
+    const slot = slots[place < 0 ? last : Math.min(Math.max(place + move, 0), last)];
+    show(slot.dataset.key);
+    said.textContent = slot.querySelector(".tip").textContent.match(/[^\n\t]+/g).join(", ");
+  } else if (event.key === "Enter" && place >= 0) {
     event.preventDefault();
-    window.location.assign(slot.href);
+    window.location.assign(slots[place].href);
   }
 });
 
-// -- the zone in which times are shown
+// -- what an update leaves to do: times in the zone that is shown, and the readout
 
-const showTimes = () => {
-  const timeZone = stored("zone") ?? "UTC";
-  const format = new Intl.DateTimeFormat("sv-SE", { timeZone, dateStyle: "short", timeStyle: "short" });
-  for (const chart of charts()) {
-    for (const slot of slotsOf(chart)) {
-      const [date, time] = format.format(new Date(slot.dataset.key * 1000)).split(" ");
-      for (const each of slot.querySelectorAll(".tick, .tip > b:first-child")) {
-        each.dataset.utc ??= each.textContent;
-        if (/^\d{4}/.test(each.dataset.utc)) continue; // days are those of UTC
-        each.textContent = each.dataset.utc.replace(/^\d\d-\d\d/, date.slice(5)).replace(/\d\d:\d\d/, time);
-      }
+onUpdate(() => {
+  const format = formatter("short");
+  for (const slot of all(".slot")) {
+    const [date, time] = format(slot.dataset.key * 1000).split(" ");
+    for (const each of all(".tick, .tip > b:first-child", slot)) {
+      each.dataset.utc ??= each.textContent;
+      if (/^\d{4}/.test(each.dataset.utc)) continue; // days are those of UTC
+      each.textContent = each.dataset.utc.replace(/^\d\d-\d\d/, date.slice(5)).replace(/\d\d:\d\d/, time);
     }
   }
-};
-
-const update = () => {
-  if (charts().length === 0) return;
-  showTimes();
-  if (shown !== null) show(shown);
-};
-document.addEventListener("updated", update);
-document.getElementById("times")?.addEventListener("change", update);
-update();
+  show(shown);
+});

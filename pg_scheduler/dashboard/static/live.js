@@ -1,7 +1,7 @@
 // Patch the parts of a page with what the server rendered. Elements keep their identity by data-key or id, and with it
 // focus, open details, checked boxes and edited fields.
 
-import { announce, onKeys, parse } from "./ui.js";
+import { all, announce, load, onKeys, parse, updated } from "./ui.js";
 
 const POLL_MS = 10000;
 const NEW_MS = 2000;
@@ -69,21 +69,22 @@ const apply = () => {
   }
   waiting = new Map();
   if (focused.isConnected && focused !== document.activeElement) focused.focus({ preventScroll: true });
-  document.dispatchEvent(new Event("updated"));
+  updated();
 };
 for (const each of ["pointerup", "pointercancel", "keyup"]) document.addEventListener(each, () => setTimeout(apply));
 
 // Put the rows back for which the server sent one element, since they are as before.
 const fill = (content, before) => {
-  for (const each of content.querySelectorAll("[data-same]")) {
-    let row = [...before.querySelectorAll(each.localName)].find((known) => known.dataset.key === each.dataset.key);
+  for (const each of all("[data-same]", content)) {
+    let row = all(each.localName, before).find((known) => known.dataset.key === each.dataset.key);
     const rows = [];
     for (let left = Number(each.dataset.same); left > 0 && row; left -= 1, row = row.nextElementSibling) rows.push(row.cloneNode(true));
     each.replaceWith(...rows);
   }
 };
 
-const show = (name, content) => {
+// Show new content in the part of a name.
+export const showPart = (name, content) => {
   const before = waiting.get(name) ?? document.getElementById(name);
   if (before !== null) fill(content, before);
   waiting.set(name, content);
@@ -96,16 +97,15 @@ const receive = ({ data, lastEventId }) => {
   versions = lastEventId;
   for (const [name, html] of Object.entries(JSON.parse(data))) {
     // Rows are parsed within a template only: elsewhere they need a table around them.
-    show(name, parse(`<template>${html}</template>`).querySelector("template").content);
+    showPart(name, parse(`<template>${html}</template>`).querySelector("template").content);
   }
 };
 
 const poll = async () => {
   try {
-    const answer = await fetch(window.location.href, { headers: { accept: "text/html" } });
+    const { answer, page } = await load(window.location.href);
     if (!answer.ok) throw new Error(`status ${answer.status}`);
-    const page = parse(await answer.text());
-    for (const each of page.querySelectorAll("[data-live-part]")) show(each.id, each);
+    for (const each of all("[data-live-part]", page)) showPart(each.id, each);
     versions = page.getElementById("main").dataset.versions;
   } catch {
     announce("This page could not be updated.");
@@ -116,7 +116,6 @@ const stop = () => {
   source?.close();
   source = null;
   clearInterval(timer);
-  timer = null;
 };
 
 const start = () => {

@@ -1,31 +1,20 @@
 // The form of a schedule: what the server previews of it, while people type.
 
-const DELAY_MS = 300;
+import { showPart } from "./live.js";
+import { afterTyping, load } from "./ui.js";
+
 const form = document.querySelector("form[data-preview]");
-let timer = null;
-let last = 0;
 
-const preview = async () => {
-  const number = ++last;
-  try {
-    const body = new URLSearchParams(new FormData(form));
-    const answer = await fetch(form.dataset.preview, { method: "POST", body });
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const found = page.getElementById("shown");
-    if (number !== last || found === null) return;
-    const kind = form.elements.kind.value;
-    const error = page.getElementById(`wrong-${kind}`) ?? page.getElementById("wrong-timezone");
-    const shown = document.getElementById("shown");
-    shown.replaceChildren(...found.childNodes);
-    if (error !== null && form.elements[kind].value !== "") shown.querySelector(".body").replaceChildren(error);
-    document.dispatchEvent(new Event("updated"));
-  } catch {
-    // The button says why.
-  }
-};
-
-form?.addEventListener("input", () => {
-  clearTimeout(timer);
-  timer = setTimeout(preview, DELAY_MS);
+const [preview] = afterTyping(async (signal) => {
+  const body = new URLSearchParams(new FormData(form));
+  const { page } = await load(form.dataset.preview, { method: "POST", body, signal });
+  const shown = page.getElementById("shown");
+  if (shown === null) return; // the button says why
+  const kind = form.elements.kind.value;
+  const error = page.getElementById(`wrong-${kind}`) ?? page.getElementById("wrong-timezone");
+  if (error !== null && form.elements[kind].value !== "") shown.querySelector(".body").replaceChildren(error);
+  showPart("shown", shown);
 });
+
+form?.addEventListener("input", preview);
 if (form !== null && form.elements.kind.value !== "" && form.elements.version !== undefined) preview();

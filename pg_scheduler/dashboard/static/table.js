@@ -1,47 +1,46 @@
 // The rows of tables: the selection with its bar, the keys "j" and "k" to the next and previous row, "x" to select it,
 // "X" to select the rows up to it, "e" to the explanation of its job; and the views that this browser has saved.
 
-import { announce, onKeys, stored } from "./ui.js";
+import { all, announce, make, onKeys, onUpdate, stored } from "./ui.js";
 
 const rowOf = (element) => element?.closest("tr") ?? null;
-const boxes = () => [...document.querySelectorAll("input[name=row]")];
+const boxes = () => all("input[name=row]");
 
 // -- the selection
 
 let last = null; // the value of the box that was changed last
 
 const selectTo = (box) => {
-  const all = boxes();
-  const from = all.findIndex((each) => each.value === last);
-  const to = all.indexOf(box);
+  const rows = boxes();
+  const from = rows.findIndex((each) => each.value === last);
+  const to = rows.indexOf(box);
   if (from < 0) return;
-  for (const each of all.slice(Math.min(from, to), Math.max(from, to) + 1)) each.checked = box.checked;
+  for (const each of rows.slice(Math.min(from, to), Math.max(from, to) + 1)) each.checked = box.checked;
 };
 
 // The bar is there while something is selected, with the actions that can succeed for some of it.
 const showSelection = () => {
   const selected = boxes().filter((each) => each.checked);
-  const all = document.getElementById("all-rows");
-  if (all !== null) {
-    all.hidden = false;
-    all.checked = selected.length > 0 && selected.length === boxes().length;
-    all.indeterminate = selected.length > 0 && !all.checked;
+  for (const each of all("#all-rows")) {
+    each.hidden = false;
+    each.checked = selected.length > 0 && selected.length === boxes().length;
+    each.indeterminate = selected.length > 0 && !each.checked;
   }
-  for (const bar of document.querySelectorAll("[data-selection]")) {
+  for (const bar of all("[data-selection]")) {
     const isForAll = bar.querySelector("input[name=all]")?.checked === true;
     bar.hidden = selected.length === 0 && !isForAll;
     bar.querySelector("[data-selected]").textContent = isForAll ? "" : `${selected.length} selected`;
-    for (const each of bar.querySelectorAll("[data-action]")) {
+    for (const each of all("[data-action]", bar)) {
       const able = selected.filter((box) => box.dataset.actions.split(" ").includes(each.dataset.action)).length;
       each.hidden = !isForAll && able === 0;
       each.dataset.number = isForAll || able === selected.length ? "" : able;
     }
-    for (const each of bar.querySelectorAll("[data-clear]")) each.hidden = false;
+    for (const each of all("[data-clear]", bar)) each.hidden = false;
   }
 };
 
 const clear = () => {
-  for (const each of document.querySelectorAll("input[name=row], input[name=all]")) each.checked = false;
+  for (const each of all("input[name=row], input[name=all]")) each.checked = false;
   showSelection();
 };
 
@@ -55,26 +54,22 @@ document.addEventListener("change", ({ target }) => {
   if (target.id === "all-rows") for (const each of boxes()) each.checked = target.checked;
   if (target.id === "all-rows" || target.name === "row" || target.name === "all") showSelection();
 });
-document.addEventListener("updated", showSelection);
+onUpdate(showSelection);
 window.addEventListener("pageshow", showSelection); // the browser may have restored boxes
 
 // -- the keys
 
 const moveRow = (step) => {
-  const links = [...document.querySelectorAll("main tbody tr")].map((row) => row.querySelector("a")).filter(Boolean);
+  const links = all("main tbody tr").map((row) => row.querySelector("a")).filter(Boolean);
   const row = rowOf(document.activeElement);
   const place = links.findIndex((link) => row !== null && rowOf(link) === row);
   links[place < 0 ? 0 : Math.min(Math.max(place + step, 0), links.length - 1)]?.focus();
 };
 
-const select = (isRange) => {
+const select = (shiftKey) => {
   const box = rowOf(document.activeElement)?.querySelector("input[type=checkbox]");
-  if (!box) return;
-  if (isRange) box.checked = true;
-  if (isRange) selectTo(box);
-  else box.click();
-  last = box.value;
-  showSelection();
+  if (shiftKey && box) box.checked = false; // rows up to it are selected, never the reverse
+  box?.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, shiftKey }));
 };
 
 const explain = () => {
@@ -91,8 +86,7 @@ const views = document.getElementById("views");
 
 const savedViews = () => {
   try {
-    const found = JSON.parse(stored("views") ?? "[]");
-    return found.filter((each) => typeof each === "string" && each.startsWith("?"));
+    return JSON.parse(stored("views") ?? "[]").filter((each) => typeof each === "string" && each.startsWith("?"));
   } catch {
     return []; // somebody has written something else there
   }
@@ -102,13 +96,8 @@ const showViews = () => {
   const found = savedViews();
   const here = window.location.search || "?";
   views.querySelector("ul").replaceChildren(...found.map((search) => {
-    const link = document.createElement("a");
-    link.href = search;
-    link.textContent = new URLSearchParams(search).getAll("q").join(" ") || "all jobs";
-    if (search === here) link.setAttribute("aria-current", "true");
-    const item = document.createElement("li");
-    item.append(link);
-    return item;
+    const textContent = new URLSearchParams(search).getAll("q").join(" ") || "all jobs";
+    return make("li", {}, make("a", { href: search, textContent, ariaCurrent: search === here ? "true" : null }));
   }));
   const isSaved = found.includes(here);
   const button = views.querySelector("button");

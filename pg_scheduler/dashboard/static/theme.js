@@ -1,5 +1,4 @@
 // Before the page is painted: the theme that was chosen in this browser, else that of the system.
-"use strict";
 try {
   const theme = window.localStorage.getItem("pg_scheduler.theme");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;

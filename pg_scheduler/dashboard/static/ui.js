@@ -1,4 +1,46 @@
-// What every page has: messages, dialogs, the theme, the zone of times, copying, and the keys that go to pages.
+// What all scripts use, and what every page has: messages, dialogs, the theme, times, copying, and the keys.
+
+const TYPING_MS = 150;
+
+export const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+export const make = (name, properties, ...children) => {
+  const element = Object.assign(document.createElement(name), properties);
+  element.append(...children);
+  return element;
+};
+export const parse = (html) => new DOMParser().parseFromString(html, "text/html");
+
+// Return the answer of the server with the page in it.
+export const load = async (url, options) => {
+  const answer = await fetch(url, { headers: { accept: "text/html" }, ...options });
+  return { answer, page: parse(await answer.text()) };
+};
+
+// Show something now, and after each update of the page.
+export const onUpdate = (show) => {
+  document.addEventListener("updated", show);
+  show();
+};
+export const updated = () => document.dispatchEvent(new Event("updated"));
+
+// Return two functions: one asks the server once somebody has paused typing, and drops the question before; the other
+// only drops it.
+export const afterTyping = (ask) => {
+  let timer = null;
+  let request = null;
+  const drop = () => {
+    clearTimeout(timer);
+    request?.abort();
+  };
+  const start = () => {
+    drop();
+    request = new AbortController();
+    timer = setTimeout((signal) => ask(signal).catch(() => {}), TYPING_MS, request.signal); // the server may be away
+  };
+  return [start, drop];
+};
+
+// -- messages
 
 const TOAST_MS = 6000;
 const announcement = document.getElementById("announcement");
@@ -20,23 +62,18 @@ export const stored = (name, change) => {
   }
 };
 
-export const parse = (html) => new DOMParser().parseFromString(html, "text/html");
-
 // -- the message of an action: a toast
 
 const message = document.getElementById("message");
-if (message !== null) {
-  message.classList.add("toast");
-  setTimeout(() => message.remove(), TOAST_MS);
-}
+message?.classList.add("toast");
+setTimeout(() => message?.remove(), TOAST_MS);
 
 // -- dialogs: a part of another page, whose forms and links are those of that page
 
 const openDialog = (part) => {
-  const dialog = document.createElement("dialog");
+  const dialog = make("dialog", {}, part);
   const heading = part.querySelector("h1, h2");
   if (heading?.id) dialog.setAttribute("aria-labelledby", heading.id);
-  dialog.append(document.adoptNode(part));
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog || event.target.closest("[data-close]") !== null) {
       event.preventDefault();
@@ -46,7 +83,7 @@ const openDialog = (part) => {
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
-  document.dispatchEvent(new Event("updated"));
+  updated();
 };
 
 // A button whose label ends with "…" asks first: the question is shown here instead of on a page of its own.
@@ -55,20 +92,17 @@ document.addEventListener("submit", async (event) => {
   if (button === null || !button.textContent.trim().endsWith("…") || event.defaultPrevented) return;
   event.preventDefault();
   const body = new URLSearchParams(new FormData(event.target, button));
-  const answer = await fetch(button.hasAttribute("formaction") ? button.formAction : event.target.action, {
-    method: "POST", body, redirect: "manual",
-  });
+  const url = button.hasAttribute("formaction") ? button.formAction : event.target.action;
+  const { answer, page } = await load(url, { method: "POST", body, redirect: "manual" });
   if (answer.type === "opaqueredirect") return window.location.reload(); // it needed no question
-  const part = parse(await answer.text()).querySelector("[data-dialog]");
+  const part = page.querySelector("[data-dialog]");
   if (part === null) announce(`The server answered with status ${answer.status}.`);
   else openDialog(part);
 });
 
 const showKeys = async (link) => {
-  const part = document.getElementById("keyboard") === null
-    ? parse(await (await fetch(link.href)).text()).querySelector("[data-dialog]")
-    : null;
-  if (part === null) link.click();
+  const part = (await load(link.href)).page.getElementById("keyboard");
+  if (part === null || document.getElementById("keyboard") !== null) link.click();
   else openDialog(part);
 };
 
@@ -78,10 +112,8 @@ const root = document.documentElement;
 const theme = document.getElementById("theme");
 theme.hidden = false;
 theme.addEventListener("click", () => {
-  const isDark = root.dataset.theme
-    ? root.dataset.theme === "dark"
-    : window.matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = isDark ? "light" : "dark";
+  const system = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  root.dataset.theme = (root.dataset.theme ?? system) === "dark" ? "light" : "dark";
   stored("theme", root.dataset.theme);
 });
 
@@ -95,24 +127,28 @@ let shownZone = zones.includes(stored("zone")) ? stored("zone") : "UTC";
 
 const isRelative = (time) => ["ago", "until", "late"].some((name) => name in time.dataset);
 
+// Return a function that writes an instant in the zone that is shown.
+export const formatter = (timeStyle) => {
+  const format = new Intl.DateTimeFormat("sv-SE", { timeZone: shownZone, dateStyle: "short", timeStyle });
+  return (instant) => format.format(new Date(instant));
+};
+
 const showTimes = () => {
-  const format = new Intl.DateTimeFormat("sv-SE", { timeZone: shownZone, dateStyle: "short", timeStyle: "medium" });
-  for (const each of document.querySelectorAll("time[datetime]")) {
+  const format = formatter("medium");
+  for (const each of all("time[datetime]")) {
     each.dataset.utc ??= isRelative(each) ? each.title : each.textContent;
-    const text = shownZone === "UTC" ? each.dataset.utc : format.format(new Date(each.dateTime));
+    const text = shownZone === "UTC" ? each.dataset.utc : format(each.dateTime);
     if (isRelative(each)) each.title = shownZone === "UTC" ? text : `${text} ${shownZone}`;
     else each.textContent = text;
   }
 };
-if (zones.length > 1) {
-  zone.closest("label").hidden = false;
-  zone.append(...zones.map((each) => new Option(each, each, false, each === shownZone)));
-  zone.addEventListener("change", () => {
-    shownZone = zone.value;
-    stored("zone", shownZone);
-    showTimes();
-  });
-}
+zone.closest("label").hidden = zones.length < 2;
+zone.append(...zones.map((each) => new Option(each, each, false, each === shownZone)));
+zone.addEventListener("change", () => {
+  shownZone = zone.value;
+  stored("zone", shownZone);
+  updated();
+});
 
 // -- relative times, by the clock of the server
 
@@ -125,7 +161,7 @@ const length = (seconds) => {
   return `${Math.round(seconds / size)} ${unit}`;
 };
 const countTimes = () => {
-  for (const each of [...document.querySelectorAll("time[datetime]")].filter(isRelative)) {
+  for (const each of all("time[datetime]").filter(isRelative)) {
     const left = (Date.parse(each.dateTime) - Date.now() - skewMs) / 1000;
     const past = each.dataset.ago === undefined ? "now" : `${length(-left)} ago`;
     const ahead = left > 0 ? `in ${length(left)}` : past;
@@ -138,9 +174,7 @@ setInterval(countTimes, 1000);
 // -- copying
 
 const showCopying = () => {
-  for (const each of document.querySelectorAll("button[data-copy]")) {
-    each.hidden = navigator.clipboard === undefined; // the page came over HTTP
-  }
+  for (const each of all("button[data-copy]")) each.hidden = navigator.clipboard === undefined; // over HTTP
 };
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
@@ -159,31 +193,20 @@ const showFindings = () => {
   if (icon.getAttribute("href") !== address) icon.setAttribute("href", address);
 };
 
-const show = () => {
-  showTimes();
-  countTimes();
-  showCopying();
-  showFindings();
-};
-document.addEventListener("updated", show);
-show();
+for (const each of [showTimes, countTimes, showCopying, showFindings]) onUpdate(each);
 
 // -- keys: people can turn all of them off
 
-document.addEventListener("change", ({ target }) => {
-  if (target.id === "keys") stored("keys", target.checked ? "on" : "off");
+onUpdate(() => {
+  for (const choice of all("#keys")) {
+    choice.disabled = false;
+    choice.checked = stored("keys") !== "off";
+    choice.onchange = () => stored("keys", choice.checked ? "on" : "off");
+  }
 });
-const showChoice = () => {
-  const choice = document.getElementById("keys");
-  if (choice === null) return;
-  choice.disabled = false;
-  choice.checked = stored("keys") !== "off";
-};
-document.addEventListener("updated", showChoice);
-showChoice();
 
 const isTyping = (target) => target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]") !== null;
-const linkOf = (key) => [...document.querySelectorAll("nav a[data-key]")].find((each) => each.dataset.key === key);
+const linkOf = (key) => all("nav a[data-key]").find((each) => each.dataset.key === key);
 const search = () => {
   const field = document.getElementById("q") ?? document.getElementById("find");
   field.focus();
