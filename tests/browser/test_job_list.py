@@ -15,6 +15,7 @@ from pg_scheduler import Scheduler
 from tests.browser.conftest import Open
 from tests.browser.person import PHONE, job_link
 from tests.dashboard.test_job_list import fill
+from tests.inspect.workers import add_worker
 
 FAILED = "/jobs?q=status:failed"
 DENSITY = """() => {
@@ -30,6 +31,7 @@ DENSITY = """() => {
 @pytest_asyncio.fixture(loop_scope="session")
 async def jobs(scheduler: Scheduler, pool: asyncpg.Pool) -> None:
     await scheduler.initialize_db()
+    await add_worker(pool)  # without one, each page says so first
     await fill(pool, 40)
 
 

@@ -7,6 +7,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.browser.conftest import Open
+from tests.browser.person import job_link
 from tests.browser.site import Site, until
 from tests.browser.test_reading import heading
 from tests.dashboard.test_actions import records
@@ -46,8 +47,8 @@ async def test_person_reads_watches_and_acts_wherever_it_is_mounted(
     await expect(heading(page)).to_have_text("Overview")
 
     await navigation.get_by_role("link", name="Jobs", exact=True).click()
-    await page.get_by_role("link", name="status:failed", exact=True).click()
-    await page.get_by_role("link", name="charge-7").click()
+    await page.get_by_role("navigation", name="State").get_by_role("link", name="Failed", exact=True).click()
+    await job_link(page, "charge-7").click()
     await expect(heading(page)).to_have_text("browser.charge")
     await page.get_by_role("button", name="Retry now", exact=True).click()
     await expect(page.locator("#message")).to_have_text("1 job will run again")

@@ -414,7 +414,7 @@ async def test_operator_role_can_make_the_changes_of_its_actions(roles: Roles) -
         ("schedules/resume?id=hourly", {"from": "pause"}),
         ("tasks/pause?id=app.operated", {"note": "x"}),
         ("tasks/resume?id=app.operated", {}),
-        ("workers/drain?id=w1", {}),
+        ("workers/drain?id=w1", {"confirm": "yes"}),
         ("workers/resume?id=w1", {}),
         ("jobs/cancel?id=a", {}),
         ("jobs/retry?id=a", {}),
@@ -428,10 +428,11 @@ async def test_operator_role_can_make_the_changes_of_its_actions(roles: Roles) -
     )
     for page in ("/", "/jobs", "/job?id=a", "/errors", "/schedules", "/tasks", "/workers", "/audit", "/runs"):
         assert (await request(app, page)).status == 200, page
+    every = {"kind": "interval", "interval": "2h"}
     further = [
         ("jobs/delete?id=moved", {"confirm": "yes"}),
-        ("schedules/add", {"task": "app.operated", "trigger": "every 1h", "schedule_id": "new"}),
-        ("schedules/update?id=hourly", {"trigger": "every 2h", "version": "1"}),
+        ("schedules/add", {"task": "app.operated", **every, "schedule_id": "new"}),
+        ("schedules/update?id=hourly", {**every, "version": "1"}),
         ("schedules/remove?id=hourly", {"confirm": "yes"}),
     ]
     assert [await act(path, **fields) for path, fields in further] == [503, 503, 303, 503]

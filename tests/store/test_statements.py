@@ -351,6 +351,7 @@ async def use_path(store: Store) -> object:
     assert await people.inspections.limit_use("limit:a:") == (0, 0)
     assert await people.inspections.limit_keys("limit:nothing:") == ([], False)
     assert await people.inspections.parents("n") == [("a", "pending")]
+    assert [row.job_id for row in await people.inspections.linked_jobs("n", 9)] == ["a"]
     assert await people.doctor.schema_problem() is None
     assert await people.doctor.missing_indexes() == []
     assert (await people.doctor.tables())[0].options["fillfactor"] == "45"
@@ -459,7 +460,8 @@ async def use_path(store: Store) -> object:
     assert await people.audit_records.trigger_changes(["s"], 9) == {}
     numbers, is_capped = await people.schedule_lists.count(ScheduleFilters(["%"], NAME, "s"))
     assert (numbers["all"], is_capped) == (0, False)
-    assert await people.schedule_lists.find(ScheduleFilters(), "paused", None, 9) == ([], None)
+    paused = await people.schedule_lists.find(ScheduleFilters(), "paused", None, 9)
+    assert {row.schedule_id for row, *_ in paused[0]} <= {"declared"}
     assert await people.bulk_runs.begin("run", {"verb": "cancel"}, "start_bulk") == 1
     await people.bulk_runs.stop("run")
     await people.bulk_runs.end("run", 1, "why")
