@@ -50,7 +50,8 @@ async def test_person_finds_a_failed_job_its_reason_and_its_worker(
     worker_id = str(scheduler.worker_id)
     await page.locator("#attempts").get_by_role("link", name=worker_id).first.click()
     await expect(heading(page)).to_have_text(worker_id)
-    await expect(page.get_by_role("link", name="browser.charge")).to_be_visible()
+    await page.locator("#names > summary").click()
+    await expect(page.locator("#names").get_by_role("link", name="browser.charge")).to_be_visible()
 
 
 async def test_keyboard_alone_finds_a_failed_job(open_page: Open, shop: Shop) -> None:
