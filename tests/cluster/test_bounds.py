@@ -414,6 +414,7 @@ STORE_CALLS: dict[str, Call] = {
     "statuses": lambda it, _: it.people.inspections.statuses(["a"]),
     "blockers, of jobs": lambda it, _: it.people.inspections.blockers(["a"], 1),
     "parents": lambda it, _: it.people.inspections.parents("a"),
+    "linked_jobs": lambda it, _: it.people.inspections.linked_jobs("a", 9),
     "schema_problem": lambda it, _: it.people.doctor.schema_problem(),
     "missing_indexes": lambda it, _: it.people.doctor.missing_indexes(),
     "tables": lambda it, _: it.people.doctor.tables(),
