@@ -58,7 +58,7 @@ def read_until(link: str, text: str) -> str:
     browser = open_dashboard(link)
     page, deadline = "", time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        with browser.open(link.partition("?")[0] + "errors", timeout=PATIENCE) as answer:
+        with browser.open(link.partition("?")[0] + "errors?state=quarantined", timeout=PATIENCE) as answer:
             page = str(answer.read().decode())
         if text in page:
             return page
