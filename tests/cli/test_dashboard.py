@@ -71,7 +71,7 @@ def test_link_works_once_and_its_cookie_until_a_signal(dsn: str) -> None:
         page = get(port, "/", headers)
         assert page.status == 200
         assert "server" not in page.headers
-        assert b"<h1>Overview</h1>" in page.body
+        assert b"No worker has started yet" in page.body
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
             connection.request("GET", "/live?page=/workers", headers=headers)
             with connection.getresponse() as stream:

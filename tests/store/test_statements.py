@@ -458,10 +458,10 @@ async def use_path(store: Store) -> object:
     assert await store.jobs.delete(["missing"]) == []
     await store.audit.record("trigger_schedule", "s", job_id="a")
     assert await people.audit_records.trigger_changes(["s"], 9) == {}
-    numbers, is_capped = await people.schedule_lists.count(ScheduleFilters(["%"], NAME, "s"))
+    none = ScheduleFilters(["%"], NAME, "s")
+    numbers, is_capped = await people.schedule_lists.count(none)
     assert (numbers["all"], is_capped) == (0, False)
-    paused = await people.schedule_lists.find(ScheduleFilters(), "paused", None, 9)
-    assert {row.schedule_id for row, *_ in paused[0]} <= {"declared"}
+    assert await people.schedule_lists.find(none, "paused", None, 9) == ([], None)
     assert await people.bulk_runs.begin("run", {"verb": "cancel"}, "start_bulk") == 1
     await people.bulk_runs.stop("run")
     await people.bulk_runs.end("run", 1, "why")
