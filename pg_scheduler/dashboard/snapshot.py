@@ -15,7 +15,9 @@ _CHANGING: Final = (
 )
 """What is not compared: how an instant is shown, and the cursor of a following page, which has the time."""
 
-_ROW: Final = re.compile(r'<(tr|li|a|path)\b[^<>]*? data-key="([^"<>]*)"[^<>]*>(?:(?!<\1\b).)*?</\1>', re.DOTALL)
+_ROW: Final = re.compile(
+    r'<(tr|li|a|path)\b[^<>]*? data-key="([^"<>]*)"[^<>]*>(?:(?!<\1\b).)*?</\1>', re.DOTALL
+)
 """A row: an element with a key that contains no other one of its name."""
 
 _VERSIONS: Final = re.compile(r"(\d{1,15})((?:~[a-z0-9_]{1,40}-[0-9a-f]{8}){0,99})")
