@@ -48,6 +48,7 @@ TITLES: Final[Mapping[FindingCode, str]] = {
     FindingCode.DB_VERSION: "PostgreSQL is too old",
     FindingCode.DB_RTT: "The database is far away",
     FindingCode.CLOCK: "Clocks differ: {}",
+    FindingCode.NOTIFY_QUEUE: "The queue of notifications fills up",
     FindingCode.XMIN_HELD: "Dead rows cannot be removed: {}",
     FindingCode.RIGHTS: "The privileges of the role {} are not those of a worker",
     FindingCode.TIMEOUTS: "The server cancels long statements: {}",

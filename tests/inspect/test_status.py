@@ -39,7 +39,7 @@ def figures(**changes: Any) -> ClusterFigures:
         "backlog": [], "is_capped": False, "blocked": {}, "quarantined": 0,
         "totals": Totals(9_800_000, 45_000, 0, 3), "workers": [worker(), worker("w2", running_jobs=21)],
         "paused": [], "schedules": [], "jobs": [],
-        "tables": [TableRow("scheduled_jobs", {}, 0, 0, 12, 0, 0, None, 0, 2_500_000)],
+        "tables": [TableRow("scheduled_jobs", {}, 0, 0, 0, 12, 0, 0, None, 0, 2_500_000)],
         "now": NOW, "clock_skew_s": 0.0, "oldest_transaction_s": 0.0,
     }  # fmt: skip
     return ClusterFigures(**(values | changes))

@@ -380,6 +380,7 @@ async def use_path(store: Store) -> object:
     assert (rights.is_owned, rights.may_create, rights.privileges) == (True, True, list(PRIVILEGES))
     assert all(holder.kind == "transaction" for holder in await people.server.holders())
     assert sum(group.connections for group in await people.server.connections()) > 0
+    assert 0 <= await people.server.notification_queue() < 1
     assert await people.server.locking_schedules() == 0
     assert await people.server.changes_session() in {False, None}
     assert await people.server.receives_notification(20) in {True, None}

@@ -287,7 +287,7 @@ def test_hot_ratio_is_that_of_recent_updates() -> None:
     ratio = cluster._HotRatio()
 
     def after(updates: int, hot: int) -> float | None:
-        return ratio.of(TableRow("scheduled_jobs", {}, 0, 0, 0, updates, hot, None, 0, 0))
+        return ratio.of(TableRow("scheduled_jobs", {}, 0, 0, 0, 0, updates, hot, None, 0, 0))
 
     assert ratio.of(None) is None
     assert after(999, 0) is None

@@ -61,6 +61,8 @@ class FindingCode(StrEnum):
     """The server is far away."""
     CLOCK = "CLOCK"
     """The clocks of this machine and of the server differ, or a heartbeat lies in the future."""
+    NOTIFY_QUEUE = "NOTIFY-QUEUE"
+    """The server's queue of notifications fills up."""
     XMIN_HELD = "XMIN-HELD"
     """A transaction, a slot or a standby has kept dead rows for long."""
     RIGHTS = "RIGHTS"
@@ -150,7 +152,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "execute the ALTER TABLE ... SET (...) of the finding as the owner of the table",
     ),
     FindingCode.WRAPAROUND: Advice(
-        "a table was not frozen for so many transactions that the server will force it, and later stop",
+        "rows were not frozen for so many transactions or multixacts that the server will force it, or stop",
         "VACUUM (FREEZE) the table, after the end of old transactions",
     ),
     FindingCode.WORKER_NONE: Advice(
@@ -217,6 +219,10 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     FindingCode.CLOCK: Advice(
         "the clocks of this machine and of the server differ, or the server's was set back since a heartbeat",
         "synchronize both by NTP",
+    ),
+    FindingCode.NOTIFY_QUEUE: Advice(
+        "a session that listens does not end its transaction; once the queue is full, each NOTIFY fails",
+        "end the oldest transactions of sessions that LISTEN, in all databases of the server",
     ),
     FindingCode.XMIN_HELD: Advice(
         "a transaction, prepared transaction, slot or standby keeps dead rows, so no vacuum removes them",

@@ -21,6 +21,9 @@ TIMEOUTS: Final = ("statement_timeout", "transaction_timeout")
 ISOLATION: Final = "default_transaction_isolation"
 SETTINGS: Final = (*TIMEOUTS, ISOLATION)
 
+HALF: Final = 0.5
+"""The share of its queue of notifications from which on the server logs warnings."""
+
 
 @check(FindingCode.DB_VERSION)
 async def _check_version(facts: SharedFacts, _: Thresholds) -> Found:
@@ -53,6 +56,11 @@ async def _check_holders(facts: SharedFacts, thresholds: Thresholds) -> Found:
         )
         found.append(UnmadeCheck(FindingCode.XMIN_HELD, reason))
     return found
+
+
+@check(FindingCode.NOTIFY_QUEUE)
+async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    return judge_notifications(await facts.store.server.notification_queue(), thresholds.notify_queue)
 
 
 @check(FindingCode.TIMEOUTS, FindingCode.ISOLATION)
@@ -121,6 +129,20 @@ def judge_holders(holders: Sequence[HolderRow], seconds: float, transactions: in
             f"{holder.kind} {holder.subject}",
             f"{holder.kind} {holder.subject}{application} has kept dead rows for {age}{statement}",
             _release(holder),
+        )
+
+
+def judge_notifications(used: float, most: float) -> Iterator[Finding]:
+    """Yield a finding if more than this share of the queue of notifications is in use."""
+    if used > most:
+        yield Finding(
+            FindingCode.NOTIFY_QUEUE,
+            Severity.ERROR if used >= HALF else Severity.WARNING,
+            "server",
+            f"{used:.2%} of the queue of notifications is in use: a session that listens, in any database of "
+            "the server, does not end its transaction or does not read",
+            "end the oldest transactions in pg_stat_activity; when half is in use, the log of the server names "
+            "the process",
         )
 
 

@@ -108,6 +108,10 @@ class Thresholds:
     """Dead rows of a table that are more than half of its rows: BLOAT."""
     freeze_age: int | None = None
     """Transactions since a table was frozen: WRAPAROUND. None for 1.2 x ``autovacuum_freeze_max_age``."""
+    multixact_age: int | None = None
+    """Multixacts since then: WRAPAROUND. None for 1.2 x ``autovacuum_multixact_freeze_max_age``."""
+    notify_queue: float = 0.1
+    """The share of the server's queue of notifications that is in use: NOTIFY-QUEUE."""
     draining_s: float = 3600.0
     """Seconds since a worker was requested to drain: WORKER-DRAINING."""
     loop_lag_s: float = 1.0

@@ -23,12 +23,14 @@ SUMMARIZING_IS_HOT: Final = 160_000
 """The version of PostgreSQL from which a BRIN index does not prevent HOT updates."""
 
 FREEZE_MARGIN: Final = 1.2
-"""Multiple of ``autovacuum_freeze_max_age`` that shows that autovacuum does not get done."""
+"""Multiple of the ``..._freeze_max_age`` settings that shows that autovacuum does not get done."""
 
 WRAPAROUND_AGE: Final = 1_500_000_000
-"""Transactions after which the server is about to reject further ones; it does at 2,100,000,000."""
+"""Transactions or multixacts after which the server is about to reject further ones: at 2,100,000,000."""
 
-SERVER_SETTINGS: Final = ("autovacuum", "track_counts", "autovacuum_freeze_max_age", "server_version_num")
+FREEZE_AGE: Final = "autovacuum_freeze_max_age"
+MULTIXACT_AGE: Final = "autovacuum_multixact_freeze_max_age"
+SERVER_SETTINGS: Final = ("autovacuum", "track_counts", FREEZE_AGE, MULTIXACT_AGE, "server_version_num")
 
 
 @check(FindingCode.HOT_LOST)
@@ -44,13 +46,14 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> Found:
     schema = await facts.store.schema()
     settings = await facts.store.doctor.settings(SERVER_SETTINGS)
     tables = await facts.tables()
-    age = thresholds.freeze_age
-    if age is None:
-        age = int(int(settings["autovacuum_freeze_max_age"].value) * FREEZE_MARGIN)
+    ages = [
+        int(int(settings[name].value) * FREEZE_MARGIN) if most is None else most
+        for name, most in ((FREEZE_AGE, thresholds.freeze_age), (MULTIXACT_AGE, thresholds.multixact_age))
+    ]
     return [
         *judge_bloat(schema, tables, thresholds.dead_rows),
         *judge_autovacuum(schema, tables, settings),
-        *judge_freezing(schema, tables, age),
+        *judge_freezing(schema, tables, *ages),
     ]
 
 
@@ -125,18 +128,24 @@ def judge_autovacuum(
             )
 
 
-def judge_freezing(schema: str, tables: Sequence[TableRow], age: int) -> Iterator[Finding]:
-    """Yield tables that were last frozen more than this number of transactions ago."""
+def judge_freezing(
+    schema: str, tables: Sequence[TableRow], transactions: int, multixacts: int
+) -> Iterator[Finding]:
+    """Yield tables that were last frozen more than these numbers of transactions or multixacts ago."""
     for table in tables:
-        if table.freeze_age > age:
-            yield Finding(
-                FindingCode.WRAPAROUND,
-                Severity.ERROR if table.freeze_age > WRAPAROUND_AGE else Severity.WARNING,
-                table.name,
-                f"{table.name} has rows that are {table.freeze_age:,} transactions old and not frozen; the "
-                "server stops at 2,100,000,000",
-                f"resolve XMIN-HELD first, then VACUUM (FREEZE) {_quoted(schema, table.name)}",
-            )
+        for age, most, unit in (
+            (table.freeze_age, transactions, "transactions"),
+            (table.multixact_age, multixacts, "multixacts"),
+        ):
+            if age > most:
+                yield Finding(
+                    FindingCode.WRAPAROUND,
+                    Severity.ERROR if age > WRAPAROUND_AGE else Severity.WARNING,
+                    table.name,
+                    f"{table.name} has rows that are {age:,} {unit} old and not frozen; the server stops at "
+                    "2,100,000,000",
+                    f"resolve XMIN-HELD first, then VACUUM (FREEZE) {_quoted(schema, table.name)}",
+                )
 
 
 def _quoted(schema: str, table: str) -> str:

@@ -34,6 +34,7 @@ class TableRow:
     Attributes:
         options: Its storage settings.
         freeze_age: Transactions since its oldest row that is not frozen.
+        multixact_age: Multixacts since its oldest row that is not frozen.
         live: About how many rows it has.
         dead: About how many dead rows it has.
         updates: Updates since the statistics were reset.
@@ -46,6 +47,7 @@ class TableRow:
     name: str
     options: Mapping[str, str]
     freeze_age: int
+    multixact_age: int
     live: int
     dead: int
     updates: int

@@ -114,6 +114,10 @@ class ServerRepository(Repository):
         """Return 100 transactions, slots and standbys that keep dead rows of this database."""
         return await self._rows(HolderRow, "server_holders", MAX_HOLDERS)
 
+    async def notification_queue(self) -> float:
+        """Return the share of the server's queue of notifications that is in use."""
+        return float(await self._statements.value("server_notification_queue"))
+
     async def connections(self) -> list[ConnectionRow]:
         """Return the number of connections by role and application, the 100 largest groups."""
         return await self._rows(ConnectionRow, "server_connections", MAX_GROUPS)

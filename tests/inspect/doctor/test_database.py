@@ -8,7 +8,12 @@ import asyncpg
 import pytest
 
 from pg_scheduler.inspect import FindingCode, Severity
-from pg_scheduler.inspect.doctor.database import judge_clocks, judge_holders, judge_version
+from pg_scheduler.inspect.doctor.database import (
+    judge_clocks,
+    judge_holders,
+    judge_notifications,
+    judge_version,
+)
 from pg_scheduler.inspect.store.server import HolderRow, Ping
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
@@ -68,6 +73,27 @@ async def test_open_transaction_is_found_until_it_is_terminated(pool: asyncpg.Po
         await until(pool, FindingCode.XMIN_HELD, [], held_s=0)
     finally:
         holder.terminate()
+
+
+async def test_full_queue_of_notifications_is_found_until_its_reader_ends(
+    pool: asyncpg.Pool, dsn: str
+) -> None:
+    limits = {"notify_queue": 0.0001}
+    assert await subjects(pool, FindingCode.NOTIFY_QUEUE, **limits) == []
+    listener = await asyncpg.connect(dsn)
+    try:
+        await listener.execute("LISTEN own")
+        await listener.execute("BEGIN; SELECT 1")
+        await pool.execute(
+            "SELECT pg_notify('own', n || repeat('x', 7900)) FROM generate_series(1, 300) AS n"
+        )
+        finding = await find(pool, FindingCode.NOTIFY_QUEUE, **limits)
+        assert (finding.severity, "0.0" in finding.evidence) == (Severity.WARNING, True)
+    finally:
+        listener.terminate()
+    await until(pool, FindingCode.NOTIFY_QUEUE, [], **limits)
+    (finding,) = judge_notifications(0.5, 0.1)
+    assert (finding.severity, finding.evidence.partition(" ")[0]) == (Severity.ERROR, "50.00%")
 
 
 def test_slots_standbys_and_prepared_transactions_have_remedies_of_their_own() -> None:

@@ -8,7 +8,7 @@ import pytest
 from pg_scheduler.inspect import FindingCode, Severity
 from pg_scheduler.inspect.doctor.table import judge_autovacuum, judge_hot
 from pg_scheduler.inspect.store.doctor import IndexRow, SettingRow
-from tests.inspect.doctor.support import find, subjects, until
+from tests.inspect.doctor.support import examine, find, subjects, until
 
 
 @pytest.mark.parametrize(
@@ -106,3 +106,17 @@ async def test_age_of_unfrozen_rows_is_found_until_the_table_is_frozen(pool: asy
     await pool.execute('VACUUM (FREEZE) "public".scheduler_tasks')
     after = await subjects(pool, FindingCode.WRAPAROUND, freeze_age=before + 3)
     assert "scheduler_tasks" not in after
+
+
+async def test_age_of_unfrozen_multixacts_is_found_until_the_table_is_frozen(pool: asyncpg.Pool) -> None:
+    await pool.execute("INSERT INTO scheduler_tasks (name, paused_at, actor) VALUES ('x', now(), 'ada')")
+    for _ in range(3):
+        async with pool.acquire() as one, pool.acquire() as other, one.transaction(), other.transaction():
+            for each in (one, other):
+                await each.fetchval("SELECT 1 FROM scheduler_tasks FOR SHARE")
+    diagnosis = await examine(pool, FindingCode.WRAPAROUND, multixact_age=1)
+    finding = next(each for each in diagnosis.findings if each.subject == "scheduler_tasks")
+    assert "multixacts old" in finding.evidence
+    assert finding.remedy is not None
+    await pool.execute(finding.remedy.partition("then ")[2])
+    assert "scheduler_tasks" not in await subjects(pool, FindingCode.WRAPAROUND, multixact_age=1)

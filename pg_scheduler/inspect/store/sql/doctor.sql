@@ -3,6 +3,7 @@
 -- Return the sizes, age, storage settings and statistics of the tables $2 in the schema $1.
 SELECT class.relname::text AS name, class.reloptions AS options,
     greatest(age(class.relfrozenxid), age(toast.relfrozenxid)) AS freeze_age,
+    greatest(mxid_age(class.relminmxid), mxid_age(toast.relminmxid)) AS multixact_age,
     pg_stat_get_live_tuples(class.oid) AS live, pg_stat_get_dead_tuples(class.oid) AS dead,
     pg_stat_get_tuples_updated(class.oid) AS updates, pg_stat_get_tuples_hot_updated(class.oid) AS hot_updates,
     greatest(pg_stat_get_last_vacuum_time(class.oid), pg_stat_get_last_autovacuum_time(class.oid)) AS vacuumed_at,

@@ -54,6 +54,11 @@ FROM (
 ORDER BY holder.seconds DESC NULLS LAST, holder.transactions DESC, holder.subject
 LIMIT $1;
 
+-- name: server_notification_queue
+-- route: pool
+-- Return the share of the server's queue of notifications that is in use.
+SELECT pg_notification_queue_usage();
+
 -- name: server_connections
 -- route: pool
 -- Return the number of connections by role and application, the $1 largest groups first.
