@@ -141,7 +141,7 @@ def judge_notifications(used: float, most: float) -> Iterator[Finding]:
             "server",
             f"{used:.2%} of the queue of notifications is in use: a session that listens, in any database of "
             "the server, does not end its transaction or does not read",
-            "end the oldest transactions in pg_stat_activity; when half is in use, the log of the server names "
+            "end the oldest transactions in pg_stat_activity; when half is in use, the log of the server has "
             "the process",
         )
 
