@@ -402,6 +402,7 @@ async def test_update_of_the_overview_is_small(
 ) -> None:
     for place in ("history", "overview"):
         monkeypatch.setattr(f"pg_scheduler.dashboard.pages.{place}.HISTORY_AGE_S", 0.0)
+    monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", PATIENCE)
     names = [f"board.task-{number}" for number in range(8)]
     await add_figures(pool, names)
     store = Store(Connections(pool)).statistics

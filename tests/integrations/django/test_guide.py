@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -281,7 +282,7 @@ async def test_worker_runs_the_middleware_of_the_options(project: Project, pool:
     call += "with sentry_sdk.start_transaction(name='view'):\n"
     (job_id,) = await asyncio.to_thread(project.shell, f"{call}    print(break_down.enqueue().id)")
     output = await asyncio.to_thread(project.manage, "pg_scheduler", "worker", "--drain")
-    assert "shop.tasks.break_down@default took 0." in output
+    assert re.search(r"shop\.tasks\.break_down@default took \d", output), output
     assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "failed"
     lines = (project.folder / "sentry.jsonl").read_text().splitlines()
     sent = [json.loads(line) for line in lines]
