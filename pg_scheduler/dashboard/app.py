@@ -32,7 +32,6 @@ from pg_scheduler.dashboard.context import (
     Settings,
     base_of,
     path_of,
-    time_of,
 )
 from pg_scheduler.dashboard.csrf import check_origins, is_own_request
 from pg_scheduler.dashboard.export import export
@@ -269,7 +268,7 @@ class _Dashboard:
             inspector,
             _parameters(request),
             base,
-            time_of(inspector),
+            self._operations.now,
             SharedReads(self._cache),
             self._operations,
             flash.read(request, base) if path in PAGES and request.method == "GET" and not is_json else "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, TypeAlias
 from urllib.parse import quote, urlencode
 
@@ -74,9 +74,9 @@ class PageRequest:
         inspector: Reads it.
         parameters: The parameters of the address.
         base: The path under which browsers reach the dashboard, without a slash at the end.
-        now: The time, of this process unless a test has set it.
+        now: The time of the operations.
         cache: The values that requests share.
-        operations: Makes the changes.
+        operations: Makes the changes, and has the clock.
         did: The code of the message about the action before; empty for none.
         standby_lag_s: How many seconds the data is behind the primary; None if it is not that of a standby.
     """
@@ -99,7 +99,7 @@ class PageRequest:
             lag_s = await cache.get(
                 "standby", self.settings.refresh_s, self.inspector.standby_lag_s, is_data=False
             )
-        return replace(self, now=time_of(self.inspector), cache=cache, standby_lag_s=lag_s)
+        return replace(self, now=self.operations.now, cache=cache, standby_lag_s=lag_s)
 
     def uncounted(self, text: str | None) -> str | None:
         """Return which live workers count nothing, without their names if only some job names are visible."""
@@ -133,11 +133,6 @@ class PageRequest:
         if not value:
             raise RejectedError(f"the parameter {name!r} is missing in the address")
         return value
-
-
-def time_of(inspector: Inspector) -> datetime:
-    """Return the time: that of the clock that a test gave its Scheduler, else that of this process."""
-    return inspector._store.statements.now or datetime.now(UTC)  # noqa: SLF001
 
 
 def base_of(request: Request, *, trust_forwarded: bool) -> str:

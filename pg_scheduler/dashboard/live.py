@@ -10,7 +10,7 @@ from typing import Final
 
 from starlette.responses import Response, StreamingResponse
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError, time_of
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
 from pg_scheduler.dashboard.rendering import render_parts
 from pg_scheduler.dashboard.snapshot import Snapshot, thinned
@@ -66,7 +66,7 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
             except SchedulerError:  # the database is unavailable: the page keeps what it shows
                 yield _event("problem", "the database did not answer in time")
             else:
-                if changed := found.since(shown, time_of(request.inspector)):
+                if changed := found.since(shown, request.operations.now):
                     shown = found.versions
                     parts = {name: thinned(html, known.get(name, "")) for name, html in changed.items()}
                     yield _event("parts", {**parts, "read": found.read}, shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 from pg_scheduler.dashboard.access import Access
 from pg_scheduler.inspect import Inspector
@@ -33,6 +34,11 @@ class Operations:
         release = self._parts.store.statements.author.release
         with acting_as(Author(access.actor, "dashboard", release)):
             yield
+
+    @property
+    def now(self) -> datetime:
+        """The time: that of the clock that a test gave the Scheduler, else that of this process."""
+        return self._parts.store.statements.local_now
 
     def names_of(self, task: str) -> set[str]:
         """Return a name of a task, and its main one if this process has registered it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache, partial
 from hashlib import md5
 from typing import Any, Final, NamedTuple, TypeVar
@@ -77,6 +77,11 @@ class Statements:
     def now(self) -> datetime | None:
         """The time in tests; None for the clock of the database."""
         return self.clock.override()
+
+    @property
+    def local_now(self) -> datetime:
+        """The time in tests, else that of this process."""
+        return self.now or datetime.now(UTC)
 
     @property
     def author(self) -> Author:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
 from opentelemetry import context as contexts
@@ -201,7 +201,7 @@ class Tracing(SendingMiddleware):
     # -- both ------------------------------------------------------------------------------------------
 
     def _now(self) -> datetime:
-        return self._scheduler._parts.store.statements.now or datetime.now(UTC)  # noqa: SLF001 - the clock of tests
+        return self._scheduler._parts.store.statements.local_now  # noqa: SLF001 - the clock of tests
 
     @contextmanager
     def _span(

@@ -6,7 +6,6 @@ Completions have no event unless a subscriber wants it; the result buffer counts
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -41,8 +40,7 @@ from pg_scheduler.store.store import Store
 
 def new_meter(store: Store, events: EventBus) -> Meter:
     """Return a Meter that counts from now on what these events report."""
-    statements = store.statements
-    meter = Meter(lambda: statements.now or datetime.now(UTC))
+    meter = Meter(lambda: store.statements.local_now)
 
     def record_end(event: Event) -> None:
         if isinstance(event, JobEvent):

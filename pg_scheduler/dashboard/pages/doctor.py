@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.dashboard.context import PageRequest, time_of
+from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.findings import FindingRow, row_of, unique
 from pg_scheduler.inspect import Diagnosis, Severity
 from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode
@@ -51,7 +51,7 @@ async def build(request: PageRequest) -> DoctorPage:
     """Return the diagnosis of the last minute, or make one."""
 
     async def examine() -> tuple[datetime, Diagnosis]:
-        return time_of(request.inspector), await request.inspector.doctor()
+        return request.operations.now, await request.inspector.doctor()
 
     examined_at, diagnosis = await request.cache.get("doctor", MAX_AGE_S, examine)
     is_open = request.access.visible_names is None

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.charts import Chart, Mark
-from pg_scheduler.dashboard.context import PageRequest, time_of
+from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.findings import ABOUT_NAMES, FindingRow, row_of, unique
 from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, read_period
 from pg_scheduler.dashboard.pages.overview_lists import (
@@ -186,7 +186,7 @@ async def build(request: PageRequest) -> OverviewPage:
 
 
 async def _read(request: PageRequest, since: timedelta) -> _Slow:
-    inspector, now = request.inspector, time_of(request.inspector)
+    inspector, now = request.inspector, request.operations.now
     schedules = await inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1))
     active = [each for each in schedules if each.paused_at is None and each.next_fire_at is not None]
     active.sort(key=lambda each: (each.next_fire_at or now, each.schedule_id))
