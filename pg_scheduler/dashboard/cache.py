@@ -32,18 +32,11 @@ class Cache:
         self._clock = clock
         self._entries: dict[Hashable, _Entry] = {}
 
-    async def get(self, key: Hashable, age_s: float, read: Callable[[], Awaitable[T]]) -> T:
-        """Return the value of a key, and read it if it is older than these seconds.
+    async def get(self, key: Hashable, age_s: float, read: Callable[[], Awaitable[T]]) -> tuple[T, float]:
+        """Return the value of a key, and for how many seconds it has been kept; read it if it is older.
 
         An error is raised to the caller whose read failed, and is not kept.
         """
-        value, _ = await self.get_with_age(key, age_s, read)
-        return value
-
-    async def get_with_age(
-        self, key: Hashable, age_s: float, read: Callable[[], Awaitable[T]]
-    ) -> tuple[T, float]:
-        """Return the value of a key as `get()` does, and for how many seconds it has been kept."""
         entry = self._entries.pop(key, None)
         if entry is None:
             self._make_room()
@@ -82,7 +75,7 @@ class SharedReads:
     async def get(
         self, key: Hashable, age_s: float, read: Callable[[], Awaitable[T]], *, is_data: bool = True
     ) -> T:
-        """Return a value as `Cache.get()` does.
+        """Return a value.
 
         Args:
             key: The key.
@@ -90,7 +83,7 @@ class SharedReads:
             read: Reads it.
             is_data: Whether its age matters to those who read the page.
         """
-        value, age = await self._cache.get_with_age(key, age_s, read)
+        value, age = await self._cache.get(key, age_s, read)
         if is_data:
             self.oldest_s = max(self.oldest_s, age)
         return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -153,25 +153,17 @@ class _Scale:
         return Bar(kind, x, round(right - x, 2), f"{what} {length(until - since)}")
 
 
-def _end(attempt: Attempt, now: datetime) -> datetime:
-    return attempt.ended_at or now
-
-
 def _bars(job: Job, attempts: Sequence[Attempt], now: datetime, scale: _Scale) -> Iterator[Bar]:
     at, before = job.created_at, None
     for each in attempts:
         if each.started_at is None:
             continue
         yield from _wait(scale, at, each.started_at, before, was_limited=each.was_limited)
-        bar = scale.bar(
-            state_of(each),
-            each.started_at,
-            _end(each, now),
-            f"attempt {each.number}: {each.outcome or 'running'},",
-        )
+        at, before = each.ended_at or now, each
+        title = f"attempt {each.number}: {each.outcome or 'running'},"
+        bar = scale.bar(state_of(each), each.started_at, at, title)
         width = max(bar.width, MIN_WIDTH)
-        yield Bar(bar.kind, min(bar.x, 100 - width), width, bar.title, str(each.number))
-        at, before = _end(each, now), each
+        yield replace(bar, x=min(bar.x, 100 - width), width=width, label=str(each.number))
     if job.status is JobStatus.PENDING:
         due = max(job.execution_time, at)
         yield from _wait(scale, at, due, before)
@@ -205,5 +197,5 @@ def _labelled(bars: Sequence[Bar]) -> list[Bar]:
             last = bar.middle if label else last
         elif bar.kind != "wait" and bar.width >= LABEL_WIDTH:
             label = bar.title
-        found.append(Bar(bar.kind, bar.x, bar.width, bar.title, label))
+        found.append(replace(bar, label=label))
     return found

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain, visible
+from pg_scheduler.inspect.texts import counted
 
 MAX_ITEMS: Final = 100
 """Items of one list or object that are shown."""
@@ -66,8 +67,7 @@ class _Writer:
             yield Markup("<div>{}{}{}</div>").format(key, self._inline(value), tail)
             return
         begin, end = "{}" if isinstance(value, dict) else "[]"
-        noun = "key" if isinstance(value, dict) else "item"
-        number = f"{len(value):,} {noun}{'' if len(value) == 1 else 's'}"
+        number = counted(len(value), "key" if isinstance(value, dict) else "item")
         is_open = level == 0 or (
             level < OPEN_LEVELS and self._lines + min(len(value), MAX_ITEMS) <= OPEN_LINES
         )

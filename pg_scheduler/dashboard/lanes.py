@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -73,27 +74,6 @@ class Lanes:
     summary: str = ""
 
 
-@dataclass(slots=True)
-class _Count:
-    attempts: int = 0
-    failed: int = 0
-
-
-@dataclass(slots=True)
-class _Slots:
-    """When each lane becomes free."""
-
-    ends: list[datetime] = field(default_factory=list)
-
-    def take(self, start: datetime, end: datetime) -> int:
-        for lane, free_at in enumerate(self.ends):
-            if free_at <= start:
-                self.ends[lane] = end
-                return lane
-        self.ends.append(end)
-        return len(self.ends) - 1
-
-
 def lanes_of(attempts: Iterable[Attempt], now: datetime) -> Lanes:
     """Return where the attempts of the last hour are drawn: the longest as bars, the others by minute."""
     now -= (now - datetime.fromtimestamp(0, UTC)) % STEP  # so that a live page does not change all the time
@@ -101,10 +81,11 @@ def lanes_of(attempts: Iterable[Attempt], now: datetime) -> Lanes:
     found = [each for each in attempts if each.started_at < now and _end(each, now) > since]
     found.sort(key=lambda each: _end(each, now) - each.started_at, reverse=True)
     long = [each for each in found[:MAX_BARS] if _end(each, now) - each.started_at >= SHORTEST]
-    slots = _Slots()
+    ends: list[datetime] = []  # when each lane becomes free
     bars, rest = [], found[len(long) :]
     for each in sorted(long, key=lambda each: (each.started_at, each.job_id)):
-        lane = slots.take(each.started_at, _end(each, now))
+        lane = next((place for place, end in enumerate(ends) if end <= each.started_at), len(ends))
+        ends[lane : lane + 1] = [_end(each, now)]
         if lane < MAX_LANES:
             bars.append(_bar(each, lane, since, now))
         else:
@@ -112,7 +93,7 @@ def lanes_of(attempts: Iterable[Attempt], now: datetime) -> Lanes:
     summary = counted(len(found), "attempt") + (
         f", bars for the {len(bars):,} longest" if rest and bars else ""
     )
-    return Lanes(since, now, min(len(slots.ends), MAX_LANES), bars, _minutes(rest, since, now), summary)
+    return Lanes(since, now, min(len(ends), MAX_LANES), bars, _minutes(rest, since, now), summary)
 
 
 def _end(attempt: Attempt, now: datetime) -> datetime:
@@ -129,19 +110,18 @@ def _bar(attempt: Attempt, lane: int, since: datetime, now: datetime) -> Bar:
 
 
 def _minutes(attempts: Iterable[Attempt], since: datetime, now: datetime) -> list[Minute]:
-    counts: dict[int, _Count] = {}
+    counts, failures = Counter[int](), Counter[int]()
     for each in attempts:
         place = min(max(int((_end(each, now) - since) * MINUTES / SPAN), 0), MINUTES - 1)
-        count = counts.setdefault(place, _Count())
-        count.attempts += 1
-        count.failed += each.outcome in FAILED
-    most = max((count.attempts for count in counts.values()), default=1)
+        counts[place] += 1
+        failures[place] += each.outcome in FAILED
+    most = max(counts.values(), default=1)
     return [
         Minute(
             round(100 * place / MINUTES, 2),
-            round(100 * count.attempts / most, 1),
-            round(100 * count.failed / most, 1),
-            counted(count.attempts, "attempt") + (f", {count.failed:,} failed" if count.failed else ""),
+            round(100 * count / most, 1),
+            round(100 * failures[place] / most, 1),
+            counted(count, "attempt") + (f", {failures[place]:,} failed" if failures[place] else ""),
         )
         for place, count in sorted(counts.items())
     ]

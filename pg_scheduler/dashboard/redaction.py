@@ -50,18 +50,10 @@ class Redaction:
 
     def values(self, values: Mapping[str, Any] | Iterable[Any]) -> Any:
         """Return arguments or metadata as dicts and lists in which ``HIDDEN`` replaces the hidden values."""
-        if isinstance(values, Mapping):
-            return self._shown(values, 0)
-        return [
-            HIDDEN if self.is_hidden(str(place)) else self._shown(each, 1)
-            for place, each in enumerate(values)
-        ]
+        return self.value(values) if isinstance(values, Mapping) else self._arguments(values, 1)
 
-    def value(self, value: Any) -> Any:
-        """Return a result in which ``HIDDEN`` replaces the hidden values."""
-        return self._shown(value, 0)
-
-    def _shown(self, value: Any, depth: int) -> Any:
+    def value(self, value: Any, depth: int = 0) -> Any:
+        """Return a result, or a part of it at a depth, in which ``HIDDEN`` replaces the hidden values."""
         if depth >= MAX_DEPTH:
             return "…"
         if isinstance(value, Mapping):
@@ -70,16 +62,18 @@ class Redaction:
                 for key, each in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self._shown(each, depth + 1) for each in value]
+            return [self.value(each, depth + 1) for each in value]
         return value
 
     def _member(self, key: object, value: Any, depth: int) -> Any:
         """Return a value of a key; ``args`` of a definition are positional arguments."""
-        if key != "args" or not isinstance(value, list):
-            return self._shown(value, depth)
+        is_list = key == "args" and isinstance(value, list)
+        return self._arguments(value, depth + 1) if is_list else self.value(value, depth)
+
+    def _arguments(self, values: Iterable[Any], depth: int) -> list[Any]:
         return [
-            HIDDEN if self.is_hidden(str(place)) else self._shown(each, depth + 1)
-            for place, each in enumerate(value)
+            HIDDEN if self.is_hidden(str(place)) else self.value(each, depth)
+            for place, each in enumerate(values)
         ]
 
     def check_search(self, search: Search, access: Access) -> None:

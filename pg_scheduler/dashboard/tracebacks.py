@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
@@ -15,6 +15,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from pg_scheduler.dashboard.texts import visible
+from pg_scheduler.inspect.texts import counted
 
 HEADER: Final = "Traceback (most recent call last):"
 SEPARATORS: Final = {
@@ -129,14 +130,10 @@ def _parts(traceback: str) -> Iterator[Frame | str]:
         yield text
 
 
-def _described(frames: Iterable[Frame]) -> str:
-    count = 0
-    names: dict[str, None] = {}
-    for count, frame in enumerate(frames, 1):  # noqa: B007 - the last number
-        names[frame.library or ""] = None
-    shown = list(names)
-    text = " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
-    return f"{count} {'frame' if count == 1 else 'frames'} of {text}"
+def _described(frames: Sequence[Frame]) -> str:
+    *others, last = dict.fromkeys(frame.library or "" for frame in frames)
+    libraries = f"{', '.join(others)} and {last}" if others else last
+    return f"{counted(len(frames), 'frame')} of {libraries}"
 
 
 def highlighted(frame: Frame) -> Markup:

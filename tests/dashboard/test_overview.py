@@ -15,7 +15,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
-from pg_scheduler.dashboard.cache import MAX_ENTRIES, Cache
+from pg_scheduler.dashboard.cache import MAX_ENTRIES, Cache, SharedReads
 from pg_scheduler.dashboard.charts import Chart, Mark, Series, finished, small_bars, small_line
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.inspect import Inspector, Severity
@@ -627,7 +627,7 @@ async def test_concurrent_requests_share_one_read() -> None:
         await may_end.wait()
         return reads
 
-    cache = Cache()
+    cache = SharedReads(Cache())
     calls = [asyncio.create_task(cache.get("key", 60, read)) for _ in range(10)]
     await asyncio.sleep(0)
     may_end.set()
@@ -643,7 +643,7 @@ async def test_value_is_kept_for_its_age_and_ten_times_its_duration() -> None:
         now += took
         return now
 
-    cache = Cache(lambda: now)
+    cache = SharedReads(Cache(lambda: now))
     assert await cache.get("key", 2, read) == 0
     now = 1.9
     assert await cache.get("key", 2, read) == 0
@@ -661,16 +661,17 @@ async def test_cache_keeps_a_bounded_number_of_values_those_used_last() -> None:
     async def get(number: int) -> None:
         async def read() -> None:
             reads.append(number)
-            assert len(cache._entries) <= MAX_ENTRIES
+            assert len(kept._entries) <= MAX_ENTRIES
 
         await cache.get(number, 60, read)
 
-    cache = Cache(lambda: 0.0)
+    kept = Cache(lambda: 0.0)
+    cache = SharedReads(kept)
     for number in range(2 * MAX_ENTRIES):
         await get(number)
         await get(0)
     await asyncio.gather(*map(get, range(-MAX_ENTRIES, 0)))
-    assert len(cache._entries) == MAX_ENTRIES
+    assert len(kept._entries) == MAX_ENTRIES
     assert reads.count(0) == 1
 
 
@@ -682,14 +683,15 @@ async def test_error_is_not_kept_and_expired_values_are_forgotten() -> None:
         return "value"
 
     now = 0.0
-    cache = Cache(lambda: now)
+    kept = Cache(lambda: now)
+    cache = SharedReads(kept)
     with pytest.raises(LookupError):
         await cache.get(0, 1, fail)
     assert await cache.get(0, 1, read) == "value"
     for number in range(600):
         now = float(number)
         await cache.get(number, 1, read)
-    assert len(cache._entries) <= 2
+    assert len(kept._entries) <= 2
 
 
 def test_json_of_the_overview_has_no_geometry() -> None:
