@@ -5,18 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response, StreamingResponse
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
-from pg_scheduler.dashboard.job_rows import share_done, tags_of
+from pg_scheduler.dashboard.job_rows import row_of, tags_of
 from pg_scheduler.dashboard.pages import audit
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.inspect import AuditPage, SearchPage, parse_search
-from pg_scheduler.inspect.timeline import last_attempt
 from pg_scheduler.jobs.model import Job
 
 PAGE_LENGTH: Final = 500
@@ -36,17 +36,25 @@ AUDIT_COLUMNS: Final = ("id", "at", "actor", "via", "action", "subject", "detail
 
 
 class _Table(NamedTuple):
-    """The rows of a file, and its name without an ending. The first page is read already."""
+    """The rows of a file.
+
+    Attributes:
+        name: The name of the file without an ending.
+        columns: Its columns.
+        first: The first page, which is read before the answer starts.
+        read: Reads the page at a position.
+        row_of: Returns an item of a page as a row.
+    """
 
     name: str
     columns: Sequence[str]
-    pages: AsyncIterator[list[dict[str, Any]]]
+    first: SearchPage | AuditPage
+    read: Callable[[str], Awaitable[SearchPage | AuditPage]]
+    row_of: Callable[[Any], dict[str, Any]]
 
 
 async def export(request: PageRequest, *, is_head: bool) -> Response:
     """Return the jobs of a search, or the records of the audit (``page=audit``), in a file.
-
-    The first page is read before the answer starts.
 
     Raises:
         RejectedError: The search, a filter or the format is invalid, or the request may not read the audit.
@@ -63,9 +71,11 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
     async def body() -> AsyncIterator[str]:
         if form == "csv":
             yield write([dict(zip(table.columns, table.columns, strict=True))])
-        async for rows in table.pages:
-            if rows:
-                yield write(rows)
+        page: SearchPage | AuditPage | None = table.first
+        while page is not None:
+            if page.items:
+                yield write(map(table.row_of, page.items))
+            page = None if page.next is None else await table.read(page.next)
 
     return StreamingResponse(body(), media_type=media_type, headers=headers)
 
@@ -77,26 +87,19 @@ async def _jobs(request: PageRequest) -> _Table:
         first = await _read(request, None)
     except ValueError as error:  # a SearchError
         raise RejectedError(str(error)) from error
-
-    async def pages() -> AsyncIterator[list[dict[str, Any]]]:
-        page: SearchPage | None = first
-        while page is not None:
-            yield [_row(job, request) for job in page.items]
-            page = None if page.next is None else await _read(request, page.next)
-
-    return _Table("jobs", [*COLUMNS, *(CLOSED_COLUMNS if request.access.sees_arguments else ())], pages())
+    columns = [*COLUMNS, *(CLOSED_COLUMNS if request.access.sees_arguments else ())]
+    return _Table("jobs", columns, first, partial(_read, request), partial(_row, request))
 
 
 async def _records(request: PageRequest) -> _Table:
-    first = await audit.read(request, PAGE_LENGTH, None)
-
-    async def pages() -> AsyncIterator[list[dict[str, Any]]]:
-        page: AuditPage | None = first
-        while page is not None:
-            yield [plain(audit.visible(record, request)) for record in page.items]
-            page = None if page.next is None else await audit.read(request, PAGE_LENGTH, page.next)
-
-    return _Table("audit", AUDIT_COLUMNS, pages())
+    read = partial(audit.read, request, PAGE_LENGTH)
+    return _Table(
+        "audit",
+        AUDIT_COLUMNS,
+        await read(None),
+        read,
+        lambda record: plain(audit.visible(record, request)),
+    )
 
 
 async def _read(request: PageRequest, after: str | None) -> SearchPage:
@@ -109,25 +112,11 @@ async def _read(request: PageRequest, after: str | None) -> SearchPage:
     )
 
 
-def _row(job: Job, request: PageRequest) -> dict[str, Any]:
+def _row(request: PageRequest, job: Job) -> dict[str, Any]:
     """Return a job with what the request may see."""
-    row = {
-        "job_id": job.job_id,
-        "name": job.job_name,
-        "status": job.status,
-        "due": job.execution_time,
-        "priority": job.priority,
-        "attempt": job.attempt,
-        "max_attempts": last_attempt(job),
-        "created_at": job.created_at,
-        "started_at": job.started_at,
-        "finished_at": job.finished_at,
-        "worker": job.worker_id,
-        "schedule": job.schedule_id,
-        "error": job.error_message,
-        "tags": tags_of(job, request),
-        "progress": share_done(job),
-    }
+    listed = row_of(job, request, with_arguments=False)
+    row = {name: getattr(listed, name) for name in COLUMNS}
+    row |= {"error": job.error_message, "tags": tags_of(job, request)}  # a list shortens them
     if request.access.sees_arguments:
         hide = request.settings.redaction.values
         row |= {"args": hide(job.args), "kwargs": hide(job.kwargs), "metadata": hide(job.metadata)}

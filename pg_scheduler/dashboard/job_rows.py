@@ -21,6 +21,7 @@ from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job, JobPriority
 from pg_scheduler.status import JobStatus
+from pg_scheduler.text.values import copy_fields
 
 MAX_ERROR_LENGTH: Final = 300
 """Characters of an error in a list."""
@@ -43,13 +44,13 @@ class JobRow:
 
     job_id: str
     name: str
-    status: str
+    status: JobStatus
     state: str
     """Its status; for a pending job, what it waits for."""
     arguments: str | None
     """A part of its arguments, in one line; None if the request may not see them."""
     due: datetime
-    priority: str
+    priority: JobPriority
     attempt: int
     max_attempts: int
     """The number of the last attempt that it can have."""
@@ -92,8 +93,6 @@ class JobRow:
         return self.blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")[0]
 
 
-_PRIORITIES: Final = [each.value for each in JobPriority]
-
 SORTS: Final[Mapping[str, Callable[[JobRow], Any]]] = {
     "job": lambda row: row.job_id,
     "name": lambda row: row.name,
@@ -106,7 +105,7 @@ SORTS: Final[Mapping[str, Callable[[JobRow], Any]]] = {
     "ran": lambda row: row.ran_s,
     "worker": lambda row: row.worker,
     "schedule": lambda row: row.schedule,
-    "priority": lambda row: _PRIORITIES.index(row.priority),
+    "priority": lambda row: row.priority.db_value,
     "tags": lambda row: row.tags or None,
     "progress": lambda row: row.progress,
     "error": lambda row: row.error,
@@ -146,22 +145,19 @@ async def rows_of(jobs: Sequence[Job], request: PageRequest) -> list[JobRow]:
     return [row_of(job, request, found.get(job.job_id, ())) for job in jobs]
 
 
-def row_of(job: Job, request: PageRequest, blockers: Sequence[BlockerRow] = ()) -> JobRow:
+def row_of(
+    job: Job, request: PageRequest, blockers: Sequence[BlockerRow] = (), *, with_arguments: bool = True
+) -> JobRow:
     """Return a job as lists show it."""
-    return JobRow(
-        job_id=job.job_id,
+    return copy_fields(
+        JobRow,
+        job,
         name=job.job_name,
-        status=job.status.value,
         state=_state(job, request.now),
-        arguments=_arguments(job, request),
+        arguments=_arguments(job, request) if with_arguments else None,
         due=job.execution_time,
-        priority=job.priority.value,
-        attempt=job.attempt,
         max_attempts=last_attempt(job),
         retries=_retries(job),
-        created_at=job.created_at,
-        started_at=job.started_at,
-        finished_at=job.finished_at,
         ran_s=_ran_s(job, request.now),
         worker=job.worker_id,
         schedule=job.schedule_id,
