@@ -60,12 +60,10 @@ class Series:
     Attributes:
         label: The name of the values.
         values: One for each time; None where there is none.
-        is_dashed: Whether the whole line is dashed.
     """
 
     label: str
     values: Sequence[float | None]
-    is_dashed: bool = False
 
     @property
     def name(self) -> str:

@@ -118,7 +118,7 @@ class Period:
             return []
         ends = [min(at + self.width, self.until) for at in self.times]
         ages = [max((end - due_at).total_seconds(), 0.0) for end in ends]
-        return [Series("oldest waiting", [age or None for age in ages], is_dashed=True)]
+        return [Series("oldest waiting", [age or None for age in ages])]
 
 
 async def read_releases(inspector: Inspector, since: datetime | None) -> list[Mark]:
