@@ -115,7 +115,7 @@ READINGS = {
     "inspect_limit_queue": Reading("'{{limit:stripe:4}}', {rows}", BLOCKED, ROWS),
     "inspect_limit_holders": Reading("'{{stripe}}', 20, {rows}, NULL", KEY, MAX_STARTS, pages=5),
     "doctor_quarantined": Reading(f"1e9, {{rows}}, 100, {INSTANT}", UNSUCCESSFUL, MAX_UNSUCCESSFUL),
-    "doctor_running": Reading(f"{{rows}}, 1000, {INSTANT}", CLAIM, MAX_DUE, LEVELS),
+    "doctor_running": Reading(f"{{rows}}, {INSTANT}, 1000", CLAIM, MAX_DUE, LEVELS),
     "doctor_payloads": Reading("{rows}, 0", CLAIM, MAX_DUE, LEVELS),
     "doctor_oldest": Reading(f"{{rows}}, {INSTANT}", UNSUCCESSFUL, MAX_OLDEST),
 }

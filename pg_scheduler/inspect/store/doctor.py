@@ -236,7 +236,7 @@ class DoctorRepository(Repository):
 
     async def running(self) -> list[RunningRow]:
         """Return 1,000 running jobs among the first 10,000 due ones of each priority."""
-        rows = await self._statements.fetch("doctor_running", MAX_DUE, MAX_RUNNING, self._statements.now)
+        rows = await self._statements.fetch("doctor_running", MAX_DUE, self._statements.now, MAX_RUNNING)
         return [_running_from(row) for row in rows]
 
     async def payloads(self, sample: int, size: int) -> list[PayloadRow]:

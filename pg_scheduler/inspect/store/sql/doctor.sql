@@ -118,30 +118,15 @@ ORDER BY recent.failed DESC, recent.job_name;
 
 -- name: doctor_running
 -- route: tuned
--- Return $2 running jobs among the first $1 of each priority in the claim index, and what their names took so far.
-SELECT due.job_id, due.name, due.worker_id, due.attempt,
-    extract(epoch FROM coalesce($3, now()) - due.started_at)::double precision AS running_s,
-    extract(epoch FROM coalesce($3, now()) - due.lease_until)::double precision AS expired_s,
+-- Return $3 running jobs among the first $1 of each priority in the claim index, and what their names took so far.
+SELECT due.job_id, coalesce(due.function, due.job_name) AS name, due.worker_id, due.attempt,
+    extract(epoch FROM coalesce($2, now()) - greatest(due.started_at, {first_instant}))::double precision AS running_s,
+    extract(epoch FROM coalesce($2, now()) - least(greatest(due.lease_until, {first_instant}), {last_instant}))
+        ::double precision AS expired_s,
     total.run_hist
-FROM {levels}
-CROSS JOIN LATERAL (
-    SELECT examined.*
-    FROM (
-        SELECT job_id, coalesce(function, job_name) AS name, job_name, worker_id, attempt, status,
-            greatest(started_at, {first_instant}) AS started_at,
-            least(greatest(lease_until, {first_instant}), {last_instant}) AS lease_until
-        FROM {schema}scheduled_jobs
-        WHERE finished_at IS NULL
-          AND blocked_on IS NULL
-          AND priority = level.priority
-          AND execution_time <= coalesce($3, now())
-        ORDER BY execution_time, job_id COLLATE "C"
-        LIMIT $1::bigint
-    ) AS examined
-    WHERE examined.status = 'running'
-) AS due
+FROM {first_running}
 LEFT JOIN {schema}scheduler_totals AS total ON total.job_name = due.job_name
-LIMIT $2::bigint;
+LIMIT $3::bigint;
 
 -- name: doctor_payloads
 -- route: tuned

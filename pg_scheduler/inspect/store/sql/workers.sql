@@ -3,22 +3,8 @@
 -- name: inspect_running_attempts
 -- route: tuned
 -- Return running attempts, as far as the first $1 due jobs of each priority tell.
-SELECT due.*
-FROM {levels}
-CROSS JOIN LATERAL (
-    SELECT examined.*
-    FROM (
-        SELECT job_id, job_name, status, worker_id, attempt, {attempt_times}, NULL AS history
-        FROM {schema}scheduled_jobs
-        WHERE finished_at IS NULL
-          AND blocked_on IS NULL
-          AND priority = level.priority
-          AND execution_time <= coalesce($2, now())
-        ORDER BY execution_time, job_id COLLATE "C"
-        LIMIT $1::bigint
-    ) AS examined
-    WHERE examined.status = 'running'
-) AS due;
+SELECT job_id, job_name, status, worker_id, attempt, {attempt_times}, NULL AS history
+FROM {first_running};
 
 -- name: inspect_unsuccessful_attempts
 -- route: tuned
@@ -48,6 +34,25 @@ CROSS JOIN LATERAL (
     LIMIT range.most
 ) AS examined
 WHERE examined.worker_id = $1 AND examined.status = 'completed' AND examined.finished_at >= $2::timestamptz;
+
+-- The running jobs among the first $1 due ones of each priority at $2.
+
+-- fragment: first_running
+{levels}
+CROSS JOIN LATERAL (
+    SELECT examined.*
+    FROM (
+        SELECT *
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND priority = level.priority
+          AND execution_time <= coalesce($2, now())
+        ORDER BY execution_time, job_id COLLATE "C"
+        LIMIT $1::bigint
+    ) AS examined
+    WHERE examined.status = 'running'
+) AS due
 
 -- fragment: attempt_times
 CASE WHEN started_at IS NOT NULL THEN least(greatest(started_at, {first_instant}), {last_instant}) END AS started_at,
