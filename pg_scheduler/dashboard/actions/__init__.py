@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, get_args
 
@@ -12,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from pg_scheduler.dashboard import flash
 from pg_scheduler.dashboard.actions import bulk, jobs, schedule_form, schedules, tasks, workers
+from pg_scheduler.dashboard.actions.confirm import ConfirmPage
 from pg_scheduler.dashboard.actions.request import (
     ActionRequest,
     Done,
@@ -47,7 +49,7 @@ class Action(NamedTuple):
     """
 
     rights: AbstractSet[Right]
-    run: Callable[[ActionRequest], Awaitable[Done | Shown]]
+    run: Callable[[ActionRequest], Awaitable[Done | ConfirmPage | Shown]]
     is_named: bool = True
 
 
@@ -86,12 +88,12 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
         RejectedError: The request may not make it, or it is invalid.
     """
     action = ACTIONS[path]
-    rights = ACTIONS[path].rights
-    if not any(map(page.may, rights)):
-        raise RejectedError(f"you may not do this: it needs the right {' or '.join(sorted(rights))}", 403)
+    if not any(map(page.may, action.rights)):
+        needed = " or ".join(sorted(action.rights))
+        raise RejectedError(f"you may not do this: it needs the right {needed}", 403)
     if not action.is_named and page.access.visible_names is not None:
         raise RejectedError("you may not do this: it concerns jobs of all names", 403)
-    request = ActionRequest(page, await read_form(http))
+    request = ActionRequest(replace(page, inspector=page.operations.inspector), await read_form(http))
     try:
         with page.operations.acting(page.access):
             found = await action.run(request)
@@ -111,4 +113,6 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
         if found.did is not None:
             flash.keep(answer, http, page.base, found.did)
         return answer
+    if isinstance(found, ConfirmPage):
+        found = Shown(replace(found, parameters=page.parameters), "confirm")
     return await render(found.page, found.template, page, path, is_json=False, status=found.status)

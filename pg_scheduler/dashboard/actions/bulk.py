@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from pg_scheduler.dashboard.actions.confirm import ask
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.actions.confirm import ConfirmPage
+from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.pages.errors import SPANS
 from pg_scheduler.dashboard.pages.run import visible_state
@@ -31,7 +31,7 @@ MAX_GROUPS: Final = 1000
 
 async def change_all(
     action: BulkAction, request: ActionRequest, *, to: datetime | None = None
-) -> Done | Shown:
+) -> Done | ConfirmPage:
     """Change all jobs of a search; moved ones are due at a time, or that of the form, or now."""
     where = request.page.parameters.get("q", "").strip()
     search = parse_search(where, now=request.page.now, tz=UTC)
@@ -42,12 +42,12 @@ async def change_all(
     return await _ask_or_start(request, jobs, f"that match {where}", "/jobs")
 
 
-async def retry_group(request: ActionRequest) -> Done | Shown:
+async def retry_group(request: ActionRequest) -> Done | ConfirmPage:
     """Run all jobs of a group of errors again: those that the page has counted, and no later ones."""
     first, last = request.instant("first"), request.instant("last")
     span = SPANS.get(request.page.parameters.get("since", "all"))
     since = first or (None if span is None else request.page.now - span)
-    groups = await request.operations.inspector.error_groups(since=since, limit=MAX_GROUPS)
+    groups = await request.page.inspector.error_groups(since=since, limit=MAX_GROUPS)
     fingerprint = request.page.required("group")
     group = next((each for each in groups.items if each.fingerprint == fingerprint), None)
     if group is None or not request.access.sees_name(group.job_name):
@@ -88,7 +88,7 @@ async def _found(request: ActionRequest) -> tuple[str, BulkState]:
     return run_id, state
 
 
-async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back: str) -> Done | Shown:
+async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back: str) -> Done | ConfirmPage:
     """Start a run if its question is answered, with the number that it showed if they are many.
 
     The form carries the number. The question is asked again if so many more jobs are found now that the
@@ -109,8 +109,7 @@ async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back
     many = f"{found:,} jobs found so far, and the search continues" if has_more else f"{found:,} jobs found"
     before = f"; {shown:,} when you were asked" if has_grown else ""
     question = f"{jobs.verb.capitalize()} all jobs {which}? {many}{before}."
-    return ask(
-        request,
+    return ConfirmPage(
         question,
         f"{jobs.verb.capitalize()} all",
         back,
@@ -124,7 +123,7 @@ async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back
 async def _count(request: ActionRequest, jobs: BulkJobs, most: int) -> tuple[int, bool]:
     """Return how many jobs a run would change, counted beyond ``most``, and whether there may be more."""
     steps = 0
-    async with aclosing(jobs.steps(request.operations.inspector, is_dry=True)) as counted:
+    async with aclosing(jobs.steps(request.page.inspector, is_dry=True)) as counted:
         async for step in counted:
             steps += 1
             if step.cursor is None or step.done > most or steps == MAX_COUNTED:

@@ -3,84 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from datetime import datetime
 from typing import Any
 
 from pg_scheduler.dashboard.actions.bulk import change_all
-from pg_scheduler.dashboard.actions.confirm import ask
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.actions.confirm import ConfirmPage
+from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import code_of
 from pg_scheduler.inspect import Progress
+from pg_scheduler.inspect.bulk_runs import BulkAction
 from pg_scheduler.status import JobStatus
 
 
-async def cancel(request: ActionRequest) -> Done | Shown:
+async def cancel(request: ActionRequest) -> Done | ConfirmPage:
     """Cancel pending and running jobs; one that runs, after a question."""
-    if request.is_for_all:
-        return await change_all("cancel", request)
-    if _is_one(request) and not request.is_confirmed:
+    if _is_one(request) and not request.is_for_all and not request.is_confirmed:
         (job_id,) = _ids(request)
-        job = (await request.operations.inspector.get_jobs([job_id])).get(job_id)
+        job = (await request.page.inspector.get_jobs([job_id])).get(job_id)
         if job is not None and job.status is JobStatus.RUNNING and request.access.sees_name(job.job_name):
             question = "Cancel this job? Its attempt runs now and is stopped; what it has done stays done."
-            return ask(request, question, "Cancel the job", "/job", rows=[job_id])
-    return await _change(request, "cancel", request.operations.inspector.cancel_jobs)
+            return ConfirmPage(question, "Cancel the job", "/job", rows=[job_id])
+    return await _change(request, "cancel", "cancel")
 
 
-async def retry(request: ActionRequest) -> Done | Shown:
+async def retry(request: ActionRequest) -> Done | ConfirmPage:
     """Run finished jobs again."""
-    if request.is_for_all:
-        return await change_all("retry", request)
-    return await _change(request, "retry", request.operations.inspector.retry_jobs)
+    return await _change(request, "retry", "retry")
 
 
-async def run(request: ActionRequest) -> Done | Shown:
+async def run(request: ActionRequest) -> Done | ConfirmPage:
     """Make pending jobs due now."""
-    if request.is_for_all:
-        return await change_all("move", request, to=request.page.now)
-    return await _change(request, "run", request.operations.inspector.move_jobs, to=request.page.now)
+    return await _change(request, "run", "move", to=request.page.now)
 
 
-async def move(request: ActionRequest) -> Done | Shown:
+async def move(request: ActionRequest) -> Done | ConfirmPage:
     """Make pending jobs due at another time."""
     to = request.instant("to")
     if to is None:
         raise RejectedError("enter the time to which the jobs are moved")
-    if request.is_for_all:
-        return await change_all("move", request, to=to)
-    return await _change(request, "move", request.operations.inspector.move_jobs, to=to)
+    return await _change(request, "move", "move", to=to)
 
 
-async def delete(request: ActionRequest) -> Done | Shown:
+async def delete(request: ActionRequest) -> Done | ConfirmPage:
     """Delete jobs that do not run, after a question."""
-    if request.is_for_all:
-        return await change_all("delete", request)
+    if request.is_for_all or request.is_confirmed:
+        return await _change(request, "delete", "delete")
     ids = _ids(request)
-    if request.is_confirmed:
-        return await _change(request, "delete", request.operations.inspector.delete_jobs)
-    jobs = await request.operations.inspector.get_jobs(ids)
+    jobs = await request.page.inspector.get_jobs(ids)
     visible = [each for each in ids if each in jobs and request.access.sees_name(jobs[each].job_name)]
     if not visible:
         raise NotFoundError("there are no such jobs, or you may not see them")
     many = "this job" if len(visible) == 1 else f"these {len(visible):,} jobs"
     question = f"Delete {many}? Nothing can bring them back."
     back = "/job" if _is_one(request) else "/jobs"
-    return ask(request, question, "Delete", back, rows=visible)
+    return ConfirmPage(question, "Delete", back, rows=visible)
 
 
-async def _change(request: ActionRequest, action: str, call: Any, **arguments: Any) -> Done:
-    """Change the jobs that the request names and sees, in one transaction."""
+async def _change(
+    request: ActionRequest, did: str, verb: BulkAction, **arguments: datetime
+) -> Done | ConfirmPage:
+    """Change all jobs of a search, or in one transaction those that the request names and sees."""
+    if request.is_for_all:
+        return await change_all(verb, request, **arguments)
+    call: Any = getattr(request.page.inspector, f"{verb}_jobs")
     steps: AsyncGenerator[Progress, None] = call(
         ids=_ids(request), names=request.access.visible_names, **arguments
     )
     last = [step async for step in steps][-1]
     if _is_one(request) and not last.done and not last.refused:
         raise NotFoundError("there is no such job, or you may not see it")
-    did = code_of(action, last.done, last.refused, last.skipped)
+    code = code_of(did, last.done, last.refused, last.skipped)
     parameters = request.page.parameters
-    if _is_one(request) and action != "delete":
-        return Done("/job", did, {"id": parameters["id"]})
-    return Done("/jobs", did, {name: parameters.get(name) for name in ("q", "after", "sort", "cols")})
+    if _is_one(request) and verb != "delete":
+        return Done("/job", code, {"id": parameters["id"]})
+    return Done("/jobs", code, {name: parameters.get(name) for name in ("q", "after", "sort", "cols")})
 
 
 def _is_one(request: ActionRequest) -> bool:

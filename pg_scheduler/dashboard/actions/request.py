@@ -50,7 +50,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A page that is the answer itself: one that asks for a confirmation, or a form with an error."""
+    """A page that is the answer itself, such as a form with an error."""
 
     page: Any
     template: str
@@ -62,7 +62,8 @@ class ActionRequest:
     """A request to change something.
 
     Attributes:
-        page: The request, as for a page. Its parameters are those of the address, which name the subject.
+        page: The request, as for a page. Its Inspector is that of the operations, since the pool of the pages
+            may lead to a standby; its parameters are those of the address, which name the subject.
         form: The fields of the form.
     """
 

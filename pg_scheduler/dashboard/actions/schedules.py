@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal
 
-from pg_scheduler.dashboard.actions.confirm import ask
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.actions.confirm import ConfirmPage
+from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import code_of, message_of
+from pg_scheduler.dashboard.pages.schedules import visible_schedule
 from pg_scheduler.errors import JobConflictError, ScheduleNotFoundError, SchedulerError
 from pg_scheduler.schedules.schedule import Schedule
 
@@ -56,7 +57,7 @@ async def trigger(request: ActionRequest) -> Done:
                 "an unfinished job has the unique key of this schedule's task", 409
             ) from error
         if job_id is None:
-            raise _missing(schedule.schedule_id)
+            raise ScheduleNotFoundError(schedule.schedule_id)
         return True
 
     return await _change(request, "trigger", change)
@@ -79,7 +80,7 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
 
     for schedule_id in dict.fromkeys(request.rows):
         try:
-            changed = await change(await _visible(request, schedule_id))
+            changed = await change(await visible_schedule(request.page, schedule_id))
         except (NotFoundError, ScheduleNotFoundError):
             missing += 1
         except RejectedError:
@@ -110,7 +111,7 @@ async def backfill(request: ActionRequest) -> Done:
     return _done(schedule, code_of("schedule_backfilled", len(jobs)))
 
 
-async def remove(request: ActionRequest) -> Done | Shown:
+async def remove(request: ActionRequest) -> Done | ConfirmPage:
     """Delete a schedule, after a question. Code that still declares it would restore it."""
     schedule = await found(request)
     if schedule.owner == "code" and await _is_claimed(schedule, request):
@@ -121,9 +122,9 @@ async def remove(request: ActionRequest) -> Done | Shown:
         )
     if not request.is_confirmed:
         question = "Delete this schedule? Its pending jobs still run."
-        return ask(request, question, "Remove", "/schedule", rows=[schedule.schedule_id])
+        return ConfirmPage(question, "Remove", "/schedule", rows=[schedule.schedule_id])
     if not await request.operations.scheduler.schedules.remove(schedule.schedule_id):
-        raise _missing(schedule.schedule_id)
+        raise ScheduleNotFoundError(schedule.schedule_id)
     return Done("/schedules", "schedule_removed")
 
 
@@ -133,24 +134,13 @@ async def found(request: ActionRequest) -> Schedule:
     Raises:
         NotFoundError: It does not exist, or the request does not see it.
     """
-    return await _visible(request, request.page.required("id"))
-
-
-async def _visible(request: ActionRequest, schedule_id: str) -> Schedule:
-    schedule = await request.operations.inspector.get_schedule(schedule_id)
-    if schedule is None or not request.access.sees_name(schedule.task):
-        raise _missing(schedule_id)
-    return schedule
+    return await visible_schedule(request.page, request.page.required("id"))
 
 
 async def _is_claimed(schedule: Schedule, request: ActionRequest) -> bool:
     """Return whether a live worker claims the task of a schedule, and so may declare the schedule."""
-    workers = await request.operations.inspector.workers()
+    workers = await request.page.inspector.workers()
     return any(each.is_alive and (each.names is None or schedule.task in each.names) for each in workers)
-
-
-def _missing(schedule_id: str) -> NotFoundError:
-    return NotFoundError(f"there is no schedule {schedule_id[:200]!r}, or you may not see it")
 
 
 def _done(schedule: Schedule, did: str) -> Done:

@@ -14,7 +14,7 @@ async def pause(request: ActionRequest) -> Done:
     until, note = request.instant("until"), request.text("note") or None
     await request.operations.scheduler.tasks.pause(name, until=until, note=note)
     try:
-        expiring = await request.operations.inspector.count_expiring(name, until)
+        expiring = await request.page.inspector.count_expiring(name, until)
     except SchedulerError:  # the task is paused nevertheless
         return Done("/task", "task_paused_uncounted", {"id": name})
     did = "task_paused_capped" if expiring.is_capped else "task_paused"
@@ -32,7 +32,7 @@ async def _name(request: ActionRequest) -> str:
     """Return the name of a task that exists and that the request sees, under its main name too."""
     name = request.page.required("id")
     names = request.operations.names_of(name)
-    known = {task.name for task in (await request.operations.inspector.tasks()).items}
+    known = {task.name for task in (await request.page.inspector.tasks()).items}
     if not names & known or not all(map(request.access.sees_name, names)):
         raise NotFoundError(f"there is no task {name[:200]!r}, or you may not see it")
     return name

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from pg_scheduler.dashboard.actions.confirm import ask
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.actions.confirm import ConfirmPage
+from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect.texts import counted
 
 
-async def drain(request: ActionRequest) -> Done | Shown:
+async def drain(request: ActionRequest) -> Done | ConfirmPage:
     """Request of a worker to claim no more jobs, after a question."""
     worker_id = request.page.required("id")
     if request.is_confirmed:
-        return _done(
-            worker_id, await request.operations.inspector.drain_workers([worker_id]), "worker_drained"
-        )
-    workers = await request.operations.inspector.workers()
+        return _done(worker_id, await request.page.inspector.drain_workers([worker_id]), "worker_drained")
+    workers = await request.page.inspector.workers()
     worker = next((each for each in workers if each.worker_id == worker_id), None)
     if worker is None:
         raise _missing(worker_id)
     jobs = counted(worker.running_jobs, "running job")
     name = short(worker.identity or worker_id)
     question = f"Drain {name}? It completes its {jobs} and claims no more, until it is resumed or ends."
-    return ask(request, question, "Drain", "/worker")
+    return ConfirmPage(question, "Drain", "/worker")
 
 
 async def resume(request: ActionRequest) -> Done:
     """Request of a draining worker to claim jobs again."""
     worker_id = request.page.required("id")
-    return _done(worker_id, await request.operations.inspector.resume_workers([worker_id]), "worker_resumed")
+    return _done(worker_id, await request.page.inspector.resume_workers([worker_id]), "worker_resumed")
 
 
 def _done(worker_id: str, found: list[str], did: str) -> Done:
