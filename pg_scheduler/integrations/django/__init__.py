@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pg_scheduler.integrations.django.backend import Backend
     from pg_scheduler.integrations.django.connections import DjangoThreads
+    from pg_scheduler.integrations.django.processes import DjangoProcesses
 
-__all__ = ["Backend", "DjangoThreads"]
+__all__ = ["Backend", "DjangoProcesses", "DjangoThreads"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,4 +26,8 @@ def __getattr__(name: str) -> Any:
         from pg_scheduler.integrations.django.connections import DjangoThreads  # noqa: PLC0415 - the same
 
         return DjangoThreads
+    if name == "DjangoProcesses":
+        from pg_scheduler.integrations.django.processes import DjangoProcesses  # noqa: PLC0415 - the same
+
+        return DjangoProcesses
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

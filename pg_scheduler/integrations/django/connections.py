@@ -8,8 +8,9 @@ thread belongs to one attempt, not to all of the process, as it does by default.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
@@ -41,24 +42,38 @@ class DjangoThreads(ThreadExecutor):
 
     def invoke(self, call: JobCall) -> Any:
         """Call the function of an attempt in its thread."""
-        reset_queries()
-        close_old_connections()
-        try:
+        with fresh_connections():
             return super().invoke(call)
-        finally:
-            close_old_connections()
 
     def leave(self) -> None:
         """Close the connections that persist, with their thread."""
         connections.close_all()
 
 
+@contextmanager
+def fresh_connections() -> Iterator[None]:
+    """Close the connections of this thread before and after the block that are broken or too old."""
+    reset_queries()
+    close_old_connections()
+    try:
+        yield
+    finally:
+        close_old_connections()
+
+
 async def close_connections(backend: str, _call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
-    """Give asynchronous code a thread of its own for the ORM, and close its connections; a middleware."""
+    """Surround an attempt with ``own_thread()``; a middleware."""
     serving.set(backend)
+    async with own_thread():
+        return await call_next()
+
+
+@asynccontextmanager
+async def own_thread() -> AsyncIterator[None]:
+    """Give the asynchronous code of the block a thread of its own for the ORM, and close its connections."""
     async with ThreadSensitiveContext() as context:
         try:
-            return await call_next()
+            yield
         finally:
             thread = SyncToAsync.context_to_thread_executor.pop(context, None)
             if thread is not None:

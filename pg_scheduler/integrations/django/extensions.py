@@ -17,10 +17,12 @@ from django.utils.module_loading import import_string
 
 from pg_scheduler.integrations.django.connections import DjangoThreads
 from pg_scheduler.integrations.django.options import Options
-from pg_scheduler.jobs.executors import THREAD
+from pg_scheduler.integrations.django.processes import DjangoProcesses
+from pg_scheduler.jobs.executors import PROCESS, THREAD
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.places import check_executors
+from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 
 
@@ -35,10 +37,10 @@ def middleware_of(alias: str, options: Options) -> tuple[Middleware, ...]:
 
 
 def executors_of(alias: str, options: Options) -> dict[str, JobExecutor]:
-    """Return the executors of a worker of the backend by name, with the threads of Django among them.
+    """Return the executors of a worker of the backend by name, with the threads and processes of Django.
 
     Raises:
-        ImproperlyConfigured: One cannot be imported, is no executor, or would leave connections open.
+        ImproperlyConfigured: One cannot be imported, is no executor, or has no care for Django.
     """
     with _mistakes_of(f"TASKS[{alias!r}]['OPTIONS']['EXECUTORS']"):
         given = {name: _found(each) for name, each in options.executors.items()}
@@ -49,7 +51,12 @@ def executors_of(alias: str, options: Options) -> dict[str, JobExecutor]:
                     f"executors[{name!r}] is {executor!r}, whose threads leave connections of Django open; "
                     "use pg_scheduler.integrations.django.DjangoThreads"
                 )
-        return {THREAD: DjangoThreads(), **given}
+            if isinstance(executor, ProcessExecutor) and not isinstance(executor, DjangoProcesses):
+                raise TypeError(
+                    f"executors[{name!r}] is {executor!r}, whose processes cannot import models; "
+                    "use pg_scheduler.integrations.django.DjangoProcesses"
+                )
+        return {THREAD: DjangoThreads(), PROCESS: DjangoProcesses(), **given}
 
 
 @contextmanager

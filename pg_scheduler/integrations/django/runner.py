@@ -64,7 +64,7 @@ def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> No
         return
     if getattr(task, "executor", None) == PROCESS:
         raise ValueError(
-            f"executor {PROCESS!r} cannot run the task {task.module_path}: a process has no Django project; "
+            f"executor {PROCESS!r} cannot run the task {task.module_path}, whose signals the worker sends; "
             "declare a function with @job instead"
         )
     known, given = catalogue.task_of(run), NO_OPTIONS

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextvars import copy_context
 from importlib import import_module
 from queue import SimpleQueue
@@ -84,18 +85,21 @@ class _Child:
         self._flag = _Flag()
         self._progress = _Progress(self)
         self._is_busy = False
+        self._start: dict[str, Any] = {}
+        self._invoke: Callable[..., Any] | None = None
 
     def run(self) -> None:
-        """Execute calls until the parent closes the connection, or a call is cancelled."""
+        """Execute calls until the connection is closed, one is cancelled, or the preparation fails."""
         signal.signal(signal.SIGINT, lambda *_: None)  # a Ctrl-C is for the parent, which shuts down
         signal.signal(signal.SIGTERM, self._terminate)
         threading.Thread(target=self._receive, daemon=True).start()
         while (message := self._calls.get()) is not None:
             end = copy_context().run(self._execute, message)
             self._progress.flush()
-            self.send({"end": end})
+            is_prepared = self._invoke is not None
+            self.send({"end": end, "is_prepared": is_prepared})
             self._is_busy = False
-            if self._flag.is_cancelled:
+            if self._flag.is_cancelled or not is_prepared:
                 break
 
     def send(self, message: dict[str, Any]) -> None:
@@ -107,9 +111,10 @@ class _Child:
     def _receive(self) -> None:
         with self._connection.makefile("rb") as file:
             while (message := _read(file)) is not None:
-                if "levels" in message:
-                    _set_levels(message["levels"])
+                if (start := message.get("start")) is not None:
+                    _set_levels(start["levels"])
                     logging.getLogger().addHandler(_Handler(self))
+                    self._start = start
                 else:
                     self._is_busy = True
                     self._calls.put(message)
@@ -126,13 +131,14 @@ class _Child:
             claim = claim_from(message["claim"])
             current.set((claim, time.time(), _no_scheduler, self._progress.report))
             cancellation.set(self._flag)
-            func: Any = import_module(message["module"])
-            for part in message["path"].split("."):
-                func = getattr(func, part)
+            if self._invoke is None:
+                path = self._start["path"]
+                self._invoke = _found(*path.split(":"))(self._start["parameters"]) if path else invoke
+            func = _found(message["module"], message["path"])
             args, kwargs = decode(claim.task_data)
             if message["typed"]:
                 args, kwargs = TypedArguments(func).bind(args, kwargs)
-            return value_to(claim.options, invoke(func, args, {**kwargs, **message["kwargs"]}))
+            return value_to(claim.options, self._invoke(func, args, {**kwargs, **message["kwargs"]}))
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             return {"error": error_to(error)}
 
@@ -150,6 +156,13 @@ class _Handler(logging.Handler):
             self._child.send({"log": record_to(record)})
         except Exception:  # noqa: BLE001 - as every handler: arguments that do not fit, or a closed connection
             self.handleError(record)
+
+
+def _found(module: str, path: str) -> Any:
+    found: Any = import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
 
 
 def _read(file: BinaryIO) -> dict[str, Any] | None:

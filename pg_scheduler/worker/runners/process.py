@@ -15,7 +15,7 @@ import socket
 import sys
 from asyncio.subprocess import Process
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pg_scheduler.jobs.executors import import_path
 from pg_scheduler.jobs.payload import encode_object
@@ -49,12 +49,20 @@ class ProcessExecutor(JobExecutor):
         >>> executors = {"process": ProcessExecutor(processes=2)}  # for Scheduler(pool, executors=executors)
     """
 
+    preparation: ClassVar[str | None] = None
+    """The path ``module:name`` of a function, for derived classes; None for none. Each process calls it once,
+    with what ``parameters()`` returned, and it returns what calls the functions of jobs."""
+
     def __init__(self, processes: int = 4, jobs_per_process: int | None = 1000) -> None:
         self.capacity = check_capacity("processes", processes)
         self._limit = (
             None if jobs_per_process is None else check_capacity("jobs_per_process", jobs_per_process)
         )
         self._idle: list[_Child] = []
+
+    def parameters(self) -> Any:
+        """Return a value of JSON for ``preparation`` in a process that is about to start."""
+        return None
 
     async def run(self, call: JobCall) -> Any:
         """Run one attempt. Cancelled, its process receives SIGTERM, and SIGKILL after ``stop_grace``."""
@@ -71,7 +79,7 @@ class ProcessExecutor(JobExecutor):
         except BaseException:  # whatever it was, the process must not run on
             child.kill()
             raise
-        if call.was_cancelled or child.jobs == self._limit:
+        if call.was_cancelled or child.jobs == self._limit or not child.is_usable:
             child.retire(call.stop_grace)
         else:
             self._idle.append(child)
@@ -92,7 +100,7 @@ class ProcessExecutor(JobExecutor):
             child = self._idle.pop()
             if child.is_usable:
                 return child
-        return await _Child.start()
+        return await _Child.start(self.preparation, self.parameters())
 
 
 def _command(fd: int) -> tuple[str, ...]:
@@ -131,10 +139,11 @@ class _Child:
         self._ended = asyncio.ensure_future(process.wait())
         self._ended.add_done_callback(lambda _: writer.close())
         self._timer: asyncio.TimerHandle | None = None
+        self._is_prepared = True
         self.jobs = 0
 
     @classmethod
-    async def start(cls) -> _Child:
+    async def start(cls, preparation: str | None = None, parameters: Any = None) -> _Child:
         """Start a process."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -149,13 +158,14 @@ class _Child:
         levels = {
             name: each.level for name, each in loggers if isinstance(each, logging.Logger) and each.level
         }
-        child._writer.write(pack({"levels": {**levels, "": logging.root.level}}))
+        start = {"levels": {**levels, "": logging.root.level}, "path": preparation, "parameters": parameters}
+        child._writer.write(pack({"start": start}))
         return child
 
     @property
     def is_usable(self) -> bool:
-        """Whether the process lives and belongs to the running event loop."""
-        return not self._ended.done() and self.is_of(asyncio.get_running_loop())
+        """Whether the process lives, could be prepared, and belongs to the running event loop."""
+        return self._is_prepared and not self._ended.done() and self.is_of(asyncio.get_running_loop())
 
     def is_of(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Return whether the process was started in that event loop."""
@@ -176,6 +186,7 @@ class _Child:
             elif (progress := message.get("progress")) is not None:
                 call.job.progress(*progress)
             elif (end := message.get("end")) is not None:
+                self._is_prepared = message["is_prepared"]
                 return RaisedError(error_from(end["error"])) if "error" in end else value_from(end)
 
     def terminate(self, grace: float) -> None:

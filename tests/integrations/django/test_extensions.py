@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 import sentry_sdk
 
-from pg_scheduler import JobCall, JobExecutor, ScheduledCall, ThreadExecutor
+from pg_scheduler import JobCall, JobExecutor, ProcessExecutor, ScheduledCall, ThreadExecutor
 from pg_scheduler.events import JobFailed
 from pg_scheduler.integrations.sentry import SentryMiddleware
 from tests.support.django import BACKEND, project, require_tasks, working
@@ -228,6 +228,7 @@ def test_wrong_collection_is_an_error_of_the_settings(options: dict[str, Any], m
         ({"EXECUTORS": {"async": f"{__name__}.Counting"}}, "cannot replace 'async'"),
         ({"EXECUTORS": {"one": f"{__name__}.counted"}}, "executors['one'] must be a JobExecutor"),
         ({"EXECUTORS": {"thread": ThreadExecutor(8)}}, "use pg_scheduler.integrations.django.DjangoThreads"),
+        ({"EXECUTORS": {"one": ProcessExecutor(1)}}, "use pg_scheduler.integrations.django.DjangoProcesses"),
     ],
 )
 def test_mistake_is_reported_by_the_checks_and_at_the_use(

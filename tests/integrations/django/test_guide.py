@@ -119,6 +119,74 @@ class CommittedTest(TransactionTestCase):
             cursor.execute("DELETE FROM scheduled_jobs")
 """
 
+MODELS = """
+from django.db import models
+
+
+class Order(models.Model):
+    process = models.IntegerField()
+"""
+
+PROCESSES = """
+
+import logging
+import os
+
+from django.db import connection
+
+
+@job(name="shop.order", executor="process")
+def order() -> None:
+    logging.getLogger("shop").warning("%s orders", Order.objects.count())
+    Order.objects.create(process=os.getpid())
+
+
+@job(name="shop.order_async", executor="process")
+async def order_async() -> None:
+    await Order.objects.acreate(process=os.getpid())
+
+
+@job(name="shop.break_session", executor="process")
+def break_session() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%shop_o%'")
+"""
+
+LOGGING = """
+LOGGING = {
+    "version": 1,
+    "formatters": {"process": {"format": "%(process)d: %(message)s"}},
+    "handlers": {"file": {"class": "logging.FileHandler", "filename": "shop.log", "formatter": "process"}},
+    "loggers": {"shop": {"handlers": ["file"]}},
+}
+"""
+
+PROCESS_TESTS = """
+import asyncio
+import asyncpg
+from django.test import TransactionTestCase
+from pg_scheduler import Scheduler
+from pg_scheduler.integrations.django import DjangoProcesses
+from pg_scheduler.integrations.django.address import dsn_of
+from shop.models import Order
+from shop.tasks import order
+
+
+async def run_order():
+    executors = {"process": DjangoProcesses()}
+    async with (
+        asyncpg.create_pool(dsn_of("default")) as pool,
+        Scheduler(pool, executors=executors) as scheduler,
+    ):
+        await scheduler.run_job(order)
+
+
+class ProcessTest(TransactionTestCase):
+    def test_process_uses_the_test_database(self):
+        asyncio.run(run_order())
+        self.assertEqual(Order.objects.count(), 1)
+"""
+
 
 class Project:
     """The files of the guide in a folder, and a database."""
@@ -264,6 +332,62 @@ async def test_periodic_task_has_a_schedule_and_runs(project: Project, pool: asy
     output = await asyncio.to_thread(project.manage, "pg_scheduler", "worker", "--drain")
     assert "cleaning up" in output
     assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "completed"
+
+
+def with_processes(project: Project) -> None:
+    """Add a model, and jobs that import it in processes."""
+    project.write("shop/models.py", MODELS)
+    project.append("shop/tasks.py", "\n\n" + code_of("processes.py") + PROCESSES)
+    project.append("settings.py", "DEFAULT_AUTO_FIELD = 'django.db.models.BigAutoField'\n" + LOGGING)
+    project.manage("migrate", "--run-syncdb")
+
+
+def enqueue_of(*names: str) -> str:
+    """Return a script that enqueues functions, one after the other."""
+    calls = "\n".join(f"SyncScheduler().enqueue(tasks.{name}, connection='default')" for name in names)
+    return f"from shop import tasks\nfrom pg_scheduler.sync import SyncScheduler\n{calls}"
+
+
+async def test_jobs_in_processes_import_models(project: Project, pool: asyncpg.Pool) -> None:
+    await asyncio.to_thread(with_processes, project)
+    await asyncio.to_thread(project.shell, enqueue_of("order", "order_async", "count_orders"))
+    words = ("pg_scheduler", "worker", "--concurrency", "1", "--drain")
+    output = await asyncio.to_thread(project.manage, *words)
+    assert "2 orders" in output
+    assert not await pool.fetch("SELECT job_name, errors FROM scheduled_jobs WHERE status <> 'completed'")
+    first, second = await pool.fetch("SELECT process FROM shop_order ORDER BY id")
+    assert first == second
+    assert (project.folder / "shop.log").read_text() == f"{first[0]}: 0 orders\n"  # from the worker, and once
+
+
+async def test_process_replaces_broken_sessions(project: Project, pool: asyncpg.Pool) -> None:
+    await asyncio.to_thread(with_processes, project)
+    project.append("settings.py", "DATABASES['default'].update(CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=True)\n")
+    names = ("order", "order_async", "break_session", "order", "order_async")
+    await asyncio.to_thread(project.shell, enqueue_of(*names))
+    words = ("pg_scheduler", "worker", "--concurrency", "1", "--drain")
+    await asyncio.to_thread(project.manage, *words)
+    rows = await pool.fetch("SELECT job_name, errors FROM scheduled_jobs WHERE status <> 'completed'")
+    assert [row["job_name"] for row in rows] == ["shop.break_session"]
+    assert await pool.fetchval("SELECT count(*) FROM shop_order") == 4
+
+
+async def test_failed_setup_of_a_process_fails_its_job(project: Project, pool: asyncpg.Pool) -> None:
+    await asyncio.to_thread(with_processes, project)
+    condition = "if 'pg_scheduler.worker.runners.child' in sys.modules"
+    project.append("settings.py", f"import sys\n{condition}:\n    raise OSError('no settings')\n")
+    await asyncio.to_thread(project.shell, enqueue_of("order", "order"))
+    words = ("pg_scheduler", "worker", "--concurrency", "1", "--drain")
+    await asyncio.to_thread(project.manage, *words)
+    rows = await pool.fetch("SELECT status, errors->0->>'message' FROM scheduled_jobs")
+    assert [tuple(row) for row in rows] == [("failed", "no settings")] * 2
+
+
+async def test_processes_in_a_test_run_use_its_database(project: Project, pool: asyncpg.Pool) -> None:
+    await asyncio.to_thread(with_processes, project)
+    project.write("shop/tests.py", PROCESS_TESTS)
+    assert "Ran 1 test" in await asyncio.to_thread(project.manage, "test", "--noinput")
+    assert await pool.fetchval("SELECT count(*) FROM shop_order") == 0
 
 
 async def test_tests_of_a_project_never_write_into_its_database(project: Project, pool: asyncpg.Pool) -> None:
