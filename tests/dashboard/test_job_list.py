@@ -315,6 +315,8 @@ async def test_terms_are_completed_with_their_numbers(pool: asyncpg.Pool, app: A
     }
     assert (await completions(app, "name:")) == {"name:list.mail": 4, "name:list.report": 4}
     assert (await completions(app, "list.r")) == {"name:list.report": 4}
+    assert (await completions(app, "rep")) == {"name:list.report": 4}
+    assert (await completions(app, "-ACC")) == {"-arg.account:": 8}
     assert (await completions(app, "tag:")) == {"tag:billing": 8}
     assert (await completions(app, "metadata.")) == {"metadata.tenant:": 8}
     assert (await completions(app, "error:")) == {"error:ValueError*": 8}

@@ -87,7 +87,7 @@ class Sample(NamedTuple):
         return sample
 
     def completions(self, typed: str) -> list[Completion]:
-        """Return the terms that begin like a text, those of most jobs first."""
+        """Return the terms that begin like a text, or whose last part does, those of most jobs first."""
         sign, text = ("-", typed[1:]) if typed.startswith("-") else ("", typed)
         wanted = text.lower()
         found: dict[str, int | None] = {}
@@ -102,7 +102,7 @@ class Sample(NamedTuple):
         matching = [
             Completion(f"{sign}{each}", count or None)
             for each, count in found.items()
-            if each.lower().startswith(starts) and each != text
+            if each != text and (each.lower().startswith(starts) or _last_part(each).startswith(starts))
         ]
         return sorted(matching, key=lambda each: -(each.jobs or 0))[:MAX_COMPLETIONS]
 
@@ -111,6 +111,10 @@ class Sample(NamedTuple):
         found = [Completion(each, None) for each in _CHOICES]
         found += [Completion(each, count or None) for each, count in self.terms.most_common(MAX_LISTED)]
         return found[:MAX_LISTED]
+
+
+def _last_part(text: str) -> str:
+    return text.lower().rpartition(".")[2]
 
 
 _CHOICES: Final = (
