@@ -1,0 +1,324 @@
+"""What people come for, done in a browser by mouse and keys, and how long that takes them.
+
+The time is that of the keystroke-level model: 1.35 s to decide, 1.1 s to point and 0.2 s to press for a
+click, 0.28 s for a key, and one decision for a journey without a click. Reading is not counted. Each journey
+starts on the overview at 1440 x 900, never scrolls, and is compared with the first dashboard of this project.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from playwright.async_api import Locator, Page, expect
+
+from pg_scheduler import Scheduler
+from tests.browser.conftest import Open
+from tests.browser.fixed_demo import NOW, WORKERS, open_fixed_demo
+from tests.browser.person import job_link
+
+logger = logging.getLogger(__name__)
+
+SCREEN: Final = {"width": 1440, "height": 900}
+CLICK_S: Final = 1.35 + 1.1 + 0.2
+KEY_S: Final = 0.28
+DECISION_S: Final = 1.35
+
+TRACEBACK: Final = """\
+Traceback (most recent call last):
+  File "/srv/shop/jobs/payments.py", line 88, in charge
+    reply = await bank.post("/charges", json=order.as_charge())
+  File "/srv/venv/lib/python3.12/site-packages/httpx/_client.py", line 1859, in post
+    return await self.request(
+           ^^^^^^^^^^^^^^^^^^^
+  File "/srv/venv/lib/python3.12/site-packages/httpx/_client.py", line 1540, in request
+    return await self.send(request, auth=auth, follow_redirects=follow_redirects)
+  File "/srv/venv/lib/python3.12/site-packages/httpx/_client.py", line 1629, in send
+    response = await self._send_handling_auth(
+  File "/srv/venv/lib/python3.12/site-packages/httpx/_transports/default.py", line 118, in map_exceptions
+    raise mapped_exc(message) from exc
+httpx.ReadTimeout: no answer within 30 s
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/srv/venv/lib/python3.12/site-packages/pg_scheduler/worker/runner.py", line 201, in run
+    return await function(*args, **kwargs)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/srv/shop/jobs/payments.py", line 91, in charge
+    raise BankUnavailable(order.id) from error
+BankUnavailable: the bank does not answer for order 113
+"""
+RESULT_ID: Final = "0195c0aa-898b-7cb9-9534-9c3edbfb00aa"
+"""That of a job with a result, as people paste it from a log or type it."""
+
+FAILED: Final = """
+    INSERT INTO scheduled_jobs
+        (job_id, job_name, execution_time, status, attempt, started_at, finished_at, error_message, errors,
+        task_data)
+    SELECT 'bank-' || n, 'shop.refund', $1, 'failed', 1, $1::timestamptz - interval '2 s', $1, $2,
+        jsonb_build_array(jsonb_build_object(
+            'attempt', 1, 'started_at', $1::timestamptz - interval '2 s', 'ended_at', $1,
+            'worker_id', '8e2ee8b3', 'outcome', 'error', 'error_type', 'BankUnavailable', 'message', $2::text,
+            'traceback', $3::text)),
+        jsonb_build_object('args', '[]'::jsonb, 'kwargs', jsonb_build_object('account', 110 + n, 'order', n))
+    FROM generate_series(1, 40) AS n
+"""
+COMPLETED: Final = """
+    INSERT INTO scheduled_jobs
+        (job_id, job_name, execution_time, status, attempt, started_at, finished_at, task_data)
+    VALUES ($1, 'shop.import', $2, 'completed', 1, $2, $2,
+        jsonb_build_object('args', '[]'::jsonb, 'kwargs',
+            jsonb_build_object('rows', (SELECT jsonb_agg(repeat('x', 100)) FROM generate_series(1, 2000)))))
+"""
+RESULT: Final = """
+    INSERT INTO scheduler_results (job_id, status, value, attempts, finished_at, expires_at)
+    VALUES ($1, 'completed', '{"rows": 2000, "rejected": [17, 40]}', 1, $2, $2::timestamptz + interval '1 h')
+"""
+RELEASE: Final = """
+    UPDATE scheduler_workers SET metadata = jsonb_build_object('release', $2::text) WHERE worker_id = $1
+"""
+
+
+class Effort(NamedTuple):
+    """Clicks and keys."""
+
+    clicks: int
+    keys: int
+
+    @property
+    def seconds(self) -> float:
+        return self.clicks * CLICK_S + self.keys * KEY_S + (0 if self.clicks else DECISION_S)
+
+
+BEFORE: Final = {
+    "see why a job waits": Effort(2, 0),
+    "retry all failures of a task": Effort(3, 0),
+    "pause a schedule": Effort(4, 13),
+    "add a schedule": Effort(14, 81),
+    "see what a worker does": Effort(2, 0),
+    "find a slow task": Effort(3, 0),
+    "follow a deploy": Effort(4, 0),
+    "search by argument": Effort(5, 44),
+    "read a traceback": Effort(3, 0),
+    "open a result": Effort(3, 37),
+    "open a job by keys": Effort(0, 9),
+}
+"""The journeys on the first dashboard, as they were counted on it."""
+
+
+class Hand:
+    """One hand on a mouse and two on a keyboard: counts what it does on a page."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.clicks = 0
+        self.keys = 0
+
+    @property
+    def effort(self) -> Effort:
+        return Effort(self.clicks, self.keys)
+
+    async def click(self, target: Locator) -> None:
+        """Click something that is on the screen."""
+        await self.sees(target)
+        await target.click()
+        self.clicks += 1
+
+    async def arrive(self, url: str) -> None:
+        """Wait until the page at an address is shown, as a person does before pressing keys."""
+        await expect(self.page).to_have_url(re.compile(url))
+        await self.page.wait_for_load_state()
+
+    async def press(self, *keys: str) -> None:
+        """Press keys."""
+        for key in keys:
+            await self.page.keyboard.press(key)
+            self.keys += 1
+
+    async def type(self, text: str) -> None:
+        """Type a text."""
+        await self.page.keyboard.type(text)
+        self.keys += len(text)
+
+    async def sees(self, target: Locator) -> None:
+        """Check that the whole element is on the screen, without scrolling the page or the element."""
+        await expect(target).to_be_visible()
+        await expect(target).to_be_in_viewport(ratio=1)
+        height, content = await target.evaluate("each => [each.clientHeight, each.scrollHeight]")
+        assert content <= height or height == 0, f"{target} has to be scrolled"
+        assert await self.page.evaluate("window.scrollY") == 0
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def scheduler(pool: asyncpg.Pool) -> Scheduler:
+    """The shop of the demo, with what its journeys look for."""
+    scheduler = await open_fixed_demo(pool)
+    error = "BankUnavailable: the bank does not answer for order 113"
+    await pool.execute(FAILED, NOW - timedelta(seconds=30), error, TRACEBACK)
+    for statement in (COMPLETED, RESULT):
+        await pool.execute(statement, RESULT_ID, NOW - timedelta(seconds=90))
+    waits_for = [await scheduler.enqueue("shop.stock", args=(n,), job_id=f"load-{n}") for n in range(5)]
+    await scheduler.enqueue("shop.invoices", job_id="join", after=waits_for)
+    for worker_id, release in zip(WORKERS.values(), ("2027.12", "2027.11"), strict=True):
+        await pool.execute(RELEASE, worker_id, release)
+    await pool.execute("VACUUM ANALYZE scheduled_jobs")
+    return scheduler
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def hand(open_page: Open, request: pytest.FixtureRequest) -> AsyncIterator[Hand]:
+    """A hand on the overview, whose journey must be no longer than before."""
+    name = request.function.__name__.removeprefix("test_person_can_").replace("_", " ")
+    hand = Hand(await open_page("/", viewport=SCREEN))
+    yield hand
+    before = BEFORE[name]
+    logger.info("%s: %d clicks, %d keys, %.1f s", name, *hand.effort, hand.effort.seconds)
+    assert hand.clicks + hand.keys > 0
+    assert hand.clicks <= before.clicks
+    assert hand.keys <= before.keys
+    assert hand.effort.seconds <= before.seconds
+
+
+async def test_person_can_see_why_a_job_waits(hand: Hand) -> None:
+    page = hand.page
+    await hand.click(page.get_by_role("main").get_by_role("link", name=re.compile("^Blocked")))
+    await hand.click(job_link(page, "join"))
+    cause = page.locator("#explanation")
+    await hand.sees(cause)
+    await expect(cause.get_by_role("link", name="shop.stock")).to_have_count(5)
+
+
+async def test_person_can_retry_all_failures_of_a_task(hand: Hand) -> None:
+    page = hand.page
+    await hand.click(page.locator("#errors").get_by_role("link", name="BankUnavailable"))
+    await hand.click(page.get_by_role("button", name="Retry…"))
+    await hand.click(page.get_by_role("dialog").get_by_role("button", name=re.compile("Retry")))
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("Bulk run")
+    await expect(page.locator("main")).to_contain_text("40 jobs")
+
+
+async def test_person_can_pause_a_schedule(hand: Hand, scheduler: Scheduler) -> None:
+    page = hand.page
+    await hand.click(page.get_by_role("navigation").get_by_role("link", name="Schedules", exact=True))
+    await hand.click(page.get_by_role("link", name="morning-mail", exact=True))
+    await hand.click(page.get_by_role("link", name="Pause…"))
+    await hand.sees(page.get_by_role("listitem").filter(has=page.locator("s")).first)
+    await hand.arrive("pause")
+    await hand.type("until Monday")
+    await hand.press("Enter")
+    await expect(page.locator(".status.paused").first).to_be_visible()
+    schedule = await scheduler.schedules.get("morning-mail")
+    assert schedule is not None
+    assert schedule.note == "until Monday"
+
+
+async def test_person_can_add_a_schedule(hand: Hand, scheduler: Scheduler) -> None:
+    page = hand.page
+    await hand.click(page.get_by_role("navigation").get_by_role("link", name="Schedules", exact=True))
+    await hand.click(page.get_by_role("link", name="Add schedule"))
+    await hand.arrive("form")
+    await hand.type("shop.r")
+    await expect(page.get_by_label("Task", exact=True)).to_have_value("shop.report")
+    await hand.press("Tab", "Tab")
+    await hand.type("0 8 * * 1-5")
+    await hand.press("Tab")
+    await hand.type("Europe/Berlin")
+    await hand.press("Tab")
+    await hand.type('{"month":3}')
+    await expect(page.locator("#shown .fires li").first).to_contain_text("08:00")
+    await hand.sees(page.locator("#shown .fires li").first)
+    await hand.press("Tab")
+    await hand.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).not_to_contain_text("Add")
+    (added,) = [each for each in await scheduler.schedules.list() if each.task == "shop.report"]
+    assert added.kwargs == {"month": 3}
+    assert added.trigger is not None
+    assert "Berlin" in str(added.trigger)
+    assert hand.effort.seconds <= 25
+
+
+async def test_person_can_see_what_a_worker_does(hand: Hand) -> None:
+    page = hand.page
+    await hand.click(page.get_by_role("navigation").get_by_role("link", name="Workers", exact=True))
+    await hand.click(page.get_by_role("link", name="node-3"))
+    await hand.sees(page.locator("svg.lanes"))
+    await hand.sees(page.locator("#jobs").get_by_role("row", name=re.compile("row 248 of 400")).first)
+
+
+async def test_person_can_find_a_slow_task(hand: Hand) -> None:
+    page = hand.page
+    await hand.click(page.get_by_role("navigation").get_by_role("link", name="Tasks", exact=True))
+    await hand.click(page.get_by_role("columnheader", name="p95").get_by_role("link"))
+    await expect(page).to_have_url(re.compile("sort="))
+    slowest = page.locator("tbody tr").first.get_by_role("link").first
+    name = await slowest.inner_text()
+    await hand.click(slowest)
+    await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+    await expect(page.get_by_role("heading", name="Slowest runs")).to_be_visible()
+
+
+async def test_person_can_follow_a_deploy(hand: Hand) -> None:
+    page = hand.page
+    await expect(page.locator("#outcomes")).to_contain_text("2027.12")  # its flag
+    await expect(page.locator("#errors")).to_contain_text("since 2027.12")
+    await hand.click(page.get_by_role("navigation").get_by_role("link", name="Workers", exact=True))
+    await hand.click(page.get_by_role("link", name="Release", exact=True))
+    for release in ("2027.11", "2027.12"):
+        await hand.sees(page.get_by_role("rowheader", name=release))
+    await hand.click(page.get_by_role("navigation").get_by_role("link", name="Errors", exact=True))
+    await hand.sees(page.get_by_text("new in 2027.12").first)
+
+
+async def test_person_can_search_by_argument(hand: Hand) -> None:
+    page = hand.page
+    await hand.click(page.get_by_role("navigation").get_by_role("link", name="Jobs", exact=True))
+    await hand.click(page.get_by_role("navigation", name="State").get_by_role("link", name="Failed"))
+    await hand.arrive("failed")
+    await hand.press("/")
+    await hand.type("acc")
+    await expect(page.get_by_role("option", name="arg.account:")).to_be_visible()
+    await hand.press("ArrowDown", "Enter")
+    await hand.type("113")
+    await expect(page.locator("#q")).to_have_value("arg.account:113")
+    await hand.press("Enter")
+    await expect(page.locator("#summary")).to_contain_text("1 found")
+    await hand.sees(job_link(page, "bank-3"))
+    assert hand.clicks <= 3
+
+
+async def test_person_can_read_a_traceback(hand: Hand) -> None:
+    page = hand.page
+    await hand.click(page.locator("#errors").get_by_role("link", name="BankUnavailable"))
+    await hand.sees(page.locator(".traceback"))
+    await expect(page.locator(".traceback .raised").last).to_contain_text("for order 113")
+
+
+@pytest.mark.parametrize("path", ["/errors", "/jobs?q=name:shop.refund"])
+async def test_traceback_is_on_the_first_screen_wherever_it_is_found(path: str, open_page: Open) -> None:
+    hand = Hand(await open_page(path, viewport=SCREEN))
+    await hand.click(hand.page.locator("tbody tr", has_text="BankUnavailable").get_by_role("link").first)
+    await hand.sees(hand.page.locator(".traceback"))
+
+
+async def test_person_can_open_a_result(hand: Hand) -> None:
+    page = hand.page
+    await hand.click(page.get_by_role("combobox", name="Find"))
+    await hand.type(RESULT_ID)
+    await hand.click(page.get_by_role("option", name=RESULT_ID))
+    await expect(page.get_by_role("heading", level=1)).to_have_text("shop.import")
+    await hand.sees(page.locator("#result"))
+    await expect(page.locator("#result")).to_contain_text("rejected")
+
+
+async def test_person_can_open_a_job_by_keys(hand: Hand) -> None:
+    await hand.press("g", "j")
+    await hand.arrive("/jobs$")
+    await hand.press("j", "j", "x", "j", "Enter")
+    await hand.arrive(r"/job\?id=")
