@@ -1,9 +1,11 @@
 """Measure the pages of the dashboard on a large table: ``python3 dev.py scale --rows 5000000``.
 
 Nineteen jobs of twenty are finished, one of fifty of them failed, one of a hundred is due; there are 1,000
-schedules and six hours of statistics of 200 names. Each page is opened several times without its cache. Of
-each one the report has the slowest statement, as the client sees it, and what the page says it searched. With
-``--viewers 10``, a worker also drains jobs while ten streams of the overview are open, in turn with none.
+schedules, six hours of statistics of 200 names and a live worker with a limit. Each page is opened several
+times without its cache, as HTML. Of each one the report has the slowest statement, as the client sees it, and
+what the page says it searched; with ``--small 50000`` also the time of the page divided by that on a table of
+so many jobs. With ``--viewers 10``, ten streams are open for a minute, first all of the overview, then of ten
+pages; after that a worker drains jobs while ten streams of the overview are open, in turn with none.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Mapping, MutableMapping
+from collections.abc import AsyncIterator, Mapping, MutableMapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,9 +26,9 @@ from urllib.parse import quote
 
 import asyncpg
 
-from benchmarks.machine import SETTINGS
+from benchmarks.machine import SETTINGS, processor_seconds
 from benchmarks.ours import work
-from pg_scheduler import JobSpec, Scheduler
+from pg_scheduler import JobSpec, Limit, Scheduler, VacuumConfig, VacuumPolicy
 from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.embedded import EmbeddedPostgres
@@ -55,14 +58,54 @@ SEARCHES: Final = (
 ITEMS: Final = (
     "/job?id=due-1",
     "/job?id=job-000000050",
+    "/value?id=job-000000050&part=arguments",
+    "/error?id={error}",
     "/schedule?id=scale:7",
+    "/schedule-pause?id=scale:7",
     "/task?id=name.7",
+    "/limit?name=scale",
+    "/worker?id={worker}",
     "/calendar?span=month",
     "/?range=6h",
+    "/chart?id=outcomes",
+    "/find?q=name.7",
+    "/complete?term=arg.",
 )
 """Pages with a parameter."""
 
-WITH_PARAMETER: Final = frozenset({"/job", "/run", "/schedule", "/task", "/limit", "/worker"})
+WITH_PARAMETER: Final = frozenset(
+    {
+        "/chart",
+        "/job",
+        "/error",
+        "/run",
+        "/schedule",
+        "/schedule-pause",
+        "/task",
+        "/limit",
+        "/worker",
+        "/find",
+    }
+)
+
+WATCHED: Final = (
+    "/",
+    "/jobs&q=status:failed",
+    "/jobs&q=status:due",
+    "/job&id=due-1",
+    "/errors",
+    "/schedules",
+    "/tasks",
+    "/task&id=name.7",
+    "/workers",
+    "/limits",
+)
+"""The pages of ten viewers, each with another one."""
+
+KEEPING: Final = VacuumConfig(
+    completed=VacuumPolicy.never(), failed=VacuumPolicy.never(), interval_minutes=1000
+)
+"""Each round meets the same table."""
 
 SCHEDULES: Final = 1000
 
@@ -94,6 +137,23 @@ FILL: Final = {
 """The contents of the tables, for $1 jobs."""
 
 
+@dataclass(frozen=True)
+class Watching:
+    """What viewers cost while their streams are open.
+
+    Attributes:
+        statements: Per second.
+        server: Seconds of the server's processors per second.
+        dashboard: Seconds of the dashboard's processor per second.
+        bytes: That each viewer receives per second.
+    """
+
+    statements: float
+    server: float
+    dashboard: float
+    bytes: float
+
+
 @dataclass
 class Visit:
     """The costs of a page.
@@ -109,6 +169,11 @@ class Visit:
     says: str = ""
 
     @property
+    def median_ms(self) -> float:
+        """The median time of the answers."""
+        return statistics.median(self.total) * 1000
+
+    @property
     def slowest(self) -> tuple[float, str]:
         """The median time of the slowest statement, and its text."""
         found = ((statistics.median(times), text) for text, times in self.milliseconds.items())
@@ -120,7 +185,7 @@ def read_all(_request: object) -> Access:
     return Access("benchmark")
 
 
-async def get(app: Any, url: str) -> tuple[int, bytes]:
+async def get(app: Any, url: str, accept: bytes = b"text/html") -> tuple[int, bytes]:
     """Return the answer to a request."""
     messages: list[MutableMapping[str, Any]] = []
 
@@ -130,11 +195,11 @@ async def get(app: Any, url: str) -> tuple[int, bytes]:
     async def send(message: MutableMapping[str, Any]) -> None:
         messages.append(message)
 
-    await app(_scope(url), receive, send)
+    await app(_scope(url, accept), receive, send)
     return messages[0]["status"], b"".join(each.get("body", b"") for each in messages)
 
 
-def _scope(url: str) -> dict[str, Any]:
+def _scope(url: str, accept: bytes = b"text/html") -> dict[str, Any]:
     path, _, query = url.partition("?")
     return {
         "type": "http",
@@ -145,7 +210,7 @@ def _scope(url: str) -> dict[str, Any]:
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": query.encode(),
-        "headers": [(b"host", b"benchmark"), (b"accept", b"application/json")],
+        "headers": [(b"host", b"benchmark"), (b"accept", accept)],
         "client": ("127.0.0.1", 1),
         "server": ("benchmark", 80),
     }
@@ -154,6 +219,9 @@ def _scope(url: str) -> dict[str, Any]:
 async def fill(pool: asyncpg.Pool, rows: int) -> None:
     """Fill the tables, unless an earlier run did."""
     if await pool.fetchval("SELECT EXISTS (SELECT FROM scheduled_jobs)"):
+        await pool.execute(
+            f"{FILL['due jobs']} ON CONFLICT DO NOTHING", rows, timeout=3600
+        )  # drains delete them
         return
     for what, statement in FILL.items():
         print(f"  {time.strftime('%H:%M:%S')} {what} ...", file=sys.stderr, flush=True)
@@ -165,6 +233,16 @@ async def fill(pool: asyncpg.Pool, rows: int) -> None:
         name = f"scale:{number}"
         await scheduler.schedules.add(work, trigger, schedule_id=name, args=(0.0, "ada"))
     await pool.execute("VACUUM ANALYZE", timeout=3600)
+
+
+@asynccontextmanager
+async def worker(dsn: str) -> AsyncIterator[str]:
+    """Run a worker that claims none of the jobs, and return its id."""
+    async with asyncpg.create_pool(dsn, min_size=2, max_size=6) as pool:
+        scheduler = Scheduler(pool, vacuum_config=KEEPING)
+        scheduler.register(work, name="scale.work", limits=[Limit("scale", max_running=10)])
+        async with scheduler:
+            yield str(scheduler.worker_id)
 
 
 async def visit(dsn: str, rounds: int) -> dict[str, Visit]:
@@ -179,10 +257,19 @@ async def visit(dsn: str, rounds: int) -> dict[str, Visit]:
         connection.add_query_logger(record)
 
     warnings.simplefilter("ignore", asyncpg.InterfaceWarning)  # the logger stays on released connections
-    async with asyncpg.create_pool(dsn, min_size=1, max_size=4, init=watch) as pool:
+    async with worker(dsn) as worker_id, asyncpg.create_pool(dsn, min_size=1, max_size=4, init=watch) as pool:
+        json_of = dashboard(Scheduler(pool), authorize=read_all)
+
+        async def data(url: str) -> Any:
+            return json.loads((await get(json_of, url, b"application/json"))[1]).get("data")
+
+        groups = (await data("/errors"))["items"]
+        ids = {"worker": worker_id, "error": groups[0]["fingerprint"]}
         plain = [path for path in PAGES if path not in WITH_PARAMETER]
-        for url in (*plain, *(f"/jobs?q={quote(each)}" for each in SEARCHES), *ITEMS):
-            current = visits[url] = Visit()
+        items = [each.format_map(ids) for each in ITEMS]
+        for url in (*plain, *(f"/jobs?q={quote(each)}" for each in SEARCHES), *items):
+            said = str(_searched(await data(url)) or "")
+            current = visits[url.replace(worker_id, "...")] = Visit(says=said)
             for _ in range(rounds):
                 app = dashboard(Scheduler(pool), authorize=read_all)
                 begin = time.perf_counter()
@@ -190,7 +277,6 @@ async def visit(dsn: str, rounds: int) -> dict[str, Visit]:
                 current.total.append(time.perf_counter() - begin)
                 if status != 200:
                     raise RuntimeError(f"{url} answered {status}: {body[:500]!r}")
-                current.says = str(_searched(json.loads(body)["data"]) or "")
     return visits
 
 
@@ -202,23 +288,61 @@ def _searched(data: object) -> object:
     return None
 
 
+async def watched(dsn: str, postmaster: int | None, pages: tuple[str, ...], seconds: float) -> Watching:
+    """Keep a stream of each page open, and return what that costs after the first second."""
+    statements = 0
+
+    def count(_query: object) -> None:
+        nonlocal statements
+        statements += 1
+
+    async def watch(connection: asyncpg.Connection) -> None:
+        connection.add_query_logger(count)
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=4, init=watch) as pool:
+        app: Any = dashboard(Scheduler(pool), authorize=read_all)
+        received = [0]
+        streams = [asyncio.create_task(_watch(app, page, received)) for page in pages]
+        await asyncio.sleep(1)
+        before = statements, processor_seconds(postmaster), time.process_time(), received[0]
+        begin = time.perf_counter()
+        await asyncio.sleep(seconds)
+        after = statements, processor_seconds(postmaster), time.process_time(), received[0]
+        passed = time.perf_counter() - begin
+        queries, server, own, sent = (
+            (late - early) / passed for early, late in zip(before, after, strict=True)
+        )
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+        return Watching(queries, server, own, sent / max(len(pages), 1))
+
+
 async def view(dsn: str, number: int) -> None:
     """Keep that many streams of the overview open, until the process is ended."""
     async with asyncpg.create_pool(dsn, min_size=1, max_size=4) as pool:
         app: Any = dashboard(Scheduler(pool), authorize=read_all)
-        await asyncio.gather(*(_watch_overview(app) for _ in range(number)))
+        await asyncio.gather(*(_watch(app, "/", [0]) for _ in range(number)))
 
 
-async def _watch_overview(app: Any) -> None:
+async def _watch(app: Any, page: str, received: list[int]) -> None:
+    """Keep a stream open, and add the bytes that it sends."""
+    versions = ""
+
     async def receive() -> Mapping[str, Any]:
         await asyncio.Event().wait()
         raise AssertionError("nobody sets the event")
 
-    async def send(_message: object) -> None:
-        pass
+    async def send(message: MutableMapping[str, Any]) -> None:
+        nonlocal versions
+        body = message.get("body", b"")
+        received[0] += len(body)
+        for line in body.splitlines():
+            if line.startswith(b"id: "):
+                versions = line.removeprefix(b"id: ").decode()
 
     while True:  # a stream ends after 30 s, and a browser opens it again
-        await app(_scope("/live?page=/"), receive, send)
+        await app(_scope(f"/live?page={page}&seen={versions}", b"text/event-stream"), receive, send)
 
 
 async def drain(dsn: str, jobs: int, viewers: int) -> float:
@@ -227,7 +351,7 @@ async def drain(dsn: str, jobs: int, viewers: int) -> float:
     process = await asyncio.create_subprocess_exec(*command) if viewers else None
     try:
         async with asyncpg.create_pool(dsn, min_size=2, max_size=6) as pool:
-            scheduler = Scheduler(pool)
+            scheduler = Scheduler(pool, vacuum_config=KEEPING)
             scheduler.register(work, name="scale.work")
             now = await pool.fetchval("SELECT now()")
             specs = [JobSpec(work, now, args=(0.0, "ada")) for _ in range(jobs)]
@@ -243,31 +367,57 @@ async def drain(dsn: str, jobs: int, viewers: int) -> float:
             await process.wait()
 
 
-async def measure(dsn: str, options: argparse.Namespace) -> None:
+async def measure(server: EmbeddedPostgres, options: argparse.Namespace) -> None:
     """Fill the tables, measure and print the report."""
-    async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
-        await Scheduler(pool).initialize_db()
-        await fill(pool, options.rows)
-        size = await pool.fetchval("SELECT pg_size_pretty(pg_total_relation_size('scheduled_jobs'))")
-    print(f"{options.rows:,} jobs, {size}, {options.rounds} rounds; bound {BOUND_MS} ms a statement\n")
-    print("| page | statements | slowest (ms) | page (ms) | says |\n|---|---|---|---|---|")
-    found = await visit(dsn, options.rounds)
-    for url, each in found.items():
-        page_ms = statistics.median(each.total) * 1000
-        print(f"| `{url}` | {len(each.milliseconds)} | {each.slowest[0]:.1f} | {page_ms:.1f} | {each.says} |")
-    for url, each in found.items():
+    dsn, sizes = server.dsn(), {"postgres": options.rows}
+    if options.small:
+        sizes["small"] = options.small
+        async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
+            if not await pool.fetchval("SELECT EXISTS (SELECT FROM pg_database WHERE datname = 'small')"):
+                await pool.execute("CREATE DATABASE small")
+    found = dict[str, dict[str, Visit]]()
+    for name, rows in sizes.items():
+        async with asyncpg.create_pool(server.dsn(name), min_size=1, max_size=2) as pool:
+            await Scheduler(pool).initialize_db()
+            await fill(pool, rows)
+            size = await pool.fetchval("SELECT pg_size_pretty(pg_total_relation_size('scheduled_jobs'))")
+        print(f"{rows:,} jobs, {size}, {options.rounds} rounds; bound {BOUND_MS} ms a statement")
+        found[name] = await visit(server.dsn(name), options.rounds)
+    print("\n| page | statements | slowest (ms) | page (ms) | to small | says |\n|---|---|---|---|---|---|")
+    for url, each in found["postgres"].items():
+        cells = f"{len(each.milliseconds)} | {each.slowest[0]:.1f} | {each.median_ms:.1f}"
+        small = found.get("small", {}).get(url)
+        ratio = f"{each.median_ms / small.median_ms:.2f} x" if small else "-"
+        print(f"| `{url}` | {cells} | {ratio} | {each.says} |")
+    for url, each in found["postgres"].items():
         if each.slowest[0] > BOUND_MS:
             print(f"\nover the bound on {url}:\n{each.slowest[1]}")
     if options.viewers:
-        async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
-            await pool.execute("DELETE FROM scheduled_jobs WHERE starts_with(job_id, 'due-')", timeout=600)
-        rates: dict[int, list[float]] = {0: [], options.viewers: []}
-        for number in range(options.rounds):
-            for viewers in sorted(rates, reverse=bool(number % 2)):
-                rates[viewers].append(await drain(dsn, options.jobs, viewers))
-        alone, viewed = (statistics.median(rates[key]) for key in (0, options.viewers))
-        scatter = {key: [round(rate) for rate in found] for key, found in rates.items()}
-        print(f"\ndrain with {options.viewers} viewers: {viewed / alone:.2f} x of none; jobs/s {scatter}")
+        await _view_and_drain(server, options)
+
+
+async def _view_and_drain(server: EmbeddedPostgres, options: argparse.Namespace) -> None:
+    dsn = server.dsn()
+    async with worker(dsn):
+        nobody = await watched(dsn, server.pid, (), options.seconds)
+        own = f"server {nobody.server:.3f}, dashboard {nobody.dashboard:.3f} of a core"
+        print(f"\nno viewer, an idle worker: {own}")
+        for what, pages in (("the overview", ("/",) * options.viewers), ("ten pages", WATCHED)):
+            cost = await watched(dsn, server.pid, pages, options.seconds)
+            print(
+                f"{len(pages)} viewers of {what}: {cost.statements:.1f} statements/s,"
+                f" server {cost.server:.3f} and dashboard {cost.dashboard:.3f} of a core,"
+                f" {cost.bytes:,.0f} bytes/s each"
+            )
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
+        await pool.execute("DELETE FROM scheduled_jobs WHERE starts_with(job_id, 'due-')", timeout=600)
+    rates: dict[int, list[float]] = {0: [], options.viewers: []}
+    for number in range(options.rounds):
+        for viewers in sorted(rates, reverse=bool(number % 2)):
+            rates[viewers].append(await drain(dsn, options.jobs, viewers))
+    alone, viewed = (statistics.median(rates[key]) for key in (0, options.viewers))
+    scatter = {key: [round(rate) for rate in found] for key, found in rates.items()}
+    print(f"\ndrain with {options.viewers} viewers: {viewed / alone:.2f} x of none; jobs/s {scatter}")
 
 
 def main() -> None:
@@ -275,7 +425,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="dev.py scale", description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000, help="jobs in the table (default: 5,000,000)")
     parser.add_argument("--rounds", type=int, default=5, help="visits of each page (default: 5)")
+    parser.add_argument(
+        "--small", type=int, default=0, metavar="ROWS", help="jobs of a table to compare with"
+    )
     parser.add_argument("--viewers", type=int, default=0, help="streams of the overview during a drain")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of open streams (default: 60)")
     parser.add_argument("--jobs", type=int, default=50_000, help="jobs of each drain (default: 50,000)")
     parser.add_argument("--data", type=Path, help="a folder that keeps the filled tables for the next run")
     parser.add_argument("--view", metavar="DSN", help=argparse.SUPPRESS)
@@ -284,7 +438,7 @@ def main() -> None:
         asyncio.run(view(options.view, options.viewers))
         return
     with EmbeddedPostgres(options.data, settings=SETTINGS) as server:
-        asyncio.run(measure(server.dsn(), options))
+        asyncio.run(measure(server, options))
 
 
 if __name__ == "__main__":
