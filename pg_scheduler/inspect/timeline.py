@@ -183,7 +183,7 @@ def _conditions(job: Job, now: datetime) -> Iterator[Event]:
     if job.expires_at is not None and job.expires_at > now:
         yield Event(job.expires_at, "expires unless it has started", is_ahead=True)
     elif job.expires_at is not None:
-        yield Event(None, "expires, because its misfire grace time is over", is_ahead=True)
+        yield Event(None, "expires now: its misfire grace time has passed", is_ahead=True)
 
 
 def last_attempt(job: Job) -> int:

@@ -121,7 +121,7 @@ def test_job_cancelled_before_its_start_has_no_attempt() -> None:
         ),
         (
             {"expires_at": NOW - SECOND},
-            [("attempt 1 due", False), ("expires, because its misfire grace time is over", True)],
+            [("attempt 1 due", False), ("expires now: its misfire grace time has passed", True)],
         ),
     ],
 )
