@@ -220,7 +220,8 @@ CREATE INDEX scheduler_results_expiry ON {schema}scheduler_results (expires_at);
 
 -- One row per schedule, declared in code or added by a caller. The planner of any node that knows the task and the
 -- kinds of the trigger takes a due row, inserts the job of that fire time and advances the row, in one transaction.
--- "resume_from" makes the planner compute the next fire time first: the first one after it.
+-- "resume_from" makes the planner compute the next fire time first: the first one after it. A paused row is due at the
+-- end of its pause, which the planner ends as it advances the row.
 CREATE TABLE {schema}scheduler_schedules (
     schedule_id          text PRIMARY KEY,
     owner                text NOT NULL,
@@ -250,6 +251,8 @@ CREATE TABLE {schema}scheduler_schedules (
     last_fire_at         timestamptz,
     last_job_id          text,
     paused_at            timestamptz,
+    paused_until         timestamptz,
+    keeps_fire_times     boolean NOT NULL DEFAULT false,
     note                 text,
     is_broken            boolean NOT NULL DEFAULT false,
     runs                 bigint NOT NULL DEFAULT 0,
@@ -277,13 +280,14 @@ CREATE TABLE {schema}scheduler_schedules (
     CONSTRAINT scheduler_schedules_intervals_positive CHECK (
         jitter_seconds >= 0 AND jitter_seconds <= 316224000
         AND (catch_up_seconds IS NULL OR catch_up_seconds >= 0 AND catch_up_seconds <= 316224000)),
+    CONSTRAINT scheduler_schedules_pause CHECK (paused_at IS NOT NULL OR paused_until IS NULL),
     CONSTRAINT scheduler_schedules_counts CHECK (
         max_runs > 0 AND pause_after_failures > 0
         AND runs >= 0 AND skipped >= 0 AND missed >= 0 AND failures >= 0 AND version > 0)
 );
 
-CREATE INDEX scheduler_schedules_due ON {schema}scheduler_schedules (next_fire_at)
-    WHERE paused_at IS NULL AND next_fire_at IS NOT NULL;
+CREATE INDEX scheduler_schedules_due ON {schema}scheduler_schedules (coalesce(paused_until, next_fire_at))
+    WHERE (paused_at IS NULL OR paused_until IS NOT NULL) AND coalesce(paused_until, next_fire_at) IS NOT NULL;
 
 -- The log of attempts that the limits of their tasks admitted. A limit counts its rows: those whose attempt runs,
 -- and those of the last moments. Deleted with the next attempt of the key, or by a scan.

@@ -84,20 +84,54 @@ class ScheduleControl:
         following = page[-1].schedule_id if len(rows) > limit else None
         return Page(map(schedule_from_row, page), next=following)
 
-    async def pause(self, schedule_id: str, *, note: str | None = None) -> bool:
+    async def pause(
+        self,
+        schedule_id: str,
+        *,
+        note: str | None = None,
+        until: datetime | None = None,
+        resume_from: Literal["now", "pause"] = "now",
+    ) -> bool:
         """Pause a schedule: no fire time becomes a job until it is resumed. Enqueued jobs still run.
 
         Args:
             schedule_id: The schedule.
             note: The reason, for people.
+            until: When the pause ends by itself, timezone-aware, by the clock of the database; None if it
+                lasts until ``resume()``. A fire time at this instant becomes a job.
+            resume_from: What becomes of the fire times before ``until``: ``"now"`` discards them, ``"pause"``
+                makes them missed, as in ``resume()``.
 
         Returns:
-            False if the id is unknown. Pausing a paused schedule changes nothing.
+            False if the id is unknown. Pausing a paused schedule changes nothing, unless its pause ends at
+            another time, or with another ``resume_from``.
+
+        Raises:
+            ValueError: ``until`` is naive or has passed, ``resume_from`` is another text, or is given without
+                ``until``.
+
+        Example::
+
+            await scheduler.schedules.pause("report:7", until=datetime(2027, 1, 4, tzinfo=UTC))
         """
+        check_schedule_id(schedule_id)
         text = None if note is None else check_text("note", note)
-        changed = await self._store.schedules.pause(check_schedule_id(schedule_id), text)
+        if resume_from not in {"now", "pause"}:
+            raise ConfigurationError(f"resume_from must be 'now' or 'pause', not {resume_from!r}")
+        if until is None and resume_from != "now":
+            raise ConfigurationError("resume_from concerns the end of a pause: pass until= too, or resume()")
+        if until is not None:
+            until = check_execution_time(until, name="until")
+            now = await self._store.schedules.now()
+            if until <= now:
+                raise ConfigurationError(
+                    f"until {until.isoformat()} has passed; it must be after {now.isoformat()}"
+                )
+        changed = await self._store.schedules.pause(
+            schedule_id, text, until=until, keeps_fire_times=resume_from == "pause"
+        )
         if changed:
-            await self._announce(SchedulePaused(schedule_id, text))
+            await self._announce(SchedulePaused(schedule_id, text, until))
         return changed is not None
 
     async def resume(

@@ -23,7 +23,7 @@ from .job_run import warning_about
 from .output import Output
 from .schedule_options import DefinitionOptions, TriggerOptions
 from .schedule_rows import ACTION, LISTED, SCHEDULE, Action, ActionResult, ScheduleId, find_schedule
-from .values import read_since
+from .values import read_since, read_time
 
 
 async def add(
@@ -201,12 +201,24 @@ async def _schedules(scheduler: Scheduler, **filters: Any) -> AsyncIterator[Sche
 async def pause(
     command: Command,
     chosen: Chosen,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="When the pause ends: 2h, or 2027-01-31T09:00. Without it, at resume."
+        ),
+    ] = None,
+    start: Annotated[
+        Literal["now", "pause"],
+        typer.Option("--from", help="At --until: now drops the fire times of the pause, pause keeps them."),
+    ] = "now",
     note: Annotated[str | None, typer.Option(help="Why, for people.")] = None,
 ) -> None:
-    """Pause schedules: no fire time becomes a job until they are resumed."""
+    """Pause schedules: no fire time becomes a job until they are resumed, or until a time."""
+    ends_at = None if until is None else read_time("--until", until, command.output.zone)
     async with command.scheduler() as scheduler:
         schedules = await chosen.read(command, scheduler, "Pause", paused=False)
-        await _follow(command, chosen, "paused", schedules, partial(scheduler.schedules.pause, note=note))
+        act = partial(scheduler.schedules.pause, note=note, until=ends_at, resume_from=start)
+        await _follow(command, chosen, "paused", schedules, act)
 
 
 async def resume(

@@ -43,8 +43,8 @@ class FiredJob:
 
 SCHEDULE_KEYS: Final = (
     "schedule_id", "owner", "task", "described", "next_fire_at", "last_fire_at", "last_job_id", "paused_at",
-    "note", "start", "end", "max_runs", "runs", "skipped", "missed", "failures", "metadata", "created_at",
-    "updated_at", "finished_at", "version",
+    "paused_until", "keeps_fire_times", "note", "start", "end", "max_runs", "runs", "skipped", "missed",
+    "failures", "metadata", "created_at", "updated_at", "finished_at", "version",
 )  # fmt: skip
 SCHEDULE: Final = Shape(
     "schedule",
@@ -56,6 +56,7 @@ SCHEDULE: Final = Shape(
         Column("described", "TRIGGER", is_long=True),
         Column("next_fire_at", "NEXT"),
         Column("paused_at", "PAUSED"),
+        Column("paused_until", "UNTIL", is_wide=True),
         Column("owner", "OWNER", is_wide=True),
         Column("last_fire_at", "LAST", is_wide=True),
         Column("note", "NOTE", is_wide=True),

@@ -106,6 +106,9 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
         case types.TaskPaused():
             template += "" if event.paused_until is None else " until %(paused_until)s"
             template += "" if event.note is None else ": %(note)s"
+        case types.SchedulePaused(paused_until=datetime()):
+            template = "schedule %(schedule_id)s paused until %(paused_until)s"
+            template += "" if event.note is None else ": %(note)s"
         case types.TaskResumed(actor=None):
             template = "task %(task_name)s resumed, its pause has ended"
         case types.LoopBlocked(job_id=None):

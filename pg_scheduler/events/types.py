@@ -306,12 +306,14 @@ class SchedulePaused(ScheduleEvent):
 
     note: str | None
     """The note of the call, or the error."""
+    paused_until: datetime | None = None
+    """When the pause ends by itself; None if it lasts until the schedule is resumed."""
 
 
 @logged(logging.INFO, "schedule %(schedule_id)s resumed")
 @dataclass(frozen=True, slots=True)
 class ScheduleResumed(ScheduleEvent):
-    """This process resumed a schedule."""
+    """This process resumed a schedule, or planned one whose pause has ended by itself."""
 
 
 @logged(logging.DEBUG, _FIRED)

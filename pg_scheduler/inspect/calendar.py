@@ -55,7 +55,7 @@ class FirePlan:
 async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: datetime) -> FirePlan:
     """Return the fire times from ``since`` on and before ``until``, as the triggers are now.
 
-    Schedules that are paused or finished have none.
+    Schedules that are paused or finished have none, and none before the end of a pause that ends by itself.
     """
     number = 0
 
@@ -63,7 +63,8 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
         nonlocal number
         if number >= MAX_FIRES:
             return None
-        fires, effects = _between(schedule, since, until), list[ClockEffect]()
+        begin = since if schedule.paused_until is None else max(since, schedule.paused_until)
+        fires, effects = _between(schedule, begin, until), list[ClockEffect]()
         if schedule.trigger is not None and fires:
             effects = clock_effects(schedule.trigger.to_json(), schedule.anchor, since, until)
         item = _item(schedule, fires, effects)
@@ -73,7 +74,11 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
     def on_error(schedule: Schedule, error: Exception) -> ScheduleFires | None:
         return _item(schedule, problem=message_of(error) or class_name(error))
 
-    active = [each for each in schedules if each.paused_at is None and each.finished_at is None]
+    active = [
+        each
+        for each in schedules
+        if (each.paused_at is None or each.paused_until is not None) and each.finished_at is None
+    ]
     found = await search_each(active, search, on_error, limit_s=MAX_SECONDS)
     items = [item for item in found if item is not None]
     return FirePlan(items, len(active) - len(items))

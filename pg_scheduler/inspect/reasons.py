@@ -10,7 +10,7 @@ from typing import Final
 
 from pg_scheduler.inspect.facts import Facts
 from pg_scheduler.inspect.store.inspections import InspectedWorker
-from pg_scheduler.inspect.texts import command, hosts, length, short
+from pg_scheduler.inspect.texts import command, hosts, instant, length, short
 
 MAX_STANDBY_LAG_S: Final = 1.0
 
@@ -125,9 +125,10 @@ def about_schedule(facts: Facts) -> Iterator[Reason]:
         )
     elif schedule.paused_at is not None:
         note = "" if schedule.note is None else f": {short(schedule.note)}"
+        end = "" if schedule.paused_until is None else f" until {instant(schedule.paused_until)}"
         yield Reason(
             ReasonCode.SCHEDULE_PAUSED,
-            f"its schedule {schedule_id!r} is paused, so no further job follows{note}",
+            f"its schedule {schedule_id!r} is paused{end}, so no further job follows{note}",
             f"await scheduler.schedules.resume({schedule_id!r})",
             schedule.paused_at,
             command("schedules", "resume", schedule_id),

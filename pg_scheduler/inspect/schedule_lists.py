@@ -1,4 +1,4 @@
-"""Lists of schedules by state, and what would happen if a paused one were resumed."""
+"""Lists of schedules by state, and the fire times of paused ones."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pg_scheduler.inspect.store.audit import AuditRecord
 from pg_scheduler.inspect.store.schedules import ScheduleFilters, ScheduleState
 from pg_scheduler.jobs.validation import check_count, check_text
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
+from pg_scheduler.triggers.search import INSTANT
 
 MAX_PAGE_LENGTH: Final = 100
 MAX_SEARCH_S: Final = 0.5
@@ -88,25 +89,29 @@ def pauser_of(schedule: Schedule, records: Sequence[AuditRecord]) -> str | None:
     )
 
 
-def upcoming_if_resumed(schedule: Schedule, n: int, now: datetime) -> list[datetime]:
-    """Return the next fire times; of a paused schedule, those that it would have if it were resumed now.
+def upcoming_after_pause(schedule: Schedule, n: int, now: datetime) -> list[datetime]:
+    """Return the next fire times; of a paused schedule, those after its pause.
+
+    A pause without an end is regarded as if it ended now.
 
     Raises:
         ValueError: This process cannot interpret the trigger.
     """
-    next_at = schedule.next_fire_at
+    next_at, until = schedule.next_fire_at, schedule.paused_until
+    if until is not None and next_at is not None and next_at < until:
+        return schedule.upcoming(n, after=until - INSTANT)
     is_past = schedule.paused_at is not None and next_at is not None and next_at <= now
     return schedule.upcoming(n, after=now if is_past else None)
 
 
-async def next_if_resumed(schedules: Sequence[Schedule], now: datetime) -> dict[str, datetime]:
-    """Return the next fire times that paused schedules would have if they were resumed now, by schedule.
+async def next_after_pause(schedules: Sequence[Schedule], now: datetime) -> dict[str, datetime]:
+    """Return the next fire times of paused schedules after their pauses, by schedule.
 
     One whose fire time is not computed within half a second, or not at all, is left out.
     """
 
     def search(schedule: Schedule) -> tuple[str, datetime] | None:
-        fires = upcoming_if_resumed(schedule, 1, now)
+        fires = upcoming_after_pause(schedule, 1, now)
         return (schedule.schedule_id, fires[0]) if fires else None
 
     def on_error(schedule: Schedule, _: Exception) -> None:

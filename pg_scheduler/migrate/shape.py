@@ -264,6 +264,7 @@ def index_statements() -> Mapping[str, str]:
     return {
         part.name: add.replace("INDEX", "INDEX CONCURRENTLY", 1)
         .replace(" USING btree", "", 1)
+        .replace("COALESCE(", "coalesce(")
         .format(table=f"{{schema}}{part.table}")
         for part, add in _expected_parts()
         if part.kind == "index" and not part.name.endswith(_PRIMARY_KEY)

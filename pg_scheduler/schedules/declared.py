@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
-from typing import Final
+from typing import Any, Final
 
 from pg_scheduler.errors import ConfigurationError, NameConflictError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
@@ -27,6 +27,13 @@ from pg_scheduler.triggers.zones import parse_timezone
 
 MAX_JOB_NAME_LENGTH: Final = 1000
 MAX_DEDUP_KEY_LENGTH: Final = 200
+
+_NO_PAUSE: Final[Mapping[str, Any]] = {
+    "paused_until": None,
+    "keeps_fire_times": False,
+    "note": None,
+    "is_broken": False,
+}
 
 
 @dataclass(frozen=True)
@@ -280,9 +287,9 @@ def _edited(config: PeriodicJobConfig, old: ScheduleRow, now: datetime) -> Sched
     if row == old:
         return old
     if old.enabled_in_code != config.enabled:
-        row = replace(row, paused_at=None if config.enabled else now, note=None, is_broken=False)
+        row = replace(row, paused_at=None if config.enabled else now, **_NO_PAUSE)
     elif old.is_broken:
-        row = replace(row, paused_at=None, note=None, is_broken=False)
+        row = replace(row, paused_at=None, **_NO_PAUSE)
     if old.paused_at is not None and row.paused_at is None and row.next_fire_at and row.next_fire_at <= now:
         row = replace(row, resume_from=now)
     if not must_retime(row, old, config.trigger):

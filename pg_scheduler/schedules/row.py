@@ -30,6 +30,8 @@ class ScheduleRow:
         derived_key: Whether the id was derived from the function and the trigger, by ``@periodic``.
         enabled_in_code: Whether ``@periodic`` enables it.
         resume_from: The next fire time is to be computed: the first one after this instant.
+        paused_until: When its pause ends by itself.
+        keeps_fire_times: Whether the fire times of the pause are missed ones when it ends by itself.
         is_broken: Whether the planner paused it because of an error.
     """
 
@@ -60,6 +62,8 @@ class ScheduleRow:
     last_fire_at: datetime | None = None
     last_job_id: str | None = None
     paused_at: datetime | None = None
+    paused_until: datetime | None = None
+    keeps_fire_times: bool = False
     note: str | None = None
     is_broken: bool = False
     runs: int = 0

@@ -65,13 +65,18 @@ class Schedule:
     anchor: datetime
     """The instant from which intervals are counted."""
     next_fire_at: datetime | None
-    """The next fire time; None if it has finished, or until the last job has ended under a `FixedDelay`."""
+    """The next fire time, as if the schedule were not paused; None if it has finished, or until the last job
+    has ended under a `FixedDelay`."""
     last_fire_at: datetime | None
     """The latest fire time that was planned, with or without a job; None before the first."""
     last_job_id: str | None
     """The job that was enqueued last; None before the first."""
     paused_at: datetime | None
     """When it was paused; None unless it is paused."""
+    paused_until: datetime | None
+    """When the pause ends by itself; None if it lasts until ``resume()``, or unless it is paused."""
+    keeps_fire_times: bool
+    """Whether the fire times of a pause that ends by itself are missed then; otherwise they are discarded."""
     note: str | None
     """The note of ``pause()``, or the error that paused it."""
     runs: int
@@ -164,6 +169,8 @@ def schedule_from_row(row: ScheduleRow) -> Schedule:
         last_fire_at=row.last_fire_at,
         last_job_id=row.last_job_id,
         paused_at=row.paused_at,
+        paused_until=row.paused_until,
+        keeps_fire_times=row.keeps_fire_times,
         note=row.note,
         runs=row.runs,
         skipped=row.skipped,

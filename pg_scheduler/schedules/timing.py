@@ -110,6 +110,17 @@ def first_to_plan(row: ScheduleRow) -> datetime | None:
     return first
 
 
+def after_pause(row: ScheduleRow) -> ScheduleRow:
+    """Return a schedule as it is when its pause has ended by itself; unchanged without such a pause."""
+    until, after = row.paused_until, row.resume_from
+    if until is None:
+        return row
+    if not row.keeps_fire_times and row.next_fire_at is not None and row.next_fire_at < until:
+        begin = not_before(read_trigger(row.trigger), until)
+        after = begin if after is None else max(after, begin)
+    return replace(row, paused_at=None, paused_until=None, keeps_fire_times=False, resume_from=after)
+
+
 def pass_time(
     row: ScheduleRow,
     now: datetime,
@@ -130,6 +141,9 @@ def pass_time(
     Raises:
         ValueError: The search takes too many steps, or the trigger returned something else than an instant.
     """
+    if row.next_fire_at is None and row.paused_until is not None:  # only its pause ends
+        return Advance(is_finished=row.finished_at is not None)
+    row = after_pause(row)
     trigger, anchor, end = read_trigger(row.trigger), row.anchor, row.end_at
     first = first_to_plan(row)
     if first is None or (end is not None and first > end):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import astuple
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.events import SchedulePaused
 from pg_scheduler.schedules.row import ScheduleRow
@@ -140,14 +140,28 @@ class ScheduleRepository:
         author, now = self._statements.author.values(via), self._statements.now
         return bool(await self._statements.fetch("remove_schedule", schedule_id, *author, now, on=on))
 
-    async def pause(self, schedule_id: str, note: str | None) -> bool | None:
-        """Pause a schedule; return whether it was changed, None if it does not exist."""
+    async def pause(
+        self,
+        schedule_id: str,
+        note: str | None,
+        *,
+        until: datetime | None = None,
+        keeps_fire_times: bool = False,
+    ) -> bool | None:
+        """Pause a schedule; return whether it was changed, None if it does not exist.
+
+        Args:
+            schedule_id: The schedule.
+            note: The reason.
+            until: When the pause ends by itself; None if it does not.
+            keeps_fire_times: Whether its fire times are missed ones then; otherwise they are discarded.
+        """
+        end: dict[str, Any] = (
+            {} if until is None else {"until": until.isoformat(), "from_now": not keeps_fire_times}
+        )
+        author = self._statements.author.values(note=note, **end)
         changed: bool | None = await self._statements.value(
-            "pause_schedule",
-            schedule_id,
-            note,
-            self._statements.now,
-            *self._statements.author.values(note=note),
+            "pause_schedule", schedule_id, note, until, keeps_fire_times, self._statements.now, *author
         )
         return changed
 

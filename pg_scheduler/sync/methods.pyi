@@ -173,7 +173,14 @@ class BlockingSchedules(BlockingFacet):
 
         Parameters, values and errors are those of ``Scheduler.schedules.list()``.
         """
-    def pause(self, schedule_id: str, *, note: str | None = None) -> bool:
+    def pause(
+        self,
+        schedule_id: str,
+        *,
+        note: str | None = None,
+        until: datetime | None = None,
+        resume_from: Literal["now", "pause"] = "now",
+    ) -> bool:
         """Pause a schedule: no fire time becomes a job until it is resumed. Enqueued jobs still run.
 
         Parameters, values and errors are those of ``Scheduler.schedules.pause()``.

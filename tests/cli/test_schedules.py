@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import jsonschema
@@ -100,6 +100,21 @@ def test_show_has_the_last_fire_time_in_both_zones(on: Callable[..., Ran], dsn: 
     table = on("schedules", "show", "daily", "-o", "table", "--tz", "America/New_York").out
     assert "last_fire_at          2099-01-01 21:30:00-05:00" in table
     assert "last fire time there  Fri 2099-01-02 11:30:00 JST" in table
+
+
+def test_pause_until_a_time_replaces_the_pause_and_is_listed(on: Callable[..., Ran]) -> None:
+    on("schedules", "pause", "report")
+    on("schedules", "pause", "report", "--until", "2h", "--from", "pause", "--note", "moving")
+    shown = json.loads(on("schedules", "show", "report").out)
+    assert (shown["note"], shown["keeps_fire_times"]) == ("moving", True)
+    left = datetime.fromisoformat(shown["paused_until"]) - datetime.now(UTC)
+    assert timedelta(minutes=119) < left <= timedelta(hours=2)
+    assert "UNTIL" in on("schedules", "list", "-o", "wide").out
+    assert on("schedules", "pause", "report", "--from", "pause").code == ExitCode.USAGE
+    past = on("schedules", "pause", "report", "--until", "2020-01-01T00:00")
+    assert (past.code, "2020" in past.err) == (ExitCode.USAGE, True)
+    on("schedules", "resume", "report")
+    assert json.loads(on("schedules", "show", "report").out)["paused_until"] is None
 
 
 def test_several_schedules_are_paused_resumed_and_triggered(on: Callable[..., Ran]) -> None:

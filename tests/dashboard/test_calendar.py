@@ -167,6 +167,18 @@ async def test_calendar_has_no_more_fire_times_of_a_schedule_than_its_remaining_
     assert len(item.fires) == 30
 
 
+async def test_calendar_has_the_fire_times_after_a_pause_that_ends_by_itself(
+    pool: asyncpg.Pool, scheduler: Scheduler
+) -> None:
+    since = datetime(2099, 1, 5, tzinfo=UTC)
+    for number, until in enumerate((None, since + timedelta(hours=3), since + timedelta(days=9))):
+        await add(scheduler, f"p{number}", Cron("0 * * * *"))
+        await scheduler.schedules.pause(f"p{number}", until=until)
+    near, far = (await plan_fires(await Inspector(pool).schedules(), since, since + timedelta(hours=5))).items
+    assert near.fires == [since + timedelta(hours=3), since + timedelta(hours=4)]
+    assert (far.schedule_id, far.fires) == ("p2", [])
+
+
 async def test_fire_times_respect_the_end_and_rare_triggers_cost_little(
     pool: asyncpg.Pool, scheduler: Scheduler
 ) -> None:

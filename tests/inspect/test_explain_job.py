@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -221,6 +221,9 @@ async def test_explain_job_reads_its_schedule(
     assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW]
     await scheduler.schedules.pause("daily", note="holidays")
     assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW, ReasonCode.SCHEDULE_PAUSED]
+    await scheduler.schedules.pause("daily", note="moving", until=datetime(2099, 1, 1, tzinfo=UTC))
+    _, paused = (await inspector.explain_job("job")).reasons
+    assert "is paused until 2099-01-01 00:00:00 UTC" in paused.text
 
 
 async def test_explain_job_of_an_expired_job_reads_what_used_the_slots(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.schedule_lists import ScheduleList, list_schedules, next_if_resumed
+from pg_scheduler.inspect.schedule_lists import ScheduleList, list_schedules, next_after_pause
 from pg_scheduler.triggers import Cron, Every
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -114,8 +115,19 @@ async def test_paused_schedule_would_fire_after_now(scheduler: Scheduler, pool: 
     await scheduler.schedules.pause("half")
     await pool.execute("UPDATE scheduler_schedules SET next_fire_at = $1", NOON - timedelta(days=3))
     found = (await list_schedules(Inspector(scheduler))).items
-    assert (await next_if_resumed(found, NOON))["half"] == NOON + timedelta(minutes=30)
-    assert set(await next_if_resumed(found, NOON)) == {"half", "paused"}, "only paused ones"
+    assert (await next_after_pause(found, NOON))["half"] == NOON + timedelta(minutes=30)
+    assert set(await next_after_pause(found, NOON)) == {"half", "paused"}, "only paused ones"
+
+
+@pytest.mark.parametrize("resume_from", ["now", "pause"])
+async def test_schedule_paused_until_an_instant_fires_after_it(
+    scheduler: Scheduler, resume_from: Literal["now", "pause"]
+) -> None:
+    await scheduler.schedules.add("mail.send", Cron("30 * * * *"), schedule_id="half")
+    until = datetime(2099, 1, 1, 12, tzinfo=UTC)
+    await scheduler.schedules.pause("half", until=until, resume_from=resume_from)
+    found = (await list_schedules(Inspector(scheduler), text="half")).items
+    assert await next_after_pause(found, NOON) == {"half": until + timedelta(minutes=30)}
 
 
 async def test_wrong_values_are_rejected(scheduler: Scheduler) -> None:

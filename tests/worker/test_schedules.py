@@ -1255,6 +1255,147 @@ async def test_resume_decides_which_fire_times_of_the_pause_are_missed(
     assert first == (NOON + minutes[0] * MINUTE if minutes else following)
 
 
+@pytest.mark.parametrize(("resume_from", "minutes"), [("now", [10]), ("pause", [*range(1, 11)])])
+async def test_pause_ends_by_itself_with_or_without_its_fire_times(
+    bench: Bench, seen: Recorder, resume_from: Any, minutes: list[int]
+) -> None:
+    await bench.add(Every(MINUTE), catch_up=CatchUp.all())
+    until = NOON + 10 * MINUTE
+    assert await bench.schedules.pause(KEY, note="moving", until=until, resume_from=resume_from)
+    paused = await bench.get()
+    assert (paused.paused_at, paused.paused_until, paused.note) == (NOON, until, "moving")
+    assert paused.next_fire_at == NOON + MINUTE
+    await bench.plan(10 * MINUTE - SECOND)
+    assert await bench.jobs() == []
+    assert bench.planner.next_fire_in == 1.0
+    await bench.plan(SECOND)
+    assert await bench.minutes() == minutes
+    ended = await bench.get()
+    assert (ended.paused_at, ended.paused_until, ended.note) == (None, None, None)
+    assert (ended.next_fire_at, ended.runs, ended.missed) == (until + MINUTE, len(minutes), 0)
+    assert [event.paused_until for event in bench.seen.of(SchedulePaused)] == [until]
+    assert len(seen.of(ScheduleResumed)) == 1
+    await bench.plan(MINUTE)
+    assert await bench.minutes() == [*minutes, 11]
+
+
+async def test_pause_ends_before_the_next_fire_time_and_resets_the_failures(
+    bench: Bench, pool: asyncpg.Pool
+) -> None:
+    await bench.add(Every(HOUR), pause_after_failures=3)
+    await pool.execute("UPDATE scheduler_schedules SET failures = 2")
+    await bench.schedules.pause(KEY, until=NOON + 10 * MINUTE)
+    assert (await bench.get()).next_fire_at == NOON + HOUR
+    await bench.plan(10 * MINUTE)
+    ended = await bench.get()
+    assert (ended.paused_at, ended.next_fire_at, ended.failures) == (None, NOON + HOUR, 0)
+    assert await bench.jobs() == []
+
+
+async def test_pause_until_is_replaced_and_resumed_before_it_ends(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), catch_up=CatchUp.all())
+    until = NOON + 10 * MINUTE
+    await bench.schedules.pause(KEY, note="one", until=until)
+    await bench.schedules.pause(KEY, note="two", until=until)
+    assert (await bench.get()).note == "one"
+    await bench.schedules.pause(KEY, note="three", until=NOON + HOUR, resume_from="pause")
+    await bench.plan(11 * MINUTE)
+    paused = await bench.get()
+    assert (paused.paused_until, paused.keeps_fire_times, paused.note) == (NOON + HOUR, True, "three")
+    await bench.schedules.pause(KEY)  # no end any more
+    await bench.plan(HOUR)
+    paused = await bench.get()
+    assert (paused.paused_until, paused.keeps_fire_times) == (None, False)
+    assert await bench.jobs() == []
+    await bench.schedules.pause(KEY, until=bench.clock.now + HOUR)
+    assert await bench.schedules.resume(KEY)
+    resumed = await bench.get()
+    assert (resumed.paused_at, resumed.paused_until) == (None, None)
+    assert resumed.next_fire_at == NOON + 72 * MINUTE
+    await bench.plan(MINUTE)
+    assert await bench.minutes() == [72]
+
+
+async def test_edit_during_a_pause_keeps_its_end(bench: Bench) -> None:
+    await bench.add(Every(MINUTE))
+    until = NOON + 10 * MINUTE + SECOND
+    await bench.schedules.pause(KEY, until=until)
+    edited = await bench.schedules.update(KEY, trigger=Every(5 * MINUTE))
+    assert (edited.paused_until, edited.next_fire_at) == (until, NOON + 5 * MINUTE)
+    await bench.add(Every(5 * MINUTE), conflict_resolution=REPLACE)
+    assert (await bench.get()).paused_until == until
+    await bench.plan(10 * MINUTE + SECOND)
+    assert (await bench.get()).paused_at is None
+    await bench.plan(5 * MINUTE)
+    assert await bench.minutes() == [15]
+
+
+async def test_pause_of_a_fixed_delay_ends_while_its_job_runs(bench: Bench) -> None:
+    await bench.add(FixedDelay(MINUTE))
+    await bench.plan(MINUTE)
+    assert (await bench.get()).next_fire_at is None
+    await bench.schedules.pause(KEY, until=NOON + 5 * MINUTE)
+    await bench.plan(4 * MINUTE)
+    ended = await bench.get()
+    assert (ended.paused_at, ended.next_fire_at, ended.finished_at) == (None, None, None)
+    (claim,) = await bench.claim()
+    await bench.settle(claim, COMPLETE)
+    await bench.plan(MINUTE)
+    assert await bench.minutes() == [1, 6]
+
+
+async def test_pause_of_a_finished_schedule_ends_without_another_end(bench: Bench, seen: Recorder) -> None:
+    await bench.add(Every(MINUTE), max_runs=1)
+    await bench.plan(MINUTE)
+    await bench.schedules.pause(KEY, until=NOON + 5 * MINUTE)
+    await bench.plan(4 * MINUTE)
+    ended = await bench.get()
+    assert (ended.paused_at, ended.finished_at) == (None, NOON + MINUTE)
+    assert len(seen.of(ScheduleFinished)) == 1
+
+
+async def test_pause_of_a_schedule_in_code_ends_and_a_disabling_deploy_removes_its_end(
+    bench: Bench, pool: asyncpg.Pool
+) -> None:
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    await bench.planner.prepare()
+    await bench.plan()
+    await bench.schedules.pause(KEY, until=NOON + 5 * MINUTE)
+    await bench.plan(4 * MINUTE)
+    assert await bench.jobs() == []
+    await pool.execute("UPDATE scheduler_schedules SET enabled_in_code = FALSE")  # as another release
+    await bench.planner.prepare()
+    await bench.plan()
+    assert (await bench.get()).paused_until is None
+    await bench.plan(MINUTE)
+    assert await bench.minutes() == [5]
+
+
+async def test_pause_until_rejects_a_past_end_and_a_choice_without_an_end(bench: Bench) -> None:
+    await bench.add(Every(MINUTE))
+    with pytest.raises(ValueError, match=r"2026-03-10T12:00:00\+00:00 has passed"):
+        await bench.schedules.pause(KEY, until=NOON)
+    with pytest.raises(ValueError, match="until"):
+        await bench.schedules.pause(KEY, until=datetime(2027, 1, 1))  # noqa: DTZ001
+    with pytest.raises(ValueError, match="pass until="):
+        await bench.schedules.pause(KEY, resume_from="pause")
+    with pytest.raises(ValueError, match="'now' or 'pause'"):
+        await bench.schedules.pause(KEY, until=NOON + HOUR, resume_from="then")  # type: ignore[arg-type]
+    assert (await bench.get()).paused_at is None
+
+
+async def test_two_planners_end_a_pause_once(bench: Bench, seen: Recorder) -> None:
+    for number in range(20):
+        await bench.add(Every(MINUTE), schedule_id=f"s{number}", catch_up=CatchUp.all())
+        await bench.schedules.pause(f"s{number}", until=NOON + 3 * MINUTE, resume_from="pause")
+    bench.clock.advance(3 * MINUTE)
+    await asyncio.gather(bench.planner.run_once(), bench.parts.planner().run_once())
+    await bench.plan()
+    assert len(await bench.jobs()) == 60
+    assert len(seen.of(ScheduleResumed)) == 20
+    assert {each.runs for each in await bench.schedules.list()} == {3}
+
+
 async def test_resumed_schedule_whose_trigger_raises_can_be_read_until_it_is_paused_again(
     bench: Bench,
 ) -> None:

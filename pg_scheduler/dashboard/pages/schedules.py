@@ -24,9 +24,9 @@ from pg_scheduler.inspect.schedule_history import (
 )
 from pg_scheduler.inspect.schedule_lists import (
     list_schedules,
-    next_if_resumed,
+    next_after_pause,
     pauser_of,
-    upcoming_if_resumed,
+    upcoming_after_pause,
 )
 from pg_scheduler.inspect.store.schedules import OVERDUE_S, STATES, ScheduleState
 from pg_scheduler.inspect.texts import count, length
@@ -211,7 +211,7 @@ async def build(request: PageRequest) -> SchedulesPage:
     except ValueError as error:  # no id that a row can have, or no position
         raise NotFoundError(str(error)) from error
     results = await newest_results(request.inspector, found.items, sees)
-    resumed = await next_if_resumed(found.items, request.now)
+    resumed = await next_after_pause(found.items, request.now)
     items = [
         copy_fields(
             ShownSchedule,
@@ -315,7 +315,7 @@ def _permitted(schedule: Schedule, request: PageRequest) -> dict[str, Any]:
 
 def _next_fires(schedule: Schedule, now: datetime) -> tuple[list[FireTime], list[datetime]]:
     zone = parse_timezone(zone_of(schedule))
-    found = upcoming_if_resumed(schedule, TICKS, now)
+    found = upcoming_after_pause(schedule, TICKS, now)
     first = found[:FIRE_TIMES]
     changes = {} if schedule.trigger is None else mark_fires(schedule.trigger, schedule.anchor, first)
     fires = [

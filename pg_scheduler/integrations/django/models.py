@@ -161,6 +161,8 @@ class Schedule(ReadOnlyModel):
     last_fire_at = models.DateTimeField(null=True)
     last_job_id = models.TextField(null=True)
     paused_at = models.DateTimeField(null=True)
+    paused_until = models.DateTimeField(null=True)
+    keeps_fire_times = models.BooleanField()
     note = models.TextField(null=True)
     is_broken = models.BooleanField()
     runs = models.BigIntegerField()

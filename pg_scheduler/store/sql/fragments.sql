@@ -186,7 +186,9 @@ schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_l
     last_job_id,
     CASE WHEN paused_at IS NOT NULL
         THEN least(greatest(paused_at, {first_day}), {last_fire_day}) END AS paused_at,
-    note, is_broken, runs, skipped, missed, failures,
+    CASE WHEN paused_until IS NOT NULL
+        THEN least(greatest(paused_until, {first_day}), {last_fire_day}) END AS paused_until,
+    keeps_fire_times, note, is_broken, runs, skipped, missed, failures,
     least(greatest(created_at, {first_day}), {last_fire_day}) AS created_at,
     least(greatest(updated_at, {first_day}), {last_fire_day}) AS updated_at,
     CASE WHEN finished_at IS NOT NULL
@@ -213,22 +215,30 @@ jsonb_build_object(
 schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_lock, trigger,
     described, task_data, options, metadata, start_at, end_at, max_runs, jitter_seconds, overlap, catch_up,
     catch_up_limit, catch_up_seconds, pause_after_failures, anchor, next_fire_at, resume_from, last_fire_at,
-    last_job_id, paused_at, note, is_broken, runs, skipped, missed, failures, created_at, updated_at,
+    last_job_id, paused_at, paused_until, keeps_fire_times, note, is_broken, runs, skipped, missed, failures, created_at, updated_at,
     finished_at, version, kinds
 
 -- fragment: written_schedule_values
 $1, $2, $3, $4, $5::boolean, $6::boolean, $7::boolean, ($8::text)::jsonb, $9, ($10::text)::jsonb,
     ($11::text)::jsonb, ($12::text)::jsonb, $13::timestamptz, $14::timestamptz, $15::bigint,
     $16::double precision, $17, $18, $19::integer, $20::double precision, $21::integer, $22::timestamptz,
-    $23::timestamptz, $24::timestamptz, $25::timestamptz, $26, $27::timestamptz, $28, $29::boolean, $30::bigint,
-    $31::bigint, $32::bigint, $33::bigint, $34::timestamptz, $35::timestamptz, $36::timestamptz, $37::bigint,
-    $38::text[]
+    $23::timestamptz, $24::timestamptz, $25::timestamptz, $26, $27::timestamptz, $28::timestamptz, $29::boolean,
+    $30, $31::boolean, $32::bigint, $33::bigint, $34::bigint, $35::bigint, $36::timestamptz, $37::timestamptz,
+    $38::timestamptz, $39::bigint, $40::text[]
+
+-- When a schedule that awaits the planner is due: at its next fire time, or at the end of its pause.
+
+-- fragment: due_at
+coalesce(schedule.paused_until, schedule.next_fire_at)
+
+-- fragment: awaits_planner
+(schedule.paused_at IS NULL OR schedule.paused_until IS NOT NULL) AND {due_at} IS NOT NULL
 
 -- The schedules that this node can plan: those that it declares ($2), and those of tasks ($3) and kinds of
 -- triggers ($4) that it has registered.
 
 -- fragment: plannable
-paused_at IS NULL AND next_fire_at IS NOT NULL
+{awaits_planner}
     AND CASE WHEN owner = 'code' THEN schedule_id = ANY ($2::text[]) ELSE task = ANY ($3::text[]) END
     AND kinds <@ $4::text[]
 

@@ -55,7 +55,7 @@ LIMIT $7;
 
 -- name: insert_schedule
 -- route: pool
--- Insert a schedule if its id is free, and record who did so ($39 to $41).
+-- Insert a schedule if its id is free, and record who did so ($41 to $43).
 WITH inserted AS (
     INSERT INTO {schema}scheduler_schedules AS schedule (
         {written_schedule_columns}
@@ -67,15 +67,15 @@ WITH inserted AS (
 ),
 audited AS (
     INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
-    SELECT coalesce($42, now()), 'add_schedule', schedule_id, $39, $40,
-        $41::text::jsonb || jsonb_build_object('after', definition)
+    SELECT coalesce($44, now()), 'add_schedule', schedule_id, $41, $42,
+        $43::text::jsonb || jsonb_build_object('after', definition)
     FROM inserted
 )
 SELECT schedule_id FROM inserted;
 
 -- name: write_schedule
 -- route: caller
--- Overwrite a schedule that this transaction has locked, and record who did so ($39 to $41).
+-- Overwrite a schedule that this transaction has locked, and record who did so ($41 to $43).
 WITH old AS (
     SELECT schedule_id, {schedule_definition} AS definition
     FROM {schema}scheduler_schedules AS schedule
@@ -91,8 +91,8 @@ written AS (
     RETURNING schedule_id, {schedule_definition} AS definition
 )
 INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
-SELECT coalesce($42, now()), 'update_schedule', written.schedule_id, $39, $40,
-    $41::text::jsonb || jsonb_build_object('before', old.definition, 'after', written.definition)
+SELECT coalesce($44, now()), 'update_schedule', written.schedule_id, $41, $42,
+    $43::text::jsonb || jsonb_build_object('before', old.definition, 'after', written.definition)
 FROM written
 JOIN old ON old.schedule_id = written.schedule_id;
 
@@ -114,17 +114,24 @@ SELECT schedule_id FROM removed;
 
 -- name: pause_schedule
 -- route: reserved
--- Pause a schedule unless it is paused, and record who did so ($4 to $6); return a row if it exists, and whether
--- it was changed.
+-- Pause a schedule until $3 unless it is paused like that, and record who did so ($6 to $8); return a row if it exists,
+-- and whether it was changed.
+--
+-- $4 makes the fire times of the pause missed ones when it ends.
 WITH changed AS (
-    UPDATE {schema}scheduler_schedules SET
-        paused_at = coalesce($3, now()), note = $2, is_broken = FALSE, updated_at = coalesce($3, now())
-    WHERE schedule_id = $1 AND paused_at IS NULL
+    UPDATE {schema}scheduler_schedules AS schedule SET
+        paused_at = coalesce($5, now()), paused_until = $3::timestamptz, keeps_fire_times = $4::boolean, note = $2,
+        is_broken = FALSE, updated_at = coalesce($5, now())
+    WHERE schedule_id = $1 AND NOT (
+        paused_at IS NOT NULL
+        AND coalesce(schedule.paused_until = $3::timestamptz, paused_until IS NULL AND $3::timestamptz IS NULL)
+        AND schedule.keeps_fire_times = $4::boolean
+    )
     RETURNING schedule_id
 ),
 audited AS (
     INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
-    SELECT coalesce($3, now()), 'pause_schedule', schedule_id, $4, $5, $6::text::jsonb FROM changed
+    SELECT coalesce($5, now()), 'pause_schedule', schedule_id, $6, $7, $8::text::jsonb FROM changed
 )
 SELECT EXISTS (SELECT FROM changed) AS changed FROM {schema}scheduler_schedules WHERE schedule_id = $1;
 
@@ -137,7 +144,8 @@ SELECT EXISTS (SELECT FROM changed) AS changed FROM {schema}scheduler_schedules 
 -- planner computes the next fire time, since it knows the trigger.
 WITH changed AS (
     UPDATE {schema}scheduler_schedules AS schedule SET
-        paused_at = NULL, note = NULL, is_broken = FALSE, failures = 0, updated_at = coalesce($4, now()),
+        paused_at = NULL, paused_until = NULL, keeps_fire_times = FALSE, note = NULL, is_broken = FALSE, failures = 0,
+        updated_at = coalesce($4, now()),
         resume_from = CASE
             WHEN schedule.next_fire_at IS NULL THEN NULL
             WHEN $3::timestamptz IS NOT NULL THEN $3
@@ -179,19 +187,19 @@ SELECT {schedule_columns},
     coalesce($1, now()) AS now
 FROM {schema}scheduler_schedules AS schedule
 WHERE {plannable}
-  AND schedule.next_fire_at <= coalesce($1, now())
-ORDER BY schedule.next_fire_at
+  AND {due_at} <= coalesce($1, now())
+ORDER BY {due_at}
 LIMIT $5
 FOR UPDATE SKIP LOCKED;
 
 -- name: next_fire
 -- route: shared, reserved
--- Return the seconds until the next fire time of a schedule that this node can plan.
-SELECT extract(epoch FROM least(greatest(schedule.next_fire_at, {first_day}), {last_fire_day})
+-- Return the seconds until the next fire time, or the end of a pause, of a schedule that this node can plan.
+SELECT extract(epoch FROM least(greatest({due_at}, {first_day}), {last_fire_day})
     - coalesce($1, now()))::double precision AS seconds
 FROM {schema}scheduler_schedules AS schedule
 WHERE {plannable}
-ORDER BY schedule.next_fire_at
+ORDER BY {due_at}
 LIMIT 1;
 
 -- name: advance_schedules
@@ -199,13 +207,13 @@ LIMIT 1;
 -- Advance locked schedules ($1) to their next fire times ($2), after those that were planned ($3).
 --
 -- $4 are the jobs enqueued last; $5 to $7 are added to runs, skipped and missed fire times; $8 marks those that
--- finished. An error in $9 pauses a schedule and leaves its timing. Each row looks up its place in the arrays in
+-- finished. An error in $9 pauses a schedule and leaves its timing. A pause that has ended is removed. Each row looks up its place in the arrays in
 -- an object that is built once, since a join could become a scan under a plan made for an empty table. $8 are
 -- integers: for arrays of booleans, asyncpg sends a query of its own, which the search path may change.
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduler_schedules AS schedule SET (
-    next_fire_at, resume_from, last_fire_at, last_job_id, runs, skipped, missed, finished_at, paused_at, note,
-    is_broken, updated_at
+    next_fire_at, resume_from, last_fire_at, last_job_id, runs, skipped, missed, failures, finished_at, paused_at,
+    paused_until, keeps_fire_times, note, is_broken, updated_at
 ) = (
     SELECT
         CASE WHEN change.error IS NULL THEN change.next_fire_at ELSE schedule.next_fire_at END,
@@ -215,8 +223,11 @@ UPDATE {schema}scheduler_schedules AS schedule SET (
         least(schedule.runs, {most_counted}) + change.runs,
         least(schedule.skipped, {most_counted}) + change.skipped,
         least(schedule.missed, {most_counted}) + change.missed,
-        CASE WHEN change.is_finished THEN coalesce($10, now()) END,
+        CASE WHEN schedule.paused_at IS NULL THEN schedule.failures ELSE 0 END,
+        CASE WHEN change.is_finished THEN coalesce(schedule.finished_at, $10, now()) END,
         CASE WHEN change.error IS NOT NULL THEN coalesce($10, now()) END,
+        NULL::timestamptz,
+        FALSE,
         change.error,
         change.error IS NOT NULL,
         coalesce($10, now())

@@ -32,6 +32,7 @@ from pg_scheduler.events import (
     ScheduleFinished,
     ScheduleFired,
     ScheduleMissed,
+    ScheduleResumed,
     ScheduleSkipped,
 )
 from pg_scheduler.jobs.outcome import describe
@@ -240,13 +241,14 @@ def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: Job
     if row.overlap == Overlap.CANCEL and new and plan.queue.last_job_id is not None:
         planned.cancelled.append(plan.queue.last_job_id)
     kind = PeriodicJobPlanned if row.is_declared else ScheduleFired
-    events: list[Event] = [kind(about, job.job_id, advance.next_fire_at) for job in jobs]
+    events: list[Event] = [] if row.enabled else [ScheduleResumed(about)]
+    events += [kind(about, job.job_id, advance.next_fire_at) for job in jobs]
     if advance.skipped:
         holder = row.last_job_id if conflict is None else conflict.job_id
         events.append(ScheduleSkipped(about, advance.skipped, holder or ""))
     if advance.missed:
         events.append(ScheduleMissed(about, advance.missed, advance.is_exact))
-    if advance.is_finished:
+    if advance.is_finished and row.finished_at is None:
         events.append(ScheduleFinished(about))
     planned.events += events
     planned.changes.append(

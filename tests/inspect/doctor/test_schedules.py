@@ -51,6 +51,11 @@ async def test_paused_schedule_is_not_overdue(pool: asyncpg.Pool) -> None:
     assert await subjects(pool, FindingCode.SCHED_OVERDUE) == ["paused"]
     await scheduler.schedules.pause("paused")
     assert await subjects(pool, FindingCode.SCHED_OVERDUE) == []
+    await scheduler.schedules.pause("paused", until=datetime.now(UTC) + timedelta(hours=1))
+    assert await subjects(pool, FindingCode.SCHED_OVERDUE) == []
+    await pool.execute("UPDATE scheduler_schedules SET paused_until = now() - interval '2 minutes'")
+    finding = await find(pool, FindingCode.SCHED_OVERDUE)
+    assert finding.evidence.endswith("should have fired 2 min ago; no node is alive"), "its pause is to end"
 
 
 def test_overdue_schedule_of_a_known_task_names_the_kinds_of_its_trigger() -> None:

@@ -235,6 +235,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
     (events.ScheduleUpdated("nightly"), "INFO", "schedule nightly updated", {}),
     (events.ScheduleRemoved("nightly"), "INFO", "schedule nightly removed", {}),
     (events.SchedulePaused("nightly", "holidays"), "INFO", "schedule nightly paused: holidays", {}),
+    (
+        events.SchedulePaused("nightly", "holidays", DUE),
+        "INFO",
+        "schedule nightly paused until 2030-01-01 09:30:00.000+00:00: holidays",
+        {},
+    ),
     (events.ScheduleResumed("nightly"), "INFO", "schedule nightly resumed", {}),
     (
         events.ScheduleSkipped("nightly", 2, "7f3a"),

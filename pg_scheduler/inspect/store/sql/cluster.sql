@@ -73,11 +73,11 @@ SELECT schedule_id, paused_at IS NULL AND finished_at IS NULL AS is_enabled,
         AS next_fire_at,
     CASE WHEN last_fire_at IS NOT NULL THEN least(greatest(last_fire_at, {first_instant}), {last_instant}) END
         AS last_fire_at,
-    CASE WHEN paused_at IS NULL AND finished_at IS NULL AND next_fire_at < coalesce($1, now())
-        THEN extract(epoch FROM coalesce($1, now()) - greatest(next_fire_at, {first_instant}))
+    CASE WHEN {awaits_planner} AND schedule.finished_at IS NULL AND {due_at} < coalesce($1, now())
+        THEN extract(epoch FROM coalesce($1, now()) - greatest({due_at}, {first_instant}))
         ELSE 0
     END::double precision AS overdue_s
-FROM {schema}scheduler_schedules
+FROM {schema}scheduler_schedules AS schedule
 ORDER BY schedule_id
 LIMIT $2;
 

@@ -148,13 +148,12 @@ LIMIT 100;
 -- name: doctor_overdue
 -- route: tuned
 -- Return $2 schedules that should have fired more than $1 seconds ago, the most overdue first.
-SELECT schedule_id, task, kinds, extract(epoch FROM coalesce($3, now()) - schedule.next_fire_at)::double precision
-        AS overdue_s
+SELECT schedule_id, task, kinds, extract(epoch FROM coalesce($3, now()) - {due_at})::double precision AS overdue_s
 FROM {schema}scheduler_schedules AS schedule
-WHERE paused_at IS NULL
-  AND schedule.next_fire_at < (coalesce($3, now()) - make_interval(secs => $1::double precision))
-  AND schedule.next_fire_at >= {first_day}
-ORDER BY schedule.next_fire_at
+WHERE {awaits_planner}
+  AND {due_at} < (coalesce($3, now()) - make_interval(secs => $1::double precision))
+  AND {due_at} >= {first_day}
+ORDER BY {due_at}
 LIMIT $2::bigint;
 
 -- name: doctor_schedule_tasks
@@ -167,8 +166,8 @@ FROM (
     FROM (
         SELECT task, schedule_id
         FROM {schema}scheduler_schedules AS schedule
-        WHERE paused_at IS NULL AND schedule.next_fire_at IS NOT NULL
-        ORDER BY schedule.next_fire_at
+        WHERE {awaits_planner}
+        ORDER BY {due_at}
         LIMIT $1::bigint
     ) AS first
 ) AS upcoming
@@ -186,8 +185,8 @@ FROM (
     FROM (
         SELECT date_trunc('second', least(schedule.next_fire_at, {last_instant})) AS second, schedule_id
         FROM {schema}scheduler_schedules AS schedule
-        WHERE paused_at IS NULL AND schedule.next_fire_at >= {first_day}
-        ORDER BY schedule.next_fire_at
+        WHERE {awaits_planner} AND paused_at IS NULL AND {due_at} >= {first_day}
+        ORDER BY {due_at}
         LIMIT $1::bigint
     ) AS first
 ) AS upcoming
@@ -220,8 +219,8 @@ SELECT upcoming.schedule_id, upcoming.text AS trigger, upcoming.anchor
 FROM (
     SELECT schedule_id, trigger::text AS text, least(greatest(anchor, {first_day}), {last_fire_day}) AS anchor
     FROM {schema}scheduler_schedules AS schedule
-    WHERE paused_at IS NULL AND schedule.next_fire_at IS NOT NULL
-    ORDER BY schedule.next_fire_at
+    WHERE {awaits_planner}
+    ORDER BY {due_at}
     LIMIT $1::bigint
 ) AS upcoming
 WHERE octet_length(upcoming.text) <= $2::bigint AND strpos(upcoming.text, '"timezone"') > 0;

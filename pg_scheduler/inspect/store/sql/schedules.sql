@@ -74,5 +74,5 @@ ORDER BY schedule_id;
     ) = ANY (ARRAY ['failed', 'expired'])))
 
 -- fragment: schedule_is_overdue
-(schedule.paused_at IS NULL
-        AND schedule.next_fire_at < (coalesce($6::timestamptz, now()) - make_interval(secs => $5::double precision)))
+({awaits_planner}
+        AND {due_at} < (coalesce($6::timestamptz, now()) - make_interval(secs => $5::double precision)))

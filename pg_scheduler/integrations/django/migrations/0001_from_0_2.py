@@ -195,6 +195,8 @@ class Migration(migrations.Migration):
                         ("last_fire_at", models.DateTimeField(null=True)),
                         ("last_job_id", models.TextField(null=True)),
                         ("paused_at", models.DateTimeField(null=True)),
+                        ("paused_until", models.DateTimeField(null=True)),
+                        ("keeps_fire_times", models.BooleanField()),
                         ("note", models.TextField(null=True)),
                         ("is_broken", models.BooleanField()),
                         ("runs", models.BigIntegerField()),
