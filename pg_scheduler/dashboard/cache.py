@@ -51,6 +51,10 @@ class Cache:
             found: T = entry.value
             return found, self._clock() - entry.read_at
 
+    def forget(self, key: Hashable) -> None:
+        """Drop the value of a key, which has changed."""
+        self._entries.pop(key, None)
+
     def _make_room(self) -> None:
         """Drop expired values, and the one that was used longest ago while there are too many."""
         now = self._clock()
@@ -87,6 +91,10 @@ class SharedReads:
         if is_data:
             self.oldest_s = max(self.oldest_s, age)
         return value
+
+    def forget(self, key: Hashable) -> None:
+        """Drop a value, which the request has changed."""
+        self._cache.forget(key)
 
     def renewed(self) -> SharedReads:
         """Return the same cache for another request."""

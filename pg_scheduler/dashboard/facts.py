@@ -8,9 +8,11 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.inspect import Finding
+from pg_scheduler.inspect.mutes import finding_id, is_muted, read_mutes
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.status import JobStatus
 
+FACTS: Final = "facts"
 AGE_S: Final = 30.0
 """Seconds for which the facts are kept."""
 
@@ -25,12 +27,12 @@ class Facts(NamedTuple):
 
     Attributes:
         jobs: About how many jobs there are; None if it is unknown.
-        error_names: The job name of each group of errors.
+        error_names: The job name of each group of errors that is not muted.
         schedules: The task of each schedule by its id.
         tasks: The names of tasks.
         workers: The names of live workers by their ids.
         limit_tasks: The tasks of each limit.
-        findings: The findings because of which not all is well.
+        findings: The findings because of which not all is well, without muted ones.
     """
 
     jobs: int | None
@@ -51,13 +53,21 @@ async def read_facts(request: PageRequest) -> Facts:
 
     async def read() -> Facts:
         inspector = request.inspector
-        groups = await inspector.error_groups(since=request.now - ERRORS_SINCE, limit=MAX_READ)
+        groups = (await inspector.error_groups(since=request.now - ERRORS_SINCE, limit=MAX_READ)).items
+        muted = await read_mutes(inspector, "error", (each.fingerprint for each in groups))
+        findings = problems_of((await inspector.doctor(only=STATUS_CODES)).findings)
+        muted |= await read_mutes(inspector, "finding", map(finding_id, findings))
         limit_tasks: dict[str, list[str]] = {}  # by name: workers may declare several numbers
         for limit in (await inspector.limits()).items:
             limit_tasks.setdefault(limit.name, []).extend(limit.tasks)
         return Facts(
             jobs=(await inspector.totals()).jobs,
-            error_names=[each.job_name for each in groups.items if each.status is not JobStatus.CANCELLED],
+            error_names=[
+                each.job_name
+                for each in groups
+                if each.status is not JobStatus.CANCELLED
+                and not is_muted(muted.get(each.fingerprint, ()), request.now)
+            ],
             schedules={each.schedule_id: each.task for each in await inspector.schedules(limit=MAX_READ)},
             tasks=[each.name for each in (await inspector.tasks()).items],
             workers={
@@ -66,7 +76,9 @@ async def read_facts(request: PageRequest) -> Facts:
                 if each.is_alive
             },
             limit_tasks=list(limit_tasks.values()),
-            findings=problems_of((await inspector.doctor(only=STATUS_CODES)).findings),
+            findings=[
+                each for each in findings if not is_muted(muted.get(finding_id(each), ()), request.now)
+            ],
         )
 
-    return await request.cache.get("facts", AGE_S, read, is_data=False)
+    return await request.cache.get(FACTS, AGE_S, read, is_data=False)

@@ -13,6 +13,7 @@ from pg_scheduler.dashboard.texts import RUNBOOK, sentence
 from pg_scheduler.inspect import Finding, FindingCode, Severity
 from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.jobs import SLOTS_FREE
+from pg_scheduler.inspect.mutes import Mute, finding_id, is_muted, read_mutes
 from pg_scheduler.inspect.texts import term
 
 ABOUT_ONE_NAME: Final = frozenset({FindingCode.FAILING, FindingCode.NAME_UNKNOWN, FindingCode.SCHED_UNKNOWN})
@@ -127,6 +128,11 @@ class FindingRow:
     """The address of its entry in the runbook."""
     link: tuple[str, str] | None
     """The label and the address of a page that shows the subject."""
+    mute_id: str = ""
+    """Identifies it in the audit; empty if the request does not see its subject."""
+    is_muted: bool = False
+    mutes: Sequence[Mute] = ()
+    """Who muted it, the newest record first."""
 
     @property
     def key(self) -> str:
@@ -145,7 +151,13 @@ class FindingRow:
         return steps_of(self.remedy or "")
 
 
-def row_of(finding: Finding, request: PageRequest) -> FindingRow:
+async def rows_of(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
+    """Return findings with their mutes, each row once: without subjects, those of a code are equal."""
+    mutes = await read_mutes(request.inspector, "finding", map(finding_id, findings))
+    return list(dict.fromkeys(_row(each, mutes.get(finding_id(each), ()), request) for each in findings))
+
+
+def _row(finding: Finding, mutes: Sequence[Mute], request: PageRequest) -> FindingRow:
     """Return the finding without the texts that could mention what is hidden."""
     is_open = request.access.visible_names is None and (
         request.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD  # contains a statement
@@ -165,6 +177,9 @@ def row_of(finding: Finding, request: PageRequest) -> FindingRow:
         remedy=finding.remedy if is_open else ADVICE[finding.code].remedy,
         runbook=RUNBOOK + finding.anchor,
         link=None if subject is None else _link(finding, request),
+        mute_id="" if subject is None else finding_id(finding),
+        is_muted=is_muted(mutes, request.now),
+        mutes=() if subject is None else mutes,
     )
 
 
@@ -199,8 +214,3 @@ def steps_of(remedy: str) -> list[Step]:
             before, rest = words[: found.start()].strip(" ,"), words[found.end() :].strip(" ,")
             steps.append(Step(sentence(before), found[0].strip(), rest))
     return steps
-
-
-def unique(rows: Sequence[FindingRow]) -> list[FindingRow]:
-    """Return each row once: without subjects, the findings of a code are equal."""
-    return list(dict.fromkeys(rows))

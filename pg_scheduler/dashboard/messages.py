@@ -44,6 +44,10 @@ _TEXTS: Final[Mapping[str, str]] = {
     "schedule_triggered": "one job of the schedule was enqueued",
     "schedule_backfilled": "{:,} jobs of the schedule were enqueued",
     "schedule_removed": "the schedule was removed",
+    "mute_finding": "the finding is muted",
+    "unmute_finding": "the finding is no longer muted",
+    "mute_error": "the group of errors is muted",
+    "unmute_error": "the group of errors is no longer muted",
     "worker_drained": "the worker was requested to drain",
     "worker_resumed": "the worker was requested to claim jobs again",
 }

@@ -21,11 +21,22 @@ Right: TypeAlias = Literal[
     "schedule_update",
     "schedule_remove",
     "drain",
+    "mute",
 ]
-"""A right of a user. ``task_pause``, ``schedule_pause`` and ``drain`` include resuming."""
+"""A right of a user. ``task_pause``, ``schedule_pause`` and ``drain`` include resuming, ``mute`` its end."""
 
 _OPERATOR: Final[frozenset[Right]] = frozenset(
-    {"cancel", "retry", "move", "task_pause", "schedule_pause", "schedule_trigger", "backfill", "drain"}
+    {
+        "cancel",
+        "retry",
+        "move",
+        "task_pause",
+        "schedule_pause",
+        "schedule_trigger",
+        "backfill",
+        "drain",
+        "mute",
+    }
 )
 _BY_ROLE: Final[Mapping[str, frozenset[Right]]] = {
     "viewer": frozenset(),

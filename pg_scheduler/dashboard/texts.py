@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from jinja2.utils import urlize
 from markupsafe import Markup, escape
 
 from pg_scheduler.inspect.texts import length
@@ -54,6 +55,11 @@ def utc(at: datetime | None) -> str:
 def sentence(text: str) -> str:
     """Return a text with a capital letter at its start, unless its first word is code."""
     return text if re.match(r"\S*[=_(]", text) else f"{text[:1].upper()}{text[1:]}"
+
+
+def linked(text: str) -> Markup:
+    """Return a text in which addresses are links."""
+    return Markup(urlize(visible(text), rel="noreferrer"))  # noqa: S704 - urlize() escapes the text
 
 
 def timed(text: str, now: datetime) -> Markup:

@@ -323,6 +323,7 @@ STORE_CALLS: dict[str, Call] = {
     "queue, of limits": lambda it, _: it.people.limits.queue(["limit:a:"], 1),
     "read, of the audit": lambda it, _: it.people.audit_records.read(None, 1, 1, AuditFilters()),
     "read, of a subject": lambda it, _: it.people.audit_records.read(None, 1, 1, AuditFilters(), "a"),
+    "newest_records": lambda it, _: it.people.audit_records.newest_records(["a"], ["mute_error"], 1),
     "trigger_changes": lambda it, _: it.people.audit_records.trigger_changes(["a"], 1),
     "count, of schedules": lambda it, _: it.people.schedule_lists.count(ScheduleFilters()),
     "find, of schedules": lambda it, _: it.people.schedule_lists.find(ScheduleFilters(), "all", None, 1),

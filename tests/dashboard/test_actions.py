@@ -27,6 +27,7 @@ OPERATOR = {
     "schedule_trigger",
     "backfill",
     "drain",
+    "mute",
 }
 OWN = {"sec-fetch-site": "same-origin", "content-type": FORM}
 CANCEL = "/actions/jobs/cancel?id=job"

@@ -34,6 +34,7 @@ TYPES = {
     "inspect_audit": AUDIT,
     "inspect_audit_of": f"{AUDIT}, text",
     "inspect_trigger_changes": "text[], bigint",
+    "inspect_newest_records": "text[], text[], bigint",
     "inspect_schedule_counts": "bigint, text[], text, text, double precision, timestamptz",
     "inspect_schedule_list": "bigint, text[], text, text, double precision, timestamptz, text, text, bigint",
     "recent_runs": "bigint, bigint",
@@ -59,6 +60,7 @@ VALUES = {
     "inspect_audit": f"NULL, 50, 2000, 'none', 'me', NULL, {INSTANT}, NULL",
     "inspect_audit_of": f"49000, 50, 2000, NULL, NULL, 'cli', NULL, {INSTANT}, 'work'",
     "inspect_trigger_changes": "'{work,schedule-1,schedule-2}', 50",
+    "inspect_newest_records": "'{work,schedule-1,schedule-2}', '{mute_error,unmute_error}', 10",
     "inspect_schedule_counts": f"2000, NULL, NULL, NULL, 60, {INSTANT}",
     "inspect_schedule_list": f"2000, NULL, NULL, NULL, 60, {INSTANT}, 'failing', 'schedule-2', 26",
     "recent_runs": "50, 1000",
@@ -86,6 +88,7 @@ EXPECTED = {
     "inspect_audit": {("Index Scan", "scheduler_audit_pkey")},
     "inspect_audit_of": {("Index Scan", "scheduler_audit_subjects")},
     "inspect_trigger_changes": {("Index Scan", "scheduler_audit_subjects")},
+    "inspect_newest_records": {("Index Scan", "scheduler_audit_subjects")},
     "inspect_schedule_counts": {("Seq Scan", None), ("Index Scan", "scheduled_jobs_pkey")},
     "inspect_schedule_list": {
         ("Index Scan", "scheduler_schedules_pkey"),
@@ -122,6 +125,7 @@ READ_AT_MOST = {
     "claim_one": 2,
     "inspect_audit": 2000,
     "inspect_audit_of": 2000,
+    "inspect_newest_records": 12,
     "inspect_trigger_changes": 51,  # EXPLAIN rounds the rows of each loop
     "inspect_schedule_counts": 4000,  # schedules and their last jobs
     "inspect_schedule_list": 6000,

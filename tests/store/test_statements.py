@@ -459,6 +459,9 @@ async def use_path(store: Store) -> object:
     assert await store.jobs.delete(["missing"]) == []
     await store.audit.record("trigger_schedule", "s", job_id="a")
     assert await people.audit_records.trigger_changes(["s"], 9) == {}
+    newest, *_ = await people.audit_records.newest_records(["s", "t"], ["trigger_schedule"], 9)
+    assert (newest.subject, newest.details["job_id"]) == ("s", "a")
+    assert await people.audit_records.newest_records(["s"], ["mute_error"], 9) == []
     none = ScheduleFilters(["%"], NAME, "s")
     numbers, is_capped = await people.schedule_lists.count(none)
     assert (numbers["all"], is_capped) == (0, False)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pg_scheduler.dashboard import flash
-from pg_scheduler.dashboard.actions import bulk, jobs, schedule_form, schedules, tasks, workers
+from pg_scheduler.dashboard.actions import bulk, jobs, mutes, schedule_form, schedules, tasks, workers
 from pg_scheduler.dashboard.actions.confirm import ConfirmPage
 from pg_scheduler.dashboard.actions.request import (
     ActionRequest,
@@ -78,6 +78,10 @@ ACTIONS: Final[dict[str, Action]] = {
     "/actions/schedules/update": Action({"schedule_update"}, schedule_form.update),
     "/actions/workers/drain": Action({"drain"}, workers.drain, is_named=False),
     "/actions/workers/resume": Action({"drain"}, workers.resume, is_named=False),
+    "/actions/doctor/mute": Action({"mute"}, partial(mutes.mute, "finding")),
+    "/actions/doctor/unmute": Action({"mute"}, partial(mutes.unmute, "finding")),
+    "/actions/errors/mute": Action({"mute"}, partial(mutes.mute, "error")),
+    "/actions/errors/unmute": Action({"mute"}, partial(mutes.unmute, "error")),
 }
 
 

@@ -10,10 +10,12 @@ from typing import Any, Final
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.pages.schedule_history import changes_of
 from pg_scheduler.dashboard.redaction import HIDDEN
+from pg_scheduler.dashboard.texts import utc
 from pg_scheduler.inspect import AuditPage, AuditRecord
 from pg_scheduler.inspect.bulk_runs import PREFIX
 from pg_scheduler.inspect.schedule_history import ChangedPart
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.jobs.history import instant_from
 
 PAGE_LENGTH: Final = 50
 
@@ -28,7 +30,7 @@ SPANS: Final[Mapping[str, timedelta | None]] = {
 }
 """The times to choose from, by the parameter ``since``."""
 
-OPEN_DETAILS: Final = frozenset({"host", "count", "release", "group", "to", "by_s", "next", "note"})
+OPEN_DETAILS: Final = frozenset({"host", "count", "release", "group", "to", "by_s", "next", "note", "until"})
 """Details without arguments and metadata."""
 
 VERBS: Final[Mapping[str, tuple[str, str]]] = {
@@ -50,6 +52,10 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "move_jobs": ("moved", "/job"),
     "add_job": ("added the job", "/job"),
     "run_job": ("ran the job", "/job"),
+    "mute_finding": ("muted the finding", "/doctor"),
+    "unmute_finding": ("unmuted the finding", "/doctor"),
+    "mute_error": ("muted the errors", "/error"),
+    "unmute_error": ("unmuted the errors", "/error"),
     "vacuum_jobs": ("deleted old jobs", ""),
     "start_release": ("first started the release", ""),
     "start_bulk": ("started the bulk run", "/run"),
@@ -88,7 +94,13 @@ class AuditItem:
     @property
     def details(self) -> Mapping[str, Any]:
         """The details that neither the sentence nor the changes contain."""
-        shown = {"note", "where", "count", *(("before", "after") if self.changes else ())}
+        shown = {
+            "note",
+            "where",
+            "count",
+            *(("until",) if self.extent else ()),
+            *(("before", "after") if self.changes else ()),
+        }
         return {key: value for key, value in self.record.details.items() if key not in shown}
 
 
@@ -172,8 +184,14 @@ def _item(record: AuditRecord, request: PageRequest) -> AuditItem:
         shown,
         verb,
         "/run" if is_run else path,
-        f"dead, {jobs} reclaimed" if record.action == "declare_dead" else "",
+        f"dead, {jobs} reclaimed" if record.action == "declare_dead" else _until(shown),
         where if isinstance(where, str) and where != HIDDEN else "",
         is_run and record.action in MANY,
         next(iter(changes_of([record], request))).changes,
     )
+
+
+def _until(record: AuditRecord) -> str:
+    """Return when a mute or a pause ends, as the sentence states it; empty if it has no end."""
+    until = instant_from(record.details.get("until"))
+    return f"until {utc(until)}" if until is not None else ""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.findings import FindingRow, row_of, unique
+from pg_scheduler.dashboard.findings import FindingRow, rows_of
 from pg_scheduler.inspect import Diagnosis, Severity
 from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode
 
@@ -33,12 +33,17 @@ class DoctorPage:
 
     @property
     def groups(self) -> Mapping[Severity, Sequence[FindingRow]]:
-        """The findings by their severity, the most severe first."""
-        found = {
-            severity: [each for each in self.findings if each.severity is severity]
-            for severity in reversed(Severity)
-        }
+        """The findings that are not muted by their severity, the most severe first."""
+        found: dict[Severity, list[FindingRow]] = {severity: [] for severity in reversed(Severity)}
+        for each in self.findings:
+            if not each.is_muted:
+                found[each.severity].append(each)
         return {severity: rows for severity, rows in found.items() if rows}
+
+    @property
+    def muted(self) -> Sequence[FindingRow]:
+        """The findings that are muted."""
+        return [each for each in self.findings if each.is_muted]
 
     @property
     def passed(self) -> Sequence[tuple[str, str]]:
@@ -63,7 +68,7 @@ async def build(request: PageRequest) -> DoctorPage:
         examined_at=examined_at,
         summary=diagnosis.summary if is_open else f"{len(diagnosis.made)} checks made",
         severity=diagnosis.severity,
-        findings=unique([row_of(each, request) for each in diagnosis.findings]),
+        findings=await rows_of(diagnosis.findings, request),
         made=[code.value for code in diagnosis.made],
         not_made=not_made,
         is_general=not is_open,

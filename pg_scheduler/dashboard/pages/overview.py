@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.charts import Chart, Mark
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.findings import ABOUT_NAMES, FindingRow, row_of, unique
+from pg_scheduler.dashboard.findings import ABOUT_NAMES, FindingRow, rows_of
 from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, read_period
 from pg_scheduler.dashboard.pages.overview_lists import (
     LOAD_PERIOD,
@@ -24,6 +24,7 @@ from pg_scheduler.dashboard.pages.overview_lists import (
 )
 from pg_scheduler.dashboard.pages.overview_tiles import Tile, rates, slots_in_use, waiting
 from pg_scheduler.inspect import ErrorGroup, Finding, TaskState, Totals
+from pg_scheduler.inspect.mutes import is_muted, read_mutes
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.texts import counted
@@ -127,7 +128,7 @@ async def build(request: PageRequest) -> OverviewPage:
     names = [each for each in backlog.names if access.sees_name(each.name)]
     oldest = min((each.oldest_due_at for each in names if each.oldest_due_at), default=None)
     alive = [worker for worker in workers if worker.is_alive]
-    problems = _problems(diagnosis.findings, request)
+    problems = await _problems(diagnosis.findings, request)
     due, busy = sum(each.due for each in names), sum(each.running for each in backlog.names)
     slots, blocked = sum(each.max_concurrent_jobs for each in alive), sum(backlog.blocked.values())
     return OverviewPage(
@@ -192,6 +193,8 @@ async def _read(request: PageRequest, since: timedelta) -> _Slow:
     active.sort(key=lambda each: (each.next_fire_at or now, each.schedule_id))
     found = await inspector.error_groups(since=now - since, limit=MAX_GROUPS)
     groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
+    muted = await read_mutes(inspector, "error", (group.fingerprint for group in groups))
+    groups = [group for group in groups if not is_muted(muted.get(group.fingerprint, ()), now)]
     statistics = await inspector.statistics(LOAD_PERIOD)
     load: dict[str, list[StatisticsRow]] = {}
     for row in statistics.rows:
@@ -199,15 +202,11 @@ async def _read(request: PageRequest, since: timedelta) -> _Slow:
     return _Slow(active, groups, (await inspector.tasks()).items, load, statistics.until)
 
 
-def _problems(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
-    """Return what needs attention, the worst first, without findings about names that are hidden."""
-    return unique(
-        [
-            row_of(each, request)
-            for each in problems_of(findings)
-            if each.code not in ABOUT_NAMES or request.access.sees_name(each.subject)
-        ]
-    )
+async def _problems(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
+    """Return what needs attention, the worst first, without what is muted or about names that are hidden."""
+    sees = request.access.sees_name
+    seen = [each for each in problems_of(findings) if each.code not in ABOUT_NAMES or sees(each.subject)]
+    return [row for row in await rows_of(seen, request) if not row.is_muted]
 
 
 def _sentence(problems: Sequence[FindingRow], workers: int) -> str:

@@ -77,6 +77,19 @@ class AuditReadRepository(Repository):
         found = await self._statements.fetch("inspect_trigger_changes", schedule_ids, rows)
         return {row["id"]: row["at"] for row in found}
 
+    async def newest_records(
+        self, subjects: Sequence[str], actions: Sequence[str], rows: int
+    ) -> list[AuditRecord]:
+        """Return records of these actions on subjects, the newest first.
+
+        Args:
+            subjects: The subjects.
+            actions: The actions.
+            rows: The records of each subject that are examined at most, the newest ones.
+        """
+        found = await self._statements.fetch("inspect_newest_records", subjects, actions, rows)
+        return [_record_from(row) for row in found]
+
 
 def _record_from(row: asyncpg.Record) -> AuditRecord:
     names = ("id", "at", "actor", "via", "action", "subject")

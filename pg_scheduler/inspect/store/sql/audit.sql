@@ -56,6 +56,22 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS changed;
 
+-- name: inspect_newest_records
+-- route: pool
+-- Return the records of the actions $2 among the newest $3 of each of the subjects $1, the newest first.
+SELECT id, least(greatest(at, {first_instant}), {last_instant}) AS at, actor, via, action, subject,
+    details::text AS details
+FROM unnest($1::text[]) AS wanted (name)
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM {schema}scheduler_audit
+    WHERE (subject, id) < (wanted.name, 9223372036854775807) AND subject >= wanted.name
+    ORDER BY subject DESC, id DESC
+    LIMIT $3::bigint
+) AS record
+WHERE action = ANY ($2::text[])
+ORDER BY id DESC;
+
 -- fragment: matches_audit_filters
 ($4::text IS NULL OR action = $4)
         AND ($5::text IS NULL OR actor = $5)
