@@ -22,7 +22,7 @@ from pg_scheduler.dashboard.access import (
     decide,
 )
 from pg_scheduler.dashboard.actions import ACTIONS, act
-from pg_scheduler.dashboard.answers import refusal, wants_json
+from pg_scheduler.dashboard.answers import PUBLIC_STYLE, refusal, wants_json
 from pg_scheduler.dashboard.cache import Cache, SharedReads
 from pg_scheduler.dashboard.compression import compressed
 from pg_scheduler.dashboard.context import (
@@ -240,6 +240,8 @@ class _Dashboard:
         try:
             if (refused := _check_method(request, self._settings)) is not None:
                 return refused, True
+            if path_of(request) == PUBLIC_STYLE:
+                return _static(PUBLIC_STYLE), True
             access = await decide(self._settings.authorize, request)
             if access is None:
                 return refusal(request, 403, "you may not read this dashboard"), True

@@ -13,24 +13,17 @@ from html import escape
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pg_scheduler.dashboard.access import Access
+from pg_scheduler.dashboard.answers import public_page, refusal
 from pg_scheduler.dashboard.context import base_of
 from pg_scheduler.dashboard.headers import secured
 from pg_scheduler.dashboard.rights import Role
 
-PAGE: Final = """<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><title>Open the dashboard</title></head>
-<body><main>
-<h1>Dashboard</h1>
-<p>This link lets in one browser.</p>
-<form method="post" action="{action}"><button autofocus>Open the dashboard</button></form>
-</main></body>
-</html>
-"""
+FORM: Final = """<p>This link lets in one browser.</p>
+<form method="post" action="{action}"><button autofocus>Open the dashboard</button></form>"""
 
 
 class OneTimeLink:
@@ -55,8 +48,8 @@ class OneTimeLink:
         given = request.cookies.get(self._name, "")
         if compare_digest(given.encode(), self._cookie.encode()):
             return self._access
-        text = "open the link that the terminal shows; it works once, so start the dashboard again\n"
-        return PlainTextResponse(text, status_code=403)
+        text = "open the link that the terminal shows; it works once, so start the dashboard again"
+        return refusal(request, 403, text)
 
     def before(self, app: ASGIApp) -> ASGIApp:
         """Return the application with the page of the link before it."""
@@ -78,7 +71,7 @@ class OneTimeLink:
             return None
         root = "/" + f"{base_of(request, trust_forwarded=False)}/".lstrip("/")
         if request.method != "POST":
-            return HTMLResponse(PAGE.format(action=escape(root + self.query)))
+            return public_page(request, "Dashboard", FORM.format(action=escape(root + self.query)))
         self._token = None
         answer = RedirectResponse(root, status_code=303)
         answer.set_cookie(self._name, self._cookie, httponly=True, samesite="strict")

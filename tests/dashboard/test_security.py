@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable
 from typing import Any, get_args
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import asyncpg
 import pytest
@@ -24,6 +24,7 @@ from pg_scheduler.dashboard import (
     dashboard,
     trusted_header,
 )
+from pg_scheduler.dashboard.answers import PUBLIC_STYLE
 from pg_scheduler.dashboard.app import STREAMS
 from pg_scheduler.dashboard.headers import POLICY
 from pg_scheduler.dashboard.pages import PAGES
@@ -98,7 +99,7 @@ async def test_each_role_reads_each_route_by_get_only(
                 expected = 405
                 assert answer.headers["allow"] == "GET, HEAD"
             elif role is None:
-                expected = 403
+                expected = 200 if route == PUBLIC_STYLE else 403
             elif route in MISSING:
                 expected = 200 if route == "//" else 404
             else:
@@ -109,6 +110,38 @@ async def test_each_role_reads_each_route_by_get_only(
                 assert answer.body == b""
             elif answer.headers["content-type"].startswith("text/html"):
                 check_policy(answer.text)
+
+
+@pytest.mark.parametrize("url", ["/", "/job?id=secret-job", "/actions/jobs/cancel", "/nothing"])
+async def test_refusal_is_a_page_that_says_what_to_do_and_nothing_else(
+    url: str, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    async def work() -> None: ...
+
+    scheduler.register(work, name="secret.task")
+    await scheduler.enqueue("secret.task", job_id="secret-job")
+    app = build(authorize=lambda _: None, title="Secret title", environment="secret")
+    is_action = url.startswith("/actions")
+    own = {"sec-fetch-site": "same-origin", "accept": "text/html"}
+    answer = await request(
+        app, f"/base{url}", method="POST" if is_action else "GET", headers=own, root_path="/base"
+    )
+    assert (answer.status, answer.headers["content-type"]) == (403, "text/html; charset=utf-8")
+    check_headers(answer)
+    page = Page(answer.text)
+    assert "Not permitted" in page.text
+    assert "Ask the people who run this service" in page.text
+    assert "secret" not in answer.text.lower()
+    assert static_version() not in answer.text
+    (style,) = [str(attrs["href"]) for attrs in page.all("link")]
+    assert urljoin(f"https://host/base{url}", style) == f"https://host/base{PUBLIC_STYLE}"
+    assert (await request(app, f"/base{PUBLIC_STYLE}", root_path="/base")).status == 200
+    assert (await request(app, "/base/static/dashboard.css", root_path="/base")).status == 403
+    text = await request(app, "/")
+    assert (text.text, text.headers["content-type"]) == (
+        "you may not read this dashboard\n",
+        "text/plain; charset=utf-8",
+    )
 
 
 @pytest.mark.parametrize("role", get_args(Role))
