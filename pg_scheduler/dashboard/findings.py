@@ -91,6 +91,8 @@ LINKS: Final[Mapping[FindingCode, tuple[str, str, str]]] = {
 
 WITHOUT_SUBJECT: Final = frozenset({"/workers", "/schedules"})
 
+WORKERS_AGE_S: Final = 10.0
+
 _QUOTED: Final = r"""'[^']*'|"[^"]*\""""
 _STEP: Final = re.compile(rf"(?:{_QUOTED}|(?!; |, then ).)+", re.DOTALL)
 _PROSE: Final = (
@@ -122,6 +124,8 @@ class FindingRow:
     """The problem, with its subject if the request may see it."""
     meaning: str
     subject: str | None
+    name: str | None
+    """The subject as people call it: of a worker its name, else the subject."""
     evidence: str | None
     remedy: str | None
     runbook: str
@@ -143,7 +147,7 @@ class FindingRow:
     def parts(self) -> tuple[str, str, str]:
         """The title around its subject, which is the second part."""
         before, found, after = TITLES[FindingCode(self.code)].partition("{}")
-        return (before, self.subject or "", after) if found and self.subject else (self.title, "", "")
+        return (before, self.name or "", after) if found and self.name else (self.title, "", "")
 
     @property
     def steps(self) -> list[Step]:
@@ -154,25 +158,31 @@ class FindingRow:
 async def rows_of(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
     """Return findings with their mutes, each row once: without subjects, those of a code are equal."""
     mutes = await read_mutes(request.inspector, "finding", map(finding_id, findings))
-    return list(dict.fromkeys(_row(each, mutes.get(finding_id(each), ()), request) for each in findings))
+    workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers, is_data=False)
+    names = {each.worker_id: each.identity for each in workers if each.identity}
+    rows = (_row(each, mutes.get(finding_id(each), ()), names, request) for each in findings)
+    return list(dict.fromkeys(rows))
 
 
-def _row(finding: Finding, mutes: Sequence[Mute], request: PageRequest) -> FindingRow:
+def _row(
+    finding: Finding, mutes: Sequence[Mute], workers: Mapping[str, str], request: PageRequest
+) -> FindingRow:
     """Return the finding without the texts that could mention what is hidden."""
     is_open = request.access.visible_names is None and (
         request.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD  # contains a statement
     )
     is_own = finding.code in ABOUT_NAMES and request.access.sees_name(finding.subject)
     subject = finding.subject if is_open or is_own else None
-    title = TITLES[finding.code]
+    title, name = TITLES[finding.code], subject
+    if finding.code in LINKS and LINKS[finding.code][1].startswith("/worker") and subject is not None:
+        name = workers.get(subject, subject)
     return FindingRow(
         code=finding.code.value,
         severity=finding.severity,
-        title=title.format(subject)
-        if subject is not None or "{}" not in title
-        else sentence(finding.meaning),
+        title=title.format(name) if subject is not None or "{}" not in title else sentence(finding.meaning),
         meaning=finding.meaning,
         subject=subject,
+        name=name,
         evidence=finding.evidence if is_open else _own_evidence(finding) if is_own else None,
         remedy=finding.remedy if is_open else ADVICE[finding.code].remedy,
         runbook=RUNBOOK + finding.anchor,

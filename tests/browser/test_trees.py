@@ -42,7 +42,7 @@ MASKS = [
     (re.compile(r"pg_scheduler \d\S*"), "pg_scheduler <release>"),
     (re.compile(r'", parts of it up to [^"]* before ·"'), "·"),
     (re.compile(r"(?<=definition: )\d+\.\d+\.\d\S*"), "<release>"),
-    (re.compile(r"(?<=term: Migrations of this release\n  - definition: )\"?\d+\"?"), "<number>"),
+    (re.compile(r"(?<=term: Migration\n  - definition: )\"?\d+\"?"), "<number>"),
 ]
 """What differs between releases of pg_scheduler and Python, and the age of what requests share."""
 

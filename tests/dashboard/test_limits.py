@@ -61,6 +61,7 @@ async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(pool: async
     answer = await request(app, "/limit?name=account")
     check(answer.text)
     searches = [each for each in Page(answer.text).links() if "limit%3A%22account%3A" in each]
+    assert ["Outcomes per minute" in answer.text, "Lateness of starts" in answer.text] == [True, True]
     found = [len((await request(app, each, headers=JSON)).data["items"]) for each in searches]
     assert found == [3, 2, 0], "a search per key, that with most jobs first"
     keys = (await request(app, "/limit?name=account", headers=JSON)).data["keys"]

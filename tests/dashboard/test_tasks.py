@@ -222,3 +222,37 @@ async def test_state_of_a_task_is_updated_without_its_charts(
         assert set(parts_of(await read())) == {"state", "pages", "read"}
         await scheduler.tasks.pause("live.task", note="until noon")
         assert "until noon" in parts_of(await read())["state"]
+
+
+async def test_tasks_are_filtered_by_a_part_of_any_name(pool: asyncpg.Pool, app: App) -> None:
+    await add_figures(pool, ["figures.mail", "figures.report"])
+    await add_worker(pool, "w2", names=["figures.<b>"])
+    names = [each["name"] for each in (await request(app, "/tasks?q=MAIL", headers=JSON)).data["items"]]
+    assert names == ["figures.mail"]
+    page = Page((await request(app, "/tasks?q=mail&range=6h&sort=-failed")).text)
+    assert "/tasks?range=1d&sort=-failed&q=mail" in page.links()
+    assert {"range": "6h", "sort": "-failed", "q": "mail"}.items() <= {
+        str(each["name"]): each["value"] for each in page.all("input") if each.get("value")
+    }.items()
+    none = Page((await request(app, f"/tasks?q={quote('<i>')}")).text)
+    assert "No task has this text in its name." in none.text
+    assert "/tasks?range=1h&sort=name" in none.links()
+
+
+async def test_page_of_a_task_counts_the_arguments_that_several_jobs_have(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_figures(pool, ["figures.mail"])
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, started_at, finished_at,"
+        " task_data) SELECT 'job-' || n, 'figures.mail', now(), 'completed', now(), now(),"
+        " jsonb_build_object('args', jsonb_build_array(n), 'kwargs',"
+        " jsonb_build_object('account', n % 2, 'token', 'hidden'))"
+        " FROM generate_series(1, 5) AS n"
+    )
+    app = build(redact=["token"])
+    data = (await request(app, "/task?id=figures.mail", headers=JSON)).data
+    assert data["values"] == [["account = 1", 3], ["account = 0", 2]]
+    assert "account = 1" in Page((await request(app, "/task?id=figures.mail")).text).text
+    blind = build(authorize=lambda _: Access("bob", sees_arguments=False))
+    assert (await request(blind, "/task?id=figures.mail", headers=JSON)).data["values"] == []

@@ -126,7 +126,7 @@ async def test_worker_page_shows_its_attempts_and_running_jobs(
     bars = {each["job_id"]: (each["tone"], each["lane"]) for each in data["lanes"]["bars"]}
     assert bars == {"failed": ("bad", 0), "runs": ("run", 1)}
     (job,) = data["jobs"]
-    assert (job["share"], job["note"]) == (0.25, "secret frame 7")
+    assert (job["progress"], job["note"]) == (0.25, "secret frame 7")
     page = await request(build(), "/worker?id=w1")
     assert "payroll.run: runs for 4 min" in page.text
     assert "billing.run: failed after 5 min" in page.text

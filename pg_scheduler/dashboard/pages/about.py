@@ -5,8 +5,10 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.version import __version__
 
@@ -21,6 +23,8 @@ class AboutPage:
     python: str
     actor: str
     role: str
+    rights: Sequence[str]
+    """What the request may change."""
     names: Sequence[str] | None
     """The patterns of visible names; None for all."""
     sees_arguments: bool
@@ -35,6 +39,7 @@ async def build(request: PageRequest) -> AboutPage:
         python=platform.python_version(),
         actor=request.access.actor,
         role=request.access.role,
+        rights=[right for right in get_args(Right) if request.may(right)],
         names=request.access.visible_names,
         sees_arguments=request.access.sees_arguments,
         refresh_s=request.settings.refresh_s,

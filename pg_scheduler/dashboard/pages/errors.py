@@ -303,7 +303,7 @@ def _repeated(jobs: Sequence[Job], request: PageRequest) -> list[Share]:
     """Return the visible arguments that most of the jobs have in common, the most frequent ones first."""
     if not request.access.sees_arguments:
         return []
-    found = Counter(value for job in jobs for value in set(_values(job, request)))
+    found = Counter(value for job in jobs for value in set(values_of(job, request)))
     return [
         Share(label, number)
         for label, number in found.most_common(SHOWN_VALUES)
@@ -311,7 +311,7 @@ def _repeated(jobs: Sequence[Job], request: PageRequest) -> list[Share]:
     ]
 
 
-def _values(job: Job, request: PageRequest) -> Iterator[str]:
+def values_of(job: Job, request: PageRequest) -> Iterator[str]:
     """Yield the visible arguments of a job that are no objects or lists, as ``name = value``."""
     hide = request.settings.redaction.values
     for name, value in [*enumerate(hide(job.args)), *hide(job.kwargs).items()]:

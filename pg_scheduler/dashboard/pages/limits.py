@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import ClassVar, Final
 
+from pg_scheduler.dashboard.charts import Chart
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.pages.history import RANGES, read_period
+from pg_scheduler.dashboard.pages.names import MAX_NAMES, WORKERS_AGE_S
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import LimitKeyState, LimitState
 from pg_scheduler.inspect.limit_jobs import LimitJobs, LimitOverview, limit_jobs, limit_overview
 from pg_scheduler.inspect.limits import declared_limits
 from pg_scheduler.inspect.store.limits import LimitJobRow
-from pg_scheduler.inspect.texts import counted
+from pg_scheduler.inspect.texts import counted, quoted
 
 AGE_S: Final = 2.0
 """Seconds for which limits are kept: each costs a statement."""
-
-WORKERS_AGE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,16 @@ class LimitPage:
     limit: LimitRow
     keys: Sequence[KeyRow]
     summary: str
+    charts: Sequence[Chart] = ()
+    """Outcomes and lateness of the attempts of its tasks."""
+    range: str = ""
+    where: str = ""
+    """The search for their jobs."""
     is_capped: bool = False
     """Whether there may be more keys or waiting jobs."""
     sees_keys: bool = True
     """Whether the keys are shown, and not only their numbers."""
+    ranges: ClassVar[Sequence[str]] = tuple(RANGES)
 
 
 async def build(request: PageRequest) -> LimitsPage:
@@ -118,7 +126,10 @@ async def build_one(request: PageRequest) -> LimitPage:
         )
         for each in keys
     ]
-    return LimitPage(limit, rows, summary, is_capped, sees)
+    period = await read_period(request, limit.tasks[:MAX_NAMES])
+    outcomes, lateness, _ = await asyncio.to_thread(period.charts)
+    where = f"name:{','.join(map(quoted, limit.tasks[:MAX_NAMES]))}"
+    return LimitPage(limit, rows, summary, [outcomes, lateness], period.range, where, is_capped, sees)
 
 
 async def limit_names_of(task: str, request: PageRequest) -> list[str]:

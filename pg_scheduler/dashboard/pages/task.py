@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,9 +15,10 @@ from pg_scheduler.dashboard.job_rows import JobRow
 from pg_scheduler.dashboard.job_rows import row_of as job_row
 from pg_scheduler.dashboard.pages import history
 from pg_scheduler.dashboard.pages.audit import VERBS, visible
-from pg_scheduler.dashboard.pages.errors import ErrorText, error_text, read_groups
+from pg_scheduler.dashboard.pages.errors import SHOWN_VALUES, ErrorText, error_text, read_groups, values_of
 from pg_scheduler.dashboard.pages.names import MAX_NAMES, WORKERS_AGE_S, task_names
 from pg_scheduler.dashboard.pages.tasks import (
+    BADGES,
     FIGURES_AGE_S,
     NameFigures,
     TaskRow,
@@ -76,6 +78,8 @@ class TaskPage:
     """The last ended jobs, the oldest first."""
     slowest: Sequence[JobRow]
     """The slowest of them."""
+    values: Sequence[tuple[str, int]]
+    """The arguments that several of them have, and how many; none if they are hidden."""
     settings: Mapping[str, object] | None
     """Its defaults; None if this process has not registered it."""
     changes: Sequence[AuditRecord] | None
@@ -85,6 +89,12 @@ class TaskPage:
 
     ranges: ClassVar[Sequence[str]] = tuple(history.RANGES)
     states: ClassVar[Sequence[str]] = STATES[1:]
+    badges: ClassVar[Mapping[str, tuple[str, str]]] = BADGES
+
+    def points(self, chart: str, series: int) -> Sequence[float]:
+        """Return the values of a series of a chart, without those of the slot that is not complete."""
+        values = next(each for each in self.charts if each.id == chart).series[series].values[:-1]
+        return [each or 0.0 for each in values] if any(values) else []
 
     @property
     def durations(self) -> Sequence[float]:
@@ -131,7 +141,8 @@ async def build(request: PageRequest) -> TaskPage:
     workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers)
     claiming = [each for each in workers if each.is_alive and name in (each.names or ())]
     groups = (await read_groups(replace(request, parameters={})))[2]
-    runs = await _runs(where, request)
+    ended = await _ended(where, request)
+    runs = [job_row(job, request) for job in ended]
     return TaskPage(
         task=task,
         range=period.range,
@@ -147,6 +158,7 @@ async def build(request: PageRequest) -> TaskPage:
         )[:SHOWN],
         runs=runs,
         slowest=sorted(runs, key=lambda run: -(run.ran_s or 0.0))[:SHOWN],
+        values=_frequent(ended, request),
         settings=await _settings(own, request),
         changes=await _changes(own[:MAX_CHANGED], request),
         charts=await asyncio.to_thread(period.charts, task.oldest_due_at),
@@ -169,7 +181,7 @@ async def _schedules(names: Sequence[str], request: PageRequest) -> list[TaskSch
     ]
 
 
-async def _runs(where: str, request: PageRequest) -> list[JobRow]:
+async def _ended(where: str, request: PageRequest) -> list[Job]:
     """Return the last ended jobs of a task that started, the oldest first."""
 
     async def read() -> Sequence[Job]:
@@ -183,7 +195,15 @@ async def _runs(where: str, request: PageRequest) -> list[JobRow]:
     jobs = await request.cache.get(("runs", where, names), FIGURES_AGE_S, read)
     ended = [job for job in jobs if job.finished_at is not None and job.started_at is not None]
     ended.sort(key=lambda job: job.finished_at or request.now)
-    return [job_row(job, request) for job in ended]
+    return ended
+
+
+def _frequent(jobs: Sequence[Job], request: PageRequest) -> list[tuple[str, int]]:
+    """Return the visible arguments that several jobs have, the most frequent ones first."""
+    if not request.access.sees_arguments:
+        return []
+    found = Counter(value for job in jobs for value in set(values_of(job, request)))
+    return [each for each in found.most_common(SHOWN_VALUES) if each[1] > 1]
 
 
 async def _settings(names: Sequence[str], request: PageRequest) -> Mapping[str, object] | None:

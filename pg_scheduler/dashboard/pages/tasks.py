@@ -29,6 +29,8 @@ RANGES: Final[Mapping[str, timedelta]] = {
 PARTS: Final = 24
 """Parts of the period, of which each has the number of starts."""
 
+MAX_QUERY: Final = 200
+
 FIGURES_AGE_S: Final = 10.0
 """Seconds for which statistics, and lists that change slowly, are kept: workers add to them as often."""
 
@@ -97,6 +99,13 @@ class TaskRow(TaskState):
     """``paused``, ``no worker`` or ``limit full``; None if it starts jobs."""
 
 
+BADGES: Final = {
+    "paused": ("paused", "Paused"),
+    "no worker": ("overdue", "No worker"),
+    "limit full": ("blocked", "Limit full"),
+}
+"""The kinds and labels of the badges of states."""
+
 SORTS: Final[Mapping[str, Callable[[TaskRow], float | str]]] = {
     "name": lambda task: task.name,
     "starts": lambda task: task.started,
@@ -117,6 +126,8 @@ class TasksPage:
 
     range: str
     sort: str
+    q: str
+    """A part of the names that are shown; empty for all."""
     items: Sequence[TaskRow]
     summary: str
     is_capped: bool
@@ -127,6 +138,7 @@ class TasksPage:
     """Whether the figures contain all statistics of the period."""
 
     ranges: ClassVar[Sequence[str]] = tuple(RANGES)
+    badges: ClassVar[Mapping[str, tuple[str, str]]] = BADGES
 
     def next_sort(self, name: str) -> str:
         """Return the order that the head of a column leads to."""
@@ -149,15 +161,18 @@ async def build(request: PageRequest) -> TasksPage:
     names, limits = await task_names(request), await visible_limits(request)
     found = await request.inspector.tasks()
     figures = await _figures(request, chosen)
-    rows = []
+    q, rows = request.parameters.get("q", "").strip()[:MAX_QUERY], []
     for state in visible_tasks(found, names, request):
         own = names.all_of(state.name)
+        if not any(q.casefold() in each.casefold() for each in own):
+            continue
         counted = [figures.names[each] for each in own if each in figures.names]
         rows.append(row_of(state, own, NameFigures.added(counted), limits, RANGES[chosen]))
     rows.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
     return TasksPage(
         chosen,
         sort,
+        q,
         rows,
         replace(found, items=rows).summary,
         found.is_capped,

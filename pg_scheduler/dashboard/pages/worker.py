@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
-from pg_scheduler.dashboard.job_rows import share_done
 from pg_scheduler.dashboard.lanes import SPAN, Lanes, lanes_of
 from pg_scheduler.dashboard.pages.jobs import summary_of
+from pg_scheduler.dashboard.pages.overview_lists import RunningJob, running_job
 from pg_scheduler.dashboard.pages.workers import DECLARE_DEAD, WorkerRow, dead_row, row_of
 from pg_scheduler.inspect.attempts import Attempt, ended_attempts
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.texts import length, term
-from pg_scheduler.jobs.model import Job
 
 MAX_JOBS: Final = 50
 OLDEST: Final = timedelta(days=365)
@@ -23,22 +22,6 @@ OLDEST: Final = timedelta(days=365)
 
 LANES_AGE_S: Final = 15.0
 """Seconds for which the ended attempts of a worker are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunningJob:
-    """A job that a worker runs.
-
-    Attributes:
-        share: The share of its work that is done, from 0 to 1; None if it is unknown.
-        note: The note of its progress; None if there is none, or if it is hidden.
-    """
-
-    job_id: str
-    name: str
-    started_at: datetime | None
-    share: float | None
-    note: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +88,7 @@ async def build(request: PageRequest) -> WorkerPage:
         names=None if item is None or item.worker.names is None else names.main,
         other_names=names.others,
         chips=() if item is None else _chips(item),
-        jobs=[_running(job, request) for job in running.items],
+        jobs=[running_job(job, (), (), request) for job in running.items],
         summary=summary_of(running, request),
     )
 
@@ -127,11 +110,6 @@ async def _find(worker_id: str, request: PageRequest) -> tuple[WorkerRow | None,
     if not ran.items:
         raise NotFoundError(f"there is no worker {worker_id[:200]!r}, and no job that it ran was found")
     return None, TaskNames()
-
-
-def _running(job: Job, request: PageRequest) -> RunningJob:
-    note = job.progress.note if job.progress is not None and request.access.sees_arguments else None
-    return RunningJob(job.job_id, job.job_name, job.started_at, share_done(job), note)
 
 
 def _chips(row: WorkerRow) -> list[Chip]:
