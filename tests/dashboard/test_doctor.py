@@ -185,6 +185,7 @@ async def test_hostile_names_are_shown_as_text(text: str, pool: asyncpg.Pool, ap
 
 async def test_findings_call_a_worker_by_its_name(pool: asyncpg.Pool, app: App) -> None:
     await add_worker(pool, "3dc3fde2", identity="node-4", health=json.dumps({"is_listening": False}))
+    await pool.execute("UPDATE scheduler_workers SET started_at = now() - interval '1 hour'")
     data = (await request(app, "/doctor", headers=JSON)).data
     (found,) = [each for each in data["findings"] if each["code"] == "WORKER-NO-LISTEN"]
     assert (found["subject"], found["title"]) == ("3dc3fde2", "Worker node-4 receives no notifications")
