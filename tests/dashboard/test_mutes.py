@@ -16,6 +16,7 @@ from pg_scheduler.inspect.mutes import read_mutes
 from tests.dashboard.client import JSON, Answer, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_doctor import add_late_jobs
+from tests.dashboard.test_errors import add_job, fingerprint_of
 from tests.dashboard.test_hostile import HOSTILE, check
 
 LATE = "NAME-UNKNOWN muted.mail"
@@ -146,3 +147,51 @@ async def test_pause_of_a_task_with_the_name_of_a_finding_is_no_mute(pool: async
     ((subject, (muted,)),) = (await read_mutes(inspector, "finding", [LATE, "other"])).items()
     assert (subject, muted.note) == (LATE, "later")
     assert await read_mutes(inspector, "error", [LATE]) == {}
+
+
+# -- groups of errors ----------------------------------------------------------------------------------
+
+
+async def count_errors(app: App) -> int:
+    """Return the number of groups that the side bar shows."""
+    page = Page((await request(app, "/about")).text)
+    titles = [str(attrs.get("title")) for _, attrs in page.elements if "count" in str(attrs.get("class"))]
+    return sum(int(each.split()[0]) for each in titles if "groups of errors" in each)
+
+
+async def test_muted_group_of_errors_has_its_own_tab_and_leaves_the_numbers(
+    pool: asyncpg.Pool, admin: App
+) -> None:
+    await add_job(pool, "a", "ValueError: one")
+    await add_job(pool, "b", "KeyError: other")
+    muted = await fingerprint_of(admin, "one")
+    assert await count_errors(admin) == 2
+    answer = await mute(admin, f"/actions/errors/mute?id={muted}", note="https://example.org/issues/7")
+    page = Page((await follow(admin, answer)).text)
+    assert "the group of errors is muted" in page.text
+    assert "https://example.org/issues/7" in page.links()
+    assert await count_errors(admin) == 1
+    failed, folded = [
+        (await request(admin, f"/errors?state={state}", headers=JSON)).data for state in ("failed", "muted")
+    ]
+    assert [each["text"] for each in failed["items"]] == ["KeyError: other"]
+    assert [each["fingerprint"] for each in folded["items"]] == [muted]
+    assert (failed["counts"]["failed"], failed["counts"]["muted"]) == (1, 1)
+    assert "muted until" in Page((await request(admin, "/errors?state=muted")).text).text
+    overview = (await request(admin, "/", headers=JSON)).data
+    assert [each["text"] for each in overview["errors"]] == ["KeyError: other"]
+    audit = Page((await request(admin, "/audit")).text)
+    assert f"ada muted the errors {muted} until 20" in " ".join(audit.text.split())
+    assert f"/error?id={muted}" in audit.links()
+    assert (await send(admin, f"/actions/errors/unmute?id={muted}")).did == "unmute_error"
+    assert await count_errors(admin) == 2
+
+
+async def test_group_of_errors_of_a_hidden_task_cannot_be_muted(
+    pool: asyncpg.Pool, build: Any, admin: App
+) -> None:
+    await add_job(pool, "a", "ValueError: one")
+    url = f"/actions/errors/mute?id={await fingerprint_of(admin, 'one')}"
+    assert (await mute(as_role(build, "viewer"), url)).status == 403
+    assert (await mute(as_role(build, "operator", names=("other.*",)), url)).status == 404
+    assert await count_errors(admin) == 1

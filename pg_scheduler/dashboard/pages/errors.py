@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +18,7 @@ from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.inspect import ErrorGroup, SearchError
 from pg_scheduler.inspect.errors import QUARANTINED, ErrorGroups, is_in_group
+from pg_scheduler.inspect.mutes import Mute, is_muted, read_mutes
 from pg_scheduler.inspect.texts import counted, quoted, term
 from pg_scheduler.jobs.model import Job, Worker
 
@@ -42,7 +43,7 @@ SPANS: Final[Mapping[str, timedelta | None]] = {
 }
 """The age up to which errors are read, by the parameter ``since``."""
 
-STATES: Final = ("failed", "expired", "quarantined", "cancelled")
+STATES: Final = ("failed", "expired", "quarantined", "cancelled", "muted")
 """The states of groups, each of which has a tab. What was cancelled is no error."""
 
 SORTS: Final = {
@@ -91,6 +92,8 @@ class ErrorsPage:
     is_complete: bool
     releases: Sequence[Mark] = ()
     """When releases first started, the newest first."""
+    mutes: Mapping[str, Mute] = field(default_factory=dict)
+    """The mutes of groups by their fingerprints."""
 
     @property
     def spans(self) -> Sequence[str]:
@@ -155,6 +158,9 @@ class ErrorPage:
     """The search for its jobs."""
     retrying: str
     """The search for jobs that wait for a retry after this error."""
+    is_muted: bool
+    mutes: Sequence[Mute]
+    """Who muted it, the newest record first."""
 
 
 def retrying(group: ErrorGroup) -> str:
@@ -205,7 +211,11 @@ async def build(request: PageRequest) -> ErrorsPage:
         if value not in known:
             raise RejectedError(f"{name} must be one of {', '.join(known)}, not {value[:50]!r}")
     since, found, visible = await read_groups(request)
-    items = sorted((group for group in visible if group.state == state), key=SORTS[sort][1])
+    found_mutes = await read_mutes(request.inspector, "error", (group.fingerprint for group in visible))
+    mutes = {key: each[0] for key, each in found_mutes.items() if is_muted(each, request.now)}
+    states = ["muted" if group.fingerprint in mutes else group.state for group in visible]
+    items = [group for group, each in zip(visible, states, strict=True) if each == state]
+    items.sort(key=SORTS[sort][1])
     summary = found.summary
     if request.access.visible_names is not None:
         summary = f"{counted(len(visible), 'group')} that you may see" + (
@@ -219,11 +229,12 @@ async def build(request: PageRequest) -> ErrorsPage:
         since,
         state,
         sort,
-        {each: sum(group.state == each for group in visible) for each in STATES},
+        {each: states.count(each) for each in STATES},
         items[:SHOWN_GROUPS],
         summary,
         found.is_complete,
         await read_releases(request.inspector, None),
+        mutes,
     )
 
 
@@ -252,6 +263,7 @@ async def build_one(request: PageRequest) -> ErrorPage:
     workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers, is_data=False)
     known = {worker.worker_id: worker for worker in workers}
     text = error_text(group.text)
+    mutes = (await read_mutes(request.inspector, "error", [fingerprint])).get(fingerprint, ())
     return ErrorPage(
         group,
         since,
@@ -272,6 +284,8 @@ async def build_one(request: PageRequest) -> ErrorPage:
         [row_of(job, request) for job in jobs[:SHOWN_JOBS]],
         where,
         retrying(group),
+        is_muted(mutes, request.now),
+        mutes,
     )
 
 
