@@ -179,7 +179,8 @@ def _running(node: str, seconds: int) -> dict[str, Any]:
 def _ended(
     job_id: str, name: str, due: datetime, status: str, *args: object, **columns: Any
 ) -> dict[str, Any]:
-    """Return the row of a job that ended within a second."""
+    """Return the row of a job that ran within a second after it was due, and ended before now."""
+    began = min(due, NOW - SECOND)
     return _job(
         job_id,
         name,
@@ -189,8 +190,8 @@ def _ended(
             "status": status,
             "attempt": 1,
             "worker_id": WORKERS["node-4"],
-            "started_at": due + 0.01 * SECOND,
-            "finished_at": due + 0.42 * SECOND,
+            "started_at": began + 0.01 * SECOND,
+            "finished_at": began + 0.42 * SECOND,
             "error_message": None if status == "completed" else "TimeoutError: no answer within 30 s",
             **columns,
         },

@@ -72,6 +72,17 @@ def difference(name: str, tree: str) -> str:
     return "\n".join(lines)
 
 
+async def test_no_job_of_the_demo_ended_in_the_future(scheduler: Scheduler, pool: asyncpg.Pool) -> None:
+    row = await pool.fetchrow(
+        "SELECT count(*), count(*) FILTER (WHERE greatest(started_at, finished_at) > $1)"
+        " FROM scheduled_jobs WHERE finished_at IS NOT NULL",
+        NOW,
+    )
+    assert row is not None
+    assert row[0] > 100
+    assert row[1] == 0
+
+
 async def test_trees_are_the_committed_ones(open_page: Open, site: Site) -> None:
     page = await open_page("/about")
     await page.clock.set_fixed_time(NOW)
