@@ -13,6 +13,7 @@ Right: TypeAlias = Literal[
     "retry",
     "move",
     "delete",
+    "add",
     "task_pause",
     "schedule_pause",
     "schedule_trigger",

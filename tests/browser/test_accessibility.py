@@ -25,6 +25,7 @@ def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
     """Return an address with content for each page."""
     special = {
         "/job": f"/job?id={shop.failed}",
+        "/job-form": f"/job-form?id={shop.failed}",
         "/schedule": f"/schedule?id={shop.schedule}",
         "/schedule-pause": f"/schedule-pause?id={shop.schedule}",
         "/worker": f"/worker?id={worker_id}",

@@ -25,6 +25,7 @@ TREES = Path(__file__).parent / "trees"
 ADDRESSES = {path.strip("/") or "overview": path for path in PAGES if path != "/run"} | {
     "job": PICTURES["job"],
     "jobs": PICTURES["jobs"],
+    "job-form": PICTURES["job"].replace("/job", "/job-form"),
     "chart": "/chart?id=outcomes",
     "error": f"/error?id={fingerprint_of('shop.charge', DECLINED)}",
     "schedule": "/schedule?id=shop.invoices",

@@ -12,7 +12,16 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pg_scheduler.dashboard import flash
-from pg_scheduler.dashboard.actions import bulk, jobs, mutes, schedule_form, schedules, tasks, workers
+from pg_scheduler.dashboard.actions import (
+    bulk,
+    job_form,
+    jobs,
+    mutes,
+    schedule_form,
+    schedules,
+    tasks,
+    workers,
+)
 from pg_scheduler.dashboard.actions.confirm import ConfirmPage
 from pg_scheduler.dashboard.actions.request import (
     ActionRequest,
@@ -59,6 +68,7 @@ ACTIONS: Final[dict[str, Action]] = {
     "/actions/jobs/run": Action({"move"}, jobs.run),
     "/actions/jobs/move": Action({"move"}, jobs.move),
     "/actions/jobs/delete": Action({"delete"}, jobs.delete),
+    "/actions/jobs/add": Action({"add"}, job_form.add),
     "/actions/bulk/cancel": Action({"cancel"}, partial(bulk.change_all, "cancel")),
     "/actions/bulk/retry": Action({"retry"}, partial(bulk.change_all, "retry")),
     "/actions/bulk/move": Action({"move"}, partial(bulk.change_all, "move")),

@@ -12,6 +12,7 @@ from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.gantt import Gantt, gantt_of
 from pg_scheduler.dashboard.job_rows import share_done
 from pg_scheduler.dashboard.json_tree import JsonTree, json_tree
+from pg_scheduler.dashboard.pages import job_form
 from pg_scheduler.dashboard.pages.cause import Cause, cause_of, limit_of
 from pg_scheduler.dashboard.pages.job_context import (
     LastRuns,
@@ -110,8 +111,8 @@ class JobPage:
     workers: Mapping[str, str]
     """The names of its workers that have one, by their ids."""
     actions: Sequence[str]
-    """Those that the request may make and that can succeed: ``cancel``, ``retry``, ``run``, ``move``,
-    ``delete``."""
+    """Those that the request may make and that can succeed: ``cancel``, ``retry``, ``add`` (a job like
+    it), ``run``, ``move``, ``delete``."""
     _trees: Mapping[str, JsonTree]
 
     @property
@@ -222,7 +223,7 @@ async def build(request: PageRequest) -> JobPage:
         siblings=await siblings_of(job, request),
         changes=await _changes(job.job_id, request),
         workers=await worker_names(job, request),
-        actions=list(_actions(job, dependencies, request)),
+        actions=list(_actions(raw, dependencies, request)),
         _trees={part: json_tree(value) for part, value in values_of(job, result, request).items()},
     )
 
@@ -233,6 +234,8 @@ def _actions(job: Job, dependencies: Dependencies, request: PageRequest) -> Iter
         yield "cancel"
     if job.status in ALLOWED[BulkAction.RETRY] and request.may("retry"):
         yield "retry"
+    if job.finished_at is not None and request.may("add") and job_form.values_of(job, request) is not None:
+        yield "add"
     if job.status in ALLOWED[BulkAction.MOVE] and request.may("move"):
         yield "move"
         if job.execution_time > request.now:

@@ -1,0 +1,79 @@
+"""The form that adds a job like another one, with other arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.pages.job_values import read_job
+from pg_scheduler.dashboard.texts import visible
+from pg_scheduler.dashboard.visible import sees_all
+from pg_scheduler.jobs.metadata import TRACE
+from pg_scheduler.jobs.model import UNSET, Job
+
+MAX_LENGTH: Final = 100_000
+"""Characters of arguments that the form takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFormPage:
+    """A form, with what was entered."""
+
+    job: Job
+    """The job whose task and options the new one has."""
+    values: Mapping[str, str]
+    """``args`` and ``kwargs`` as JSON."""
+    _raw: Job
+    """The job with all that its row has."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong, by field; that of the empty name concerns the whole."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the new job."""
+        return {
+            "priority": self._raw.priority,
+            "max_retries": self._raw.max_retries,
+            "misfire_grace_time": self._raw.misfire_grace_time,
+            "timeout": self._raw.timeout,
+            "metadata": {key: value for key, value in self._raw.metadata.items() if key != TRACE},
+            "unique": self._raw.unique_key or UNSET,
+        }
+
+
+async def build(request: PageRequest) -> JobFormPage:
+    """Return the form with the arguments of a job.
+
+    Raises:
+        NotFoundError: The job does not exist, or is hidden.
+        RejectedError: The request may not add jobs, or the form cannot show the arguments.
+    """
+    raw, job = await read_job(request)
+    if not request.may("add"):
+        raise RejectedError("you may not do this: it needs the right add", 403)
+    values = values_of(raw, request)
+    if values is None:
+        raise RejectedError(
+            "arguments or metadata of this job are hidden, no JSON, or too long for a form", 403
+        )
+    return JobFormPage(job, values, raw)
+
+
+def values_of(raw: Job, request: PageRequest) -> dict[str, str] | None:
+    """Return the arguments of a job as the form has them; None if it cannot show all of them."""
+    if not sees_all(raw, request.access, request.settings.redaction):
+        return None
+    try:
+        values = {"args": _json(list(raw.args)), "kwargs": _json(raw.kwargs)}
+    except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have
+        return None
+    return values if sum(map(len, values.values())) <= MAX_LENGTH else None
+
+
+def _json(value: Any) -> str:
+    """Return JSON that a page shows as it is, so that it can be sent again."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return text if visible(text) == text else json.dumps(value, indent=2)

@@ -1,0 +1,166 @@
+"""Add a job like another one, with other arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobPriority, Scheduler
+from pg_scheduler.dashboard import Access
+from tests.dashboard.client import JSON, App, Page, follow, request, send
+from tests.dashboard.test_actions import as_role, records
+from tests.dashboard.test_job_actions import FAIL
+from tests.dashboard.test_jobs import SECRET, add
+
+FORM = "/job-form?id=pay"
+SEND = "/actions/jobs/add?id=pay"
+
+
+@pytest.fixture
+def admin(build: Callable[..., App]) -> App:
+    return as_role(build, "admin")
+
+
+async def add_failed(scheduler: Scheduler, pool: asyncpg.Pool, **options: Any) -> None:
+    await add(scheduler, "board.charge", **{"job_id": "pay", "kwargs": {"account": 113}, **options})
+    await pool.execute(FAIL, "pay")
+
+
+def links(html: str) -> list[str]:
+    return [each for each in Page(html).links() if each.startswith("/job-form")]
+
+
+async def test_retry_with_adds_a_job_with_the_options_of_the_other_one(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    metadata = {"tags": ["eu"], "trace": {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}}
+    options = {
+        "priority": JobPriority.HIGH,
+        "max_retries": 2,
+        "misfire_grace_time": 60,
+        "timeout": timedelta(seconds=7),
+        "unique": "account 113",
+    }
+    await add_failed(scheduler, pool, metadata=metadata, **options)
+    before = await pool.fetchrow("SELECT * FROM scheduled_jobs")
+    assert links((await request(admin, "/job?id=pay")).text) == [FORM]
+    form = await request(admin, FORM)
+    assert form.status == 200
+    page = Page(form.text)
+    assert '{\n  "account": 113\n}' in page.text
+    assert "priority high, 2 retries, a timeout of 7 s, the unique key account 113." in page.text
+    answer = await send(admin, SEND, {"args": "[1]", "kwargs": '{"account": 114}'})
+    assert answer.status == 303, answer.text
+    shown = Page((await follow(admin, answer)).text)
+    assert "this new job was added; the other one stays as it was" in shown.text
+    assert "added it in the dashboard" in shown.text
+    job_id = answer.headers["location"].removeprefix("/job?id=")
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    assert (job.job_name, job.args, job.kwargs) == ("board.charge", (1,), {"account": 114})
+    found = (job.priority, job.max_retries, job.misfire_grace_time, job.timeout, job.unique_key)
+    assert found == tuple(options.values())
+    assert job.metadata == {"tags": ["eu"]}, "the trace is that of the other one"
+    assert await pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_id = 'pay'") == before
+    assert await pool.fetchval("SELECT execution_time <= now() FROM scheduled_jobs WHERE job_id = $1", job_id)
+    assert await records(pool) == [("ada", "dashboard", "add_job", job_id)]
+    details = json.loads(await pool.fetchval("SELECT details::text FROM scheduler_audit"))
+    assert (details["name"], details["like"]) == ("board.charge", "pay")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"args": "[1"}, "enter a JSON list"),
+        ({"args": "{}"}, "enter a JSON list, such as [113]"),
+        ({"kwargs": "[]"}, 'enter a JSON object, such as {"account": 113}'),
+        ({"kwargs": '{"a": NaN}'}, "NaN"),
+        ({"kwargs": '{"a": "\\u0000"}'}, "NUL"),
+        ({"args": f'["{"x" * 100_000}"]'}, "the limit is 100,000"),
+        ({"args": "[" * 100_000}, "recursion"),
+    ],
+)
+async def test_invalid_arguments_add_nothing_and_stay_in_the_form(
+    fields: dict[str, str], text: str, *, scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    await add_failed(scheduler, pool)
+    answer = await send(admin, SEND, fields)
+    assert answer.status == 400
+    page = Page(answer.text)
+    assert text in page.text
+    assert all(value in page.text for value in fields.values())
+    assert [each["role"] for each in page.all("p") if each.get("id") == "problem"] == ["alert"]
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 1
+    assert await records(pool) == []
+
+
+async def test_taken_unique_key_adds_nothing(scheduler: Scheduler, admin: App, pool: asyncpg.Pool) -> None:
+    await add_failed(scheduler, pool, unique="account 113")
+    await add(scheduler, "board.charge", job_id="other", unique="account 113")
+    answer = await send(admin, SEND, {"kwargs": '{"account": 114}'})
+    assert answer.status == 409
+    assert "account 113" in answer.text
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 2
+
+
+async def test_arguments_that_are_hidden_cannot_be_sent_again(
+    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    deep: Any = {"token": SECRET}
+    for _ in range(60):
+        deep = [deep]
+    await add_failed(scheduler, pool, kwargs={"account": 113, "deep": deep})
+    await add(scheduler, "payroll.run", job_id="other", kwargs={"token": SECRET})
+    await pool.execute(FAIL, "other")
+    seen = as_role(build, "admin")
+    assert SECRET in (await request(seen, FORM)).text
+    apps = [
+        (as_role(build, "admin", sees_arguments=False), 403),
+        (as_role(build, "operator"), 403),
+        (build(authorize=lambda _: Access("ada", "admin"), read_only=True), 403),
+        (build(authorize=lambda _: Access("ada", "admin"), redact=["token"]), 403),
+        (as_role(build, "admin", names=("payroll.*",)), 404),
+    ]
+    for app, status in apps:
+        for headers in ({}, JSON):
+            answer = await request(app, FORM, headers=headers)
+            assert answer.status == status
+            assert SECRET not in answer.text
+        if status == 403:
+            html = (await request(app, "/job?id=pay")).text
+            assert links(html) == []
+        sent = await send(app, SEND, {"kwargs": "{}"})
+        assert sent.status in {403, 404, 405}
+    redacted = build(authorize=lambda _: Access("ada", "admin"), redact=["token"])
+    assert SECRET not in (await request(redacted, "/job?id=pay")).text, "not in the command either"
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 2
+
+
+async def test_texts_that_a_page_escapes_are_sent_as_they_are(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    kwargs = {"to": "\u202eada", "at": "\x9bx", "tag": "\U000e0041", "city": "Köln"}
+    await add_failed(scheduler, pool, kwargs=kwargs)
+    form = (await request(admin, FORM)).text
+    page = Page(form)
+    start = page.text.index('{\n  "')
+    text = page.text[start : page.text.index("}", start) + 1]
+    answer = await send(admin, SEND, {"kwargs": text})
+    job = await scheduler.get_job(answer.headers["location"].removeprefix("/job?id="))
+    assert job is not None
+    assert job.kwargs == kwargs
+
+
+async def test_button_is_there_once_the_job_has_ended(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    await add(scheduler, "board.charge", job_id="pay", kwargs={"text": "x" * 100_000})
+    assert links((await request(admin, "/job?id=pay")).text) == [], "it is pending"
+    await pool.execute(FAIL, "pay")
+    assert links((await request(admin, "/job?id=pay")).text) == [], "its arguments are too long"
+    assert (await request(admin, FORM)).status == 403
