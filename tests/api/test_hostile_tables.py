@@ -104,6 +104,9 @@ TABLES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("started_at", "last_beat", "lease_until"), "now"),
     },
 }
+NEEDED = {"paused_until": {"paused_at": "now"}}
+"""What a column needs in others."""
+
 POLLING = PollingConfig(max_interval=0.2)
 
 
@@ -126,7 +129,7 @@ def rows_of(table: str, types: dict[str, str]) -> Iterator[dict[str, str]]:
         for value in VALUES[kind]:
             number += 1
             row = {name: text.replace("-#", f"-{number}") for name, text in TABLES[table].items()}
-            yield row | {column: value}
+            yield row | NEEDED.get(column, {}) | {column: value}
 
 
 async def write(pool: asyncpg.Pool, table: str) -> dict[str, int]:

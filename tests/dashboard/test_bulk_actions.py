@@ -234,11 +234,11 @@ async def test_bulk_moves_retries_and_deletes(create: Callable[..., App], pool: 
 @pytest.mark.parametrize(
     ("url", "fields", "text"),
     [
-        ("/actions/bulk/cancel", {}, "where must not be empty"),
+        ("/actions/bulk/cancel", {}, "Where must not be empty"),
         ("/actions/bulk/cancel?q=colour%3Ared", {}, "colour"),
-        (CANCEL, {"rate": "0"}, "rate must be from 1"),
+        (CANCEL, {"rate": "0"}, "Rate must be from 1"),
         (CANCEL, {"rate": "1e9"}, "whole number"),
-        (f"/actions/bulk/move?q={Q}", {"to": "soon"}, "to must be a time"),
+        (f"/actions/bulk/move?q={Q}", {"to": "soon"}, "To must be a time"),
     ],
 )
 async def test_wrong_bulk_is_rejected(
@@ -623,10 +623,10 @@ async def test_retry_of_a_group_changes_the_jobs_that_the_page_has_counted(
     without_span = Page((await send(app, form)).text)
     assert "1 jobs found" in without_span.text
     wrong = await send(app, form, {"first": "soon"})
-    assert (wrong.status, "first must be a time" in wrong.text) == (400, True)
+    assert (wrong.status, "First must be a time" in wrong.text) == (400, True)
     for name, text in (("last", "9999-12-31T23:59:59.999999"), ("first", "0001-01-01T00:00+14:00")):
         wrong = await send(app, form, {name: text})
-        assert (wrong.status, f"{name} must be between" in wrong.text) == (400, True)
+        assert (wrong.status, f"{name.capitalize()} must be between" in wrong.text) == (400, True)
 
 
 async def test_group_of_errors_is_retried_and_its_retries_cancelled(

@@ -144,6 +144,7 @@ WITHOUT_JOBS = {
     "server_rights": "'public', '{scheduled_jobs}', '{SELECT}'",
     "server_holders": "100",
     "server_connections": "100",
+    "server_notification_queue": "",
     "server_locking_schedules": "1000",
 }
 """Statements that read other tables, and catalogues."""
