@@ -39,6 +39,7 @@ ROWS: Final = (
     "enqueue",
     "sync_enqueue",
     "connections",
+    "commits",
     "run_job",
     "latency",
     "lateness",

@@ -109,6 +109,10 @@ class Scheduler(
         middleware: Code around the attempts of all jobs, the outermost first; see Middleware.
         migrations: "apply" lets ``start()`` and ``initialize_db()`` create and upgrade the tables. With
             "verify" they change nothing and raise SchemaMissingError: another tool owns the tables.
+        notify: How workers are notified of jobs that your transactions schedule by ``connection=``. With
+            "hint" this process does it after the transaction, if it sees its end, else by its commit. With
+            "commit" it is always the commit, which waits for every other commit that notifies. With "never"
+            polling finds the jobs, within ``max_interval``.
         clock: Replaces the database's clock, for tests; see FakeClock.
 
     Raises:
@@ -165,6 +169,7 @@ class Scheduler(
         statistics: bool = True,
         middleware: Sequence[Middleware] = (),
         migrations: Literal["apply", "verify"] = "apply",
+        notify: Literal["commit", "hint", "never"] = "hint",
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(db_pool, asyncpg.Pool):
@@ -198,6 +203,7 @@ class Scheduler(
             metadata=None if metadata is None else dict(metadata),
             statistics=statistics,
             migrations=migrations,
+            notify=notify,
             lease_seconds=self.LEASE_DURATION,
             heartbeat_threshold=self.HEARTBEAT_THRESHOLD,
         )
@@ -211,6 +217,7 @@ class Scheduler(
             events,
             horizon_s=2 * config.polling.max_interval,
             mark=secrets.token_hex(4),
+            notify=notify,
             meter=meter,
         )
         preparer = JobPreparer(

@@ -270,6 +270,7 @@ class SchedulerConfig:
     metadata: Annotated[dict[str, Any], AfterValidator(_check_json)] | None = None
     statistics: bool = True
     migrations: Literal["apply", "verify"] = "apply"
+    notify: Literal["commit", "hint", "never"] = "hint"
 
     @model_validator(mode="after")
     def _have_readable_dsns(self) -> Self:

@@ -83,11 +83,16 @@ class InsertBatcher:
         return await self._locked.insert(job, self._write)
 
     async def _insert_within(self, job: AnyJob, connection: Connection) -> bool:
-        """Insert a job in the transaction of the caller, whose commit sends the notification."""
+        """Insert a job in the transaction of the caller, and notify workers by its commit or afterwards."""
         due, message = job.execution_time, None
-        if self._outbox.is_near(due, self._origin):
+        is_near = self._outbox.is_near(due, self._origin)
+        if is_near and self._outbox.is_sent_by_commit(connection):
             message = due_message("") if self._is_delayed else due_message("", due)
-        return bool(await self._insert([job], message=message, connection=connection))
+        inserted = await self._insert([job], message=message, connection=connection)
+        if inserted and is_near and message is None:
+            due = min(inserted.values()) if isinstance(inserted, dict) else due
+            self._outbox.notify_due_after(connection, due)
+        return bool(inserted)
 
     async def _write(self, jobs: Sequence[AnyJob], wait: LockWait) -> Collection[str]:
         """Insert jobs, and notify workers with the same statement if they are due soon and it is time."""

@@ -5,6 +5,10 @@ milliseconds are merged into one notification, and only jobs that are due soon r
 other nodes find the rest. A separate notification is a commit that costs as much as an insert, so the next
 insert sends it if one follows in time.
 
+A commit of a caller that notifies holds that lock until it is on the disk, so such commits of an application
+follow each other. Therefore the outbox notifies after the end of the transaction, which it sees by asking
+the connection at growing intervals, unless the setting ``notify`` decides otherwise.
+
 An outbox needs no running Scheduler. While a service is attached, that service sends; otherwise the outbox
 sends its messages itself.
 """
@@ -15,13 +19,13 @@ import asyncio
 import time
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Literal
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.listen import TASKS
-from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.connections.session import Connection, transaction_of
 from pg_scheduler.store.locks import DUE, due_message, earliest
 from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.store.store import Store
@@ -38,6 +42,8 @@ class Outbox:
     """Seconds between two notifications."""
     carrier_wait_s = 0.003
     """Seconds after that in which an insert may carry the next one; timers may be a millisecond early."""
+    first_look_s = 0.001
+    """Seconds after which the outbox first asks whether the transaction of a caller has ended."""
 
     def __init__(
         self,
@@ -46,12 +52,14 @@ class Outbox:
         *,
         horizon_s: float,
         mark: str = "",
+        notify: Literal["commit", "hint", "never"] = "hint",
         meter: Meter | None = None,
     ) -> None:
         self._store = store
         self._events = events
         self._horizon_s = horizon_s
         self.mark = mark
+        self._notify = notify
         self._meter = meter
         self._messages: dict[str, float] = {}  # when each was last added
         self._due: datetime | None = None  # the earliest time of the message about due jobs
@@ -113,17 +121,46 @@ class Outbox:
         self._set_timer()
 
     async def notify_due(self, due: datetime, connection: Connection | None = None) -> None:
-        """Notify workers of a job that is due at this time, by the commit of the caller if given."""
+        """Notify workers of a job that is due at this time: at once, or for a caller by ``notify``."""
         if not self.is_near(due):
             return
         if connection is not None:
-            await self._store.locks.notify([due_message("", due)], connection=connection)
+            if self.is_sent_by_commit(connection):
+                await self._store.locks.notify([due_message("", due)], connection=connection)
+            else:
+                self.notify_due_after(connection, due)
         elif self.may_carry():
             self._due_here(due)
             self._queue_due(due)
             await self._send_all()
         else:
             self.notify_due_later(due)
+
+    def is_sent_by_commit(self, connection: Connection) -> bool:
+        """Return whether the commit of a caller notifies workers: by the setting, or since no one sees it."""
+        return self._notify == "commit" or (self._notify == "hint" and transaction_of(connection) is None)
+
+    def notify_due_after(self, connection: Connection, due: datetime | None) -> None:
+        """Notify workers of a due job once the transaction of the caller has ended, unless never."""
+        read = transaction_of(connection)
+        if self._notify == "hint" and read is not None:
+            self._look_later(read, read(), due, self.first_look_s)
+
+    def _look_later(
+        self, read: Callable[[], object], transaction: object, due: datetime | None, wait_s: float
+    ) -> None:
+        asyncio.get_running_loop().call_later(wait_s, self._look, read, transaction, due, wait_s)
+
+    def _look(
+        self, read: Callable[[], object], transaction: object, due: datetime | None, wait_s: float
+    ) -> None:
+        current = _current(read)
+        if not current or (current is not transaction and current is not True):
+            self._due_here(due)
+            self._queue_due(due)
+            self._announce_message(0.0)
+        elif wait_s < self._horizon_s:
+            self._look_later(read, transaction, due, 2 * wait_s)
 
     def add_due(self, due: datetime | None = None) -> None:
         """Queue a notification of a job that is due at this time; None if it is unknown."""
@@ -192,11 +229,11 @@ class Outbox:
         self._messages[message] = time.monotonic()
         self._announce_message()
 
-    def _announce_message(self) -> None:
+    def _announce_message(self, carrier_wait_s: float = carrier_wait_s) -> None:
         if self._on_message is not None:
             self._on_message()
         else:
-            self._set_timer()
+            self._set_timer(carrier_wait_s)
 
     async def _send(self, message: str) -> None:
         self._messages[message] = time.monotonic()
@@ -211,9 +248,9 @@ class Outbox:
         except DatabaseUnavailableError as fault:  # the job is committed; others find it by polling
             self._events.publish(ServiceRetrying("notifier", fault, float("inf")))
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, carrier_wait_s: float = carrier_wait_s) -> None:
         if self._timer is None:
-            wait = (self.flush_in or 0.0) + self.carrier_wait_s
+            wait = (self.flush_in or 0.0) + carrier_wait_s
             self._timer = asyncio.get_running_loop().call_later(wait, self._timer_fired)
 
     def _cancel_timer(self) -> None:
@@ -233,3 +270,11 @@ def _checks(worker_ids: Collection[str]) -> list[str]:
     messages = (f"{HEARTBEAT_REQUEST} {worker_id}" for worker_id in worker_ids)
     # A longer id was written by hand: no worker listens for it.
     return [message for message in messages if len(message.encode()) <= MAX_NOTIFICATION_BYTES]
+
+
+def _current(read: Callable[[], object]) -> object:
+    """Return the open transaction of a connection; None if the connection is not the caller's any more."""
+    try:
+        return read()
+    except Exception:  # noqa: BLE001 - it was released or closed, for which each library has its own error
+        return None

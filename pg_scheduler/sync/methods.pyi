@@ -72,6 +72,7 @@ class Settings(TypedDict, total=False):
     statistics: bool
     middleware: Sequence[Middleware]
     migrations: Literal["apply", "verify"]
+    notify: Literal["commit", "hint", "never"]
     clock: Clock | None
 
 class BlockingTasks(BlockingFacet):

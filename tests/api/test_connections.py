@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -19,10 +20,11 @@ from pg_scheduler import (
     JobSpec,
     JobStatus,
     PayloadError,
+    Scheduler,
 )
 from pg_scheduler.triggers import Every
-from tests.support.transactions import KINDS, Application, application, settled
-from tests.support.worker import now
+from tests.support.transactions import ASYNC_KINDS, KINDS, Application, application, settled
+from tests.support.worker import PATIENCE, now
 
 HOUR = timedelta(hours=1)
 REPLACE = ConflictResolution.REPLACE
@@ -38,22 +40,35 @@ async def app(request: Any, dsn: str, pool: asyncpg.Pool) -> AsyncIterator[Appli
         yield opened
 
 
+@pytest.fixture(params=KINDS)
+async def notifying(request: Any, dsn: str, pool: asyncpg.Pool) -> AsyncIterator[Application]:
+    """An application whose commits notify workers."""
+    async with application(request.param, dsn, pool, notify="commit") as opened:
+        yield opened
+
+
 async def ids_in(pool: asyncpg.Pool) -> set[str]:
     return {row[0] for row in await pool.fetch("SELECT job_id FROM scheduled_jobs")}
 
 
 @asynccontextmanager
-async def listening(pool: asyncpg.Pool) -> AsyncIterator[Callable[[], Awaitable[list[str]]]]:
-    """Yield a function that returns the notifications that have been sent since."""
+async def listening(pool: asyncpg.Pool) -> AsyncIterator[Callable[..., Awaitable[list[str]]]]:
+    """Yield a function that returns the notifications that have been sent since, at least so many."""
     messages: list[str] = []
+    arrived = asyncio.Event()
 
     def note(*notification: Any) -> None:
         messages.append(notification[-1])
+        arrived.set()
 
     async with pool.acquire() as connection:
 
-        async def received() -> list[str]:
+        async def received(least: int = 0) -> list[str]:
             await connection.execute("SELECT 1")  # notifications arrive with its answer
+            async with asyncio.timeout(PATIENCE):
+                while len(messages) < least:
+                    arrived.clear()
+                    await arrived.wait()
             return messages
 
         await connection.add_listener(CHANNEL, note)
@@ -109,12 +124,73 @@ async def test_transaction_goes_on_after_errors_of_a_call(app: Application, pool
     assert await ids_in(pool) == {job_id}
 
 
-async def test_workers_are_notified_by_the_commit(app: Application, pool: asyncpg.Pool) -> None:
+async def test_workers_are_notified_by_the_commit(notifying: Application, pool: asyncpg.Pool) -> None:
+    async with listening(pool) as received:
+        await notifying.call("schedule", work, execution_time=now())
+        assert await received() == []
+        await settled(notifying.commit())
+        assert [each.split()[0] for each in await received()] == ["due"]
+
+
+async def test_workers_are_notified_when_the_transaction_has_ended(
+    app: Application, pool: asyncpg.Pool
+) -> None:
     async with listening(pool) as received:
         await app.call("schedule", work, execution_time=now())
+        await app.call("schedule_bulk", [JobSpec(work, now())] * 2)
+        await app.call("enqueue", work, delay=0.01)
         assert await received() == []
-        await settled(app.commit())
-        assert [each.split()[0] for each in await received()] == ["due"]
+        await settled(app.commit())  # that of asyncpg begins another transaction at once
+        messages = await received(1)
+        assert {each.split()[0] for each in messages} == {"due"}
+        assert all(len(each.split()) > 1 for each in messages), "the time is unknown"
+
+
+SLOW_COMMIT = """
+    CREATE TABLE orders ();
+    CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql
+        AS 'BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END';
+    CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION wait();
+"""
+
+
+@pytest.mark.parametrize("kind", ASYNC_KINDS)
+async def test_hint_waits_for_the_end_of_the_commit(kind: str, dsn: str, pool: asyncpg.Pool) -> None:
+    await pool.execute(SLOW_COMMIT)
+    async with application(kind, dsn, pool) as app, listening(pool) as received:
+        await app.execute("INSERT INTO orders DEFAULT VALUES")
+        job_id = await app.call("schedule", work, execution_time=now())
+        commit = asyncio.ensure_future(settled(app.commit()))
+        await received(1)
+        assert await ids_in(pool) == {job_id}
+        await commit
+
+
+@pytest.mark.parametrize("kind", ASYNC_KINDS)
+async def test_commit_of_the_caller_notifies_only_by_the_setting(
+    kind: str, dsn: str, pool: asyncpg.Pool
+) -> None:
+    async def notified(notify: str) -> bool:
+        async with application(kind, dsn, pool, notify=notify) as app, listening(pool) as received:
+            app.scheduler._parts.outbox.first_look_s = HOUR.total_seconds()
+            await app.call("schedule", work, execution_time=now())
+            await app.call("schedule_bulk", [JobSpec(work, now())])
+            await settled(app.commit())
+            return bool(await received())
+
+    assert [await notified(each) for each in ("commit", "hint", "never")] == [True, False, False]
+
+
+async def test_hint_finds_a_connection_that_was_released_and_is_silent_by_never(pool: asyncpg.Pool) -> None:
+    async with listening(pool) as received:
+        for setting in ("never", "hint"):
+            scheduler = Scheduler(pool, notify=setting)
+            async with pool.acquire() as connection, connection.transaction():
+                await scheduler.schedule(work, execution_time=now(), connection=connection)
+                await asyncio.sleep(0.1)
+                assert await received() == []
+        assert len(await received(1)) == 1
 
 
 async def test_bulk_call_returns_ids_in_order_and_skips_existing_ones(
@@ -164,47 +240,47 @@ async def test_cancelled_job_is_pending_again_after_a_rollback(app: Application,
 
 
 async def test_worker_of_a_running_job_is_notified_of_its_cancellation_by_the_commit(
-    app: Application, pool: asyncpg.Pool
+    notifying: Application, pool: asyncpg.Pool
 ) -> None:
-    job_id = await app.call("schedule", work, execution_time=now())
-    await settled(app.commit())
+    job_id = await notifying.call("schedule", work, execution_time=now())
+    await settled(notifying.commit())
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'running', attempt = 1, worker_id = 'w', started_at = now(), "
         "last_heartbeat = now(), lease_until = now() + interval '1 hour'"
     )
     async with listening(pool) as received:
-        assert await app.call("cancel_job", job_id) is True
-        await settled(app.commit())
+        assert await notifying.call("cancel_job", job_id) is True
+        await settled(notifying.commit())
         assert await received() == ["check w"]
 
 
 async def test_finished_job_is_retried_and_a_later_one_made_due_by_the_commit(
-    app: Application, pool: asyncpg.Pool
+    notifying: Application, pool: asyncpg.Pool
 ) -> None:
     ids = [
-        await app.call("schedule", work, execution_time=now() + 2 * HOUR, misfire_grace_time=60)
+        await notifying.call("schedule", work, execution_time=now() + 2 * HOUR, misfire_grace_time=60)
         for _ in range(2)
     ]
-    await app.call("cancel_job", ids[0])
-    await settled(app.commit())
+    await notifying.call("cancel_job", ids[0])
+    await settled(notifying.commit())
     async with listening(pool) as received:
-        assert await app.call("retry_job", ids[0]) is True
-        assert await app.call("retry_job", ids[0]) is False
-        assert await app.call("run_job_now", ids[1]) is True
-        assert await app.call("run_job_now", "none") is False
+        assert await notifying.call("retry_job", ids[0]) is True
+        assert await notifying.call("retry_job", ids[0]) is False
+        assert await notifying.call("run_job_now", ids[1]) is True
+        assert await notifying.call("run_job_now", "none") is False
         assert await received() == []
-        await settled(app.rollback())
+        await settled(notifying.rollback())
         assert await pool.fetchval("SELECT min(execution_time) FROM scheduled_jobs") > now() + HOUR
-        assert await app.call("retry_job", ids[0]) is True
-        assert await app.call("run_job_now", ids[1]) is True
-        await settled(app.commit())
+        assert await notifying.call("retry_job", ids[0]) is True
+        assert await notifying.call("run_job_now", ids[1]) is True
+        await settled(notifying.commit())
         assert {each.split()[0] for each in await received()} == {"due"}
     rows = await pool.fetch("SELECT status, execution_time, expires_at - execution_time FROM scheduled_jobs")
     assert [row[0] for row in rows] == ["pending", "pending"]
     assert all(row[1] < now() + HOUR for row in rows)
     assert [row[2] for row in rows] == [timedelta(seconds=60)] * 2
     await pool.execute("UPDATE scheduled_jobs SET status = 'completed', finished_at = now()")
-    assert await app.call("run_job_now", ids[1]) is False
+    assert await notifying.call("run_job_now", ids[1]) is False
 
 
 async def test_transaction_goes_on_after_a_retry_that_conflicts(app: Application, pool: asyncpg.Pool) -> None:
@@ -220,17 +296,17 @@ async def test_transaction_goes_on_after_a_retry_that_conflicts(app: Application
     assert {tuple(row) for row in rows} == {(ended, "pending"), (holder, "cancelled")}
 
 
-async def test_schedule_is_triggered_by_the_commit(app: Application, pool: asyncpg.Pool) -> None:
-    app.scheduler.register(work)
-    await app.call("schedules.add", work, Every(hours=1), schedule_id="one")
-    await settled(app.commit())
-    lost = await app.call("schedules.trigger", "one")
-    await settled(app.rollback())
+async def test_schedule_is_triggered_by_the_commit(notifying: Application, pool: asyncpg.Pool) -> None:
+    notifying.scheduler.register(work)
+    await notifying.call("schedules.add", work, Every(hours=1), schedule_id="one")
+    await settled(notifying.commit())
+    lost = await notifying.call("schedules.trigger", "one")
+    await settled(notifying.rollback())
     async with listening(pool) as received:
-        kept = await app.call("schedules.trigger", "one")
-        assert await app.call("schedules.trigger", "none") is None
+        kept = await notifying.call("schedules.trigger", "one")
+        assert await notifying.call("schedules.trigger", "none") is None
         assert await received() == []
-        await settled(app.commit())
+        await settled(notifying.commit())
         assert {each.split()[0] for each in await received()} == {"due"}
     assert await ids_in(pool) == {kept} != {lost}
     audit = "SELECT details ->> 'job_id' FROM scheduler_audit WHERE action = 'trigger_schedule'"

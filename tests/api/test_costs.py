@@ -148,22 +148,26 @@ async def test_bulk_sends_at_most_twenty_statements_and_one_notification(
 
 
 @pytest.mark.parametrize(
-    ("due_in", "one", "several"),
+    ("notify", "due_in", "one", "several"),
     [
-        (HOUR, {"insert_generated_job": 1}, {"insert_generated_jobs": 1}),
-        (0 * HOUR, {"insert_job": 1}, {"insert_generated_jobs": 1, "notify": 1}),
+        ("hint", HOUR, {"insert_generated_job": 1}, {"insert_generated_jobs": 1}),
+        ("hint", 0 * HOUR, {"insert_generated_job": 1}, {"insert_generated_jobs": 1}),
+        ("commit", 0 * HOUR, {"insert_job": 1}, {"insert_generated_jobs": 1, "notify": 1}),
     ],
 )
 async def test_schedule_sends_one_statement_on_the_callers_connection_and_none_elsewhere(  # noqa: PLR0917 - fixtures
-    idle: Scheduler,
+    make: Make,
     sent: Statements,
     other: asyncpg.Connection,
+    notify: str,
     due_in: timedelta,
     one: dict[str, int],
     several: dict[str, int],
 ) -> None:
+    idle = make(notify=notify)
     async with other.transaction():  # asyncpg reads the types once
         await idle.schedule(work, execution_time=now() + HOUR, connection=other)
+    await sent.take()
     own = Statements()
     await own.listen(other)
     async with other.transaction():

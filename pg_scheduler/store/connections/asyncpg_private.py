@@ -39,6 +39,12 @@ def open_connections(pool: asyncpg.Pool) -> list[asyncpg.Connection]:
     return [connection for connection in connections if connection is not None]
 
 
+def open_transaction(connection: asyncpg.Connection | PoolConnectionProxy) -> object:
+    """Return the object of the open transaction; True if asyncpg did not begin it, or it is being ended."""
+    held: Any = connection
+    return held.is_in_transaction() and (held._top_xact or True)  # noqa: SLF001
+
+
 def server_host(connection: asyncpg.Connection) -> str:
     """Return the host of the server, or the path of its socket."""
     opened: Any = connection

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Final, TypeAlias, cast
 
 import asyncpg
@@ -12,7 +13,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.blocking import BlockingConnection
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
-from pg_scheduler.store.connections.asyncpg_private import is_initialized, local_port
+from pg_scheduler.store.connections.asyncpg_private import is_initialized, local_port, open_transaction
 from pg_scheduler.store.faults import connecting
 from pg_scheduler.store.foreign.adapter import adapter_for
 from pg_scheduler.store.foreign.connection import ForeignConnection, as_foreign
@@ -50,6 +51,12 @@ def check_connection(connection: object) -> Connection | None:
     else:
         adapter = adapter_for(connection, is_async=True)
     return cast("Connection", ForeignConnection(adapter))
+
+
+def transaction_of(connection: Connection) -> Callable[[], object] | None:
+    """Return what reads the open transaction of a connection; None if that is unknown."""
+    foreign = as_foreign(connection)
+    return partial(open_transaction, connection) if foreign is None else foreign.transaction_of
 
 
 def check_pool(pool: asyncpg.Pool) -> None:

@@ -40,6 +40,9 @@ class ConnectionAdapter:
             occurs once and in this order. It executes the statement in the transaction of the caller, and
             returns the rows, which have one text each. Commands such as ``SAVEPOINT`` have none.
         is_async: Whether ``run`` returns an awaitable: for `Scheduler`; otherwise for `SyncScheduler`.
+        transaction: Returns the object of the open transaction, True if there is none for it, or something
+            false outside of a transaction: for ``notify="hint"``. None if that is unknown, so the commit
+            notifies the workers.
 
     Example:
         >>> def adapter_of(connection):
@@ -51,6 +54,7 @@ class ConnectionAdapter:
 
     run: Callable[[str, Sequence[str]], Texts | Awaitable[Texts]]
     is_async: bool = True
+    transaction: Callable[[], object] | None = None
 
 
 class Result(Protocol):

@@ -83,6 +83,11 @@ class ForeignConnection:
     def __init__(self, adapter: ConnectionAdapter) -> None:
         self._adapter = adapter
 
+    @property
+    def transaction_of(self) -> Callable[[], object] | None:
+        """What returns its open transaction; None if that is unknown."""
+        return self._adapter.transaction
+
     async def fetch(self, statement: str, *values: Any, timeout: float | None = None) -> list[Row]:  # noqa: ARG002
         """Run a statement and return its rows. The connection has time limits of its own."""
         kinds, texts = [], []

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter, has_rows, with_percent
@@ -15,7 +16,9 @@ from pg_scheduler.store.foreign.adapter import ConnectionAdapter, has_rows, with
 def adapter_for(connection: object) -> ConnectionAdapter | None:
     """Return what runs statements on a connection; None for any other object."""
     if isinstance(connection, AsyncConnection):
-        return ConnectionAdapter(partial(_run_async, connection))
+        return ConnectionAdapter(
+            partial(_run_async, connection), transaction=partial(_is_in_transaction, connection)
+        )
     if isinstance(connection, Connection):
         return ConnectionAdapter(partial(_run, connection), is_async=False)
     return None
@@ -31,3 +34,8 @@ def _run(connection: Connection[Any], statement: str, texts: Sequence[str]) -> l
     with Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(with_percent(statement).encode(), texts)
         return [row[0] for row in cursor.fetchall()] if has_rows(statement) else []
+
+
+def _is_in_transaction(connection: AsyncConnection[Any]) -> bool:
+    status = connection.info.transaction_status
+    return status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}

@@ -6,7 +6,7 @@ would come before, and be committed alone: therefore SQLAlchemy executes each on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -23,10 +23,20 @@ OPTIONS: Final = {"stream_results": False}
 def adapter_for(connection: object) -> ConnectionAdapter | None:
     """Return what runs statements on a session or connection; None for any other object."""
     if isinstance(connection, AsyncConnection | AsyncSession | async_scoped_session):
-        return ConnectionAdapter(partial(_run_async, connection))
+        return ConnectionAdapter(partial(_run_async, connection), transaction=_transaction_of(connection))
     if isinstance(connection, Connection | Session | scoped_session):
         return ConnectionAdapter(partial(_run, connection), is_async=False)
     return None
+
+
+def _transaction_of(source: Any) -> Callable[[], object]:
+    own = source() if isinstance(source, async_scoped_session) else source
+    return partial(_open_transaction, own)
+
+
+def _open_transaction(source: AsyncConnection | AsyncSession) -> object:
+    blocking = source.sync_connection if isinstance(source, AsyncConnection) else source.sync_session
+    return None if blocking is None else blocking.get_transaction()
 
 
 async def _run_async(source: Any, statement: str, texts: Sequence[str]) -> list[str]:
