@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -29,6 +29,8 @@ from sqlalchemy.orm import Session
 
 from pg_scheduler import Job, JobProgress, JobStatus, NameConflictError, PayloadError, Scheduler
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.dashboard import Access, dashboard
+from pg_scheduler.embedded import Server
 from pg_scheduler.events import (
     JobBlocked,
     JobCompleted,
@@ -41,6 +43,8 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
+from tests.conftest import Admin, database
+from tests.dashboard.client import JSON, request
 from tests.docs import asgi, test_files
 from tests.docs.snippets import ROOT, Snippet, run_python, snippets_of
 from tests.docs.test_files import program
@@ -1246,3 +1250,40 @@ async def test_apscheduler_recipe_replaces_a_date_and_triggers_a_schedule(
         await module.trigger_sweep(scheduler)
         await seen.until(JobCompleted, 2)
     assert capsys.readouterr().out == "reminding user 17\nsweeping\n"
+
+
+@pytest.fixture
+def other_dsn(server: Server, server_admin: Admin, template: str) -> Iterator[str]:
+    """The DSN of a second database."""
+    with database(server_admin, template) as name:
+        yield server.dsn(name)
+
+
+@recipe("operations/deployment.md shards.py")
+async def test_jobs_are_divided_among_two_databases_with_one_dashboard(
+    load: Load, pool: Pool, other_dsn: str
+) -> None:
+    module = await load("operations/deployment.md shards.py")
+    keys = {f"tenant-{number}" for number in range(40)}
+    async with (
+        asyncpg.create_pool(other_dsn, min_size=1, max_size=5) as other,
+        running(pool) as (east, seen_east),
+        running(other) as (west, seen_west),
+    ):
+        shards = module.Shards(east=east, west=west)
+        for key in keys:
+            await shards.of(key).enqueue(nothing, job_id=key)
+        board = dashboard(shards.schedulers, authorize=lambda _request: Access("ada", "viewer"))
+        for name, scheduler, seen in (("east", east, seen_east), ("west", west, seen_west)):
+            own = {key for key in keys if shards.of(key) is scheduler}
+            assert 10 < len(own) < 30
+            assert {each.job_id for each in await seen.until(JobCompleted, len(own))} == own
+            answer = await request(board, f"/{name}/jobs", headers=JSON)
+            assert {each["job_id"] for each in answer.data["items"]} == own
+        wider = module.Shards(east=east, west=west, north=Scheduler(pool))
+        moved = [key for key in keys if wider.of(key) is not shards.of(key)]
+        assert 0 < len(moved) < 20
+        assert {wider.of(key) for key in moved} == {wider.schedulers["north"]}
+
+
+async def nothing() -> None: ...
