@@ -33,10 +33,13 @@ class RunRow:
     run_id: str
     action: str
     which: str
+    """The search or the group of errors."""
     phase: str
     done: int
     actor: str
+    """Who started it, in a list; else who started or resumed it last."""
     started_at: datetime
+    """When."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +59,16 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RunPage:
+class RunPage(RunRow):
     """A run."""
 
-    run_id: str
-    action: str
-    which: str
-    """The search or the group of errors."""
-    phase: str
     sentence: str
     share: float | None
     """The share of the jobs that were examined; None if it is unknown."""
-    done: int
     searched: int | None
     """The jobs that were examined; None if the request does not see all of them."""
     rate: float | None
     to: str | None
-    actor: str
-    started_at: datetime
     last_at: datetime
     error: str | None
     can_stop: bool
