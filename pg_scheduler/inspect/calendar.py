@@ -71,7 +71,7 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
         number += len(item.fires)
         return item
 
-    def on_error(schedule: Schedule, error: Exception) -> ScheduleFires | None:
+    def on_error(schedule: Schedule, error: Exception) -> ScheduleFires:
         return _item(schedule, problem=message_of(error) or class_name(error))
 
     active = [
@@ -79,8 +79,7 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
         for each in schedules
         if (each.paused_at is None or each.paused_until is not None) and each.finished_at is None
     ]
-    found = await search_each(active, search, on_error, limit_s=MAX_SECONDS)
-    items = [item for item in found if item is not None]
+    items = await search_each(active, search, on_error, limit_s=MAX_SECONDS)
     return FirePlan(items, len(active) - len(items))
 
 

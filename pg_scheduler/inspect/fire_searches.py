@@ -35,8 +35,8 @@ async def search_one(trigger: Trigger | None, search: Callable[[], R]) -> R:
 
 async def search_each(
     schedules: Sequence[Schedule],
-    search: Callable[[Schedule], R],
-    on_error: Callable[[Schedule, Exception], R],
+    search: Callable[[Schedule], R | None],
+    on_error: Callable[[Schedule, Exception], R | None] = lambda *_: None,
     *,
     limit_s: float,
 ) -> list[R]:
@@ -44,12 +44,12 @@ async def search_each(
 
     Args:
         schedules: The schedules.
-        search: The function.
-        on_error: Returns what stands for a schedule whose search raised or has not returned.
+        search: The function. A schedule for which it returns None is left out.
+        on_error: Returns what stands for a schedule whose search raised or has not returned, likewise.
         limit_s: Seconds after which no further schedule is searched; those with built-in triggers come first.
     """
     ends_at = monotonic() + limit_s
-    found: dict[int, R] = {}
+    found: dict[int, R | None] = {}
     places = {
         place: schedule.trigger is None or is_built_in(schedule.trigger)
         for place, schedule in enumerate(schedules)
@@ -73,4 +73,4 @@ async def search_each(
             found[place] = await search_one(schedule.trigger, partial(search, schedule))
         except Exception as error:  # noqa: BLE001 - user code: a trigger of the application
             found[place] = on_error(schedule, error)
-    return [found[place] for place in sorted(found)]
+    return [each for place in sorted(found) if (each := found[place]) is not None]

@@ -136,11 +136,7 @@ async def newest_results(
         newest = past_fire_times(schedule, ())[:limit]
         return schedule.schedule_id, [replace(fire, is_sure=fire.at >= changed_at) for fire in newest]
 
-    def on_error(schedule: Schedule, _: Exception) -> None:
-        """Leave the schedule out; its own page has the error."""
-
-    searched = await search_each(shown, search, on_error, limit_s=MAX_SEARCH_S)
-    fires = dict(each for each in searched if each is not None)
+    fires = dict(await search_each(shown, search, limit_s=MAX_SEARCH_S))  # the page of one has its error
     jobs = await inspector.get_jobs({each.job_id for found in fires.values() for each in found})
     return {schedule_id: _matched(found, jobs, sees_name) for schedule_id, found in fires.items()}
 
