@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 from pg_scheduler.dashboard.charts import QUANTILES, Chart, Mark, Series
@@ -70,34 +71,21 @@ class Period:
         Args:
             oldest_due_at: When the oldest waiting job was due, which no histogram contains; None for none.
         """
+        is_short = self.minutes <= 60 * 24
+        word, unit, unit_s = ("minute", "/min", 60.0) if is_short else ("hour", "/h", 3600.0)
         lateness = _quantiles([each.lateness for each in self.figures])
+        durations = _quantiles([each.durations for each in self.figures])
+        chart = partial(Chart, times=self.times, marks=self.releases)
         return [
-            Chart(
-                "outcomes",
-                f"Outcomes per {'minute' if self.minutes <= 60 * 24 else 'hour'}",
-                "/min" if self.minutes <= 60 * 24 else "/h",
-                self.times,
-                self._outcomes(60.0 if self.minutes <= 60 * 24 else 3600.0),
-                marks=self.releases,
-            ),
-            Chart(
+            chart("outcomes", f"Outcomes per {word}", unit, series=self._outcomes(unit_s)),
+            chart(
                 "lateness",
                 "Lateness of starts",
                 "s",
-                self.times,
-                [*lateness, *self._oldest(oldest_due_at)],
+                series=[*lateness, *self._oldest(oldest_due_at)],
                 is_log=True,
-                marks=self.releases,
             ),
-            Chart(
-                "duration",
-                "Duration of attempts",
-                "s",
-                self.times,
-                _quantiles([each.durations for each in self.figures]),
-                is_log=True,
-                marks=self.releases,
-            ),
+            chart("duration", "Duration of attempts", "s", series=durations, is_log=True),
         ]
 
     def _outcomes(self, unit_s: float) -> list[Series]:
