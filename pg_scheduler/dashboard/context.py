@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, TypeAlias
@@ -132,6 +132,18 @@ class PageRequest:
         value = self.parameters.get(name, "")
         if not value:
             raise RejectedError(f"the parameter {name!r} is missing in the address")
+        return value
+
+    def choice(self, name: str, known: Collection[str], default: str = "") -> str:
+        """Return a parameter that is one of several values.
+
+        Raises:
+            RejectedError: It is none of them.
+        """
+        value = self.parameters.get(name) or default
+        if value not in known:
+            shown = ", ".join(filter(None, known))
+            raise RejectedError(f"{name} must be one of {shown}, not {value[:50]!r}")
         return value
 
 

@@ -59,9 +59,7 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
     Raises:
         RejectedError: The search, a filter or the format is invalid, or the request may not read the audit.
     """
-    form = request.parameters.get("format") or "jsonl"
-    if form not in FORMATS:
-        raise RejectedError(f"format must be one of {', '.join(FORMATS)}, not {form[:50]!r}")
+    form = request.choice("format", FORMATS, "jsonl")
     media_type, write = FORMATS[form]
     table = await (_records(request) if request.parameters.get("page") == "audit" else _jobs(request))
     headers = {"content-disposition": f'attachment; filename="{table.name}.{form}"'}

@@ -138,9 +138,7 @@ async def build(request: PageRequest) -> CalendarPage:
         name, zone = named_zone(given.get("zone") or "UTC")
     except ValueError as error:
         raise RejectedError(str(error)) from error
-    span, task = given.get("span") or "week", given.get("task") or None
-    if span not in SPANS:
-        raise RejectedError(f"span must be one of {', '.join(SPANS)}, not {span[:50]!r}")
+    span, task = request.choice("span", SPANS, "week"), given.get("task") or None
     today = request.now.astimezone(zone).date()
     chosen, hour = _day(given.get("start"), today), _hour(given.get("hour"))
     first, last, before, after = _period(span, chosen)

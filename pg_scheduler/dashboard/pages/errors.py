@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.dashboard.charts import Mark
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.job_rows import JobRow, row_of, tags_of
 from pg_scheduler.dashboard.pages.history import read_releases
 from pg_scheduler.dashboard.pages.names import WORKERS_AGE_S
@@ -190,9 +190,7 @@ async def read_groups(request: PageRequest) -> tuple[str, ErrorGroups, Sequence[
     Raises:
         RejectedError: There is no such period.
     """
-    since = request.parameters.get("since") or "1d"
-    if since not in SPANS:
-        raise RejectedError(f"since must be one of {', '.join(SPANS)}, not {since[:50]!r}")
+    since = request.choice("since", SPANS, "1d")
     span = SPANS[since]
 
     async def read() -> ErrorGroups:
@@ -206,10 +204,7 @@ async def read_groups(request: PageRequest) -> tuple[str, ErrorGroups, Sequence[
 
 async def build(request: PageRequest) -> ErrorsPage:
     """Group the newest errors, and return those of a state."""
-    state, sort = request.parameters.get("state") or STATES[0], request.parameters.get("sort") or "jobs"
-    for name, value, known in (("state", state, STATES), ("sort", sort, tuple(SORTS))):
-        if value not in known:
-            raise RejectedError(f"{name} must be one of {', '.join(known)}, not {value[:50]!r}")
+    state, sort = request.choice("state", STATES, STATES[0]), request.choice("sort", SORTS, "jobs")
     since, found, visible = await read_groups(request)
     found_mutes = await read_mutes(request.inspector, "error", (group.fingerprint for group in visible))
     mutes = {key: each[0] for key, each in found_mutes.items() if is_muted(each, request.now)}

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from pg_scheduler.dashboard.charts import QUANTILES, Chart, Mark, Series
-from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.statistics import MAX_STATISTICS_AGE, Statistics
 from pg_scheduler.measure.figures import OUTCOMES, Histogram, JobFigures
@@ -125,9 +125,7 @@ async def read_period(request: PageRequest, names: Sequence[str] | None = None) 
     Raises:
         RejectedError: There is no such period.
     """
-    chosen = request.parameters.get("range") or "1h"
-    if chosen not in RANGES:
-        raise RejectedError(f"range must be one of {', '.join(RANGES)}, not {chosen[:50]!r}")
+    chosen = request.choice("range", RANGES, "1h")
     since, width = RANGES[chosen]
     chosen_names = request.access.visible_names if names is None else tuple(names)
 

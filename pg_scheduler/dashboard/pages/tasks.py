@@ -152,9 +152,7 @@ class TasksPage:
 
 async def build(request: PageRequest) -> TasksPage:
     """Read the tasks."""
-    chosen, sort = request.parameters.get("range") or "1h", request.parameters.get("sort") or "name"
-    if chosen not in RANGES:
-        raise RejectedError(f"range must be one of {', '.join(RANGES)}, not {chosen[:50]!r}")
+    chosen, sort = request.choice("range", RANGES, "1h"), request.parameters.get("sort") or "name"
     if sort.removeprefix("-") not in SORTS:
         known = ", ".join(SORTS)
         raise RejectedError(f"sort must be one of {known}, with '-' for descending, not {sort[:50]!r}")

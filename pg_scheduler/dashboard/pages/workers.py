@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import AuditRecord
 from pg_scheduler.inspect.attempts import Attempt, running_attempts
@@ -109,9 +109,7 @@ class WorkersPage:
 
 async def build(request: PageRequest) -> WorkersPage:
     """Read the workers."""
-    state, group = request.parameters.get("state", ""), request.parameters.get("group", "")
-    if state not in TABS or (group and group not in GROUPS):
-        raise RejectedError(f"state must be one of {', '.join(TABS)[2:]}, group of {', '.join(GROUPS)}")
+    state, group = request.choice("state", TABS), request.choice("group", ("", *GROUPS))
     workers = await request.inspector.workers()
     running = await request.cache.get(
         "running attempts", RUNNING_AGE_S, lambda: running_attempts(request.inspector)
