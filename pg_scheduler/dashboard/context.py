@@ -77,7 +77,7 @@ class PageRequest:
         now: The time of the operations.
         cache: The values that requests share.
         operations: Makes the changes, and has the clock.
-        did: The code of the message about the action before; empty for none.
+        did: The message about the action before, as its cookie has it; empty for none.
         standby_lag_s: How many seconds the data is behind the primary; None if it is not that of a standby.
     """
 

@@ -1,4 +1,4 @@
-"""Keep the code of a message from an action until the next page, in a cookie that this page removes.
+"""Keep the message of an action until the next page, in a cookie that this page removes.
 
 So a reload does not repeat the message, and no link can show one.
 """
@@ -23,16 +23,16 @@ def _name(request: Request, base: str) -> str:
     return f"{prefix}pg_scheduler-{sha256(base.encode()).hexdigest()[:8]}"
 
 
-def keep(response: Response, request: Request, base: str, code: str) -> None:
-    """Let the next page show the message of a code."""
+def keep(response: Response, request: Request, base: str, message: str) -> None:
+    """Let the next page show a message, given as ``messages.written()`` returns it."""
     is_https = request.url.scheme == "https"
     response.set_cookie(
-        _name(request, base), code, max_age=MAX_AGE_S, secure=is_https, httponly=True, samesite="strict"
+        _name(request, base), message, max_age=MAX_AGE_S, secure=is_https, httponly=True, samesite="strict"
     )
 
 
 def read(request: Request, base: str) -> str:
-    """Return the code for this page; empty if there is none."""
+    """Return the message for this page; empty if there is none."""
     return request.cookies.get(_name(request, base), "")
 
 

@@ -1,13 +1,32 @@
 """Say on the next page what an action did.
 
 A cookie carries a code and numbers to that page, and no text, so it shows nothing but one of these sentences.
+With them goes the action that restores what was changed: its address and the fields of its form. The page
+offers it as a button, which needs the same right as any other.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import parse_qs, quote, unquote, urlencode
+
+from pg_scheduler.dashboard.rights import Right
+from pg_scheduler.dashboard.texts import visible
+
+MAX_UNDO: Final = 2000
+"""Characters of the action that restores; a cookie has 4,096 at most."""
+
+INVERSES: Final[Mapping[str, Right]] = {
+    "/actions/jobs/move": "move",
+    "/actions/tasks/pause": "task_pause",
+    "/actions/tasks/resume": "task_pause",
+    "/actions/schedules/pause": "schedule_pause",
+    "/actions/schedules/resume": "schedule_pause",
+}
+"""The rights of the actions that restore something."""
 
 _CODE: Final = re.compile(r"([a-z_]{1,40})((?:\.[0-9]{1,9}){0,4})")
 
@@ -54,14 +73,54 @@ _TEXTS: Final[Mapping[str, str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """The action that restores what another one has changed.
+
+    Attributes:
+        path: Its path.
+        parameters: The parameters of its address.
+        fields: The fields of its form.
+    """
+
+    path: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def right(self) -> Right:
+        """The right that it needs."""
+        return INVERSES[self.path]
+
+
+def written(code: str, undo: Undo | None) -> str:
+    """Return a message as a cookie carries it.
+
+    It has no action that is too long, or whose fields a page would show with escapes.
+    """
+    if undo is None or any(visible(text) != text for texts in undo.fields.values() for text in texts):
+        return code
+    text = f"{undo.path}?{urlencode(undo.parameters)}#{urlencode(undo.fields, doseq=True)}"
+    return f"{code}~{quote(text, safe='')}" if len(text) <= MAX_UNDO else code
+
+
+def undo_of(message: str) -> Undo | None:
+    """Return the action of a message; None if it has none."""
+    path, _, rest = unquote(message.partition("~")[2]).partition("?")
+    if path not in INVERSES:
+        return None
+    parameters, _, fields = rest.partition("#")
+    return Undo(path, {name: texts[0] for name, texts in parse_qs(parameters).items()}, parse_qs(fields))
+
+
 def code_of(action: str, *numbers: int) -> str:
     """Return the code of a message."""
     return ".".join((action, *map(str, numbers)))
 
 
-def message_of(code: str) -> str | None:
-    """Return the sentence of a code; None for a code that no action makes."""
-    found = _CODE.fullmatch(code)
+def message_of(message: str) -> str | None:
+    """Return the sentence of a message; None for a code that no action makes."""
+    found = _CODE.fullmatch(message.partition("~")[0])
     if found is None:
         return None
     action, numbers = found[1], [int(each) for each in found[2].split(".")[1:]]

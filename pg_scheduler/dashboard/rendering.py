@@ -19,7 +19,7 @@ from pg_scheduler.dashboard.charts import small_bars, small_line
 from pg_scheduler.dashboard.columns import columns_of
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.gantt import state_of
-from pg_scheduler.dashboard.messages import message_of
+from pg_scheduler.dashboard.messages import message_of, undo_of
 from pg_scheduler.dashboard.navigation import GROUPS, item_of, read_counts
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
 from pg_scheduler.dashboard.snapshot import Snapshot
@@ -145,11 +145,13 @@ def _yield(html: str, _context: Context) -> Iterator[str]:
 
 def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
     """Return what templates refer to; ``show`` has the macros."""
+    undo = undo_of(request.did)
     names = {
         "page": page,
         "access": request.access,
         "may": request.may,
         "message": message_of(request.did),
+        "undo": undo if undo is not None and request.may(undo.right) else None,
         "settings": request.settings,
         "url": request.url,
         "runbook": RUNBOOK,

@@ -53,6 +53,37 @@ async def test_question_is_a_dialog_that_can_be_closed_or_answered(
     assert await scheduler.get_job(shop.waiting) is None
 
 
+@pytest.mark.parametrize("has_script", [True, False])
+async def test_action_is_undone_beside_its_message(
+    has_script: bool, open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page(f"/schedule-pause?id={shop.schedule}", java_script_enabled=has_script)
+    await page.get_by_role("button", name="Pause").click()
+    await expect(page.locator("#message")).to_have_text("the schedule is paused")
+    schedule = await scheduler.schedules.get(shop.schedule)
+    assert schedule is not None
+    assert schedule.paused_at is not None
+    assert await violations(page) == [] if has_script else True
+    await page.get_by_role("button", name="Undo").click()
+    await expect(page.locator("#message")).to_have_text("the schedule is resumed")
+    schedule = await scheduler.schedules.get(shop.schedule)
+    assert schedule is not None
+    assert schedule.paused_at is None
+
+
+async def test_toast_stays_while_somebody_reaches_it(open_page: Open, shop: Shop) -> None:
+    page = await open_page(f"/schedule-pause?id={shop.schedule}")
+    await page.clock.install()
+    await page.get_by_role("button", name="Pause").click()
+    undo = page.get_by_role("button", name="Undo")
+    await undo.focus()
+    await page.clock.fast_forward(20_000)
+    await expect(undo).to_be_focused()
+    await undo.blur()
+    await page.clock.fast_forward(6000)
+    await expect(undo).to_have_count(0)
+
+
 async def test_refusal_is_stated_in_a_dialog(
     open_page: Open, shop: Shop, pool: asyncpg.Pool, problems: list[str]
 ) -> None:

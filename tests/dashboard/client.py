@@ -34,7 +34,8 @@ class Answer:
     def did(self) -> str | None:
         """The code of the message that the next page shows; None for none."""
         name, _, value = self.headers.get("set-cookie", "").partition(";")[0].partition("=")
-        return value if name.removeprefix("__Host-").startswith("pg_scheduler-") else None
+        is_message = name.removeprefix("__Host-").startswith("pg_scheduler-")
+        return value.partition("~")[0] if is_message else None
 
     @property
     def data(self) -> Any:

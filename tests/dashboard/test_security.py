@@ -54,7 +54,10 @@ REQUIRED |= {"/worker", "/limit", "/task", "/run"}
 """Pages that need a parameter."""
 CANCELLED = "/errors?since=all&state=cancelled"
 DOCUMENTATION = "https://pg-scheduler.github.io/pg-scheduler/"
-COOKIE = re.compile(r"|pg_scheduler-[0-9a-f]{8}=[a-z_.0-9]+; HttpOnly; Max-Age=10; Path=/; SameSite=strict")
+COOKIE = re.compile(
+    r"|pg_scheduler-[0-9a-f]{8}=[a-z_.0-9]+(~[\w%.-]+)?; HttpOnly; Max-Age=10; Path=/; SameSite=strict",
+    re.ASCII,
+)
 """No cookie, or that of the message about an action."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ from pg_scheduler.dashboard.actions.bulk import change_all
 from pg_scheduler.dashboard.actions.confirm import ConfirmPage
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
-from pg_scheduler.dashboard.messages import code_of
+from pg_scheduler.dashboard.messages import Undo, code_of
 from pg_scheduler.inspect import Progress
 from pg_scheduler.inspect.bulk_runs import BulkAction
 from pg_scheduler.status import JobStatus
@@ -42,7 +43,17 @@ async def move(request: ActionRequest) -> Done | ConfirmPage:
     to = request.instant("to")
     if to is None:
         raise RejectedError("enter the time to which the jobs are moved")
-    return await _change(request, "move", "move", to=to)
+    if request.is_for_all or not _is_one(request):
+        return await _change(request, "move", "move", to=to)
+    (job_id,) = _ids(request)
+    before = (await request.page.inspector.get_jobs([job_id])).get(job_id)
+    done = await _change(request, "move", "move", to=to)
+    if not isinstance(done, Done) or before is None or before.status is not JobStatus.PENDING:
+        return done
+    if before.execution_time <= request.page.now:
+        return done  # it would get its misfire grace time again
+    fields = {"to": [before.execution_time.isoformat()]}
+    return replace(done, undo=Undo("/actions/jobs/move", {"id": job_id}, fields))
 
 
 async def delete(request: ActionRequest) -> Done | ConfirmPage:

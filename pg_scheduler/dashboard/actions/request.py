@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from pg_scheduler.dashboard.access import Access
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.messages import Undo
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.text.times import OutOfRangeError, TimeError, read_instant
 
@@ -41,11 +42,13 @@ class Done:
         path: Its path within the dashboard.
         did: The code of the message; None for none.
         parameters: The parameters of its address.
+        undo: The action that restores what was changed; None if nothing does.
     """
 
     path: str
     did: str | None = None
     parameters: Mapping[str, object] | None = None
+    undo: Undo | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal
+from urllib.parse import quote
 
 from pg_scheduler.dashboard.actions.confirm import ConfirmPage
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
-from pg_scheduler.dashboard.messages import code_of, message_of
+from pg_scheduler.dashboard.messages import Undo, code_of, message_of
 from pg_scheduler.dashboard.pages.schedules import visible_schedule
 from pg_scheduler.errors import JobConflictError, ScheduleNotFoundError, SchedulerError
 from pg_scheduler.schedules.schedule import Schedule
@@ -71,8 +72,11 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
     if "id" in request.page.parameters:
         schedule = await found(request)
         await change(schedule)
-        return _done(schedule, _DID[action])
+        return Done(
+            "/schedule", _DID[action], {"id": schedule.schedule_id}, _undo_of(schedule, action, request)
+        )
     done = refused = missing = failed = 0
+    restorable: list[str] = []
 
     def code() -> str:
         counts = (done, refused, missing, *([failed] if failed else []))
@@ -80,7 +84,8 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
 
     for schedule_id in dict.fromkeys(request.rows):
         try:
-            changed = await change(await visible_schedule(request.page, schedule_id))
+            schedule = await visible_schedule(request.page, schedule_id)
+            changed = await change(schedule)
         except (NotFoundError, ScheduleNotFoundError):
             missing += 1
         except RejectedError:
@@ -95,8 +100,31 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
             ) from error
         else:
             done, refused = done + changed, refused + (not changed)
+            if action == "pause" and _undo_of(schedule, action, request) is not None:
+                restorable.append(quote(schedule_id, safe=""))
     shown = {name: request.page.parameters.get(name) for name in ("state", "task", "q", "after")}
-    return Done("/schedules", code(), shown)
+    undo = None
+    if restorable and len(restorable) == done:
+        given = {name: text for name, text in shown.items() if text}
+        undo = Undo("/actions/schedules/resume", given, {"from": ["pause"], "row": restorable})
+    return Done("/schedules", code(), shown, undo)
+
+
+def _undo_of(schedule: Schedule, action: str, request: ActionRequest) -> Undo | None:
+    """Return the action that makes a schedule what it was; None if it would differ.
+
+    Resuming resets the number of failures, and decides about the fire times of the pause.
+    """
+    if schedule.failures:
+        return None
+    address = {"id": schedule.schedule_id}
+    if action == "pause" and schedule.paused_at is None:
+        return Undo("/actions/schedules/resume", address, {"from": ["pause"]})
+    has_end = schedule.paused_until is not None or schedule.keeps_fire_times
+    has_passed = schedule.next_fire_at is not None and schedule.next_fire_at <= request.page.now
+    if action == "resume" and schedule.paused_at is not None and not has_end and not has_passed:
+        return Undo("/actions/schedules/pause", address, {"note": [schedule.note or ""]})
+    return None
 
 
 async def backfill(request: ActionRequest) -> Done:

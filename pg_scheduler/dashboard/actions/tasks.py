@@ -4,35 +4,48 @@ from __future__ import annotations
 
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError
-from pg_scheduler.dashboard.messages import code_of
+from pg_scheduler.dashboard.messages import Undo, code_of
 from pg_scheduler.errors import SchedulerError
+from pg_scheduler.inspect.tasks import TaskState
 
 
 async def pause(request: ActionRequest) -> Done:
     """Pause a task, until a time or until it is resumed."""
-    name = await _name(request)
+    name, before = await _found(request)
     until, note = request.instant("until"), request.text("note") or None
     await request.operations.scheduler.tasks.pause(name, until=until, note=note)
+    undo = Undo("/actions/tasks/resume", {"id": name}) if before is None else _pause_of(name, before, request)
     try:
         expiring = await request.page.inspector.count_expiring(name, until)
     except SchedulerError:  # the task is paused nevertheless
-        return Done("/task", "task_paused_uncounted", {"id": name})
+        return Done("/task", "task_paused_uncounted", {"id": name}, undo)
     did = "task_paused_capped" if expiring.is_capped else "task_paused"
-    return Done("/task", code_of(did, expiring.jobs), {"id": name})
+    return Done("/task", code_of(did, expiring.jobs), {"id": name}, undo)
 
 
 async def resume(request: ActionRequest) -> Done:
     """Resume a task."""
-    name = await _name(request)
+    name, before = await _found(request)
     resumed = await request.operations.scheduler.tasks.resume(name)
-    return Done("/task", "task_resumed" if resumed else "task_not_paused", {"id": name})
+    undo = None if before is None else _pause_of(name, before, request)
+    return Done("/task", "task_resumed" if resumed else "task_not_paused", {"id": name}, undo)
 
 
-async def _name(request: ActionRequest) -> str:
-    """Return the name of a task that exists and that the request sees, under its main name too."""
+def _pause_of(name: str, before: TaskState, request: ActionRequest) -> Undo | None:
+    """Return the action that pauses a task as it was; None if that pause would have ended by now."""
+    until = before.paused_until
+    if until is not None and until <= request.page.now:
+        return None
+    fields = {"until": [] if until is None else [until.isoformat()], "note": [before.note or ""]}
+    return Undo("/actions/tasks/pause", {"id": name}, fields)
+
+
+async def _found(request: ActionRequest) -> tuple[str, TaskState | None]:
+    """Return the name of a task that exists, and its pause. The request sees its main name too."""
     name = request.page.required("id")
     names = request.operations.names_of(name)
-    known = {task.name for task in (await request.page.inspector.tasks()).items}
-    if not names & known or not all(map(request.access.sees_name, names)):
+    states = {task.name: task for task in (await request.page.inspector.tasks()).items}
+    if not names & set(states) or not all(map(request.access.sees_name, names)):
         raise NotFoundError(f"there is no task {name[:200]!r}, or you may not see it")
-    return name
+    paused = (states[each] for each in sorted(names & set(states)) if states[each].paused_at is not None)
+    return name, next(paused, None)

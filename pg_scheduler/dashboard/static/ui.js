@@ -62,11 +62,11 @@ export const stored = (name, change) => {
   }
 };
 
-// -- the message of an action: a toast
+// -- the message of an action: a toast, which stays while somebody reads or reaches it
 
-const message = document.getElementById("message");
+const message = document.querySelector("[data-toast]");
 message?.classList.add("toast");
-setTimeout(() => message?.remove(), TOAST_MS);
+setInterval(() => message?.matches(":hover, :focus-within") || message?.remove(), TOAST_MS);
 
 // -- dialogs: a part of another page, whose forms and links are those of that page
 
