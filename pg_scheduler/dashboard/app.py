@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pg_scheduler.dashboard import flash
+from pg_scheduler.dashboard import density, flash
 from pg_scheduler.dashboard.access import (
     Access,
     Authorize,
@@ -130,8 +130,8 @@ def dashboard(
         bounds: The maximum that a page of a search, or the page of errors, examines.
         trust_forwarded: Whether ``X-Forwarded-Prefix`` is added to the addresses of links. Set it only
             behind a proxy that sets or removes this header.
-        read_only: Whether no action is accepted, whatever the rights: there are no buttons, and POST answers
-            405.
+        read_only: Whether no action is accepted, whatever the rights: there are no buttons for them, and
+            their addresses answer 405.
         trusted_origins: Other origins, such as ``"https://admin.example.org"``, whose pages may send
             changes. Those of the dashboard's own host always may.
 
@@ -281,6 +281,7 @@ class _Dashboard:
         return answer
 
     def _inspector(self) -> Inspector:
+            density.is_compact(request),
         scheduler = self._source if isinstance(self._source, Scheduler) else self._source()
         if scheduler is None:
             raise RejectedError("the Scheduler is not ready yet; reload the page", 503)
@@ -322,6 +323,8 @@ async def _build(path: str, http: Request, request: PageRequest, *, is_json: boo
             raise NotFoundError("there is no such page")
         request = await request.dated()
         found = await page.build(request)
+        if path == density.PATH:
+            return await density.choose(http, request.base)
         status = getattr(found, "http_status", 200)
         return await render(found, page.template, request, path, is_json=is_json, status=status)
     except RejectedError as error:
@@ -335,7 +338,8 @@ async def _build(path: str, http: Request, request: PageRequest, *, is_json: boo
 
 def _check_method(request: Request, settings: Settings) -> Response | None:
     """Return why the method of a request is refused; None if it is not."""
-    is_action = path_of(request) in ACTIONS and not settings.read_only
+    path = path_of(request)
+    is_action = path == density.PATH or (path in ACTIONS and not settings.read_only)
     allowed = frozenset({"POST"}) if is_action else SAFE_METHODS
     if request.method not in allowed:
         allow = ", ".join(sorted(allowed))

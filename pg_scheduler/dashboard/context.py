@@ -79,6 +79,7 @@ class PageRequest:
         operations: Makes the changes, and has the clock.
         did: The message about the action before, as its cookie has it; empty for none.
         standby_lag_s: How many seconds the data is behind the primary; None if it is not that of a standby.
+        is_compact: Whether tables are dense in this browser.
     """
 
     settings: Settings
@@ -91,6 +92,7 @@ class PageRequest:
     operations: Operations
     did: str = ""
     standby_lag_s: float | None = None
+    is_compact: bool = False
 
     async def dated(self) -> PageRequest:
         """Return the request as of now, with the delay of a standby, before anything shared was read."""

@@ -167,6 +167,8 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "is_page": path in PAGES,
         "live_url": request.url(
             "/live", page=path, **{name: request.parameters.get(name) for name in LIVE_PARAMETERS}
+        "here": request.url(path, **request.parameters).removeprefix(request.base),
+        "is_compact": request.is_compact,
         ),
         "navigation": {path: page.label for path, page in PAGES.items() if page.label},
         "groups": GROUPS,

@@ -71,6 +71,31 @@ async def test_action_is_undone_beside_its_message(
     assert schedule.paused_at is None
 
 
+@pytest.mark.parametrize("has_script", [True, False])
+async def test_user_chooses_dense_rows(has_script: bool, open_page: Open, shop: Shop, site: Site) -> None:
+    page = await open_page("/jobs?q=name:browser.*", java_script_enabled=has_script)
+    row = page.locator("tbody tr").first
+
+    async def height() -> float:
+        box = await row.bounding_box()
+        assert box is not None
+        return box["height"]
+
+    assert 50 <= await height() <= 52
+    await page.locator("summary", has_text="ada").click()
+    await page.get_by_role("button", name="Compact rows").click()
+    await expect(page.locator("html")).to_have_attribute("data-density", "compact")
+    assert page.url == f"{site.url}/jobs?q=name%3Abrowser.%2A"
+    assert 42 <= await height() <= 44
+    await page.goto(f"{site.url}/schedules")
+    await expect(page.locator("html")).to_have_attribute("data-density", "compact")
+    await page.locator("summary", has_text="ada").click()
+    if has_script:
+        assert await violations(page) == []
+    await page.get_by_role("button", name="Normal rows").click()
+    await expect(page.locator("html")).not_to_have_attribute("data-density", "compact")
+
+
 async def test_toast_stays_while_somebody_reaches_it(open_page: Open, shop: Shop) -> None:
     page = await open_page(f"/schedule-pause?id={shop.schedule}")
     await page.clock.install()

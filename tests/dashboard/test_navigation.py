@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import asyncpg
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages import PAGES
-from tests.dashboard.client import App, Page, request
+from tests.dashboard.client import App, Page, request, send
 from tests.dashboard.test_pages import fill
 from tests.inspect.workers import add_worker
 
@@ -95,3 +96,48 @@ async def test_each_page_marks_its_item(path: str, app: App) -> None:
     page = PAGES[path]
     expected = path if page.label else page.parent
     assert Bar(answer.text).current == ([expected] if expected else [])
+
+
+# -- the density of tables ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("role", ["viewer", "admin"])
+async def test_density_is_kept_in_a_cookie_and_written_into_pages(
+    scheme: str, role: Any, build: Callable[..., App]
+) -> None:
+    app = build(authorize=lambda _: Access("ada", role), read_only=True)
+    page = (await request(app, "/jobs?q=name%3Aa%26b&sort=-name")).text
+    assert '<html lang="en">' in page
+    assert 'value="/jobs?q=name%3Aa%26b&amp;sort=-name"' in page
+    fields = {"rows": "compact", "back": "/jobs?q=name%3Aa%26b&sort=-name"}
+    answer = await send(app, "/density", fields, scheme=scheme)
+    assert (answer.status, answer.headers["location"]) == (303, fields["back"])
+    cookie, _, attributes = answer.headers["set-cookie"].partition(";")
+    prefix, secure = ("__Host-", "; Secure") if scheme == "https" else ("", "")
+    assert cookie == f"{prefix}pg_scheduler-density=compact"
+    assert attributes == f" HttpOnly; Max-Age=31536000; Path=/; SameSite=lax{secure}"
+    shown = (await request(app, "/jobs", headers={"cookie": cookie}, scheme=scheme)).text
+    assert '<html lang="en" data-density="compact">' in shown
+    assert "Normal rows" in shown
+    again = await send(app, "/density", {"rows": "normal"}, headers={"cookie": cookie}, scheme=scheme)
+    assert again.headers["location"] == "/"
+    assert "Max-Age=0" in again.headers["set-cookie"]
+
+
+@pytest.mark.parametrize(
+    "back", ["//evil.example", "https://evil.example/", "/actions/jobs/delete?id=x", "jobs", "", "/a\r\nx: y"]
+)
+async def test_choice_of_density_leads_to_no_other_site(back: str, app: App) -> None:
+    answer = await send(app, "/mount/density", {"rows": "compact", "back": back}, root_path="/mount")
+    assert (answer.status, answer.headers["location"]) == (303, "/mount/")
+
+
+async def test_density_is_chosen_by_own_forms_only(app: App) -> None:
+    answer = await send(app, "/density", {"rows": "compact"}, headers={"sec-fetch-site": "cross-site"})
+    assert (answer.status, "set-cookie" in answer.headers) == (403, False)
+    assert (await request(app, "/density")).status == 405
+    long = await send(app, "/density", {"rows": "x" * 600_000})
+    assert long.status == 413
+    forged = {"cookie": 'pg_scheduler-density="><script>'}
+    assert '<html lang="en">' in (await request(app, "/jobs", headers=forged)).text
