@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import asyncpg
@@ -45,6 +46,7 @@ from pg_scheduler.dashboard.pages.job_values import raw_value
 from pg_scheduler.dashboard.redaction import IsHidden, Redaction
 from pg_scheduler.dashboard.rendering import render, static_files, static_version
 from pg_scheduler.dashboard.switch import Switch, check_names
+from pg_scheduler.dashboard.team_views import check_views
 from pg_scheduler.errors import DatabaseUnavailableError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Bounds, Inspector, ReadSettings
@@ -99,6 +101,7 @@ def dashboard(
     trust_forwarded: bool = False,
     read_only: bool = False,
     trusted_origins: Iterable[str] = (),
+    views: Mapping[str, str] = MappingProxyType({}),
 ) -> ASGIApp:
     """Return the dashboard as an ASGI application that can be mounted under any path.
 
@@ -134,12 +137,15 @@ def dashboard(
             their addresses answer 405.
         trusted_origins: Other origins, such as ``"https://admin.example.org"``, whose pages may send
             changes. Those of the dashboard's own host always may.
+        views: Addresses of lists by name, such as ``{"Failed mails": "/jobs?q=status:failed name:mail.*"}``,
+            which the page of jobs offers to everybody who may see them; at most 50.
 
     Raises:
-        TypeError: ``source``, ``authorize``, ``redact``, ``read_pool``, ``bounds`` or ``trusted_origins`` has
-            the wrong type.
+        TypeError: ``source``, ``authorize``, ``redact``, ``read_pool``, ``bounds``, ``trusted_origins`` or
+            ``views`` has the wrong type.
         ValueError: ``refresh`` is out of range, a name of ``source`` cannot be a part of an address, a name
-            of ``read_pool`` is none of ``source``, or one of ``trusted_origins`` is no origin.
+            of ``read_pool`` is none of ``source``, one of ``trusted_origins`` is no origin, or one of
+            ``views`` is not the address of a list, or its search is invalid.
 
     Example::
 
@@ -166,6 +172,7 @@ def dashboard(
         trust_forwarded=trust_forwarded,
         read_only=read_only,
         trusted_origins=check_origins(trusted_origins),
+        views=check_views(views),
     )
     if authorize is allow_anyone:
         logger.warning(
@@ -274,6 +281,7 @@ class _Dashboard:
             SharedReads(self._cache),
             self._operations,
             flash.read(request, base) if path in PAGES and request.method == "GET" and not is_json else "",
+            density.is_compact(request),
         )
         answer = await _build(path, request, page_request, is_json=is_json)
         if page_request.did:
@@ -281,7 +289,6 @@ class _Dashboard:
         return answer
 
     def _inspector(self) -> Inspector:
-            density.is_compact(request),
         scheduler = self._source if isinstance(self._source, Scheduler) else self._source()
         if scheduler is None:
             raise RejectedError("the Scheduler is not ready yet; reload the page", 503)
@@ -316,6 +323,8 @@ async def _build(path: str, http: Request, request: PageRequest, *, is_json: boo
     try:
         if path in ACTIONS:
             return await act(path, http, request)
+        if path == density.PATH:
+            return await density.choose(http, request.base)
         if path in STREAMS:
             return await STREAMS[path](request, is_head=http.method == "HEAD")
         page = PAGES.get(path)
@@ -323,8 +332,6 @@ async def _build(path: str, http: Request, request: PageRequest, *, is_json: boo
             raise NotFoundError("there is no such page")
         request = await request.dated()
         found = await page.build(request)
-        if path == density.PATH:
-            return await density.choose(http, request.base)
         status = getattr(found, "http_status", 200)
         return await render(found, page.template, request, path, is_json=is_json, status=status)
     except RejectedError as error:

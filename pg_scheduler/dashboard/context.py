@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, TypeAlias
 from urllib.parse import quote, urlencode
@@ -56,6 +56,7 @@ class Settings:
     trust_forwarded: bool
     read_only: bool
     trusted_origins: frozenset[str]
+    views: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     """The names of all sources; empty for one without a name."""
     source: str | None = None
@@ -78,8 +79,8 @@ class PageRequest:
         cache: The values that requests share.
         operations: Makes the changes, and has the clock.
         did: The message about the action before, as its cookie has it; empty for none.
-        standby_lag_s: How many seconds the data is behind the primary; None if it is not that of a standby.
         is_compact: Whether tables are dense in this browser.
+        standby_lag_s: How many seconds the data is behind the primary; None if it is not that of a standby.
     """
 
     settings: Settings
@@ -91,8 +92,8 @@ class PageRequest:
     cache: SharedReads
     operations: Operations
     did: str = ""
-    standby_lag_s: float | None = None
     is_compact: bool = False
+    standby_lag_s: float | None = None
 
     async def dated(self) -> PageRequest:
         """Return the request as of now, with the delay of a standby, before anything shared was read."""

@@ -23,6 +23,7 @@ from pg_scheduler.dashboard.messages import message_of, undo_of
 from pg_scheduler.dashboard.navigation import GROUPS, item_of, read_counts
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
 from pg_scheduler.dashboard.snapshot import Snapshot
+from pg_scheduler.dashboard.team_views import team_views
 from pg_scheduler.dashboard.texts import (
     DOCUMENTATION,
     RUNBOOK,
@@ -157,6 +158,7 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "runbook": RUNBOOK,
         "documentation": DOCUMENTATION,
         "search_url": request.search_url,
+        "team_views": partial(team_views, request),
         "source_url": request.source_url,
         "term": term,
         "columns_of": columns_of,
@@ -165,10 +167,10 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "standby_lag_s": request.standby_lag_s,
         "path": path,
         "is_page": path in PAGES,
-        "live_url": request.url(
-            "/live", page=path, **{name: request.parameters.get(name) for name in LIVE_PARAMETERS}
         "here": request.url(path, **request.parameters).removeprefix(request.base),
         "is_compact": request.is_compact,
+        "live_url": request.url(
+            "/live", page=path, **{name: request.parameters.get(name) for name in LIVE_PARAMETERS}
         ),
         "navigation": {path: page.label for path, page in PAGES.items() if page.label},
         "groups": GROUPS,

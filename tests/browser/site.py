@@ -32,19 +32,22 @@ class Site:
         scheduler: The Scheduler.
         path: The path of the mount; empty or ``"/"`` for the root.
         framework: The web framework of the application.
+        options: Options of ``dashboard()``.
 
     Attributes:
         access: The rights of every viewer from now on.
         streams: The number of open streams.
     """
 
-    def __init__(self, scheduler: Scheduler, path: str = "", framework: str = "starlette") -> None:
+    def __init__(
+        self, scheduler: Scheduler, path: str = "", framework: str = "starlette", **options: Any
+    ) -> None:
         self.scheduler = scheduler
         self.access = Access("ada", "admin")
         self.streams = 0
         self._path = path.rstrip("/")
         self._app = HOSTS[framework](
-            path or "/", dashboard(scheduler, authorize=self._authorize, refresh=0.5)
+            path or "/", dashboard(scheduler, authorize=self._authorize, refresh=0.5, **options)
         )
         self._port = 0
         self._server: QuietServer | None = None

@@ -95,12 +95,12 @@ const savedViews = () => {
 const showViews = () => {
   const found = savedViews();
   const here = window.location.search || "?";
-  views.querySelector("ul").replaceChildren(...found.map((search) => {
+  views.querySelector("[data-own]").replaceChildren(...found.map((search) => {
     const textContent = new URLSearchParams(search).getAll("q").join(" ") || "all jobs";
     return make("li", {}, make("a", { href: search, textContent, ariaCurrent: search === here ? "true" : null }));
   }));
   const isSaved = found.includes(here);
-  const button = views.querySelector("button");
+  const button = Object.assign(views.querySelector("button"), { hidden: false });
   button.textContent = isSaved ? "Remove this view" : "Save this view";
   button.onclick = () => {
     const others = savedViews().filter((each) => each !== here);

@@ -1,0 +1,90 @@
+"""The views that ``dashboard(views=)`` gives everybody: addresses of its lists, by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs
+
+from pg_scheduler.dashboard.access import Access
+from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.dashboard.search_bar import terms_of
+from pg_scheduler.inspect import parse_search
+
+MAX_VIEWS: Final = 50
+EXAMPLE: Final = '{"Failed": "/jobs?q=status:failed"}'
+
+
+class TeamView(NamedTuple):
+    """A view that a request may open."""
+
+    name: str
+    url: str
+
+
+def check_views(views: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the views.
+
+    Raises:
+        TypeError: They are no mapping.
+        ValueError: There are too many, a name is empty, an address is not that of a list, or its search is
+            invalid.
+    """
+    if not isinstance(views, Mapping):
+        raise TypeError(f"views must be addresses by name, not {type(views).__name__}; write {EXAMPLE}")
+    if len(views) > MAX_VIEWS:
+        raise ValueError(f"views must have at most {MAX_VIEWS} addresses, not {len(views)}")
+    for name, address in dict[Any, Any](views).items():
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"each name of views must be a str that is not empty, not {name!r}")
+        path, query = _parts(address) if isinstance(address, str) else ("", {})
+        if path not in PAGES or not PAGES[path].label:
+            raise ValueError(
+                f"views[{name!r}] must be the address of a list of this dashboard, not {address!r}; "
+                f"write its path and search, as in {EXAMPLE}"
+            )
+        if path == "/jobs":
+            try:
+                parse_search(query.get("q", ""), now=datetime.now(UTC), tz=UTC)
+            except ValueError as error:
+                raise ValueError(f"the search of views[{name!r}] is invalid: {error}") from error
+    return dict(views)
+
+
+def team_views(request: PageRequest) -> list[TeamView]:
+    """Return the views whose pages the request may see, and that name no jobs which it does not see."""
+    return [
+        TeamView(name, request.base + address)
+        for name, address in request.settings.views.items()
+        if _is_visible(address, request)
+    ]
+
+
+def _is_visible(address: str, request: PageRequest) -> bool:
+    path, query = _parts(address)
+    if path == "/audit" and request.access.visible_names is not None:
+        return False
+    q = query.get("q", "") if path == "/jobs" else ""
+    try:
+        search = parse_search(q, now=request.now, tz=UTC)
+        request.settings.redaction.check_search(search, request.access)
+    except ValueError:
+        return False
+    terms = [each.value for each in terms_of(q) if each.field == "name" and not each.is_negated]
+    wanted = [*terms, *([query["task"]] if "task" in query else [])]
+    return all(any(_is_within(each, request.access) for each in texts.split(",")) for texts in wanted)
+
+
+def _is_within(pattern: str, access: Access) -> bool:
+    """Return whether a pattern of names finds no more than visible ones, or is the wider one."""
+    wider = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+    return access.sees_name(pattern) or any(map(wider.fullmatch, access.visible_names or ()))
+
+
+def _parts(address: str) -> tuple[str, dict[str, str]]:
+    """Return the path of an address and its parameters."""
+    path, _, query = address.partition("?")
+    return path, {name: " ".join(texts) for name, texts in parse_qs(query).items()}
