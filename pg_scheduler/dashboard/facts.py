@@ -32,6 +32,8 @@ class Facts(NamedTuple):
         tasks: The names of tasks.
         workers: The names of live workers by their ids.
         limit_tasks: The tasks of each limit.
+        paused_schedules: The ids of paused schedules.
+        paused_tasks: The names of paused tasks.
         findings: The findings because of which not all is well, without muted ones.
     """
 
@@ -41,6 +43,8 @@ class Facts(NamedTuple):
     tasks: Sequence[str]
     workers: dict[str, str]
     limit_tasks: Sequence[Sequence[str]]
+    paused_schedules: frozenset[str]
+    paused_tasks: frozenset[str]
     findings: Sequence[Finding]
 
 
@@ -60,6 +64,8 @@ async def read_facts(request: PageRequest) -> Facts:
         limit_tasks: dict[str, list[str]] = {}  # by name: workers may declare several numbers
         for limit in (await inspector.limits()).items:
             limit_tasks.setdefault(limit.name, []).extend(limit.tasks)
+        schedules = await inspector.schedules(limit=MAX_READ)
+        tasks = (await inspector.tasks()).items
         return Facts(
             jobs=(await inspector.totals()).jobs,
             error_names=[
@@ -68,14 +74,16 @@ async def read_facts(request: PageRequest) -> Facts:
                 if each.status is not JobStatus.CANCELLED
                 and not is_muted(muted.get(each.fingerprint, ()), request.now)
             ],
-            schedules={each.schedule_id: each.task for each in await inspector.schedules(limit=MAX_READ)},
-            tasks=[each.name for each in (await inspector.tasks()).items],
+            schedules={each.schedule_id: each.task for each in schedules},
+            tasks=[each.name for each in tasks],
             workers={
                 each.worker_id: each.identity or each.worker_id
                 for each in await inspector.workers()
                 if each.is_alive
             },
             limit_tasks=list(limit_tasks.values()),
+            paused_schedules=frozenset(each.schedule_id for each in schedules if each.paused_at is not None),
+            paused_tasks=frozenset(each.name for each in tasks if each.paused_at is not None),
             findings=[
                 each for each in findings if not is_muted(muted.get(finding_id(each), ()), request.now)
             ],

@@ -160,6 +160,47 @@ async def test_field_of_the_top_bar_suggests_and_opens(open_page: Open, shop: Sh
     await expect(page).to_have_url(f"{site.url}/jobs?q=browser.mail")
 
 
+async def test_action_of_the_palette_is_sent(open_page: Open, shop: Shop, scheduler: Scheduler) -> None:
+    page = await open_page("/about")
+    await page.get_by_role("combobox", name="Find").fill("> run night")
+    await expect(page.locator("#found [role=option]")).to_have_count(1)
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#message")).to_have_text("one job of the schedule was enqueued")
+    schedule = await scheduler.schedules.get(shop.schedule)
+    assert schedule is not None
+    assert schedule.last_job_id is not None
+
+
+async def test_actions_work_without_a_script(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/find?q=%3E+run+night", java_script_enabled=False)
+    await page.get_by_role("button", name="Run schedule nightly").click()
+    await expect(page.locator("#message")).to_have_text("one job of the schedule was enqueued")
+
+
+@pytest.mark.parametrize("has_script", [True, False])
+async def test_views_of_the_team_stand_with_saved_ones(
+    has_script: bool, open_page: Open, scheduler: Scheduler, shop: Shop
+) -> None:
+    site = Site(scheduler, views={"Failed": "/jobs?q=status:failed", "Yesterday": "/audit?since=1d"})
+    await site.start()
+    page = await open_page("/about", java_script_enabled=has_script)
+    await page.goto(f"{site.url}/jobs?q=browser")
+    views = page.locator("#views")
+    await views.locator("summary").click()
+    save = views.get_by_role("button", name="Save this view")
+    if has_script:
+        await save.click()
+        await expect(views.get_by_role("link")).to_have_text(["Failed", "Yesterday", "browser"])
+        assert await violations(page) == []
+    else:
+        await expect(save).to_be_hidden()
+    await views.get_by_role("link", name="Failed").click()
+    await expect(page).to_have_url(f"{site.url}/jobs?q=status:failed")
+    await page.goto("about:blank")
+    await site.stop()
+
+
 async def test_relative_times_go_on(open_page: Open, shop: Shop) -> None:
     page = await open_page("/about")
     await page.clock.install()

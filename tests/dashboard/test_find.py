@@ -11,7 +11,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
-from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.dashboard.test_pages import fill
 
@@ -66,9 +66,67 @@ async def test_actions_follow_the_rights(role: Any, adds: bool, build: Callable[
     assert "Add a schedule" not in [name for _, name in await find(build(read_only=True), ">")]
 
 
+async def actions(app: App, q: str) -> dict[str, tuple[str, str]]:
+    """Return the addresses of links and of forms by the names of what is found."""
+    data = (await request(app, f"/find?q={quote(q)}", headers=JSON)).data
+    return {each["name"]: (each["url"], each["action"]) for each in data["items"]}
+
+
+async def test_actions_to_objects_are_found_by_words(
+    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await fill(pool, scheduler)
+    await scheduler.tasks.resume("payroll.run")
+    app = build(authorize=lambda _: Access("ada", "operator"))
+    found = await actions(app, "> run payroll")
+    run = "Run schedule payroll.run-nightly"
+    assert list(found) == [run, "Pause task payroll.run", "Pause schedule payroll.run-nightly…"]
+    assert found[run] == ("", "/actions/schedules/trigger?id=payroll.run-nightly")
+    pause = await actions(app, ">PAUSE payroll.run")
+    assert pause == {
+        "Pause task payroll.run": ("", "/actions/tasks/pause?id=payroll.run"),
+        "Pause schedule payroll.run-nightly…": ("/schedule-pause?id=payroll.run-nightly", ""),
+    }
+    page = Page((await request(app, "/find?q=%3Epause+payroll.run")).text)
+    assert pause["Pause task payroll.run"][1] in [each["action"] for each in page.all("form")]
+    answer = await send(app, pause["Pause task payroll.run"][1])
+    assert (answer.status, answer.headers["location"]) == (303, "/task?id=payroll.run")
+    await scheduler.schedules.pause("payroll.run-nightly")
+    fresh = build(authorize=lambda _: Access("ada", "operator"))
+    assert set(await actions(fresh, "> resume payroll")) == {
+        "Resume task payroll.run",
+        "Resume schedule payroll.run-nightly…",
+    }
+    drain = await actions(app, "> drain host-1")
+    assert list(drain) == ["Drain worker host-1…"]
+    assert "Drain host-1?" in (await send(app, drain["Drain worker host-1…"][1])).text
+
+
+async def test_actions_to_objects_follow_rights_and_names(
+    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await fill(pool, scheduler)
+    for access, verbs in (
+        (Access("ada"), set()),
+        (Access("ada", can={"task_pause"}), {"Resume task"}),
+        (Access("ada", can={"schedule_trigger"}), {"Run schedule"}),
+        (Access("ada", can={"schedule_pause"}), {"Pause schedule"}),
+        (Access("ada", can={"drain"}), {"Drain worker"}),
+        (Access("ada", "admin", names=("other.*",)), set()),
+        (Access("ada", "admin", names=("payroll.*",)), {"Resume task", "Run schedule", "Pause schedule"}),
+    ):
+        app = build(authorize=lambda _, access=access: access)
+        found = [name for q in ("> payroll", "> host-1") for name in await actions(app, q)]
+        assert {" ".join(name.split()[:2]) for name in found} == verbs, access
+        assert not access.names or await actions(app, "> schedule billing") == {}
+    admin = build(authorize=lambda _: Access("ada", "admin"), read_only=True)
+    assert await actions(admin, "> payroll") == {}
+
+
 @pytest.mark.parametrize("text", [*HOSTILE, "\0", "x" * 5000], ids=range(len(HOSTILE) + 2))
 async def test_hostile_texts_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
     await pool.execute("INSERT INTO scheduler_tasks (name, paused_at, actor) VALUES ('task', now(), 'ada')")
-    answer = await request(app, f"/find?q={quote(text)}")
-    assert answer.status == 200
-    check(answer.text)
+    for q in (text, f"> {text}"):
+        answer = await request(app, f"/find?q={quote(q)}")
+        assert answer.status == 200
+        check(answer.text)

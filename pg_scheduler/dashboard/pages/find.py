@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.facts import read_facts
+from pg_scheduler.dashboard.facts import Facts, read_facts
 
 MAX_OF_KIND: Final = 8
+MAX_ACTIONS: Final = 20
 MAX_QUERY: Final = 200
 
 
@@ -20,14 +21,16 @@ class Found:
     Attributes:
         kind: What it is.
         name: Its name.
-        url: Its address; empty for a button.
-        button: The id of a button of every page; empty for an address.
+        url: Its address; empty if it has none.
+        button: The id of the button of every page that it presses; empty if it presses none.
+        action: The address to which it is sent by POST; empty if it is not.
     """
 
     kind: str
     name: str
     url: str
     button: str = ""
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,7 @@ async def build(request: PageRequest) -> FindPage:
     """Find what the request sees."""
     q = request.parameters.get("q", "").strip()[:MAX_QUERY]
     if q.startswith(">"):
-        text = q.removeprefix(">").strip().casefold()
-        return FindPage(q, [each for each in _actions(request) if text in each.name.casefold()])
+        return FindPage(q, await _actions(q.removeprefix(">").casefold().split(), request))
     return FindPage(q, await _objects(q, request) if q else [])
 
 
@@ -75,7 +77,38 @@ async def _objects(q: str, request: PageRequest) -> list[Found]:
     return [each for kind in found for each in list(kind)[:MAX_OF_KIND]]
 
 
-def _actions(request: PageRequest) -> list[Found]:
+async def _actions(words: Sequence[str], request: PageRequest) -> list[Found]:
+    """Return what the request may do that has all words in its name; to objects only if there are words.
+
+    Those that begin with the first word come first.
+    """
+    objects = _to_objects(await read_facts(request), request) if words else ()
+    named = ((each.name.casefold(), each) for each in (*_everywhere(request), *objects))
+    found = [(name, each) for name, each in named if all(word in name for word in words)]
+    found.sort(key=lambda each: not each[0].startswith("".join(words[:1])))
+    return [each for _, each in found[:MAX_ACTIONS]]
+
+
+def _to_objects(facts: Facts, request: PageRequest) -> Iterator[Found]:
+    """Yield what pages of tasks, schedules and workers offer, as far as the request sees and may do it."""
+    sees, url, may = request.access.sees_name, request.url, request.may
+    for name in filter(sees, facts.tasks) if may("task_pause") else ():
+        verb = "resume" if name in facts.paused_tasks else "pause"
+        action = url(f"/actions/tasks/{verb}", id=name)
+        yield Found("action", f"{verb.capitalize()} task {name}", "", action=action)
+    for schedule_id in [each for each, task in facts.schedules.items() if sees(task)]:
+        if may("schedule_trigger"):
+            action = url("/actions/schedules/trigger", id=schedule_id)
+            yield Found("action", f"Run schedule {schedule_id}", "", action=action)
+        if may("schedule_pause"):  # its page asks for a note, or what becomes of the fire times
+            verb = "Resume" if schedule_id in facts.paused_schedules else "Pause"
+            yield Found("action", f"{verb} schedule {schedule_id}…", url("/schedule-pause", id=schedule_id))
+    is_for_all = request.access.visible_names is None
+    for worker_id, name in facts.workers.items() if may("drain") and is_for_all else ():
+        yield Found("action", f"Drain worker {name}…", "", action=url("/actions/workers/drain", id=worker_id))
+
+
+def _everywhere(request: PageRequest) -> list[Found]:
     """Return what a user can do on every page."""
     adding = [Found("action", "Add a schedule", request.url("/schedule-form"))]
     return [

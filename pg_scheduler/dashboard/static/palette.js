@@ -2,16 +2,17 @@
 // searches jobs, as it does without this script.
 
 import { combobox } from "./combobox.js";
+import { make } from "./ui.js";
 
 const field = document.getElementById("find");
-const buttonOf = ({ button }) => document.getElementById(button);
 
 combobox(field, {
   search: () => (field.value.trim() === "" ? null : { q: field.value.trim() }),
-  choicesOf: ({ items }) => items.filter((each) => !each.button || buttonOf(each) !== null)
+  choicesOf: ({ items }) => items.filter(({ button }) => !button || document.getElementById(button) !== null)
     .map((each) => ({ ...each, text: each.name, note: each.kind })),
-  pick: (choice) => {
-    if (choice.button) buttonOf(choice).click();
-    else window.location.assign(choice.url);
+  pick: ({ url, button, action }) => {
+    if (button) document.getElementById(button).click();
+    else if (action) document.body.appendChild(make("form", { method: "post", action })).requestSubmit();
+    else window.location.assign(url);
   },
 });

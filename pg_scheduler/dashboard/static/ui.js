@@ -109,8 +109,7 @@ const showKeys = async (link) => {
 // -- the theme
 
 const root = document.documentElement;
-const theme = document.getElementById("theme");
-theme.hidden = false;
+const theme = Object.assign(document.getElementById("theme"), { hidden: false });
 theme.addEventListener("click", () => {
   const system = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   root.dataset.theme = (root.dataset.theme ?? system) === "dark" ? "light" : "dark";
