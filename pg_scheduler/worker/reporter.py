@@ -7,6 +7,7 @@ change are written at registration only.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 import time
@@ -36,6 +37,9 @@ RECENT_S: Final = 900.0
 
 MAX_ALIASES: Final = 1000
 """Names among which a worker reports those that are other names of a task."""
+
+MAX_PARAMETERS_BYTES: Final = 50_000
+"""Bytes of the parameters that a worker reports; those of further tasks are left out."""
 
 MAX_MISSING: Final = 100
 """Names of functions without an executor that a worker reports."""
@@ -67,7 +71,7 @@ def worker_of(node: Node) -> Worker:
 
 
 def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
-    """Return the settings for people to read, with limits, aliases and time zone data, without passwords."""
+    """Return the settings for people to read, and what else a worker reports once, without passwords."""
     hidden = SECRETS | COLUMNS
     values = asdict(config, dict_factory=_plain)
     settings = {name: value for name, value in values.items() if name not in hidden}
@@ -86,7 +90,32 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
     ]
     resolved = ((name, tasks.resolve(name)) for name in tasks.names())
     aliases = {name: task.name for name, task in islice(resolved, MAX_ALIASES) if task and task.name != name}
-    return {**settings, "limits": limits[:MAX_LIMITS], "aliases": aliases, "tzdata": data_version()}
+    return {
+        **settings,
+        "limits": limits[:MAX_LIMITS],
+        "aliases": aliases,
+        "parameters": _parameters_of(tasks),
+        "tzdata": data_version(),
+    }
+
+
+def _parameters_of(tasks: TaskRegistry) -> dict[str, list[tuple[str, bool]]]:
+    """Return the parameters of tasks that a job can be given by name, each with whether it is required."""
+    found: dict[str, list[tuple[str, bool]]] = {}
+    size = 0
+    for task in sorted(tasks.tasks(), key=lambda each: each.name):
+        if task.arity.signature is None:
+            continue
+        parameters = [
+            (each.name, each.default is each.empty)
+            for each in task.arity.signature.parameters.values()
+            if each.kind in {each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY}
+        ]
+        length = len(json.dumps([task.name, parameters]))
+        if size + length <= MAX_PARAMETERS_BYTES:
+            size += length
+            found[task.name] = parameters
+    return found
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:

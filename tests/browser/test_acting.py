@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator
 
 import asyncpg
+import pytest
 import pytest_asyncio
 from playwright.async_api import Page, expect
 
@@ -177,6 +178,31 @@ async def test_schedule_is_previewed_added_and_edited(
     schedule = await scheduler.schedules.get("weekly")
     assert schedule is not None
     assert "10:00" in schedule.described
+
+
+@pytest.mark.parametrize("has_script", [True, False])
+async def test_parameters_of_a_task_are_fields(
+    has_script: bool, open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/schedule-form", java_script_enabled=has_script)
+    await page.get_by_label("Cron expression").fill("0 9 * * MON")
+    await page.get_by_label("Task").select_option("browser.mail")
+    if not has_script:
+        await page.get_by_role("button", name="Preview").click()
+    address = page.get_by_label("address", exact=True)
+    await expect(address).to_be_visible()
+    await expect(page.get_by_label("customer")).to_have_count(0)
+    await address.fill("007")
+    await page.get_by_label("Id (empty").fill("weekly")
+    if has_script:
+        await expect(page.locator("#shown .fires li").first).to_be_visible()
+        await expect(address).to_have_value("007")
+        assert await violations(page) == []
+    await page.get_by_role("button", name="Add schedule").click()
+    await expect(heading(page)).to_have_text("weekly")
+    schedule = await scheduler.schedules.get("weekly")
+    assert schedule is not None
+    assert schedule.kwargs == {"address": "007"}
 
 
 async def test_form_previews_while_it_is_filled_in_and_violates_no_rule(open_page: Open, shop: Shop) -> None:

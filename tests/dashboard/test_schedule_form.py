@@ -299,3 +299,120 @@ async def test_hostile_text_of_the_form_is_shown_as_text(text: str, admin: App, 
         assert answer.status == (200 if "preview" in url else 400)
         assert Fields(answer.text).wrong
         check(answer.text)
+
+
+# -- fields for the parameters of a task ---------------------------------------------------------------
+
+
+async def report(pool: asyncpg.Pool, parameters: object, worker_id: str = "signs") -> None:
+    settings = json.dumps({"parameters": parameters})
+    await add_worker(pool, worker_id, names=["board.mail", "billing.invoice"], settings=settings)
+
+
+PARAMETERS = {"board.mail": [["to", True], ["copies", False]], "billing.invoice": [["tenant", True]]}
+
+
+async def test_parameters_of_the_task_are_fields(
+    admin: App, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await report(pool, PARAMETERS)
+    form = await request(admin, "/schedule-form?task=board.mail")
+    assert [name for name in entered(form.text) if name.startswith("arg.")] == ["arg.to", "arg.copies"]
+    assert 'copies</code> <span class="note">optional</span>' in form.text
+    assert "arg.tenant" in entered((await request(admin, "/schedule-form")).text), "of the first task"
+    fields = {**FIELDS, "arg.to": "ada@example.org", "arg.copies": "3", "kwargs": '{"tags": ["x"]}'}
+    assert (await send(admin, ADD, fields)).did == "schedule_added"
+    schedule = await scheduler.schedules.get("mine")
+    assert schedule is not None
+    assert schedule.kwargs == {"to": "ada@example.org", "copies": 3, "tags": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7", 7),
+        ("-0.5", -0.5),
+        ("true", True),
+        ("null", None),
+        ('"7"', "7"),
+        ("[1, 2]", [1, 2]),
+        ('{"a": "b"}', {"a": "b"}),
+        ("ada", "ada"),
+        ("007", "007"),
+        ("NaN", "NaN"),
+        ("-Infinity", "-Infinity"),
+        ("{broken", "{broken"),
+        ("[" * 50_000, "[" * 50_000),
+        ("<b>&", "<b>&"),
+    ],
+)
+async def test_value_of_a_field_is_json_or_a_text(
+    text: str, expected: Any, admin: App, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await report(pool, PARAMETERS)
+    answer = await send(admin, ADD, {**FIELDS, "arg.to": text})
+    assert answer.did == "schedule_added", answer.text[:500]
+    schedule = await scheduler.schedules.get("mine")
+    assert schedule is not None
+    assert schedule.kwargs == {"to": expected}
+
+
+async def test_wrong_fields_are_named_and_kept(admin: App, scheduler: Scheduler, pool: asyncpg.Pool) -> None:
+    await report(pool, PARAMETERS)
+    missing = await send(admin, ADD, {**FIELDS, "arg.copies": "2"})
+    assert (missing.status, Fields(missing.text).wrong) == (400, {"arg.to": "enter a value"})
+    assert entered(missing.text)["arg.copies"] == "2"
+    twice = await send(admin, ADD, {**FIELDS, "arg.to": "ada", "kwargs": '{"to": "bob"}'})
+    assert "remove one of them" in Fields(twice.text).wrong["arg.to"]
+    other = await send(admin, ADD, {**FIELDS, "task": "billing.invoice", "arg.to": "ada"})
+    assert Fields(other.text).wrong == {"arg.tenant": "enter a value"}
+    other = await send(admin, ADD, {**FIELDS, "task": "billing.invoice", "arg.to": "x", "arg.tenant": "7"})
+    assert "has the parameter 'to'" in Fields(other.text).wrong["kwargs"]
+    shown = await send(admin, "/actions/schedules/preview", {**FIELDS, "task": "billing.invoice"})
+    assert Fields(shown.text).wrong == {}, "nothing was entered yet"
+    assert "arg.tenant" in entered(shown.text), "those of the chosen task"
+    assert await scheduler.schedules.list() == []
+    assert (await send(admin, ADD, {**FIELDS, "kwargs": '{"to": "bob"}'})).did == "schedule_added"
+
+
+async def test_parameters_follow_the_rights(build: Callable[..., App], pool: asyncpg.Pool) -> None:
+    await report(pool, PARAMETERS)
+    url = "/schedule-form?task=board.mail"
+    for arguments, names in (
+        ({"sees_arguments": False}, []),
+        ({"names": ("billing.*",)}, []),
+        ({"names": ("board.*",)}, ["arg.to", "arg.copies"]),
+    ):
+        app = as_role(build, "admin", **arguments)
+        found = entered((await request(app, url)).text)
+        assert [name for name in found if name.startswith("arg.")] == names, arguments
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [None, 7, [], {"board.mail": "to"}, {"board.mail": [7, ["to"], ["to", 1], ["a", True, 2], [None, True]]}],
+)
+async def test_report_that_is_none_gives_no_fields(
+    parameters: object, admin: App, pool: asyncpg.Pool
+) -> None:
+    await report(pool, parameters)
+    answer = await request(admin, "/schedule-form?task=board.mail")
+    assert (answer.status, "arg." in answer.text) == (200, False)
+    assert (await send(admin, ADD, {**FIELDS, "kwargs": '{"to": 1}'})).did == "schedule_added"
+
+
+async def test_hostile_names_of_parameters_are_shown_as_text(admin: App, pool: asyncpg.Pool) -> None:
+    await report(pool, {"board.mail": [[text, True] for text in HOSTILE]})
+    check((await request(admin, "/schedule-form?task=board.mail")).text)
+    check((await send(admin, ADD, {**FIELDS, **{f"arg.{text}": text for text in HOSTILE}})).text)
+
+
+async def test_newest_worker_counts_and_dead_ones_do_not(admin: App, pool: asyncpg.Pool) -> None:
+    await report(pool, {"board.mail": [["old", True]]}, "a")
+    await report(pool, {"board.mail": [["new", True]]}, "b")
+    await report(pool, {"board.mail": [["dead", True]]}, "c")
+    await pool.execute(
+        "UPDATE scheduler_workers SET lease_until = now() - interval '1 h' WHERE worker_id = 'c'"
+    )
+    found = entered((await request(admin, "/schedule-form?task=board.mail")).text)
+    assert [name for name in found if name.startswith("arg.")] == ["arg.new"]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pg_scheduler import DatabaseUnavailableError
+from pg_scheduler import DatabaseUnavailableError, Injected
 from pg_scheduler.events import EventBus
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker import reporter as reporter_module
@@ -62,6 +62,53 @@ async def test_too_many_names_are_not_reported(parts: Parts, monkeypatch: pytest
     reporter = reporter_of(parts, "a", "b", "c")
     monkeypatch.setattr(reporter_module, "MAX_NAMES_BYTES", 2)
     assert reporter.report(whole=True).names is None
+
+
+class Session: ...
+
+
+async def invoice(
+    tenant: int,
+    /,
+    to: str,
+    copies: int = 1,
+    *more: int,
+    by: str,
+    session: Injected[Session],
+    **others: object,
+) -> None: ...
+
+
+async def check() -> None: ...
+
+
+async def broken() -> None: ...
+
+
+broken.__signature__ = "none"  # type: ignore[attr-defined]
+
+
+async def test_parameters_that_a_job_can_be_given_by_name_are_reported_once(parts: Parts) -> None:
+    parts.tasks.register(invoice, name="invoice")
+    parts.tasks.register(broken, name="broken")
+    reporter = reporter_of(parts, "work")
+    reported = reporter.worker.settings["parameters"]
+    assert reported["invoice"] == [("to", True), ("copies", False), ("by", True)]
+    assert reported["work"] == []
+    assert "broken" not in reported, "it has no signature"
+    assert "parameters" not in reporter.report(whole=True).health
+    await parts.store.workers.register(reporter.worker, 60)
+    (row,) = await parts.store.workers.list_workers()
+    assert [*map(tuple, row.settings["parameters"]["invoice"])] == reported["invoice"]
+
+
+async def test_further_parameters_are_left_out(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter_module, "MAX_PARAMETERS_BYTES", 30)
+    parts.tasks.register(invoice, name="a")
+    parts.tasks.register(check, name="c")
+    assert list(reporter_of(parts, "b").worker.settings["parameters"]) == ["b", "c"]
+    monkeypatch.setattr(reporter_module, "MAX_PARAMETERS_BYTES", 10)
+    assert list(parts.reporter().worker.settings["parameters"]) == ["b"]
 
 
 async def test_next_heartbeat_reports_the_lag_of_the_event_loop(parts: Parts) -> None:

@@ -24,6 +24,9 @@ from pg_scheduler.errors import ScheduleConflictError, ScheduleOwnedByCodeError
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.schedules.definition import check_schedule_id
 
+FIELD: Final = "arg."
+"""The prefix of the fields for parameters."""
+
 MAX_ARGUMENTS: Final = 100_000
 """Characters of the arguments of a new schedule."""
 
@@ -32,6 +35,7 @@ async def preview(request: ActionRequest) -> Shown:
     """Show the next fire times of what was entered, or what is wrong with it, and change nothing."""
     page = await _entered(request)
     read, errors = await _read(request, page)
+    errors = {name: text for name, text in errors.items() if not name.startswith(FIELD)}  # not entered yet
     if "trigger" in read and "start" in read:
         start, trigger = read["start"], read["trigger"]
         after = request.page.now if start is None else max(start, request.page.now)
@@ -107,7 +111,8 @@ async def _entered(request: ActionRequest) -> FormPage:
     if "id" in request.page.parameters:
         schedule = await found(request)
         return FormPage(schedule.schedule_id, schedule.task, (), values)
-    return FormPage(None, None, (await task_names(request.page)).main, values)
+    arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
+    return await schedule_form.new_form(request.page, values, arguments)
 
 
 async def _read(request: ActionRequest, page: FormPage) -> tuple[dict[str, Any], dict[str, str]]:
@@ -123,7 +128,7 @@ async def _read(request: ActionRequest, page: FormPage) -> tuple[dict[str, Any],
         readers |= {
             "task": lambda: _task(page.values["task"], tasks),
             "schedule_id": lambda: _schedule_id(page.values["schedule_id"]),
-            "kwargs": lambda: _arguments(page.values["kwargs"]),
+            "kwargs": lambda: {**_from_fields(page), **_arguments(page)},
         }
     else:
         readers["version"] = lambda: request.number("version")
@@ -149,7 +154,38 @@ def _schedule_id(text: str) -> str | None:
     return check_schedule_id(text) if text else None
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def _from_fields(page: FormPage) -> dict[str, Any]:
+    """Return the arguments of the fields: the value of a JSON text, or the text itself if it is none.
+
+    Raises:
+        RejectedError: A field is that of another task, as after another one was chosen.
+        FieldError: A required one is empty, and not among the other arguments; or one is among them too.
+    """
+    given = {name.removeprefix(FIELD): text for name, text in page.arguments.items() if text}
+    others = _arguments(page)
+    for name, is_required in page.parameters:
+        if name in given and name in others:
+            raise FieldError(FIELD + name, "it is among the other arguments too; remove one of them")
+        if is_required and name not in given and name not in others:
+            raise FieldError(FIELD + name, "enter a value")
+    for name in given.keys() - {each.name for each in page.parameters}:
+        raise RejectedError(f"no live worker reports that the task has the parameter {name[:100]!r}")
+    return {name: _value(text) for name, text in given.items()}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_reject)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _reject(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _arguments(page: FormPage) -> dict[str, Any]:
+    text = page.values["kwargs"]
     if len(text) > MAX_ARGUMENTS:
         raise RejectedError(f"the arguments have {len(text):,} characters; the limit is {MAX_ARGUMENTS:,}")
     try:

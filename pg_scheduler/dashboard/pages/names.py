@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.inspect.names import TaskNames
+from pg_scheduler.inspect.parameters import Parameter, parameters_of
+from pg_scheduler.jobs.model import Worker
 
 MAX_NAMES: Final = 20
 """Names of a task whose jobs and statistics are read."""
@@ -16,5 +19,16 @@ WORKERS_AGE_S: Final = 10.0
 
 async def task_names(request: PageRequest) -> TaskNames:
     """Return the visible tasks that live workers claim; all requests share the read for some seconds."""
-    workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers, is_data=False)
+    workers = await _workers(request)
     return TaskNames.of((each for each in workers if each.is_alive), request.access.sees_name)
+
+
+async def task_parameters(request: PageRequest, task: str | None) -> Sequence[Parameter]:
+    """Return the parameters of a visible task that live workers report; none if arguments are hidden."""
+    if task is None or not request.access.sees_arguments or not request.access.sees_name(task):
+        return ()
+    return parameters_of(await _workers(request), task) or ()
+
+
+async def _workers(request: PageRequest) -> Sequence[Worker]:
+    return await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers, is_data=False)

@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.pages.names import task_names
+from pg_scheduler.dashboard.pages.names import task_names, task_parameters
 from pg_scheduler.dashboard.pages.schedules import FIRE_TIMES, FireTime, visible_schedule
 from pg_scheduler.inspect.clock_changes import mark_fires
 from pg_scheduler.inspect.fire_searches import search_one
+from pg_scheduler.inspect.parameters import Parameter
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers import At, CalendarInterval, Cron, Every, FixedDelay, Trigger, parse_trigger
 from pg_scheduler.triggers.phrases import write_trigger
@@ -69,6 +70,10 @@ class FormPage:
     names: Sequence[str]
     """The tasks that a new schedule may have: those that live workers claim."""
     values: Texts
+    parameters: Sequence[Parameter] = ()
+    """Those of the task, if a live worker reports them."""
+    arguments: Texts = field(default_factory=dict)
+    """What was entered for them."""
     errors: Texts = field(default_factory=dict)
     """What is wrong, by field; that of the empty name concerns the whole."""
     described: str | None = None
@@ -109,9 +114,17 @@ async def build(request: PageRequest) -> FormPage:
     schedule_id = request.parameters.get("id")
     if schedule_id is None:
         given = {name: request.parameters[name] for name in ("task", "kind") if name in request.parameters}
-        return FormPage(None, None, (await task_names(request)).main, {**DEFAULTS, **given})
+        return await new_form(request, {**DEFAULTS, **given})
     schedule = await visible_schedule(request, schedule_id)
     return FormPage(schedule.schedule_id, schedule.task, (), values_of(schedule))
+
+
+async def new_form(request: PageRequest, values: Texts, arguments: Texts | None = None) -> FormPage:
+    """Return the form of a new schedule with fields for the parameters of its task."""
+    names = await task_names(request)
+    task = values["task"] or next(iter(names.main), None)
+    parameters = await task_parameters(request, None if task is None else names.task_of(task))
+    return FormPage(None, None, names.main, values, parameters, arguments or {})
 
 
 def values_of(schedule: Schedule) -> Texts:

@@ -13,7 +13,7 @@ const [preview] = afterTyping(async (signal) => {
   const kind = form.elements.kind.value;
   const error = page.getElementById(`wrong-${kind}`) ?? page.getElementById("wrong-timezone");
   if (error !== null && form.elements[kind].value !== "") shown.querySelector(".body").replaceChildren(error);
-  showPart("shown", shown);
+  for (const name of ["shown", "parameters"]) showPart(name, page.getElementById(name));
 });
 
 form?.addEventListener("input", preview);
