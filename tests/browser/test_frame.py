@@ -31,6 +31,22 @@ async def test_menu_of_a_phone_leads_to_the_lists(has_script: bool, open_page: O
     await expect(heading(page)).to_have_text("Workers")
 
 
+@pytest.mark.parametrize(
+    "path", ["/jobs", "/schedule?id=nightly", "/task?id=browser.mail", "/job?id=charge-7"]
+)
+async def test_menus_of_a_phone_stay_on_its_screen(path: str, open_page: Open, shop: Shop) -> None:
+    page = await open_page(path, **PHONE)
+    menus = page.locator("details.menu:visible")
+    for number in range(await menus.count()):
+        menu = menus.nth(number)
+        await menu.locator("> summary").click()
+        box = await menu.locator("> .items").bounding_box()
+        assert box is not None
+        assert box["x"] >= 0, await menu.inner_text()
+        assert box["x"] + box["width"] <= 390, await menu.inner_text()
+        await menu.locator("> summary").click()
+
+
 async def test_question_is_a_dialog_that_can_be_closed_or_answered(
     open_page: Open, shop: Shop, scheduler: Scheduler
 ) -> None:
