@@ -16,6 +16,7 @@ from tests.dashboard.client import JSON, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.dashboard.test_job_actions import FAIL
 from tests.dashboard.test_jobs import SECRET, add
+from tests.inspect.workers import add_worker
 
 FORM = "/job-form?id=pay"
 SEND = "/actions/jobs/add?id=pay"
@@ -164,3 +165,84 @@ async def test_button_is_there_once_the_job_has_ended(
     await pool.execute(FAIL, "pay")
     assert links((await request(admin, "/job?id=pay")).text) == [], "its arguments are too long"
     assert (await request(admin, FORM)).status == 403
+
+
+# -- fields for parameters ---------------------------------------------------------------------------------
+
+VALUES: list[Any] = [
+    113,
+    -0.5,
+    True,
+    None,
+    "ada",
+    "007",
+    "7",
+    "true",
+    "",
+    " ",
+    " x",
+    "a\nb",
+    "\u202e",
+    "NaN",
+    ["x"],
+    {"a": {}},
+]
+
+
+async def report(pool: asyncpg.Pool, *parameters: tuple[str, bool]) -> None:
+    settings = json.dumps({"parameters": {"board.charge": parameters}})
+    await add_worker(pool, names=["board.charge"], settings=settings)
+
+
+def fields_of(html: str) -> dict[str, str]:
+    return {
+        str(each["name"]): each["value"] or ""
+        for each in Page(html).all("input")
+        if str(each.get("name")).startswith("arg.")
+    }
+
+
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+async def test_argument_is_sent_again_as_it_was(
+    value: Any, scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    await report(pool, ("account", True), ("note", False))
+    await add_failed(scheduler, pool, kwargs={"account": value, "more": [1]})
+    form = await request(admin, FORM)
+    fields = fields_of(form.text)
+    if value == "\u202e":  # a page would show it with an escape
+        assert fields == {}
+        return
+    assert list(fields) == ["arg.account", "arg.note"]
+    assert '"more"' in Page(form.text).text
+    assert '"account"' not in Page(form.text).text
+    answer = await send(admin, SEND, {**fields, "args": "[]", "kwargs": '{"more": [1]}'})
+    assert answer.status == 303, answer.text
+    job = await scheduler.get_job(answer.headers["location"].removeprefix("/job?id="))
+    assert job is not None
+    assert job.kwargs == {"account": value, "more": [1]}
+
+
+async def test_wrong_field_is_named(scheduler: Scheduler, admin: App, pool: asyncpg.Pool) -> None:
+    await report(pool, ("account", True))
+    await add_failed(scheduler, pool)
+    for fields, text in (
+        ({"arg.account": "", "kwargs": "{}"}, "enter a value"),
+        ({"arg.account": "1", "kwargs": '{"account": 2}'}, "remove one of them"),
+        ({"arg.account": "1", "arg.other": "2"}, "has the parameter &#39;other&#39;"),
+        ({"arg.account": "1", "kwargs": "{"}, "enter a JSON object"),
+    ):
+        answer = await send(admin, SEND, fields)
+        assert (answer.status, text in answer.text) == (400, True), fields
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 1
+
+
+async def test_job_with_positional_arguments_has_no_fields(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    await report(pool, ("account", True), ("note", False))
+    await scheduler.enqueue("board.charge", args=(113,), kwargs={"note": "x"}, job_id="pay")
+    await pool.execute(FAIL, "pay")
+    form = await request(admin, FORM)
+    assert (form.status, fields_of(form.text)) == (200, {})
+    assert '"note": "x"' in Page(form.text).text

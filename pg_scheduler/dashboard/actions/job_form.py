@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.arguments import FIELD, FieldError, read_fields
 from pg_scheduler.dashboard.pages import job_form
 from pg_scheduler.dashboard.pages.job_form import MAX_LENGTH, JobFormPage
 from pg_scheduler.errors import JobConflictError
@@ -16,7 +17,8 @@ async def add(request: ActionRequest) -> Done | Shown:
     """Add a job that is due now. The other one stays as it is."""
     inspector = request.operations.inspector
     form = await job_form.build(replace(request.page, inspector=inspector))
-    form = replace(form, values={name: request.text(name) for name in form.values})
+    arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
+    form = replace(form, values={name: request.text(name) for name in form.values}, arguments=arguments)
     read: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for name, kind in (("args", list), ("kwargs", dict)):
@@ -26,6 +28,10 @@ async def add(request: ActionRequest) -> Done | Shown:
             errors[name] = str(error)
     if errors:
         return _again(form, errors)
+    try:
+        read["kwargs"] |= read_fields(arguments, form.parameters, read["kwargs"])
+    except FieldError as error:
+        return _again(form, {error.field: str(error)})
     job = form.job
     try:
         job_id = await request.operations.scheduler.enqueue(job.job_name, **read, **form.options)

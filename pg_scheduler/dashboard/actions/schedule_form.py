@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
 from pg_scheduler.dashboard.actions.schedules import found
+from pg_scheduler.dashboard.arguments import FIELD, FieldError, read_fields
 from pg_scheduler.dashboard.context import RejectedError
 from pg_scheduler.dashboard.pages import schedule_form
 from pg_scheduler.dashboard.pages.names import task_names
 from pg_scheduler.dashboard.pages.schedule_form import (
     DEFAULTS,
     TRIGGER_FIELDS,
-    FieldError,
     FormPage,
     trigger_of,
     values_of,
@@ -23,9 +23,6 @@ from pg_scheduler.dashboard.pages.schedule_form import (
 from pg_scheduler.errors import ScheduleConflictError, ScheduleOwnedByCodeError
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.schedules.definition import check_schedule_id
-
-FIELD: Final = "arg."
-"""The prefix of the fields for parameters."""
 
 MAX_ARGUMENTS: Final = 100_000
 """Characters of the arguments of a new schedule."""
@@ -128,7 +125,7 @@ async def _read(request: ActionRequest, page: FormPage) -> tuple[dict[str, Any],
         readers |= {
             "task": lambda: _task(page.values["task"], tasks),
             "schedule_id": lambda: _schedule_id(page.values["schedule_id"]),
-            "kwargs": lambda: {**_from_fields(page), **_arguments(page)},
+            "kwargs": lambda: _all_arguments(page),
         }
     else:
         readers["version"] = lambda: request.number("version")
@@ -154,34 +151,10 @@ def _schedule_id(text: str) -> str | None:
     return check_schedule_id(text) if text else None
 
 
-def _from_fields(page: FormPage) -> dict[str, Any]:
-    """Return the arguments of the fields: the value of a JSON text, or the text itself if it is none.
-
-    Raises:
-        RejectedError: A field is that of another task, as after another one was chosen.
-        FieldError: A required one is empty, and not among the other arguments; or one is among them too.
-    """
-    given = {name.removeprefix(FIELD): text for name, text in page.arguments.items() if text}
+def _all_arguments(page: FormPage) -> dict[str, Any]:
+    """Return the arguments of the fields and of the JSON object."""
     others = _arguments(page)
-    for name, is_required in page.parameters:
-        if name in given and name in others:
-            raise FieldError(FIELD + name, "it is among the other arguments too; remove one of them")
-        if is_required and name not in given and name not in others:
-            raise FieldError(FIELD + name, "enter a value")
-    for name in given.keys() - {each.name for each in page.parameters}:
-        raise RejectedError(f"no live worker reports that the task has the parameter {name[:100]!r}")
-    return {name: _value(text) for name, text in given.items()}
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_reject)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _reject(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+    return {**read_fields(page.arguments, page.parameters, others), **others}
 
 
 def _arguments(page: FormPage) -> dict[str, Any]:

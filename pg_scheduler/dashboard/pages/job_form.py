@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pg_scheduler.dashboard.arguments import FIELD, text_of
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.pages.job_values import read_job
+from pg_scheduler.dashboard.pages.names import task_parameters
 from pg_scheduler.dashboard.texts import visible
 from pg_scheduler.dashboard.visible import sees_all
+from pg_scheduler.inspect.parameters import Parameter
 from pg_scheduler.jobs.metadata import TRACE
 from pg_scheduler.jobs.model import UNSET, Job
 
@@ -30,6 +33,10 @@ class JobFormPage:
     """The job with all that its row has."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """What is wrong, by field; that of the empty name concerns the whole."""
+    parameters: Sequence[Parameter] = ()
+    """Those of the task that a live worker reports, for a job without positional arguments."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """The texts of their fields."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -59,7 +66,14 @@ async def build(request: PageRequest) -> JobFormPage:
         raise RejectedError(
             "arguments or metadata of this job are hidden, no JSON, or too long for a form", 403
         )
-    return JobFormPage(job, values, raw)
+    parameters = () if raw.args else await task_parameters(request, job.job_name)
+    names = {each.name for each in parameters}
+    arguments = {FIELD + name: text_of(value) for name, value in raw.kwargs.items() if name in names}
+    if not parameters or any(visible(text) != text for text in arguments.values()):
+        return JobFormPage(job, values, raw)
+    others = {name: value for name, value in raw.kwargs.items() if name not in names}
+    values |= {"kwargs": _json(others) if others else ""}
+    return JobFormPage(job, values, raw, parameters=parameters, arguments=arguments)
 
 
 def values_of(raw: Job, request: PageRequest) -> dict[str, str] | None:

@@ -27,7 +27,8 @@ async def task_parameters(request: PageRequest, task: str | None) -> Sequence[Pa
     """Return the parameters of a visible task that live workers report; none if arguments are hidden."""
     if task is None or not request.access.sees_arguments or not request.access.sees_name(task):
         return ()
-    return parameters_of(await _workers(request), task) or ()
+    main = (await task_names(request)).task_of(task)
+    return parameters_of(await _workers(request), main) or ()
 
 
 async def _workers(request: PageRequest) -> Sequence[Worker]:

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, time
 from functools import partial
 from typing import Any, Final
 
+from pg_scheduler.dashboard.arguments import FieldError
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.names import task_names, task_parameters
 from pg_scheduler.dashboard.pages.schedules import FIRE_TIMES, FireTime, visible_schedule
@@ -97,18 +98,6 @@ class FormPage:
         return zone_names()
 
 
-class FieldError(ValueError):
-    """A field of the form is wrong.
-
-    Attributes:
-        field: Its name.
-    """
-
-    def __init__(self, field: str, text: str) -> None:
-        super().__init__(text)
-        self.field = field
-
-
 async def build(request: PageRequest) -> FormPage:
     """Return the form for the schedule that the address names, or for a new one."""
     schedule_id = request.parameters.get("id")
@@ -123,7 +112,7 @@ async def new_form(request: PageRequest, values: Texts, arguments: Texts | None 
     """Return the form of a new schedule with fields for the parameters of its task."""
     names = await task_names(request)
     task = values["task"] or next(iter(names.main), None)
-    parameters = await task_parameters(request, None if task is None else names.task_of(task))
+    parameters = await task_parameters(request, task)
     return FormPage(None, None, names.main, values, parameters, arguments or {})
 
 

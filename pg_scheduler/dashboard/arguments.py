@@ -1,0 +1,68 @@
+"""Arguments as fields of a form: one for each parameter of a task that a worker reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pg_scheduler.inspect.parameters import Parameter
+
+FIELD: Final = "arg."
+"""The prefix of the fields."""
+
+
+class FieldError(ValueError):
+    """A field of a form is wrong.
+
+    Attributes:
+        field: Its name.
+    """
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(text)
+        self.field = field
+
+
+def read_fields(
+    fields: Mapping[str, str], parameters: Sequence[Parameter], others: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments that were entered in fields; an empty one leaves its parameter out.
+
+    Args:
+        fields: The texts of the fields.
+        parameters: The parameters of the task.
+        others: Arguments that were entered as JSON.
+
+    Raises:
+        FieldError: A required one is missing, one was entered twice, or a field is that of another task, as
+            after another one was chosen.
+    """
+    given = {name.removeprefix(FIELD): text for name, text in fields.items() if text}
+    for name, is_required in parameters:
+        if name in given and name in others:
+            raise FieldError(FIELD + name, "it is among the other arguments too; remove one of them")
+        if is_required and name not in given and name not in others:
+            raise FieldError(FIELD + name, "enter a value")
+    for name in given.keys() - {each.name for each in parameters}:
+        text = f"no live worker reports that the task has the parameter {name[:100]!r}"
+        raise FieldError("kwargs", text)
+    return {name: value_of(text) for name, text in given.items()}
+
+
+def value_of(text: str) -> Any:
+    """Return the value of a text that is JSON; else the text itself."""
+    try:
+        return json.loads(text, parse_constant=_reject)
+    except (ValueError, RecursionError):
+        return text
+
+
+def text_of(value: Any) -> str:
+    """Return the text of a field whose value this is."""
+    is_plain = isinstance(value, str) and value.isprintable() and value.strip() == value != ""
+    return value if is_plain and value_of(value) == value else json.dumps(value, ensure_ascii=False)
+
+
+def _reject(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
