@@ -2,10 +2,11 @@
 
 Nineteen jobs of twenty are finished, one of fifty of them failed, one of a hundred is due; there are 1,000
 schedules, six hours of statistics of 200 names and a live worker with a limit. Each page is opened several
-times without its cache, as HTML. Of each one the report has the slowest statement, as the client sees it, and
-what the page says it searched; with ``--small 50000`` also the time of the page divided by that on a table of
-so many jobs. With ``--viewers 10``, ten streams are open for a minute, first all of the overview, then of ten
-pages; after that a worker drains jobs while ten streams of the overview are open, in turn with none.
+times without its cache, as HTML. Of each one the report has the slowest statement, as the client sees it, the
+time of the processors, and what the page says it searched. With ``--small 50000``, a second database has that
+many jobs; its pages are opened in turn, and each time is divided by theirs. With ``--viewers 10``, ten
+streams are open for a minute, first all of the overview, then of ten pages; after that a worker drains jobs
+while ten streams of the overview are open, in turn with none.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import AsyncIterator, Mapping, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -161,17 +162,27 @@ class Visit:
     Attributes:
         milliseconds: Of each statement, by its text.
         total: Seconds of each answer.
+        dashboard: Seconds of the dashboard's processor, of all answers.
+        server: Seconds of the server's processors, of all answers.
         says: The extent of the search, as the page shows it.
     """
 
     milliseconds: dict[str, list[float]] = field(default_factory=dict)
     total: list[float] = field(default_factory=list)
+    dashboard: float = 0.0
+    server: float = 0.0
     says: str = ""
 
     @property
     def median_ms(self) -> float:
         """The median time of the answers."""
         return statistics.median(self.total) * 1000
+
+    @property
+    def processor_ms(self) -> tuple[float, float]:
+        """The mean times of the processors of dashboard and server, for each answer."""
+        each = 1000 / len(self.total)
+        return self.dashboard * each, self.server * each
 
     @property
     def slowest(self) -> tuple[float, str]:
@@ -245,39 +256,69 @@ async def worker(dsn: str) -> AsyncIterator[str]:
             yield str(scheduler.worker_id)
 
 
-async def visit(dsn: str, rounds: int) -> dict[str, Visit]:
-    """Open each page ``rounds`` times."""
-    visits: dict[str, Visit] = {}
-    current = Visit()
+@dataclass
+class Table:
+    """A filled database with a live worker.
+
+    Attributes:
+        pool: Its connections, whose statements are recorded.
+        visits: The costs of its pages.
+        ids: Those of a worker and of a group of errors.
+        current: The page that is open.
+    """
+
+    pool: asyncpg.Pool
+    visits: dict[str, Visit] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    current: Visit = field(default_factory=Visit)
+
+    async def data(self, url: str) -> Any:
+        """Return the data of a page."""
+        app = dashboard(Scheduler(self.pool), authorize=read_all)
+        return json.loads((await get(app, url, b"application/json"))[1]).get("data")
+
+    async def open(self, url: str, postmaster: int | None) -> None:
+        """Open a page without a cache."""
+        app = dashboard(Scheduler(self.pool), authorize=read_all)
+        begin, own, server = time.perf_counter(), time.process_time(), processor_seconds(postmaster)
+        status, body = await get(app, url)
+        self.current.total.append(time.perf_counter() - begin)
+        self.current.dashboard += time.process_time() - own
+        self.current.server += processor_seconds(postmaster) - server
+        if status != 200:
+            raise RuntimeError(f"{url} answered {status}: {body[:500]!r}")
+
+
+@asynccontextmanager
+async def opened(dsn: str) -> AsyncIterator[Table]:
+    """Connect to a filled database."""
 
     def record(query: Any) -> None:
-        current.milliseconds.setdefault(query.query, []).append(query.elapsed * 1000)
+        table.current.milliseconds.setdefault(query.query, []).append(query.elapsed * 1000)
 
     async def watch(connection: asyncpg.Connection) -> None:
         connection.add_query_logger(record)
 
     warnings.simplefilter("ignore", asyncpg.InterfaceWarning)  # the logger stays on released connections
     async with worker(dsn) as worker_id, asyncpg.create_pool(dsn, min_size=1, max_size=4, init=watch) as pool:
-        json_of = dashboard(Scheduler(pool), authorize=read_all)
+        table = Table(pool)
+        table.ids = {"worker": worker_id, "error": (await table.data("/errors"))["items"][0]["fingerprint"]}
+        yield table
 
-        async def data(url: str) -> Any:
-            return json.loads((await get(json_of, url, b"application/json"))[1]).get("data")
 
-        groups = (await data("/errors"))["items"]
-        ids = {"worker": worker_id, "error": groups[0]["fingerprint"]}
-        plain = [path for path in PAGES if path not in WITH_PARAMETER]
-        items = [each.format_map(ids) for each in ITEMS]
-        for url in (*plain, *(f"/jobs?q={quote(each)}" for each in SEARCHES), *items):
-            said = str(_searched(await data(url)) or "")
-            current = visits[url.replace(worker_id, "...")] = Visit(says=said)
-            for _ in range(rounds):
-                app = dashboard(Scheduler(pool), authorize=read_all)
-                begin = time.perf_counter()
-                status, body = await get(app, url)
-                current.total.append(time.perf_counter() - begin)
-                if status != 200:
-                    raise RuntimeError(f"{url} answered {status}: {body[:500]!r}")
-    return visits
+async def visit(tables: Sequence[Table], rounds: int, postmaster: int | None) -> None:
+    """Open each page ``rounds`` times, of the tables in turn."""
+    plain = [path for path in PAGES if path not in WITH_PARAMETER]
+    for address in (*plain, *(f"/jobs?q={quote(each)}" for each in SEARCHES), *ITEMS):
+        urls = [address.format_map(table.ids) for table in tables]
+        for table, url in zip(tables, urls, strict=True):
+            said = str(_searched(await table.data(url)) or "")
+            table.visits[address] = Visit(says=said)
+        for _ in range(rounds):
+            for table, url in zip(tables, urls, strict=True):
+                table.current = table.visits[address]
+                await table.open(url, postmaster)
+                table.current = Visit()
 
 
 def _searched(data: object) -> object:
@@ -369,31 +410,38 @@ async def drain(dsn: str, jobs: int, viewers: int) -> float:
 
 async def measure(server: EmbeddedPostgres, options: argparse.Namespace) -> None:
     """Fill the tables, measure and print the report."""
-    dsn, sizes = server.dsn(), {"postgres": options.rows}
+    sizes = {"postgres": options.rows}
     if options.small:
         sizes["small"] = options.small
-        async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
+        async with asyncpg.create_pool(server.dsn(), min_size=1, max_size=1) as pool:
             if not await pool.fetchval("SELECT EXISTS (SELECT FROM pg_database WHERE datname = 'small')"):
                 await pool.execute("CREATE DATABASE small")
-    found = dict[str, dict[str, Visit]]()
     for name, rows in sizes.items():
         async with asyncpg.create_pool(server.dsn(name), min_size=1, max_size=2) as pool:
             await Scheduler(pool).initialize_db()
             await fill(pool, rows)
             size = await pool.fetchval("SELECT pg_size_pretty(pg_total_relation_size('scheduled_jobs'))")
         print(f"{rows:,} jobs, {size}, {options.rounds} rounds; bound {BOUND_MS} ms a statement")
-        found[name] = await visit(server.dsn(name), options.rounds)
-    print("\n| page | statements | slowest (ms) | page (ms) | to small | says |\n|---|---|---|---|---|---|")
-    for url, each in found["postgres"].items():
-        cells = f"{len(each.milliseconds)} | {each.slowest[0]:.1f} | {each.median_ms:.1f}"
-        small = found.get("small", {}).get(url)
-        ratio = f"{each.median_ms / small.median_ms:.2f} x" if small else "-"
-        print(f"| `{url}` | {cells} | {ratio} | {each.says} |")
-    for url, each in found["postgres"].items():
-        if each.slowest[0] > BOUND_MS:
-            print(f"\nover the bound on {url}:\n{each.slowest[1]}")
+    async with AsyncExitStack() as stack:
+        tables = [await stack.enter_async_context(opened(server.dsn(name))) for name in sizes]
+        await visit(tables, options.rounds, server.pid)
+    _report(tables)
     if options.viewers:
         await _view_and_drain(server, options)
+
+
+def _report(tables: Sequence[Table]) -> None:
+    head = "page | statements | slowest (ms) | page (ms) | dashboard (ms) | server (ms) | to small | says"
+    print(f"\n| {head} |\n|{'---|' * 8}")
+    large = tables[0].visits
+    for address, each in large.items():
+        ratio = f"{each.median_ms / tables[1].visits[address].median_ms:.2f} x" if tables[1:] else "-"
+        own, server = each.processor_ms
+        times = f"{each.slowest[0]:.1f} | {each.median_ms:.1f} | {own:.1f} | {server:.1f}"
+        print(f"| `{address}` | {len(each.milliseconds)} | {times} | {ratio} | {each.says} |")
+    for address, each in large.items():
+        if each.slowest[0] > BOUND_MS:
+            print(f"\nover the bound on {address}:\n{each.slowest[1]}")
 
 
 async def _view_and_drain(server: EmbeddedPostgres, options: argparse.Namespace) -> None:
