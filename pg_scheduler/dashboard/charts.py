@@ -13,12 +13,15 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from pg_scheduler.inspect.texts import length
+from pg_scheduler.inspect.texts import length, rounded
 
 LEAST_LOG_S: Final = 0.001
 """The start of a logarithmic axis, in seconds."""
 
 MAX_TICKS: Final = 7
+MANY: Final = 10_000
+"""Numbers from which on digits after the point are left out, and the axis has thousands."""
+
 STEPS: Final = tuple(
     timedelta(minutes=number)
     for number in (5, 10, 15, 30, 60, 120, 240, 480, 1440, 2880, 7200, 14_400, 21_600)
@@ -180,10 +183,10 @@ class Chart:
 
     @property
     def legend(self) -> list[tuple[Series, str]]:
-        """The series with their last complete values."""
-        return [
-            (each, self.text_of(each.values[-2] if len(each.values) > 1 else None)) for each in self.series
-        ]
+        """The series with their last complete values, that of the oldest waiting job as of now."""
+        if len(self.times) < 2:
+            return [(each, "-") for each in self.series]
+        return [(each, self.text_of(each.values[-1 if each.tone == "old" else -2])) for each in self.series]
 
     @property
     def width(self) -> timedelta:
@@ -221,7 +224,13 @@ class Chart:
     @property
     def y_ticks(self) -> list[Place]:
         """The labels of the axis of values."""
-        return [Place(self.text_of(value), round(self._y(value), 2)) for value in self._scale()]
+        return [
+            Place(
+                self.text_of(value) if self.is_log or value < MANY else rounded(round(value)),
+                round(self._y(value), 2),
+            )
+            for value in self._scale()
+        ]
 
     @property
     def flags(self) -> list[Flag]:
@@ -241,7 +250,9 @@ class Chart:
         """Return a value with its unit."""
         if value is None:
             return "-"
-        return length(value) if self.unit == "s" else f"{value:,.4g}"
+        if self.unit == "s":
+            return length(value)
+        return f"{value:,.4g}" if value < MANY else f"{value:,.0f}"
 
     def rows(self) -> Iterator[tuple[datetime, list[str]]]:
         """Yield the values as rows of a table, the newest first."""

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.job_rows import worker_names
 from pg_scheduler.dashboard.texts import RUNBOOK, sentence
 from pg_scheduler.inspect import Finding, FindingCode, Severity
 from pg_scheduler.inspect.doctor.codes import ADVICE
@@ -91,8 +92,6 @@ LINKS: Final[Mapping[FindingCode, tuple[str, str, str]]] = {
 
 WITHOUT_SUBJECT: Final = frozenset({"/workers", "/schedules"})
 
-WORKERS_AGE_S: Final = 10.0
-
 _QUOTED: Final = r"""'[^']*'|"[^"]*\""""
 _STEP: Final = re.compile(rf"(?:{_QUOTED}|(?!; |, then ).)+", re.DOTALL)
 _PROSE: Final = (
@@ -158,8 +157,7 @@ class FindingRow:
 async def rows_of(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
     """Return findings with their mutes, each row once: without subjects, those of a code are equal."""
     mutes = await read_mutes(request.inspector, "finding", map(finding_id, findings))
-    workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers, is_data=False)
-    names = {each.worker_id: each.identity for each in workers if each.identity}
+    names = await worker_names(request)
     rows = (_row(each, mutes.get(finding_id(each), ()), names, request) for each in findings)
     return list(dict.fromkeys(rows))
 

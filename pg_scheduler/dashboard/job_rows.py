@@ -31,6 +31,9 @@ MAX_ARGUMENTS_LENGTH: Final = 120
 
 MAX_TAGS: Final = 20
 
+WORKERS_AGE_S: Final = 10.0
+"""Seconds for which the names of workers are kept."""
+
 QUARANTINED: Final = "quarantined:"
 """Begins the error of a job under which workers died."""
 
@@ -62,6 +65,9 @@ class JobRow:
     ran_s: float | None
     """The length of its last attempt in seconds."""
     worker: str | None
+    """The id of its worker."""
+    worker_name: str | None
+    """The name that people gave it, else its id."""
     schedule: str | None
     blocked_on: str | None
     blockers: Sequence[BlockerRow]
@@ -70,6 +76,8 @@ class JobRow:
     tags: Sequence[str]
     progress: float | None
     """The share of its work that is done, from 0 to 1; None if it is unknown."""
+    note: str | None
+    """The note of its progress; None if the request may not see it."""
     actions: Sequence[str]
     """The actions that its status allows: ``cancel``, ``retry``, ``delete``, ``move``."""
 
@@ -91,6 +99,12 @@ class JobRow:
         if self.blocked_on is None or not self.blocked_on.startswith(BLOCKED_BY_LIMIT):
             return None
         return self.blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")[0]
+
+    def left_s(self, now: datetime) -> float | None:
+        """Return about how many seconds are left at its present rate; None if that is unknown."""
+        if self.started_at is None or not self.progress or self.progress >= 1:
+            return None
+        return (now - self.started_at).total_seconds() * (1 - self.progress) / self.progress
 
 
 SORTS: Final[Mapping[str, Callable[[JobRow], Any]]] = {
@@ -142,13 +156,25 @@ async def rows_of(jobs: Sequence[Job], request: PageRequest) -> list[JobRow]:
     found: Mapping[str, Sequence[BlockerRow]] = {}
     if ids and request.access.visible_names is None:
         found = await read_blockers(request.inspector, ids)
-    return [row_of(job, request, found.get(job.job_id, ())) for job in jobs]
+    workers = await worker_names(request) if any(job.worker_id for job in jobs) else {}
+    return [row_of(job, request, found.get(job.job_id, ()), workers) for job in jobs]
+
+
+async def worker_names(request: PageRequest) -> Mapping[str, str]:
+    """Return the names of workers that have one, by their ids."""
+    workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers, is_data=False)
+    return {each.worker_id: each.identity for each in workers if each.identity}
 
 
 def row_of(
-    job: Job, request: PageRequest, blockers: Sequence[BlockerRow] = (), *, with_arguments: bool = True
+    job: Job,
+    request: PageRequest,
+    blockers: Sequence[BlockerRow] = (),
+    workers: Mapping[str, str] | None = None,
+    *,
+    with_arguments: bool = True,
 ) -> JobRow:
-    """Return a job as lists show it."""
+    """Return a job as lists show it, with the names of its worker and of those that it waits for."""
     return copy_fields(
         JobRow,
         job,
@@ -160,12 +186,14 @@ def row_of(
         retries=_retries(job),
         ran_s=_ran_s(job, request.now),
         worker=job.worker_id,
+        worker_name=(workers or {}).get(job.worker_id or "", job.worker_id),
         schedule=job.schedule_id,
         blocked_on=job.blocked_on if request.access.sees_arguments else without_key(job.blocked_on),
         blockers=blockers,
         error=None if job.error_message is None else short(job.error_message, MAX_ERROR_LENGTH),
         tags=[short(tag) for tag in tags_of(job, request)],
         progress=share_done(job),
+        note=job.progress.note if job.progress is not None and request.access.sees_arguments else None,
         actions=[
             action.removesuffix("_jobs") for action, statuses in ALLOWED.items() if job.status in statuses
         ],

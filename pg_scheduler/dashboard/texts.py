@@ -24,8 +24,10 @@ MAX_DEPTH: Final = 50
 SHORT_LENGTH: Final = 120
 """Characters of a text in a table."""
 
-_INSTANT: Final = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC\b", re.ASCII)
-"""An instant in a text of the doctor."""
+_INSTANT: Final = re.compile(
+    r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC\b(?:, \d+ (?:ms|s|min|h|d) ago\b)?", re.ASCII
+)
+"""An instant in a text of the doctor, with how long ago it was."""
 
 _KEPT: Final = "\n\t\u200c\u200d"
 """Characters of these categories that neither reorder nor hide text: scripts and emoji need the joiners."""
@@ -73,7 +75,7 @@ def timed(text: str, now: datetime) -> Markup:
         parts += [
             escape(visible(text[end : found.start()].removesuffix("at "))),
             Markup('<time data-ago datetime="{}" title="{}">{}</time>').format(
-                at.isoformat(), found[0], ago(at, now)
+                at.isoformat(), f"{found[1]} UTC", ago(at, now)
             ),
         ]
         end = found.end()

@@ -23,8 +23,10 @@ from tests.dashboard.test_live import parts_of
 from tests.support.worker import PATIENCE
 
 
-def footer_of(html: str) -> str:
-    return " ".join(Page(html).text.rpartition("pg_scheduler")[2].split())
+def read_of(html: str) -> str:
+    """Return what a page states about when it was read, beside its heading or at its end."""
+    (found,) = re.findall(r'<span id="read"[^>]*>(.*?)</span>', html, re.DOTALL)
+    return " ".join(Page(found).text.split())
 
 
 async def test_page_states_the_age_of_its_oldest_part(
@@ -33,18 +35,18 @@ async def test_page_states_the_age_of_its_oldest_part(
     now = 0.0
     monkeypatch.setattr("pg_scheduler.dashboard.app.Cache", lambda: Cache(lambda: now))
     app = build()
-    assert "before" not in footer_of((await request(app, "/")).text)
+    assert "before" not in read_of((await request(app, "/")).text)
     now = 7.0
-    assert "UTC, parts of it up to 7 s before" in footer_of((await request(app, "/")).text)
+    assert "updated just now, parts of it up to 7 s before" in read_of((await request(app, "/")).text)
     read = json.loads((await request(app, "/", headers=JSON)).body)["read"]
     assert (read["oldest_s"], read["standby_lag_s"]) == (7.0, None)
-    for path in ("/audit", "/jobs", "/jobs"):
-        assert "before" not in footer_of((await request(app, path)).text), path
+    for path in ("/audit", "/schedules", "/schedules"):
+        assert "before" not in read_of((await request(app, path)).text), path
     await request(app, "/doctor")
     now = 47.0
-    assert "up to 40 s before" in footer_of((await request(app, "/doctor")).text)
+    assert "up to 40 s before" in read_of((await request(app, "/doctor")).text)
     now = 68.0
-    assert "before" not in footer_of((await request(app, "/doctor")).text)
+    assert "before" not in read_of((await request(app, "/doctor")).text)
 
 
 async def test_stream_sends_when_its_parts_were_read(app: App) -> None:
@@ -55,7 +57,7 @@ async def test_stream_sends_when_its_parts_were_read(app: App) -> None:
 
 
 async def test_read_pool_on_the_primary_is_no_standby(build: Callable[..., App], pool: asyncpg.Pool) -> None:
-    assert "standby" not in footer_of((await request(build(read_pool=pool), "/jobs")).text)
+    assert "standby" not in read_of((await request(build(read_pool=pool), "/jobs")).text)
 
 
 async def test_page_states_how_far_a_standby_is_behind(scratch: Path | None) -> None:
@@ -72,7 +74,7 @@ async def test_page_states_how_far_a_standby_is_behind(scratch: Path | None) -> 
             for path in ("/", "/jobs", "/doctor"):
                 answer = await request(app, path)
                 assert answer.status == 200, answer.text
-                assert re.search(r"UTC.*, from a standby, .* behind", footer_of(answer.text)), path
+                assert re.search(r"(UTC|just now).*, from a standby, .* behind", read_of(answer.text)), path
             read = json.loads((await request(app, "/jobs", headers=JSON)).body)["read"]
             assert 0 <= read["standby_lag_s"] < PATIENCE
 

@@ -172,6 +172,10 @@ def test_instants_of_evidence_are_relative() -> None:
         'since <time data-ago datetime="2030-01-01T11:58:00+00:00" title="2030-01-01 11:58:00 UTC">'
         "2 min ago</time>, &lt;b&gt; 2030-99-01 11:58:00 UTC"
     )
+    once = timed("expired at 2030-01-01 11:58:00 UTC, 2 min ago, with 4 jobs", now)
+    assert once.startswith('expired <time data-ago datetime="2030-01-01T11:58:00+00:00"')
+    assert once.endswith("2 min ago</time>, with 4 jobs")
+    assert once.count("2 min ago") == 1
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

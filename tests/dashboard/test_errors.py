@@ -112,6 +112,8 @@ async def test_trend_of_a_day_ends_now(pool: asyncpg.Pool, app: App) -> None:
 async def test_errors_without_groups_say_so(app: App) -> None:
     text = Page((await request(app, "/errors")).text).text
     assert "No job failed, expired or was cancelled in this period." in text
+    assert "pg-scheduler jobs errors" in text
+    assert "0 groups, 0 jobs" in text
 
 
 @pytest.mark.parametrize(

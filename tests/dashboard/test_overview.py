@@ -60,6 +60,8 @@ async def test_overview_without_workers_shows_the_problem_once_there_are_jobs(
     )
     page = Page((await request(app, "/")).text)
     assert "1 thing needs attention" in page.text
+    words = " ".join(page.text.split())
+    assert re.search(r"1 thing needs attention ?1 error ?All \d+ checks", words)
     assert "No live worker runs jobs" in page.text
     assert any(link.endswith("runbook.html#worker-none") for link in page.links())
     assert any(link.startswith("/doctor#worker-none-") for link in page.links())
@@ -276,6 +278,54 @@ async def test_slots_in_use_are_the_running_jobs_of_the_page(pool: asyncpg.Pool,
     assert (data["slots_busy"], data["running"], data["slots"], len(data["running_jobs"])) == (2, 2, 50, 2)
     (tile,) = [each for each in data["tiles"] if each["label"] == "Slots in use"]
     assert (tile["value"], tile["unit"], tile["note"]) == ("2", "of 50", "4 %")
+    assert data["worker_jobs"] == {"w1": 2}
+    bars = [each for each in Page((await request(app, "/")).text).all("progress") if each["max"] == "50"]
+    assert [each["value"] for each in bars] == ["2"]
+
+
+async def test_overview_states_when_it_was_read_beside_its_heading(app: App) -> None:
+    html = (await request(app, "/")).text
+    assert [each["id"] for each in Page(html).all("span") if each.get("id") == "read"] == ["read"]
+    head = Page(f"<div>{html.partition('<h1>')[2].partition('<div')[0]}</div>".replace("</h1>", "", 1))
+    assert " ".join(head.text.split()) == "Overviewupdated just now"
+    assert [each["data-ago"] for each in head.all("time")] == [None], "the script counts it"
+    footer = Page((await request(app, "/jobs")).text)
+    assert [each["id"] for each in footer.all("span") if each.get("id") == "read"] == ["read"]
+
+
+async def test_tile_of_later_jobs_has_the_blocked_ones_for_those_who_see_all_names(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_figures(pool, ["board.mail"])
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on) VALUES"
+        " ('1', 'board.mail', now() + interval '1 h', NULL), ('2', 'board.mail', now(), 'limit:bank:'),"
+        " ('3', 'board.mail', now(), NULL)"
+    )
+    tile = (await request(build(), "/", headers=JSON)).data["tiles"][-1]
+    assert [tile[key] for key in ("label", "value", "note", "terms")] == [
+        "Scheduled",
+        "1",
+        "1 blocked",
+        "status:scheduled",
+    ]
+    some = build(authorize=lambda _: Access("bob", names=("board.*",)))
+    labels = [each["label"] for each in (await request(some, "/", headers=JSON)).data["tiles"]]
+    assert labels == ["Completed", "Failed", "Lateness p95", "Waiting", "Slots in use"]
+
+
+async def test_errors_of_the_overview_have_their_class_and_message(pool: asyncpg.Pool, app: App) -> None:
+    await add_figures(pool, ["board.mail"])
+    for number, text in enumerate(("acme.Declined: no", "not started", "quarantined: 3 workers died: x")):
+        await pool.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message,"
+            " finished_at) VALUES ($1, 'board.mail', now(), 'failed', $2, now())",
+            str(number),
+            text,
+        )
+    words = " ".join(Page((await request(app, "/")).text).text.split())
+    for text in ("Declined no", "not started", "Quarantined 3 workers died: x"):
+        assert f"{text} board.mail" in words
 
 
 async def test_fire_time_that_has_passed_is_overdue(
@@ -305,15 +355,15 @@ async def test_tiles_have_the_change_since_the_period_before(
     await add_figures(pool, ["board.mail"])
     (completed, failed, late) = await tiles()
     assert completed[:1] + completed[2:] == ("Completed", "/h", "", ""), "nothing is known of the hour before"
-    assert failed == ("Failed attempts", "20", "%", "", "")
-    assert late == ("Start lateness p95", "738", "ms", "", "")
+    assert failed == ("Failed", "20", "% of attempts", "", "")
+    assert late == ("Lateness p95", "738", "ms", "", "")
     await pool.execute("UPDATE scheduler_stats SET bucket = bucket - interval '90 min'")
     long = Histogram((0,) * 22 + (8,) + (0,) * 25, 10.0)
     better = JobFigures(8, 8, (8, 0, 0, 0, 0, 0, 0, 0, 0), long, long)
     assert await Store(Connections(pool)).statistics.add("w1", 2, {"board.mail": better})
     (completed, failed, late) = await tiles()
     assert (completed[3][:1], completed[4]) == ("\N{BLACK UP-POINTING TRIANGLE}", "")
-    assert failed[1:] == ("0", "%", "\N{BLACK DOWN-POINTING TRIANGLE} 20.0 pt", "ok")
+    assert failed[1:] == ("0", "% of attempts", "\N{BLACK DOWN-POINTING TRIANGLE} 20.0 pt", "ok")
     assert (late[3][:1], late[4]) == ("\N{BLACK UP-POINTING TRIANGLE}", "bad")
 
 
@@ -352,7 +402,7 @@ async def test_running_jobs_have_what_the_request_may_see(
     await add_worker(pool, names=["board.copy"], identity="copier")
     await pool.execute(RUNNING)
     (job,) = (await request(build(redact=["token"]), "/", headers=JSON)).data["running_jobs"]
-    assert (job["name"], job["progress"], job["note"], job["worker"]) == (
+    assert (job["name"], job["progress"], job["note"], job["worker_name"]) == (
         "board.copy",
         0.25,
         "frame 7",
@@ -543,6 +593,24 @@ def test_lines_and_bars_stay_within_the_plot(values: list[float | None], is_log:
     assert 2 <= len(places) <= 12
     assert len(list(drawn.rows())) == len(drawn.slots) == len(values)
     assert drawn.summary.startswith("Title")
+
+
+def test_large_numbers_have_no_exponent_and_the_axis_has_thousands() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    times = [now + timedelta(hours=hour) for hour in range(3)]
+    chart = Chart("x", "Outcomes", "/h", times, [Series("completed", [45_720.4, 54_000.0, 9.0])])
+    assert [text for _, text in chart.legend] == ["54,000"]
+    assert chart.text_of(45_720.4) == "45,720"
+    assert chart.text_of(258.52) == "258.5"
+    assert {each.label for each in chart.y_ticks} >= {"0", "20 k"}
+
+
+def test_legend_has_the_age_of_the_oldest_waiting_job_as_of_now() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    times = [now + timedelta(hours=hour) for hour in range(3)]
+    series = [Series("p50", [1.0, 2.0, 3.0]), Series("oldest waiting", [None, None, 62.0])]
+    chart = Chart("x", "Lateness", "s", times, series, is_log=True)
+    assert [text for _, text in chart.legend] == ["2 s", "62 s"]
 
 
 def test_bars_are_stacked_in_the_order_of_the_series() -> None:

@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from pg_scheduler.dashboard.charts import Mark
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
-from pg_scheduler.dashboard.job_rows import JobRow, row_of, tags_of
+from pg_scheduler.dashboard.job_rows import WORKERS_AGE_S, JobRow, row_of, tags_of
 from pg_scheduler.dashboard.pages.history import read_releases
-from pg_scheduler.dashboard.pages.names import WORKERS_AGE_S
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.inspect import ErrorGroup, SearchError
@@ -88,6 +87,8 @@ class ErrorsPage:
     counts: Mapping[str, int]
     """How many groups there are of each state."""
     items: Sequence[ErrorGroup]
+    total: str
+    """The numbers of groups and jobs of all states."""
     summary: str
     is_complete: bool
     releases: Sequence[Mark] = ()
@@ -226,6 +227,7 @@ async def build(request: PageRequest) -> ErrorsPage:
         sort,
         {each: states.count(each) for each in STATES},
         items[:SHOWN_GROUPS],
+        f"{counted(len(visible), 'group')}, {counted(sum(group.count for group in visible), 'job')}",
         summary,
         found.is_complete,
         await read_releases(request.inspector, None),

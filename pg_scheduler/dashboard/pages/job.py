@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.gantt import Gantt, gantt_of
-from pg_scheduler.dashboard.job_rows import share_done
+from pg_scheduler.dashboard.job_rows import share_done, worker_names
 from pg_scheduler.dashboard.json_tree import JsonTree, json_tree
 from pg_scheduler.dashboard.pages import job_form
 from pg_scheduler.dashboard.pages.cause import Cause, cause_of, limit_of
@@ -20,7 +20,6 @@ from pg_scheduler.dashboard.pages.job_context import (
     last_runs_of,
     limits_of,
     siblings_of,
-    worker_names,
 )
 from pg_scheduler.dashboard.pages.job_values import missing, read_job, read_result, values_of
 from pg_scheduler.dashboard.pages.limits import LimitRow
@@ -205,6 +204,7 @@ async def build(request: PageRequest) -> JobPage:
     result = await read_result(job, request)
     dependencies = await read_dependencies(request.inspector, raw, request.access.sees_name)
     results = await results_of(job.schedule_id, request)
+    used = {job.worker_id, *(each.worker_id for each in job.errors)}
     return JobPage(
         job=job,
         sees_arguments=request.access.sees_arguments,
@@ -222,7 +222,7 @@ async def build(request: PageRequest) -> JobPage:
         schedule_results=results,
         siblings=await siblings_of(job, request),
         changes=await _changes(job.job_id, request),
-        workers=await worker_names(job, request),
+        workers={id_: name for id_, name in (await worker_names(request)).items() if id_ in used},
         actions=list(_actions(raw, dependencies, request)),
         _trees={part: json_tree(value) for part, value in values_of(job, result, request).items()},
     )

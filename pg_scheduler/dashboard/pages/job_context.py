@@ -22,7 +22,6 @@ MAX_RUNS: Final = 16
 AGE_S: Final = 30.0
 """Seconds for which the runs, figures and errors of a task are kept: each costs a search."""
 
-WORKERS_AGE_S: Final = 10.0
 PERIOD: Final = timedelta(days=1)
 MAX_GROUPS: Final = 1000
 RAN: Final = "status:completed,failed"
@@ -134,10 +133,3 @@ async def siblings_of(job: Job, request: PageRequest) -> Siblings | None:
 async def limits_of(job: Job, request: PageRequest) -> list[LimitRow]:
     """Return the limits that live workers declare for the name of a job, as far as they are visible."""
     return [each for each in (await limits.build(request)).items if job.job_name in each.tasks]
-
-
-async def worker_names(job: Job, request: PageRequest) -> dict[str, str]:
-    """Return the names of the workers of a job that have one, by their ids."""
-    workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers, is_data=False)
-    used = {job.worker_id, *(each.worker_id for each in job.errors)}
-    return {each.worker_id: each.identity for each in workers if each.identity and each.worker_id in used}

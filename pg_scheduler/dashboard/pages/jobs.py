@@ -94,7 +94,7 @@ async def build(request: PageRequest) -> JobsPage:
     sort, cols = request.parameters.get("sort", ""), request.parameters.get("cols", "")
     if sort.removeprefix("-") not in {"", *SORTS}:
         raise RejectedError(f"sort must be one of {', '.join(SORTS)}, not {sort[:50]!r}")
-    counts = await _counts(request)
+    counts = await state_counts(request)
     try:
         terms = terms_of(q)
         search = parse_search(q, now=request.now, tz=UTC)
@@ -142,7 +142,7 @@ def _total(
     return text_of(count)
 
 
-async def _counts(request: PageRequest) -> Mapping[str, StateCount]:
+async def state_counts(request: PageRequest) -> Mapping[str, StateCount]:
     """Return the numbers of all jobs by state; none if the request may not see them."""
     if request.access.visible_names is not None:
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,21 +10,24 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.charts import Chart, Mark
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.findings import ABOUT_NAMES, FindingRow, rows_of
+from pg_scheduler.dashboard.findings import ABOUT_NAMES, FindingRow
+from pg_scheduler.dashboard.findings import rows_of as finding_rows
+from pg_scheduler.dashboard.job_rows import JobRow, rows_of
+from pg_scheduler.dashboard.pages.errors import ErrorText, error_text
 from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, read_period
+from pg_scheduler.dashboard.pages.jobs import state_counts
 from pg_scheduler.dashboard.pages.overview_lists import (
     LOAD_PERIOD,
-    RunningJob,
     TaskLoad,
-    WorkerLine,
     by_load,
     load_of,
-    running_job,
-    shown_workers,
-    worker_line,
+    usual_s,
+    worker_rows,
 )
-from pg_scheduler.dashboard.pages.overview_tiles import Tile, rates, slots_in_use, waiting
+from pg_scheduler.dashboard.pages.overview_tiles import Tile, later, rates, slots_in_use, waiting
+from pg_scheduler.dashboard.pages.workers import RUNNING_AGE_S, WorkerRow
 from pg_scheduler.inspect import ErrorGroup, Finding, TaskState, Totals
+from pg_scheduler.inspect.attempts import running_attempts
 from pg_scheduler.inspect.mutes import is_muted, read_mutes
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.store.statistics import StatisticsRow
@@ -88,14 +92,28 @@ class OverviewPage:
     paused: Mapping[str, str | None]
     """The notes of paused tasks by name."""
     next_fires: Sequence[NextFire]
-    running_jobs: Sequence[RunningJob]
-    worker_list: Sequence[WorkerLine]
+    running_jobs: Sequence[JobRow]
+    usual_s: Mapping[str, float | None]
+    """The duration that half of the attempts of the last hour did not exceed, by the names of these jobs."""
+    worker_list: Sequence[WorkerRow]
     """The first workers; none if only some names are visible."""
+    worker_jobs: Mapping[str, int]
+    """The running jobs of workers by their ids, as the rows of the jobs say."""
 
     @property
     def ranges(self) -> Sequence[str]:
         """The values of ``range`` to choose from."""
         return list(RANGES)
+
+    @property
+    def severities(self) -> str:
+        """How many problems there are of each severity."""
+        found = Counter(each.severity for each in self.problems)
+        return ", ".join(counted(number, severity.value) for severity, number in found.items())
+
+    def text(self, group: ErrorGroup) -> ErrorText:
+        """Return the class and the message of the newest error of a group."""
+        return error_text((group.example.splitlines() or [""])[0])
 
     def began_in(self, group: ErrorGroup) -> str | None:
         """Return the release of the range that had started last when the first error of a group was found."""
@@ -121,6 +139,7 @@ async def build(request: PageRequest) -> OverviewPage:
     slow = await request.cache.get(("overview", period.range), HISTORY_AGE_S, lambda: _read(request, since))
     workers = await inspector.workers()
     backlog = await inspector.backlog()
+    attempts = await request.cache.get("running attempts", RUNNING_AGE_S, lambda: running_attempts(inspector))
     running = await inspector.search_jobs("status:running", limit=SHOWN_JOBS, names=access.visible_names)
     diagnosis = await request.cache.get("status", HISTORY_AGE_S, lambda: inspector.doctor(only=STATUS_CODES))
     is_open = access.visible_names is None
@@ -151,11 +170,7 @@ async def build(request: PageRequest) -> OverviewPage:
             *rates(period),
             waiting(period, due, oldest, request.now, is_capped=backlog.is_capped),
             slots_in_use(period, busy, slots),
-            *(
-                [Tile("Blocked", f"{blocked:,}", "", "", "", "/jobs", "status:blocked", (), "")]
-                if is_open
-                else []
-            ),
+            *([later(await state_counts(request))] if is_open else []),
         ],
         charts=period.charts(oldest),
         releases=period.releases,
@@ -179,10 +194,10 @@ async def build(request: PageRequest) -> OverviewPage:
             for each in slow.schedules
             if each.next_fire_at is not None and access.sees_name(each.task)
         ][:SHOWN_FIRES],
-        running_jobs=[
-            running_job(job, workers, slow.load.get(job.job_name, ()), request) for job in running.items
-        ],
-        worker_list=[worker_line(each, request) for each in shown_workers(workers)] if is_open else [],
+        running_jobs=await rows_of(running.items, request),
+        usual_s={job.job_name: usual_s(slow.load.get(job.job_name, ())) for job in running.items},
+        worker_list=worker_rows(workers, request) if is_open else [],
+        worker_jobs={each: len(jobs) for each, jobs in attempts.items()} if is_open else {},
     )
 
 
@@ -206,7 +221,7 @@ async def _problems(findings: Sequence[Finding], request: PageRequest) -> list[F
     """Return what needs attention, the worst first, without what is muted or about names that are hidden."""
     sees = request.access.sees_name
     seen = [each for each in problems_of(findings) if each.code not in ABOUT_NAMES or sees(each.subject)]
-    return [row for row in await rows_of(seen, request) if not row.is_muted]
+    return [row for row in await finding_rows(seen, request) if not row.is_muted]
 
 
 def _sentence(problems: Sequence[FindingRow], workers: int) -> str:

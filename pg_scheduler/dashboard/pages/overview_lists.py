@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.job_rows import row_of
 from pg_scheduler.dashboard.pages.history import attempts, failed_share, failures
+from pg_scheduler.dashboard.pages.workers import WorkerRow, row_of
 from pg_scheduler.inspect import TaskState
 from pg_scheduler.inspect.store.statistics import StatisticsRow
-from pg_scheduler.jobs.model import Job, Worker
+from pg_scheduler.jobs.model import Worker
 from pg_scheduler.measure.figures import JobFigures
-from pg_scheduler.store.author import release_of
 
 LOAD_PERIOD: Final = timedelta(hours=1)
 """The period of the tasks by load."""
@@ -58,42 +57,6 @@ class TaskLoad:
         return self.due > 0 and (self.is_paused or self.workers == 0)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningJob:
-    """A running job. What the request may not see is None or empty."""
-
-    job_id: str
-    name: str
-    arguments: str
-    started_at: datetime | None
-    progress: float | None
-    note: str | None
-    usual_s: float | None
-    """The duration that half of the attempts of its name did not exceed; None if unknown."""
-    worker_id: str | None
-    worker: str | None
-
-    def left_s(self, now: datetime) -> float | None:
-        """Return about how many seconds are left at the present rate; None if that is unknown."""
-        if self.started_at is None or not self.progress or self.progress >= 1:
-            return None
-        return (now - self.started_at).total_seconds() * (1 - self.progress) / self.progress
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLine:
-    """A worker."""
-
-    worker_id: str
-    name: str
-    state: str
-    """``live``, ``draining``, ``stopping`` or ``dead``."""
-    slots: int
-    release: str | None
-    started_at: datetime
-    last_beat: datetime
-
-
 def load_of(task: TaskState, rows: Sequence[StatisticsRow], until: datetime) -> TaskLoad:
     """Return a task with its statistics of the last hour."""
     figures = JobFigures.added(*(row.figures for row in rows)) if rows else JobFigures()
@@ -125,47 +88,16 @@ def by_load(tasks: Sequence[TaskLoad]) -> list[TaskLoad]:
     return [*others[: SHOWN_TASKS - min(len(troubled), SHOWN_TASKS // 2)], *troubled][:SHOWN_TASKS]
 
 
-def running_job(
-    job: Job, workers: Sequence[Worker], rows: Sequence[StatisticsRow], request: PageRequest
-) -> RunningJob:
-    """Return a running job; the statistics are those of its name."""
-    name = next((each.identity for each in workers if each.worker_id == job.worker_id), None)
-    usual = JobFigures.added(*(row.figures for row in rows)).durations.quantile(0.5) if rows else None
-    row = row_of(job, request)
-    sees = request.access.sees_arguments
-    return RunningJob(
-        row.job_id,
-        row.name,
-        row.arguments or "",
-        row.started_at,
-        row.progress,
-        job.progress.note if job.progress is not None and sees else None,
-        usual,
-        row.worker,
-        name or row.worker,
-    )
+def usual_s(rows: Sequence[StatisticsRow]) -> float | None:
+    """Return the duration that half of the attempts did not exceed; None if it is unknown."""
+    return JobFigures.added(*(row.figures for row in rows)).durations.quantile(0.5) if rows else None
 
 
-def shown_workers(workers: Sequence[Worker]) -> list[Worker]:
-    """Return the first workers, those that need attention first."""
-    return sorted(workers, key=lambda each: (each.is_alive, each.started_at))[:SHOWN_WORKERS]
-
-
-def worker_line(worker: Worker, request: PageRequest) -> WorkerLine:
-    """Return a worker."""
-    state = "live"
-    if not worker.is_alive:
-        state = "dead"
-    elif worker.is_stopping or worker.state == "stopping":
-        state = "stopping"
-    elif worker.wanted == "drain" or worker.state == "draining":
-        state = "draining"
-    return WorkerLine(
-        worker.worker_id,
-        worker.identity or worker.worker_id,
-        state,
-        worker.max_concurrent_jobs,
-        None if request.settings.redaction.is_hidden("release") else release_of(worker.metadata),
-        worker.started_at,
-        worker.last_beat,
-    )
+def worker_rows(workers: Sequence[Worker], request: PageRequest) -> list[WorkerRow]:
+    """Return the first workers, those that need attention first, without what only their pages show."""
+    first = sorted(workers, key=lambda each: (each.is_alive, each.identity or each.worker_id))[:SHOWN_WORKERS]
+    rows = [row_of(each, request) for each in first]
+    return [
+        replace(row, worker=replace(row.worker, names=None, health={}, settings={}, metadata={}))
+        for row in rows
+    ]

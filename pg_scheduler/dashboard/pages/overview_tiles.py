@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.dashboard.pages.history import Period, attempts, completed, failed_share
+from pg_scheduler.dashboard.search_bar import text_of
+from pg_scheduler.inspect.states import StateCount
 from pg_scheduler.inspect.texts import length
 
 POINTS: Final = 20
@@ -25,7 +27,7 @@ class Tile:
     note: str
     """The change, or another number that belongs to it."""
     mood: str
-    """How the note is meant: ``ok``, ``bad``, ``warn``; empty for neither."""
+    """How the note is meant: ``ok``, ``bad``, ``warn``, ``held``; empty for neither."""
     path: str
     terms: str
     """The search to which it leads; empty for none."""
@@ -61,9 +63,9 @@ def rates(period: Period) -> Iterator[Tile]:
         note = f"{'▲' if points > 0 else '▼'} {abs(points):.1f} pt" if abs(points) >= 0.05 else ""
         mood = "bad" if points > 0 else "ok"
     yield Tile(
-        "Failed attempts",
+        "Failed",
         "-" if share is None else f"{100 * share:.2g}",
-        "" if share is None else "%",
+        "" if share is None else "% of attempts",
         note,
         mood if note else "",
         "/errors",
@@ -76,7 +78,7 @@ def rates(period: Period) -> Iterator[Tile]:
     change = _change(late, past_late, is_bad_up=True) if late is not None and past_late else ("", "")
     value, _, unit = "-".partition(" ") if late is None else length(late).partition(" ")
     yield Tile(
-        "Start lateness p95",
+        "Lateness p95",
         value,
         unit,
         change[0],
@@ -115,6 +117,15 @@ def slots_in_use(period: Period, busy: int, slots: int) -> Tile:
     share = f"{100 * busy / slots:.0f} %" if slots else ""
     mood = "warn" if slots and busy >= slots else ""
     return Tile("Slots in use", f"{busy:,}", f"of {slots:,}", share, mood, "/workers", "", used, "run")
+
+
+def later(counts: Mapping[str, StateCount]) -> Tile:
+    """Return the tile of jobs that are due later; its note has the blocked ones."""
+    blocked = counts["blocked"]
+    note = f"{text_of(blocked)} blocked" if blocked.number else ""
+    return Tile(
+        "Scheduled", text_of(counts["scheduled"]), "", note, "held", "/jobs", "status:scheduled", (), ""
+    )
 
 
 def _points(values: Sequence[float]) -> list[float]:

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.job_rows import JobRow, rows_of
 from pg_scheduler.dashboard.lanes import SPAN, Lanes, lanes_of
 from pg_scheduler.dashboard.pages.jobs import summary_of
-from pg_scheduler.dashboard.pages.overview_lists import RunningJob, running_job
 from pg_scheduler.dashboard.pages.workers import DECLARE_DEAD, WorkerRow, dead_row, row_of
 from pg_scheduler.inspect.attempts import Attempt, ended_attempts
 from pg_scheduler.inspect.names import TaskNames
@@ -54,7 +54,7 @@ class WorkerPage:
     names: Sequence[str] | None = None
     other_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     chips: Sequence[Chip] = ()
-    jobs: Sequence[RunningJob] = ()
+    jobs: Sequence[JobRow] = ()
     summary: str = ""
 
 
@@ -88,7 +88,7 @@ async def build(request: PageRequest) -> WorkerPage:
         names=None if item is None or item.worker.names is None else names.main,
         other_names=names.others,
         chips=() if item is None else _chips(item),
-        jobs=[running_job(job, (), (), request) for job in running.items],
+        jobs=await rows_of(running.items, request),
         summary=summary_of(running, request),
     )
 
