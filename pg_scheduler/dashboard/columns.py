@@ -16,14 +16,12 @@ class Column(NamedTuple):
     is_number: bool = False
     sort: str = ""
     """The value of ``sort=`` that sorts by it; empty for none."""
-    is_less: bool = True
-    """Whether phones leave it out."""
 
 
 COLUMNS: Final[Mapping[str, Column]] = {
     each.name: each
     for each in (
-        Column("state", "State", sort="status", is_less=False),
+        Column("state", "State", sort="status"),
         Column("error", "Error", sort="error"),
         Column("blocked", "Blocked by"),
         Column("progress", "Progress", sort="progress"),
@@ -34,9 +32,9 @@ COLUMNS: Final[Mapping[str, Column]] = {
         Column("priority", "Priority", sort="priority"),
         Column("ran", "Ran", is_number=True, sort="ran"),
         Column("created", "Created", is_number=True, sort="created"),
-        Column("due", "Due", is_number=True, sort="due", is_less=False),
-        Column("ended", "Ended", is_number=True, sort="ended", is_less=False),
-        Column("when", "Time", is_number=True, sort="when", is_less=False),
+        Column("due", "Due", is_number=True, sort="due"),
+        Column("ended", "Ended", is_number=True, sort="ended"),
+        Column("when", "Time", is_number=True, sort="when"),
     )
 }
 """Every column, in the order of the table."""
@@ -45,7 +43,7 @@ _OF_ENDED: Final = ("state", "error", "ran", "ended")
 _OF_WAITING: Final = ("state", "tags", "retries", "due")
 _BY_STATE: Final[Mapping[str, Sequence[str]]] = {
     "due": ("state", "tags", "priority", "due"),
-    "running": ("state", "progress", "worker", "ran", "when"),
+    "running": ("state", "progress", "worker", "ran"),
     "scheduled": _OF_WAITING,
     "blocked": ("state", "blocked", "tags", "due"),
     "retrying": ("state", "error", "due"),
@@ -56,7 +54,6 @@ _BY_STATE: Final[Mapping[str, Sequence[str]]] = {
 }
 _LABELS: Final[Mapping[tuple[str, str], str]] = {
     ("running", "ran"): "Runs for",
-    ("running", "when"): "Started",
     ("retrying", "error"): "Last error",
     ("retrying", "due"): "Next attempt",
 }

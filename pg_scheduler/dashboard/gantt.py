@@ -85,6 +85,8 @@ class Gantt:
     bars: Sequence[Bar]
     steps: Sequence[str]
     """The times since its begin at one and two thirds of the axis."""
+    is_open: bool
+    """Whether its end is now."""
     summary: str
     """How long the job took, and how much of that it ran; empty if it has not ended."""
 
@@ -118,6 +120,7 @@ def gantt_of(job: Job, attempts: Sequence[Attempt], now: datetime) -> Gantt | No
         end=end,
         bars=_labelled(bars),
         steps=[f"+{length((end - begin) * share)}" for share in STEPS],
+        is_open=job.finished_at is None and end == now,
         summary=_summary(job, attempts),
     )
 
@@ -147,10 +150,11 @@ class _Scale:
         share = (at - self.begin) / (self.end - self.begin)
         return round(min(max(share, 0.0), 1.0) * 100, 2)
 
-    def bar(self, kind: str, since: datetime, until: datetime, what: str) -> Bar:
-        """Return the bar of a span."""
+    def bar(self, kind: str, since: datetime, until: datetime, what: str, *, is_open: bool = False) -> Bar:
+        """Return the bar of a span, with its length unless it continues: its end is not exact then."""
         x, right = self.place(since), self.place(until)
-        return Bar(kind, x, round(right - x, 2), f"{what} {length(until - since)}")
+        title = what.rstrip(",") if is_open else f"{what} {length(until - since)}"
+        return Bar(kind, x, round(right - x, 2), title)
 
 
 def _bars(job: Job, attempts: Sequence[Attempt], now: datetime, scale: _Scale) -> Iterator[Bar]:
@@ -161,27 +165,34 @@ def _bars(job: Job, attempts: Sequence[Attempt], now: datetime, scale: _Scale) -
         yield from _wait(scale, at, each.started_at, before, was_limited=each.was_limited)
         at, before = each.ended_at or now, each
         title = f"attempt {each.number}: {each.outcome or 'running'},"
-        bar = scale.bar(state_of(each), each.started_at, at, title)
+        bar = scale.bar(state_of(each), each.started_at, at, title, is_open=each.ended_at is None)
         width = max(bar.width, MIN_WIDTH)
         yield replace(bar, x=min(bar.x, 100 - width), width=width, label=str(each.number))
     if job.status is JobStatus.PENDING:
         due = max(job.execution_time, at)
         yield from _wait(scale, at, due, before)
         is_limited = (job.blocked_on or "").startswith(BLOCKED_BY_LIMIT)
-        yield from _wait(scale, due, now, None, was_limited=is_limited)
+        yield from _wait(scale, due, now, None, was_limited=is_limited, is_open=True)
     elif not attempts:
         yield from _wait(scale, at, now, None)
 
 
 def _wait(
-    scale: _Scale, since: datetime, until: datetime, before: Attempt | None, *, was_limited: bool = False
+    scale: _Scale,
+    since: datetime,
+    until: datetime,
+    before: Attempt | None,
+    *,
+    was_limited: bool = False,
+    is_open: bool = False,
 ) -> Iterator[Bar]:
     if until <= since:
         return
     if was_limited:
-        yield scale.bar("limit", since, until, "a limit," if before is None else "backoff and a limit,")
+        what = "a limit," if before is None else "backoff and a limit,"
+        yield scale.bar("limit", since, until, what, is_open=is_open)
     elif before is None:
-        yield scale.bar("wait", since, until, "waited")
+        yield scale.bar("wait", since, until, "waits" if is_open else "waited", is_open=is_open)
     else:
         yield scale.bar("backoff", since, until, "postponed" if before.outcome == "snoozed" else "backoff")
 

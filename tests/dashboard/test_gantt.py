@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,26 @@ def test_bars_of_a_job_that_waits_change_seldom(age: timedelta) -> None:
     assert found.end - NOW <= max(timedelta(seconds=10), age / 50)
     ends = {bars_of(job, NOW + number * SECOND).end for number in range(5)}
     assert len(ends) <= 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "titles"),
+    [
+        ({"blocked_on": "limit:bank:"}, ["waited 60 s", "a limit"]),
+        ({}, ["waited 60 s", "waits"]),
+        (
+            {"status": JobStatus.RUNNING, "attempt": 1, "started_at": NOW - SECOND},
+            ["waited 119 s", "attempt 1: running"],
+        ),
+    ],
+)
+def test_bar_that_continues_states_no_length(changes: dict[str, Any], titles: list[str]) -> None:
+    job = replace(PENDING, created_at=NOW - 2 * MINUTE, execution_time=NOW - MINUTE, **changes)
+    found = bars_of(job)
+    assert found.is_open
+    assert [bar.title for bar in found.bars] == titles
+    assert not bars_of(FAILED).is_open
+    assert not bars_of(replace(job, status=JobStatus.PENDING, execution_time=NOW + HOUR)).is_open
 
 
 def test_job_that_has_had_no_time_has_no_bars() -> None:

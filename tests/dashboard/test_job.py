@@ -194,6 +194,7 @@ async def test_dependencies_are_links_in_both_directions(
     page = await shown(build(), "/job?id=join")
     assert {"/job?id=load", "/job?id=pay", "/job?id=report"} <= set(page.links())
     assert "Waits for other jobs" in page.text
+    assert "so jobs that have ended since are not here" in page.text
     assert "/job?id=join" in (await shown(build(), "/job?id=load")).links()
     restricted = build(authorize=lambda _: Access("bob", names=("board.*",)))
     for headers in ({}, JSON):
@@ -263,6 +264,30 @@ async def test_limits_of_the_task_show_their_use(pool: asyncpg.Pool, app: App) -
     assert "Waits for the limit “stripe”" in page.text
     assert "0 / 6" in page.text
     assert page.links().count("/limit?name=stripe") >= 2
+
+
+@pytest.mark.parametrize(("key", "text"), [("", "1 running."), ("7", "For the key '7': 1 running.")])
+async def test_cause_of_a_limit_names_it_once_and_states_its_use(
+    key: str, text: str, pool: asyncpg.Pool, app: App
+) -> None:
+    limits = declare("bank", "board.charge", max_running=1, by_key=bool(key))
+    await add_worker(pool, names=["board.charge"], settings=json.dumps({"limits": limits}))
+    await insert(pool, "pay", "board.charge")
+    await pool.execute(
+        "UPDATE scheduled_jobs SET blocked_on = 'limit:bank:' || $1::text, execution_time = now()", key
+    )
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
+        " VALUES ('run', 'board.charge', now(), 'running', 'w1', 1)"
+    )
+    await pool.execute(
+        "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
+        " VALUES ('limit:bank:' || $1::text, 'run', 1, now(), 0)",
+        key,
+    )
+    words = " ".join((await shown(app, "/job?id=pay")).text.split())
+    assert f"Waits for the limit “bank” {text}" in words
+    assert words.count("aits for the limit") == 1
 
 
 async def test_cancellation_of_a_running_job_asks_first(

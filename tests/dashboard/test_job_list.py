@@ -16,6 +16,7 @@ from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_jobs import SECRET, add
+from tests.inspect.workers import add_worker
 
 FILL = """
     INSERT INTO scheduled_jobs (
@@ -132,13 +133,18 @@ async def test_unknown_field_names_the_one_of_arguments(app: App) -> None:
 # -- columns and rows ----------------------------------------------------------------------------------
 
 
-async def test_columns_follow_the_state(scheduler: Scheduler, pool: asyncpg.Pool, app: App) -> None:
+async def test_columns_follow_the_state(
+    scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    app = build()
     await fill(pool)
+    await add_worker(pool, "w7", identity="copier")
     await add(scheduler, job_id="later")
     await pool.execute(
         "INSERT INTO scheduled_jobs"
         " (job_id, job_name, execution_time, status, started_at, progress, worker_id, attempt)"
-        " VALUES ('runs', 'list.import', now(), 'running', now(), '{\"done\": 1, \"total\": 4}', 'w7', 1)"
+        " VALUES ('runs', 'list.import', now(), 'running', now(), $1::text::jsonb, 'w7', 1)",
+        '{"done": 1, "total": 4, "note": "half of it"}',
     )
     failed = await page_of(app, "/jobs?q=status:failed")
     assert "Error" in failed.text
@@ -149,6 +155,11 @@ async def test_columns_follow_the_state(scheduler: Scheduler, pool: asyncpg.Pool
     assert "Runs for" in running.text
     assert "25 %" in running.text
     assert "/worker?id=w7" in running.links()
+    assert "half of it" in running.text
+    assert "copier" in running.text
+    assert [each["data-late"] for each in running.all("time") if "data-late" in each] == [None]
+    hidden = await page_of(build(authorize=lambda _: Access("bob", sees_arguments=False)), "/jobs?q=w7")
+    assert "half of it" not in hidden.text
     scheduled = await page_of(app, "/jobs?q=status:scheduled")
     assert "in 60 min" in scheduled.text
     assert "sort=error" not in str(scheduled.links())

@@ -95,6 +95,7 @@ def cause_of(
             text = ""
         case ReasonCode.LIMIT if limit:
             title = f"Waits for the limit “{limit}”"
+            text = _sentence(reason.text.removeprefix(f"waits for the limit {limit!r}").removeprefix(":"))
     tone = TONES.get(reason.code, VERDICTS.get(explanation.verdict, "wait"))
     if reason.code is ReasonCode.CANCELLED:
         tone = "wait"
