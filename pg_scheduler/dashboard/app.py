@@ -303,7 +303,7 @@ class _Dashboard:
                 bounds=self._settings.bounds,
             )
             self._inspected = scheduler, inspector
-            self._operations = Operations(scheduler)
+            self._operations = Operations(scheduler, self._settings.bounds)
             self._cache = Cache()
         return self._inspected[1]
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from pg_scheduler.dashboard.access import Access
-from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect import Bounds, Inspector
 from pg_scheduler.inspect.bulk_runs import BulkRuns
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.author import Author, acting_as
@@ -22,10 +22,10 @@ class Operations:
         runs: The bulk runs.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, bounds: Bounds) -> None:
         self.scheduler = scheduler
         self._parts = scheduler._parts  # noqa: SLF001 - the dashboard is a front end of the Scheduler
-        self.inspector = Inspector(scheduler)
+        self.inspector = Inspector(scheduler, bounds=bounds)  # those of the pages, which share its reads
         self.runs = BulkRuns(self.inspector)
 
     @contextmanager

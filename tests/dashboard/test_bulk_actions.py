@@ -13,6 +13,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
+from pg_scheduler.inspect import Bounds
 from tests.dashboard.client import JSON, App, Page, request, send, stream
 from tests.dashboard.test_live import url_of
 from tests.support.worker import PATIENCE
@@ -67,7 +68,7 @@ async def create(build: Callable[..., App]) -> AsyncIterator[Callable[..., App]]
     apps: list[App] = []
 
     def create(actor: str = "ada", role: str = "admin", **arguments: Any) -> App:
-        settings = {name: arguments.pop(name) for name in ("redact",) if name in arguments}
+        settings = {name: arguments.pop(name) for name in ("redact", "bounds") if name in arguments}
         app = build(authorize=lambda _: Access(actor, role, **arguments), **settings)  # type: ignore[arg-type]
         apps.append(app)
         return app
@@ -627,6 +628,17 @@ async def test_retry_of_a_group_changes_the_jobs_that_the_page_has_counted(
     for name, text in (("last", "9999-12-31T23:59:59.999999"), ("first", "0001-01-01T00:00+14:00")):
         wrong = await send(app, form, {name: text})
         assert (wrong.status, f"{name.capitalize()} must be between" in wrong.text) == (400, True)
+
+
+async def test_retry_of_a_group_finds_the_groups_of_the_page(
+    create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 2, "failed")
+    await pool.execute("UPDATE scheduled_jobs SET error_message = 'Other: \"x\"' WHERE job_id = 'j00002'")
+    page = Page((await request(create(), "/errors?since=all")).text)
+    forms = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
+    narrow = create(bounds=Bounds(rows=1))
+    assert sorted([(await send(narrow, form)).status for form in forms]) == [200, 404]
 
 
 async def test_group_of_errors_is_retried_and_its_retries_cancelled(
