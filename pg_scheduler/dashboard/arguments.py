@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pg_scheduler.dashboard.texts import visible
 from pg_scheduler.inspect.parameters import Parameter
 
 FIELD: Final = "arg."
@@ -60,8 +61,32 @@ def value_of(text: str) -> Any:
 
 def text_of(value: Any) -> str:
     """Return the text of a field whose value this is."""
-    is_plain = isinstance(value, str) and value.isprintable() and value.strip() == value != ""
-    return value if is_plain and value_of(value) == value else json.dumps(value, ensure_ascii=False)
+    is_plain = (
+        isinstance(value, str) and value.isprintable() and value.strip() == visible(value) == value != ""
+    )
+    return value if is_plain and value_of(value) == value else json_of(value)
+
+
+def json_of(value: Any, indent: int | None = None) -> str:
+    """Return JSON that a page shows as it is, so that it can be sent again.
+
+    Raises:
+        TypeError: The value was decoded to one that JSON does not have; as for ValueError.
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return text if visible(text) == text else json.dumps(value, indent=indent)
+
+
+def fields_of(kwargs: Mapping[str, Any], parameters: Sequence[Parameter]) -> tuple[dict[str, str], str]:
+    """Return the fields of the arguments that are parameters, and a JSON object of the others or nothing.
+
+    Raises:
+        TypeError: As in `json_of()`, as is ValueError.
+    """
+    names = {each.name for each in parameters}
+    others = {name: value for name, value in kwargs.items() if name not in names}
+    fields = {FIELD + name: text_of(value) for name, value in kwargs.items() if name in names}
+    return fields, json_of(others, 2) if others else ""
 
 
 def _reject(name: str) -> None:

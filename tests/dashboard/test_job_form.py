@@ -210,9 +210,6 @@ async def test_argument_is_sent_again_as_it_was(
     await add_failed(scheduler, pool, kwargs={"account": value, "more": [1]})
     form = await request(admin, FORM)
     fields = fields_of(form.text)
-    if value == "\u202e":  # a page would show it with an escape
-        assert fields == {}
-        return
     assert list(fields) == ["arg.account", "arg.note"]
     assert '"more"' in Page(form.text).text
     assert '"account"' not in Page(form.text).text

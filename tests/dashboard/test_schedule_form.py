@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages.schedule_form import DEFAULTS
 from pg_scheduler.triggers import At, CalendarInterval, Cron, During, Every, FixedDelay, Trigger
 from tests.dashboard.client import App, Page, request, send
@@ -111,14 +112,15 @@ async def test_schedule_is_previewed_added_and_edited(
         "kind": "interval",
         "interval": "15m",
         "task": "billing.invoice",
-        "kwargs": "{}",
     }
     answer = await send(admin, UPDATE, changed)
     assert (answer.headers["location"], answer.did) == ("/schedule?id=mine", "schedule_updated")
     after = await scheduler.schedules.get("mine")
     assert after is not None
     assert (after.trigger, after.end, after.max_runs) == (Every(minutes=15), schedule.end, 5)
-    assert (after.task, after.kwargs) == ("board.mail", {"tenant": 7}), "the form edits neither"
+    assert (after.task, after.kwargs) == ("board.mail", {"tenant": 7}), (
+        "the task is not edited, and the arguments were not changed"
+    )
     stale = await send(admin, UPDATE, changed)
     assert stale.status == 409
     assert "changed meanwhile" in stale.text
@@ -416,3 +418,110 @@ async def test_newest_worker_counts_and_dead_ones_do_not(admin: App, pool: async
     )
     found = entered((await request(admin, "/schedule-form?task=board.mail")).text)
     assert [name for name in found if name.startswith("arg.")] == ["arg.new"]
+
+
+# -- the arguments of a schedule -----------------------------------------------------------------------
+
+
+async def add_mine(scheduler: Scheduler, **kwargs: Any) -> None:
+    await scheduler.schedules.add("board.mail", Every(HOUR), schedule_id="mine", kwargs=kwargs)
+
+
+async def kwargs_of(scheduler: Scheduler) -> Any:
+    schedule = await scheduler.schedules.get("mine")
+    assert schedule is not None
+    return schedule.kwargs
+
+
+@pytest.mark.parametrize("has_report", [True, False])
+async def test_arguments_of_a_schedule_are_edited(
+    has_report: bool, admin: App, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    if has_report:
+        await report(pool, PARAMETERS)
+    before = {"copies": 3, "tags": ["x"], "to": "007"}
+    await add_mine(scheduler, **before)
+    fields = entered((await request(admin, "/schedule-form?id=mine")).text)
+    if has_report:
+        assert (fields["arg.to"], fields["arg.copies"]) == ("007", "3")
+        assert json.loads(fields["kwargs"]) == {"tags": ["x"]}
+    else:
+        assert json.loads(fields["kwargs"]) == before
+    answer = await send(admin, UPDATE, fields)
+    assert answer.did == "schedule_updated", answer.text
+    assert await kwargs_of(scheduler) == before
+    fresh = {**entered((await request(admin, "/schedule-form?id=mine")).text), "kwargs": '{"to": "ada"}'}
+    if has_report:
+        fresh |= {"arg.to": "", "arg.copies": "true"}
+    answer = await send(admin, UPDATE, fresh)
+    assert answer.did == "schedule_updated", answer.text
+    assert await kwargs_of(scheduler) == ({"to": "ada", "copies": True} if has_report else {"to": "ada"})
+    stale = await send(admin, UPDATE, {**fresh, "kwargs": '{"to": "bob"}'})
+    assert stale.status == 409
+    assert entered(stale.text)["kwargs"].strip() == '{"to": "bob"}'
+
+
+async def test_number_and_truth_value_differ(admin: App, scheduler: Scheduler) -> None:
+    await add_mine(scheduler, copies=1)
+    fields = entered((await request(admin, "/schedule-form?id=mine")).text)
+    assert (await send(admin, UPDATE, {**fields, "kwargs": '{"copies": true}'})).did == "schedule_updated"
+    assert (await kwargs_of(scheduler))["copies"] is True
+
+
+async def test_wrong_arguments_of_a_schedule_change_nothing(
+    admin: App, build: Callable[..., App], scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await report(pool, PARAMETERS)
+    await add_mine(scheduler, to="ada")
+    fields = entered((await request(admin, "/schedule-form?id=mine")).text)
+    for changed, name, text in (
+        ({"kwargs": "[1]"}, "kwargs", "JSON object"),
+        ({"kwargs": "{"}, "kwargs", "JSON object"),
+        ({"arg.to": ""}, "arg.to", "enter a value"),
+        ({"kwargs": '{"to": 1}'}, "arg.to", "remove one of them"),
+    ):
+        answer = await send(admin, UPDATE, {**fields, **changed})
+        assert (answer.status, text in Fields(answer.text).wrong[name]) == (400, True), changed
+    await pool.execute("DELETE FROM scheduler_workers WHERE worker_id = 'signs'")
+    fresh = as_role(build, "admin")  # the names of workers are kept for some seconds
+    answer = await send(fresh, UPDATE, {**fields, "arg.to": "bob"})
+    assert "as before" in Fields(answer.text).wrong["kwargs"]
+    assert json.loads(entered(answer.text)["kwargs"]) == {"to": "ada"}
+    assert await kwargs_of(scheduler) == {"to": "ada"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"authorize": lambda _: Access("ada", "admin", sees_arguments=False)}, {"redact": ["to"]}]
+)
+async def test_hidden_arguments_are_neither_shown_nor_changed(
+    arguments: dict[str, Any], build: Callable[..., App], scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await report(pool, PARAMETERS)
+    await add_mine(scheduler, to="hunter2", copies=1)
+    app = build(**{"authorize": lambda _: Access("ada", "admin"), **arguments})
+    form = await request(app, "/schedule-form?id=mine")
+    assert "hunter2" not in form.text
+    assert not {"kwargs", "arg.to", "arg.copies"} & entered(form.text).keys()
+    sent = {**entered(form.text), "kwargs": "{}", "max_runs": "7"}
+    answer = await send(app, UPDATE, sent)
+    assert answer.did == "schedule_updated", answer.text
+    schedule = await scheduler.schedules.get("mine")
+    assert schedule is not None
+    assert (schedule.max_runs, schedule.kwargs) == (7, {"to": "hunter2", "copies": 1})
+    assert (await send(app, UPDATE, {**sent, "arg.to": "x"})).status == 409
+    assert await kwargs_of(scheduler) == {"to": "hunter2", "copies": 1}
+
+
+async def test_positional_arguments_of_a_schedule_stay(
+    admin: App, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await report(pool, PARAMETERS)
+    await scheduler.schedules.add(
+        "board.mail", Every(HOUR), schedule_id="mine", args=("ada",), kwargs={"copies": 1}
+    )
+    fields = entered((await request(admin, "/schedule-form?id=mine")).text)
+    assert "arg.copies" not in fields
+    assert (await send(admin, UPDATE, {**fields, "kwargs": '{"copies": 2}'})).did == "schedule_updated"
+    schedule = await scheduler.schedules.get("mine")
+    assert schedule is not None
+    assert (schedule.args, schedule.kwargs) == (("ada",), {"copies": 2})

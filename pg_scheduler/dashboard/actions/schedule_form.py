@@ -1,11 +1,11 @@
-"""Preview, add and edit a schedule. Nothing edits the task or the arguments of one."""
+"""Preview, add and edit a schedule. Nothing edits the task of one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
 from pg_scheduler.dashboard.actions.schedules import found
@@ -15,17 +15,16 @@ from pg_scheduler.dashboard.pages import schedule_form
 from pg_scheduler.dashboard.pages.names import task_names
 from pg_scheduler.dashboard.pages.schedule_form import (
     DEFAULTS,
+    MAX_ARGUMENTS,
     TRIGGER_FIELDS,
     FormPage,
+    edit_form,
     trigger_of,
     values_of,
 )
 from pg_scheduler.errors import ScheduleConflictError, ScheduleOwnedByCodeError
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.schedules.definition import check_schedule_id
-
-MAX_ARGUMENTS: Final = 100_000
-"""Characters of the arguments of a new schedule."""
 
 
 async def preview(request: ActionRequest) -> Shown:
@@ -71,9 +70,12 @@ async def add(request: ActionRequest) -> Done | Shown:
 
 
 async def update(request: ActionRequest) -> Done | Shown:
-    """Change the trigger and the bounds of a schedule of the API, unless it was changed meanwhile."""
+    """Change trigger, bounds and arguments of a schedule of the API, unless it was changed meanwhile."""
     page = await _entered(request)
     schedule = await found(request)
+    if page.arguments.keys() - {FIELD + each.name for each in page.parameters}:
+        text = "its parameters were reported by a worker that has ended; the arguments are as before"
+        return _again(await edit_form(request.page, schedule, page.values), {"kwargs": text}, 409)
     read, errors = await _read(request, page)
     before = values_of(schedule)
 
@@ -86,6 +88,8 @@ async def update(request: ActionRequest) -> Done | Shown:
         changes |= {"trigger": read["trigger"]} if "trigger" in read else {}
     else:  # one that this process cannot interpret stays as it is
         errors = {name: text for name, text in errors.items() if name not in TRIGGER_FIELDS}
+    if "kwargs" in read and _sorted(read["kwargs"]) != _sorted(schedule.kwargs):
+        changes["kwargs"] = read["kwargs"]
     if errors:
         return _again(page, errors)
     try:
@@ -97,18 +101,18 @@ async def update(request: ActionRequest) -> Done | Shown:
     except ScheduleConflictError:
         text = "this schedule was changed meanwhile; reload it and edit it again"
         return _again(page, {"": text}, 409)
-    except ValueError as error:
-        return _again(page, {"": str(error)})
+    except (TypeError, ValueError) as error:
+        return _again(page, {"kwargs" if isinstance(error, TypeError) else "": str(error)})
     return Done("/schedule", "schedule_updated", {"id": schedule.schedule_id})
 
 
 async def _entered(request: ActionRequest) -> FormPage:
     """Return the form with what was entered."""
     values = {name: request.text(name) if name in request.form else text for name, text in DEFAULTS.items()}
-    if "id" in request.page.parameters:
-        schedule = await found(request)
-        return FormPage(schedule.schedule_id, schedule.task, (), values)
     arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
+    if "id" in request.page.parameters:
+        given = arguments if "kwargs" in request.form else None
+        return await edit_form(request.page, await found(request), values, given)
     return await schedule_form.new_form(request.page, values, arguments)
 
 
@@ -125,10 +129,11 @@ async def _read(request: ActionRequest, page: FormPage) -> tuple[dict[str, Any],
         readers |= {
             "task": lambda: _task(page.values["task"], tasks),
             "schedule_id": lambda: _schedule_id(page.values["schedule_id"]),
-            "kwargs": lambda: _all_arguments(page),
         }
     else:
         readers["version"] = lambda: request.number("version")
+    if page.has_arguments and (page.schedule_id is None or "kwargs" in request.form):
+        readers["kwargs"] = lambda: _all_arguments(page)
     read: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for name, reader in readers.items():
@@ -155,6 +160,10 @@ def _all_arguments(page: FormPage) -> dict[str, Any]:
     """Return the arguments of the fields and of the JSON object."""
     others = _arguments(page)
     return {**read_fields(page.arguments, page.parameters, others), **others}
+
+
+def _sorted(arguments: Mapping[str, Any]) -> str:
+    return json.dumps(arguments, sort_keys=True)
 
 
 def _arguments(page: FormPage) -> dict[str, Any]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pg_scheduler.dashboard.arguments import FIELD, text_of
+from pg_scheduler.dashboard.arguments import fields_of, json_of
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.pages.job_values import read_job
 from pg_scheduler.dashboard.pages.names import task_parameters
-from pg_scheduler.dashboard.texts import visible
 from pg_scheduler.dashboard.visible import sees_all
 from pg_scheduler.inspect.parameters import Parameter
 from pg_scheduler.jobs.metadata import TRACE
@@ -67,13 +65,10 @@ async def build(request: PageRequest) -> JobFormPage:
             "arguments or metadata of this job are hidden, no JSON, or too long for a form", 403
         )
     parameters = () if raw.args else await task_parameters(request, job.job_name)
-    names = {each.name for each in parameters}
-    arguments = {FIELD + name: text_of(value) for name, value in raw.kwargs.items() if name in names}
-    if not parameters or any(visible(text) != text for text in arguments.values()):
+    if not parameters:
         return JobFormPage(job, values, raw)
-    others = {name: value for name, value in raw.kwargs.items() if name not in names}
-    values |= {"kwargs": _json(others) if others else ""}
-    return JobFormPage(job, values, raw, parameters=parameters, arguments=arguments)
+    arguments, others = fields_of(raw.kwargs, parameters)
+    return JobFormPage(job, {**values, "kwargs": others}, raw, parameters=parameters, arguments=arguments)
 
 
 def values_of(raw: Job, request: PageRequest) -> dict[str, str] | None:
@@ -81,13 +76,7 @@ def values_of(raw: Job, request: PageRequest) -> dict[str, str] | None:
     if not sees_all(raw, request.access, request.settings.redaction):
         return None
     try:
-        values = {"args": _json(list(raw.args)), "kwargs": _json(raw.kwargs)}
+        values = {"args": json_of(list(raw.args), 2), "kwargs": json_of(raw.kwargs, 2)}
     except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have
         return None
     return values if sum(map(len, values.values())) <= MAX_LENGTH else None
-
-
-def _json(value: Any) -> str:
-    """Return JSON that a page shows as it is, so that it can be sent again."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
-    return text if visible(text) == text else json.dumps(value, indent=2)

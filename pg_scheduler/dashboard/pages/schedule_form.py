@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time
 from functools import partial
 from typing import Any, Final
 
-from pg_scheduler.dashboard.arguments import FieldError
+from pg_scheduler.dashboard.arguments import FieldError, fields_of
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.names import task_names, task_parameters
 from pg_scheduler.dashboard.pages.schedules import FIRE_TIMES, FireTime, visible_schedule
@@ -30,6 +30,9 @@ KINDS: Final[Mapping[str, str]] = {
     "json": "JSON",
 }
 """The kinds of triggers with their labels. Each has a field of its name, ``calendar`` has several."""
+
+MAX_ARGUMENTS: Final = 100_000
+"""Characters of the arguments of a schedule."""
 
 UNITS: Final = ("days", "weeks", "months", "years")
 DEFAULTS: Final[Mapping[str, str]] = {
@@ -75,6 +78,8 @@ class FormPage:
     """Those of the task, if a live worker reports them."""
     arguments: Texts = field(default_factory=dict)
     """What was entered for them."""
+    has_arguments: bool = True
+    """Whether the form has the arguments; not if the request may not see all of those of the schedule."""
     errors: Texts = field(default_factory=dict)
     """What is wrong, by field; that of the empty name concerns the whole."""
     described: str | None = None
@@ -105,7 +110,7 @@ async def build(request: PageRequest) -> FormPage:
         given = {name: request.parameters[name] for name in ("task", "kind") if name in request.parameters}
         return await new_form(request, {**DEFAULTS, **given})
     schedule = await visible_schedule(request, schedule_id)
-    return FormPage(schedule.schedule_id, schedule.task, (), values_of(schedule))
+    return await edit_form(request, schedule, values_of(schedule))
 
 
 async def new_form(request: PageRequest, values: Texts, arguments: Texts | None = None) -> FormPage:
@@ -114,6 +119,27 @@ async def new_form(request: PageRequest, values: Texts, arguments: Texts | None 
     task = values["task"] or next(iter(names.main), None)
     parameters = await task_parameters(request, task)
     return FormPage(None, None, names.main, values, parameters, arguments or {})
+
+
+async def edit_form(
+    request: PageRequest, schedule: Schedule, values: Texts, arguments: Texts | None = None
+) -> FormPage:
+    """Return the form of a schedule with what was entered, or with its arguments."""
+    page = FormPage(schedule.schedule_id, schedule.task, (), values, has_arguments=False)
+    given = {"args": list(schedule.args), "kwargs": dict(schedule.kwargs)}
+    redaction = request.settings.redaction
+    if not request.access.sees_arguments or not (redaction.is_empty or redaction.values(given) == given):
+        return page
+    parameters = () if schedule.args else await task_parameters(request, schedule.task)
+    try:
+        fields, others = fields_of(schedule.kwargs, parameters)
+    except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have
+        return page
+    if len(others) + sum(map(len, fields.values())) > MAX_ARGUMENTS:
+        return page
+    if arguments is None:
+        values, arguments = {**values, "kwargs": others}, fields
+    return replace(page, values=values, parameters=parameters, arguments=arguments, has_arguments=True)
 
 
 def values_of(schedule: Schedule) -> Texts:
