@@ -57,7 +57,7 @@ async def test_week_shows_fire_times_by_hour_and_what_a_clock_change_does(
     check(answer.text)
     text = Page(answer.text).text
     assert "02:30 does not exist" in text
-    assert "7 fire times of 1 schedules" in text
+    assert "7 fire times of 1 schedule" in text
     utc = (await request(app, "/calendar?start=2027-03-25", headers=JSON)).data
     assert [busy(day) for day in utc["days"]] == [[1]] * 7
 
@@ -139,7 +139,7 @@ async def test_frequent_schedules_are_named_and_not_listed(scheduler: Scheduler,
     await add(scheduler, "delay", FixedDelay(timedelta(hours=1)))
     data = (await request(app, WEEK, headers=JSON)).data
     assert data["frequent"] == {"often": "every second"}
-    assert "1 fire too often to be listed" in data["summary"]
+    assert "1 schedule too frequent to be listed" in data["summary"]
 
 
 async def test_calendar_leaves_out_what_exceeds_its_bounds(

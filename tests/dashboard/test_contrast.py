@@ -119,7 +119,7 @@ def test_texts_are_readable_on_each_background(theme: str) -> None:
     tokens = ("ink", "ink-2", "ink-3", "accent", *STATES)
     written = {each: f"var(--{each})" for each in tokens}
     written |= {"axis": RULES[".plot text"]["fill"], "readout": RULES[".tip"]["color"]}
-    written |= {"legend": "var(--ink-2)", "placeholder": RULES["input::placeholder"]["color"]}
+    written |= {"legend": "var(--ink-2)", "placeholder": RULES["::placeholder"]["color"]}
     found = {}
     for behind in ("surface", "canvas", "hover", "sunken"):
         for what, text in written.items():

@@ -12,6 +12,7 @@ from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.inspect.calendar import FirePlan, ScheduleFires, plan_fires
+from pg_scheduler.inspect.texts import counted
 from pg_scheduler.triggers.zones import named_zone, zone_names
 
 SPANS: Final = ("day", "week", "month")
@@ -144,11 +145,11 @@ async def build(request: PageRequest) -> CalendarPage:
     first, last, before, after = _period(span, chosen)
     since, until = (datetime.combine(day, time(), zone).astimezone(UTC) for day in (first, last + DAY))
 
-    async def read() -> FirePlan:
+    async def read() -> tuple[FirePlan, bool]:
         schedules = await request.inspector.schedules(limit=MAX_SCHEDULES)
-        return await plan_fires(schedules, since, until)
+        return await plan_fires(schedules, since, until), len(schedules) == MAX_SCHEDULES
 
-    plan = await request.cache.get(("calendar", since, until), AGE_S, read)
+    plan, is_capped = await request.cache.get(("calendar", since, until), AGE_S, read)
     days = [first + number * DAY for number in range((last - first).days + 1)]
 
     def page() -> CalendarPage:
@@ -183,7 +184,13 @@ async def build(request: PageRequest) -> CalendarPage:
             collisions=_collisions(fires, zone),
             frequent=dict(list(frequent.items())[:SHOWN]),
             problems=dict(list(problems.items())[:SHOWN]),
-            summary=_summary(plan, items, len(fires), len(frequent), request),
+            summary=_summary(
+                len(fires),
+                len(items),
+                len(frequent),
+                plan.left_out if request.access.visible_names is None else 0,
+                is_capped=is_capped,
+            ),
         )
 
     # Up to 20,000 fire times take a tenth of a second, so other requests continue meanwhile.
@@ -263,14 +270,14 @@ def _collisions(fires: Sequence[CalendarFire], zone: tzinfo) -> list[Collision]:
     return [Collision(at, f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}", counts[at], ids[at]) for at in chosen]
 
 
-def _summary(
-    plan: FirePlan, items: Sequence[ScheduleFires], fires: int, frequent: int, request: PageRequest
-) -> str:
-    said = f"{fires:,} fire times of {len(items)} schedules, as their triggers are now"
+def _summary(fires: int, schedules: int, frequent: int, left_out: int, *, is_capped: bool) -> str:
+    parts = [f"{counted(fires, 'fire time')} of {counted(schedules, 'schedule')}"]
     if frequent:
-        said += f"; {frequent} fire too often to be listed"
-    if plan.left_out and request.access.visible_names is None:
-        said += (
-            f"; {plan.left_out} schedules are left out: the calendar has at most 20,000 fire times and 1 s"
+        parts.append(f"{counted(frequent, 'schedule')} too frequent to be listed")
+    if left_out:
+        parts.append(
+            f"{counted(left_out, 'schedule')} left out: the calendar has at most 20,000 fire times and 1 s"
         )
-    return f"{said}; at most {MAX_SCHEDULES} schedules are read"
+    if is_capped:
+        parts.append(f"only the first {MAX_SCHEDULES} schedules are read")
+    return "; ".join(parts)
