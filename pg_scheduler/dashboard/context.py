@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, TypeAlias
 from urllib.parse import quote, urlencode
 
@@ -19,9 +19,14 @@ from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.inspect import Bounds, Inspector
 from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.text.times import OutOfRangeError, TimeError, read_instant
 
 JobTexts: TypeAlias = Callable[[Job], str]
 JobLinks: TypeAlias = Callable[[Job], Mapping[str, str]]
+
+EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
+LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
+"""The times of a form, so that each is an instant in any zone, and also a moment later."""
 
 _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
 
@@ -165,3 +170,22 @@ def path_of(request: Request) -> str:
     if root and (path == root or path.startswith(f"{root}/")):
         path = path[len(root) :]
     return path.rstrip("/") or "/"
+
+
+def entered_instant(name: str, text: str, now: datetime) -> datetime | None:
+    """Return the instant of a field, which is in UTC unless it has an offset; None if the field is empty.
+
+    Raises:
+        RejectedError: It is none.
+    """
+    if not text:
+        return None
+    try:
+        found: datetime | None = read_instant(text, now, UTC)
+    except OutOfRangeError:
+        found = None
+    except TimeError as error:
+        raise RejectedError(f"{name} must be a time such as 2027-01-31T09:00, not {text[:50]!r}") from error
+    if found is None or not EARLIEST <= found <= LATEST:
+        raise RejectedError(f"{name} must be between 0001-01-02 and 9999-12-30, not {text[:50]!r}")
+    return found

@@ -74,7 +74,7 @@ async def test_schedule_paused_on_one_node_is_paused_on_another(
 ) -> None:
     page = await person.open("/schedules")
     await person.press(page.get_by_role("link", name=shop.schedule, exact=True))
-    await person.press(page.get_by_role("link", name="Pause…"))
+    await person.press(page.get_by_role("button", name="Pause…"))
     await person.fill(page.get_by_label("Note"), "until the audit is over")
     await person.press(page.get_by_role("button", name="Pause", exact=True))
     await expect(page.locator(".status.paused").first).to_be_visible()
@@ -84,7 +84,7 @@ async def test_schedule_paused_on_one_node_is_paused_on_another(
     schedule = await other_node.scheduler.schedules.get(shop.schedule)
     assert schedule is not None
     assert schedule.paused_at is not None
-    await person.press(elsewhere.get_by_role("link", name="Resume…"))
+    await person.press(elsewhere.get_by_role("button", name="Resume…"))
     await person.press(elsewhere.get_by_role("button", name="Resume", exact=True))
     await expect(elsewhere.get_by_role("status").first).not_to_be_empty()
     await elsewhere.close()  # its stream would break off when the other node stops

@@ -125,6 +125,31 @@ async def test_toast_stays_while_somebody_reaches_it(open_page: Open, shop: Shop
     await expect(undo).to_have_count(0)
 
 
+async def test_pause_of_a_schedule_is_asked_in_a_dialog_and_ends_at_a_time(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page(f"/schedule?id={shop.schedule}")
+    dialog = page.get_by_role("dialog")
+    await page.get_by_role("button", name="Pause…").click()
+    await expect(dialog).to_have_accessible_name(f"Pause {shop.schedule}")
+    assert await violations(page) == []
+    await dialog.get_by_role("link", name="Cancel").click()
+    await expect(dialog).to_have_count(0)
+    await page.get_by_role("button", name="Pause…").click()
+    await dialog.get_by_label("Note").fill("moving")
+    await dialog.get_by_label("Until").fill("2099-01-04T00:00:00")
+    await dialog.get_by_role("radio", name="Catch up").check()
+    await dialog.get_by_role("button", name="Show its fire times").click()
+    await expect(page.get_by_label("Note")).to_have_value("moving")
+    await expect(page.get_by_text("100 or more fire times before that")).to_be_visible()
+    await page.get_by_role("button", name="Pause", exact=True).click()
+    await expect(page.locator("#if-resumed")).to_contain_text("The pause ends")
+    schedule = await scheduler.schedules.get(shop.schedule)
+    assert schedule is not None
+    assert schedule.paused_until == datetime(2099, 1, 4, tzinfo=UTC)
+    assert schedule.keeps_fire_times
+
+
 async def test_refusal_is_stated_in_a_dialog(
     open_page: Open, shop: Shop, pool: asyncpg.Pool, problems: list[str]
 ) -> None:

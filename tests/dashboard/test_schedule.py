@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import asyncpg
 import pytest
@@ -239,8 +239,9 @@ async def test_changes_are_shown_as_differences(
     await scheduler.schedules.update("nightly", trigger=Every(timedelta(hours=1)), kwargs={"token": "other"})
     await scheduler.schedules.pause("nightly", note="too loud")
     paused, updated, added = (await request(build(), URL, headers=JSON)).data["changes"]
-    assert (paused["action"], paused["details"]["note"]) == ("pause_schedule", "too loud")
-    assert (added["action"], added["changes"]) == ("add_schedule", [])
+    assert paused["record"]["action"] == "pause_schedule"
+    assert paused["record"]["details"]["note"] == "too loud"
+    assert (added["record"]["action"], added["changes"]) == ("add_schedule", [])
     differences = {each["key"]: (each["before"], each["after"]) for each in updated["changes"]}
     assert differences["described"] == ("at 02:30 every day, Europe/Berlin", "every hour")
     assert SECRET in differences["arguments"][0]
@@ -304,8 +305,8 @@ async def test_paused_schedule_shows_who_paused_it_and_when_it_would_fire(
     one = (await request(app, URL, headers=JSON)).data
     for found in (row, one):
         assert (found["paused_by"], found["note"]) == (actor, "ops is on holiday")
-        assert datetime.fromisoformat(found["if_resumed_at"]) > datetime.now(UTC), "not one of the pause"
-    assert one["fire_times"][0]["at"] == one["if_resumed_at"]
+        assert datetime.fromisoformat(found["after_pause_at"]) > datetime.now(UTC), "not one of the pause"
+    assert one["fire_times"][0]["at"] == one["after_pause_at"]
     for url in ("/schedules", URL):
         page = Page((await request(app, url)).text)
         assert "if resumed" in page.text or "if it were resumed" in page.text
@@ -364,7 +365,8 @@ async def test_pages_to_pause_and_resume_show_the_fire_times_that_they_affect(
     await scheduler.schedules.pause("nightly", note="too loud")
     await pool.execute("UPDATE scheduler_schedules SET next_fire_at = $1", fires[-3])
     data = (await request(operator, url, headers=JSON)).data
-    assert [each[:16] for each in data["passed"][:3]] == [f"{each:%Y-%m-%dT%H:%M}" for each in fires[-3:]]
+    passed = [each["at"][:16] for each in data["affected"][:3]]
+    assert passed == [f"{each:%Y-%m-%dT%H:%M}" for each in fires[-3:]]
     assert (data["args"], data["kwargs"]) == ([], {}), "the page does not need them"
     resumed = Page((await request(operator, url)).text)
     assert {each["value"] for each in resumed.all("input") if each.get("type") == "radio"} == {"now", "pause"}
@@ -373,6 +375,45 @@ async def test_pages_to_pause_and_resume_show_the_fire_times_that_they_affect(
     assert "You may not pause and resume schedules" in (await request(viewer, url)).text
     limited = build(authorize=lambda _: Access("bob", "operator", names=("billing.*",)))
     assert (await request(limited, url)).status == 404
+
+
+async def test_schedule_is_paused_until_a_time_and_shown_with_its_end(
+    scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    operator = build(authorize=lambda _: Access("ada", "operator"))
+    noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    await scheduler.schedules.add("strip.mail", Cron("0 12 * * *"), schedule_id="noon", start=noon)
+    until = noon + timedelta(days=2, hours=1)
+    entered = {"note": "moving", "until": f"{until:%Y-%m-%dT%H:%M}", "at_end": "pause"}
+    asked = Page((await request(operator, f"/schedule-pause?{urlencode({'id': 'noon', **entered})}")).text)
+    assert len(asked.all("s")) == 3
+    assert all(f"{noon + timedelta(days=number):%Y-%m-%d} 12:00:00 UTC" in asked.text for number in range(3))
+    assert f"{until + timedelta(days=1):%Y-%m-%d}" not in asked.text
+    assert {"moving", entered["until"]} <= {each.get("value") for each in asked.all("input")}
+    assert (await request(operator, "/schedule-pause?id=noon&until=soon")).status == 400
+    past = await send(operator, "/actions/schedules/pause?id=noon", {"until": "2020-01-01T00:00"})
+    assert (past.status, "has passed" in past.text) == (400, True)
+    await send(operator, "/actions/schedules/pause?id=noon", entered)
+    schedule = await scheduler.schedules.get("noon")
+    assert schedule is not None
+    assert (schedule.paused_until, schedule.keeps_fire_times, schedule.note) == (until, True, "moving")
+    for url, words in (
+        ("/schedules", "after the pause"),
+        ("/schedule?id=noon", "times after the pause"),
+    ):
+        page = Page((await request(operator, url)).text)
+        assert f"{until:%Y-%m-%d %H:%M:%S} UTC" in page.text
+        assert words in page.text
+        assert not page.all("s"), "it will fire then"
+    data = (await request(operator, "/schedule?id=noon", headers=JSON)).data
+    following = until + timedelta(hours=23)
+    assert datetime.fromisoformat(data["after_pause_at"]) == following
+    audit = Page((await request(build(), "/audit")).text)
+    assert f"paused the schedule noon until {until:%Y-%m-%d %H:%M:%S} UTC: “moving”" in audit.text
+    await send(operator, "/actions/schedules/resume?id=noon", {})
+    schedule = await scheduler.schedules.get("noon")
+    assert schedule is not None
+    assert (schedule.paused_at, schedule.paused_until) == (None, None)
 
 
 async def test_selection_has_the_actions_that_can_succeed_and_keeps_the_filter(

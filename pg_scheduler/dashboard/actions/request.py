@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
 from starlette.requests import Request
 
 from pg_scheduler.dashboard.access import Access
-from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.context import PageRequest, RejectedError, entered_instant
 from pg_scheduler.dashboard.messages import Undo
 from pg_scheduler.dashboard.operations import Operations
-from pg_scheduler.text.times import OutOfRangeError, TimeError, read_instant
 
 MAX_BODY_BYTES: Final = 512 * 1024
 MAX_FIELDS: Final = 600
 MAX_ROWS: Final = 500
 """Rows of a list that one request can select."""
-
-EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
-LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
-"""The times of a form, so that each is an instant in any zone, and also a moment later."""
 
 MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
 
@@ -116,20 +111,7 @@ class ActionRequest:
         Raises:
             RejectedError: It is none.
         """
-        text = self.text(name)
-        if not text:
-            return None
-        try:
-            found: datetime | None = read_instant(text, self.page.now, UTC)
-        except OutOfRangeError:
-            found = None
-        except TimeError as error:
-            raise RejectedError(
-                f"{name} must be a time such as 2027-01-31T09:00, not {text[:50]!r}"
-            ) from error
-        if found is None or not EARLIEST <= found <= LATEST:
-            raise RejectedError(f"{name} must be between 0001-01-02 and 9999-12-30, not {text[:50]!r}")
-        return found
+        return entered_instant(name, self.text(name), self.page.now)
 
     @property
     def rows(self) -> list[str]:

@@ -26,12 +26,15 @@ _DID: Final[Mapping[str, str]] = {
 
 
 async def pause(request: ActionRequest) -> Done:
-    """Pause schedules."""
-    note = request.text("note") or None
+    """Pause schedules, until a time or until they are resumed."""
+    until, note = request.instant("until"), request.text("note") or None
+    start: Literal["now", "pause"] = "pause" if until and request.text("at_end") == "pause" else "now"
 
     async def change(schedule: Schedule) -> bool:
-        await request.operations.scheduler.schedules.pause(schedule.schedule_id, note=note)
-        return schedule.paused_at is None
+        await request.operations.scheduler.schedules.pause(
+            schedule.schedule_id, note=note, until=until, resume_from=start
+        )
+        return schedule.paused_at is None or schedule.paused_until != until
 
     return await _change(request, "pause", change)
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
-from pg_scheduler.dashboard.pages.schedule_history import changes_of
+from pg_scheduler.dashboard.pages.schedule_history import changed_parts
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import utc
 from pg_scheduler.inspect import AuditPage, AuditRecord
@@ -30,7 +30,9 @@ SPANS: Final[Mapping[str, timedelta | None]] = {
 }
 """The times to choose from, by the parameter ``since``."""
 
-OPEN_DETAILS: Final = frozenset({"host", "count", "release", "group", "to", "by_s", "next", "note", "until"})
+OPEN_DETAILS: Final = frozenset(
+    {"host", "count", "release", "group", "to", "by_s", "next", "note", "until", "from_now"}
+)
 """Details without arguments and metadata."""
 
 VERBS: Final[Mapping[str, tuple[str, str]]] = {
@@ -129,7 +131,7 @@ async def build(request: PageRequest) -> AuditView:
     """Read a page of the audit."""
     page = await read(request, PAGE_LENGTH, request.parameters.get("after") or None)
     filters = {name: request.parameters.get(name, "") for name in FILTERS}
-    items = [_item(record, request) for record in page.items]
+    items = [item_of(record, request) for record in page.items]
     return AuditView(filters, request.parameters.get("since", ""), items, page.summary, page.next)
 
 
@@ -169,7 +171,8 @@ def visible(record: AuditRecord, request: PageRequest) -> AuditRecord:
     return replace(record, details=shown)
 
 
-def _item(record: AuditRecord, request: PageRequest) -> AuditItem:
+def item_of(record: AuditRecord, request: PageRequest) -> AuditItem:
+    """Return a record as a sentence, with what the request may see of it."""
     shown = visible(record, request)
     verb, path = VERBS.get(record.action, (record.action.replace("_", " "), ""))
     is_run = (record.subject or "").startswith(PREFIX)
@@ -184,7 +187,7 @@ def _item(record: AuditRecord, request: PageRequest) -> AuditItem:
         f"dead, {jobs} reclaimed" if record.action == "declare_dead" else _until(shown),
         where if isinstance(where, str) and where != HIDDEN else "",
         is_run and record.action in MANY,
-        next(iter(changes_of([record], request))).changes,
+        changed_parts(record, request),
     )
 
 

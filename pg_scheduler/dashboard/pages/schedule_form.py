@@ -12,7 +12,7 @@ from typing import Any, Final
 from pg_scheduler.dashboard.arguments import FieldError, fields_of
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.names import task_names, task_parameters
-from pg_scheduler.dashboard.pages.schedules import FIRE_TIMES, FireTime, visible_schedule
+from pg_scheduler.dashboard.pages.schedules import FIRE_TIMES, FireTime, local_fires, visible_schedule
 from pg_scheduler.inspect.clock_changes import mark_fires
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.parameters import Parameter
@@ -254,10 +254,6 @@ async def preview(trigger: Trigger, after: datetime) -> list[FireTime]:
     def search() -> list[FireTime]:
         found = trigger.upcoming(FIRE_TIMES, after=after, anchor=after)
         _, zone = named_zone(getattr(trigger, "timezone", "UTC"))
-        marks = mark_fires(trigger, after, found)
-        return [
-            FireTime(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}", marks.get(fire))
-            for fire in found
-        ]
+        return local_fires(found, zone, mark_fires(trigger, after, found))
 
     return await search_one(trigger, partial(search))

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import AuditRecord
 from pg_scheduler.inspect.schedule_history import ChangedPart, PastFire, differences, newest_results
-from pg_scheduler.text.values import copy_fields
 
 MAX_VALUE_LENGTH: Final = 2_000
 
 CLOSED: Final = frozenset({"arguments", "metadata"})
 """Parts of a definition that are hidden with arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleChange:
-    """A change of a schedule, from the audit."""
-
-    at: datetime
-    actor: str
-    via: str
-    action: str
-    details: Mapping[str, Any]
-    changes: Sequence[ChangedPart]
 
 
 async def results_of(schedule_id: str | None, request: PageRequest) -> Sequence[PastFire]:
@@ -41,27 +27,15 @@ async def results_of(schedule_id: str | None, request: PageRequest) -> Sequence[
     return results.get(schedule.schedule_id, ())
 
 
-def changes_of(records: Sequence[AuditRecord], request: PageRequest) -> list[ScheduleChange]:
-    """Return the changes, with what the request may see of their values."""
+def changed_parts(record: AuditRecord, request: PageRequest) -> list[ChangedPart]:
+    """Return the parts of a schedule before and after a change, with the values that the request may see."""
     return [
-        copy_fields(
-            ScheduleChange,
-            record,
-            details={
-                key: value
-                for key, value in record.details.items()
-                if key in {"note", "release", "host", "job_id", "jobs", "start", "end"} and value is not None
-            },
-            changes=[
-                replace(
-                    each,
-                    before=_shown(each.key, each.before, request),
-                    after=_shown(each.key, each.after, request),
-                )
-                for each in differences(record)
-            ],
+        replace(
+            each,
+            before=_shown(each.key, each.before, request),
+            after=_shown(each.key, each.after, request),
         )
-        for record in records
+        for each in differences(record)
     ]
 
 

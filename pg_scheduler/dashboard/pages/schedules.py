@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import Any, Final
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
-from pg_scheduler.dashboard.pages.schedule_history import ScheduleChange, changes_of
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError, entered_instant
+from pg_scheduler.dashboard.pages.audit import AuditItem, item_of
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.dashboard.texts import json_text
 from pg_scheduler.foreign import class_name, message_of
@@ -45,7 +45,11 @@ DAY: Final = timedelta(days=1)
 HIDDEN_VALUES: Final[dict[str, Any]] = {"args": (), "kwargs": {}, "metadata": {}}
 """The values of a schedule that not everybody may see, as others see them."""
 
-MAX_PASSED: Final = 100
+SHOWN: Final = 8
+"""Fire times that are shown first."""
+
+MAX_AFFECTED: Final = 100
+NO_CHANGES: Final[Mapping[datetime, str]] = {}
 UNSUCCESSFUL: Final = frozenset({"failed", "expired"})
 
 
@@ -57,8 +61,8 @@ class ShownSchedule(Schedule):
     """The time zone of its trigger; UTC if it has several or none."""
     paused_by: str | None
     """Who paused it; None if it is not paused, or that is unknown or hidden."""
-    if_resumed_at: datetime | None
-    """The next fire time of a paused schedule if it were resumed now; None if there is none."""
+    after_pause_at: datetime | None
+    """The next fire time of a paused schedule after its pause, or if it were resumed now; None for none."""
     results: Sequence[PastFire] = ()
     """The last 20 fire times and requested jobs, the newest first. A list has fire times only, and none of a
     schedule for which they were not computed in time."""
@@ -100,12 +104,13 @@ class ShownSchedule(Schedule):
 
     def state(self, now: datetime) -> str:
         """Return its state in one word."""
+        due_at = self.next_fire_at if self.paused_at is None else self.paused_until
+        if due_at is not None and (now - due_at).total_seconds() > OVERDUE_S:
+            return "overdue"
         if self.paused_at is not None:
             return "paused"
         if self.finished_at is not None:
             return "finished"
-        if self.next_fire_at is not None and (now - self.next_fire_at).total_seconds() > OVERDUE_S:
-            return "overdue"
         last = self.last_run
         return "failing" if self.failures or (last and last.status in UNSUCCESSFUL) else "active"
 
@@ -145,17 +150,24 @@ class FireTime:
     """The effect of a clock change on this fire time, or on those just before it; None for no effect."""
 
 
+def local_fires(
+    fires: Iterable[datetime], zone: tzinfo, changes: Mapping[datetime, str] = NO_CHANGES
+) -> list[FireTime]:
+    """Return fire times with their texts in a zone, and the effects of clock changes on them."""
+    return [FireTime(at, f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}", changes.get(at)) for at in fires]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulePage(ShownSchedule):
     """A schedule with its next fire times and its changes."""
 
     fire_times: Sequence[FireTime]
-    """The next fire times; of a paused schedule, those that it would have if it were resumed now."""
+    """The next fire times; of a paused schedule, those after its pause, or if it were resumed now."""
     ticks: Sequence[datetime]
     """The fire times of the next 24 hours, 200 at most."""
     problem: str | None
     """Why there are no fire times; None if they were computed."""
-    changes: Sequence[ScheduleChange] | None
+    changes: Sequence[AuditItem] | None
     """The last 50 changes; None if only some names are visible."""
     sees_arguments: bool
 
@@ -176,18 +188,23 @@ class SchedulePage(ShownSchedule):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PausePage(ShownSchedule):
+class PausePage(SchedulePage):
     """The form that pauses or resumes a schedule, with the fire times that this affects."""
 
-    fire_times: Sequence[FireTime]
-    """The next eight fire times after now."""
-    passed: Sequence[datetime]
-    """The fire times of the pause, the first 100."""
+    until: str
+    """The end of the pause, as entered; empty for none."""
+    note: str
+    """The note of the pause, or the one that was entered; empty for none."""
+    at_end: str
+    """What becomes of the fire times of the pause when it ends: ``now`` or ``pause``, as for ``pause()``."""
+    affected: Sequence[FireTime]
+    """The first 100 fire times of the pause: up to now, or those before the end that was entered. Without an
+    end, the next eight."""
 
     @property
     def is_more(self) -> bool:
         """Whether there may be further fire times of the pause."""
-        return len(self.passed) == MAX_PASSED
+        return len(self.affected) == MAX_AFFECTED
 
 
 async def build(request: PageRequest) -> SchedulesPage:
@@ -219,7 +236,7 @@ async def build(request: PageRequest) -> SchedulesPage:
             **HIDDEN_VALUES,
             zone=zone_of(each),
             paused_by=found.paused_by.get(each.schedule_id) if visible is None else None,
-            if_resumed_at=resumed.get(each.schedule_id),
+            after_pause_at=resumed.get(each.schedule_id),
             results=results.get(each.schedule_id, ()),
         )
         for each in found.items
@@ -271,38 +288,34 @@ async def build_one(request: PageRequest) -> SchedulePage:
         **_permitted(schedule, request),
         zone=zone_of(schedule),
         paused_by=pauser_of(schedule, records) if is_open else None,
-        if_resumed_at=fires[0].at if fires and schedule.paused_at is not None else None,
+        after_pause_at=fires[0].at if fires and schedule.paused_at is not None else None,
         results=await with_statuses(request.inspector, past, request.access.sees_name),
         fire_times=fires,
         ticks=ticks,
         problem=problem,
-        changes=changes_of(records, request) if is_open else None,
+        changes=[item_of(record, request) for record in records] if is_open else None,
         sees_arguments=request.access.sees_arguments,
     )
 
 
 async def build_pause(request: PageRequest) -> PausePage:
     """Read a schedule, and compute the fire times that a pause affects."""
-    schedule = await visible_schedule(request, request.required("id"))
-    fires, passed = list[FireTime](), list[datetime]()
-    try:
-        fires, _ = await search_one(schedule.trigger, partial(_next_fires, schedule, request.now))
-        if schedule.paused_at is not None:
-            found = await search_one(schedule.trigger, partial(schedule.upcoming, MAX_PASSED))
-            passed = [fire for fire in found if fire <= request.now]
-    except Exception:  # noqa: BLE001, S110 - a kind of trigger of the user; it can still be paused
-        pass
-    records = (await request.inspector.audit(subject=schedule.schedule_id, limit=RECORDS)).items
-    is_open = request.access.visible_names is None
+    page, given = await build_one(request), request.parameters
+    until = entered_instant("until", given.get("until", ""), request.now)
+    affected: list[datetime] = []
+    if page.problem is None:  # a kind of trigger that cannot be searched can still be paused
+        found = await search_one(page.trigger, partial(page.upcoming, MAX_AFFECTED))
+        last = until if page.paused_at is None else request.now
+        affected = [fire for fire in found if fire < last] if last is not None else found[:SHOWN]
     return copy_fields(
         PausePage,
-        schedule,
+        page,
         **HIDDEN_VALUES,
-        zone=zone_of(schedule),
-        paused_by=pauser_of(schedule, records) if is_open else None,
-        if_resumed_at=fires[0].at if fires and schedule.paused_at is not None else None,
-        fire_times=fires[:8],
-        passed=passed,
+        changes=None,
+        until=given.get("until", ""),
+        note=page.note or given.get("note", ""),
+        at_end="pause" if given.get("at_end") == "pause" else "now",
+        affected=local_fires(affected, parse_timezone(page.zone)),
     )
 
 
@@ -318,8 +331,4 @@ def _next_fires(schedule: Schedule, now: datetime) -> tuple[list[FireTime], list
     found = upcoming_after_pause(schedule, TICKS, now)
     first = found[:FIRE_TIMES]
     changes = {} if schedule.trigger is None else mark_fires(schedule.trigger, schedule.anchor, first)
-    fires = [
-        FireTime(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}", changes.get(fire))
-        for fire in first
-    ]
-    return fires, [fire for fire in found if now <= fire < now + DAY]
+    return local_fires(first, zone, changes), [fire for fire in found if now <= fire < now + DAY]

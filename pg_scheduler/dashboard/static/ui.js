@@ -93,17 +93,17 @@ document.addEventListener("submit", async (event) => {
   event.preventDefault();
   const body = new URLSearchParams(new FormData(event.target, button));
   const url = button.hasAttribute("formaction") ? button.formAction : event.target.action;
-  const { answer, page } = await load(url, { method: "POST", body, redirect: "manual" });
+  const isRead = event.target.method === "get";
+  const options = isRead ? {} : { method: "POST", body, redirect: "manual" };
+  const { answer, page } = await load(isRead ? `${url}?${body}` : url, options);
   if (answer.type === "opaqueredirect") return window.location.reload(); // it needed no question
   const part = page.querySelector("[data-dialog]");
-  if (part === null) announce(`The server answered with status ${answer.status}.`);
-  else openDialog(part);
+  if (part !== null) openDialog(part); else announce(`The server answered with status ${answer.status}.`);
 });
 
 const showKeys = async (link) => {
   const part = (await load(link.href)).page.getElementById("keyboard");
-  if (part === null || document.getElementById("keyboard") !== null) link.click();
-  else openDialog(part);
+  if (part === null || document.getElementById("keyboard") !== null) link.click(); else openDialog(part);
 };
 
 // -- the theme
