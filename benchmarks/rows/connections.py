@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from importlib.util import find_spec
 from inspect import isawaitable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import asyncpg
+import django
 import psycopg
 import psycopg2
+from django.conf import settings
+from django.db import connections
+from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import NullPool, create_engine
 
 from benchmarks.bench import Bench, Database
@@ -26,7 +34,9 @@ from pg_scheduler.sync import SyncScheduler
 
 TITLE: Final = "single calls with connection=: processor time of client and server, us"
 
-KINDS: Final = ("asyncpg", "psycopg, async", "psycopg", "psycopg2", "SQLAlchemy")
+TASKS: Final = "django.tasks" if find_spec("django.tasks") else "django_tasks"
+
+KINDS: Final = ("asyncpg", "psycopg, async", "psycopg", "psycopg2", "SQLAlchemy", "Django")
 CALLS: Final = ("schedule()", "enqueue()")
 GOALS: Final = tuple(
     Goal(call, of=kind, than=kind, than_measure="INSERT", most=1.3) for kind in KINDS for call in CALLS
@@ -51,16 +61,20 @@ class Caller(NamedTuple):
     """A connection with what runs on it.
 
     Attributes:
-        insert: Executes the INSERT of one row.
+        execute: Executes a statement with values, as the driver does.
         rollback: Ends the transaction.
         pid: The process of the session.
     """
 
     connection: Any
     scheduler: Any
-    insert: Callable[[], Any]
+    execute: Callable[..., Any]
     rollback: Callable[[], Any]
     pid: int
+    tasks: Mapping[str, Callable[[], Any]] = MappingProxyType({})
+    """Other calls by name: of the backend of ``django.tasks``."""
+    mark: str = "%s"
+    """The placeholder of the driver."""
 
 
 async def measure(bench: Bench) -> None:
@@ -79,10 +93,21 @@ async def measure(bench: Bench) -> None:
 async def _compare(caller: Caller, batches: int) -> dict[str, float]:
     """Return the median of the processor time of each call. Batches are short, since the load changes."""
     given = {"args": ARGUMENTS, "connection": caller.connection}
+    insert, notify = (
+        _insert(caller.mark),
+        f"SELECT pg_notify({caller.mark.format(1)}, {caller.mark.format(2)})",
+    )
+
+    async def insert_and_notify() -> None:
+        await _settled(caller.execute(insert, _row()))
+        await _settled(caller.execute(notify, ("bench", "due")))
+
     calls: dict[str, Callable[[], Any]] = {
-        "INSERT": caller.insert,
+        "INSERT": lambda: caller.execute(insert, _row()),
+        "INSERT and NOTIFY": insert_and_notify,
         "schedule()": lambda: caller.scheduler.schedule(work, execution_time=DUE, **given),
         "enqueue()": lambda: caller.scheduler.enqueue(work, **given),
+        **caller.tasks,
     }
     spent: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(batches):
@@ -116,44 +141,73 @@ def _insert(mark: str) -> str:
     return f"INSERT INTO scheduled_jobs ({COLUMNS}) VALUES ({marks})"  # noqa: S608 - constants
 
 
+def _notify(mark: str) -> str:
+    return f"SELECT pg_notify({mark.format(1)}, {mark.format(2)})"
+
+
 @asynccontextmanager
 async def _caller(kind: str, dsn: str) -> AsyncIterator[Caller]:
     """Open a connection of a kind. The libraries are those of the tests."""
     if kind == "asyncpg":
         async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool, pool.acquire() as one:
-            statement = _insert("${}")
             await one.execute("BEGIN")
 
-            async def insert() -> None:
-                await one.execute(statement, *_row())
+            async def run(statement: str, values: Sequence[Any]) -> None:
+                await one.execute(statement, *values)
 
             async def rollback() -> None:
                 await one.execute("ROLLBACK; BEGIN")
 
-            yield Caller(one, Scheduler(pool), insert, rollback, one.get_server_pid())
+            yield Caller(one, Scheduler(pool), run, rollback, one.get_server_pid(), mark="${}")
             await one.execute("ROLLBACK")
     elif kind == "psycopg, async":
         async with (
             asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool,
             await psycopg.AsyncConnection.connect(dsn) as two,
         ):
-            execute: Callable[..., Any] = two.execute
-            yield Caller(two, Scheduler(pool), _inserting(execute), two.rollback, two.info.backend_pid)
+            yield Caller(two, Scheduler(pool), two.execute, two.rollback, two.info.backend_pid)
     elif kind == "psycopg":
         with psycopg.connect(dsn) as three:
-            execute = three.execute
-            yield Caller(three, SyncScheduler(), _inserting(execute), three.rollback, three.info.backend_pid)
+            yield Caller(three, SyncScheduler(), three.execute, three.rollback, three.info.backend_pid)
     elif kind == "psycopg2":
         with closing(psycopg2.connect(dsn)) as four, four.cursor() as cursor:
             pid = four.get_backend_pid()
-            yield Caller(four, SyncScheduler(), _inserting(cursor.execute), four.rollback, pid)
+            yield Caller(four, SyncScheduler(), cursor.execute, four.rollback, pid)
+    elif kind == "Django":
+        connection, task = _django(dsn)
+        with connection.cursor() as cursor:  # which begins a transaction, as in atomic()
+            pid = connection.connection.info.backend_pid
+            tasks = {"Task.enqueue()": lambda: task.enqueue(*ARGUMENTS)}
+            yield Caller(connection, SyncScheduler(), cursor.execute, connection.rollback, pid, tasks)
+        connection.close()
     else:
         engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://", 1), poolclass=NullPool)
         with engine.connect() as five:
             pid = five.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
-            yield Caller(five, SyncScheduler(), _inserting(five.exec_driver_sql), five.rollback, pid)
+            yield Caller(five, SyncScheduler(), five.exec_driver_sql, five.rollback, pid)
 
 
-def _inserting(execute: Callable[..., Any]) -> Callable[[], Any]:
-    statement = _insert("%s")
-    return lambda: execute(statement, _row())
+def _django(dsn: str) -> tuple[Any, Any]:
+    """Return a connection of Django in a transaction, and a task."""
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # the harness has an event loop
+    if not settings.configured:
+        backend = {"BACKEND": "pg_scheduler.integrations.django.Backend", "QUEUES": []}
+        engine = {"ENGINE": "django.db.backends.postgresql"}
+        settings.configure(
+            DATABASES={"default": engine},
+            INSTALLED_APPS=["pg_scheduler.integrations.django"],
+            TASKS={"default": backend},
+        )
+        django.setup()
+    given = connections["default"]
+    given.close()
+    address = conninfo_to_dict(dsn)
+    given.settings_dict["NAME"] = address["dbname"]
+    given.settings_dict.update({name: address.get(name.lower(), "") for name in ("USER", "HOST", "PORT")})
+    given.set_autocommit(False)
+    task: Any = import_module(TASKS).task(send)
+    return given, task
+
+
+def send(number: int, user: str) -> None:
+    """Do nothing, as a task of Django."""

@@ -15,13 +15,16 @@ from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import Any, Final
 
-from pg_scheduler.jobs.rows import EPOCH, ExtendedJob, GeneratedIdJob, PlainJob
+from pg_scheduler.jobs.rows import EPOCH, NO_EXTRAS, ExtendedJob, Extras, GeneratedIdJob, PlainJob
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.foreign.connection import as_foreign
 from pg_scheduler.store.queries import Route
 from pg_scheduler.store.statements import Repository
 from pg_scheduler.store.unique_keys import detecting_taken_keys
+
+LATE: Final = datetime(9931, 1, 1, tzinfo=UTC)
+"""Jobs that are due from then on may expire after the year 9999, which Python cannot represent."""
 
 
 class JobInserts(Repository):
@@ -49,11 +52,15 @@ class JobInserts(Repository):
             return set()
         is_one, now = len(jobs) == 1, self._statements.now
         columns = jobs[0] if is_one else zip(*jobs, strict=True)
-        fetch = self._statements.fetch_retrying
+        fetch = self._statements.fetch_retrying if connection is None else self._statements.fetch
         if message is None and all(isinstance(job, GeneratedIdJob) for job in jobs):
-            name = "insert_generated_job" if is_one else "insert_generated_jobs"
-            await fetch(name, *columns, now, on=connection, route=route)
-            return {job.job_id for job in jobs}
+            if not is_one:
+                await fetch("insert_generated_jobs", *columns, now, on=connection, route=route)
+                return {job.job_id for job in jobs}
+            if jobs[0].execution_time < LATE:
+                expiry = _expiry(jobs[0])
+                await fetch("insert_generated_job", *columns, now, expiry, on=connection, route=route)
+                return {jobs[0].job_id}
         channel = await self._statements.channel(on=connection) if message else None
         name = "insert_job" if is_one else "insert_jobs"
         rows = await fetch(name, *columns, now, channel, message, lock_timeout, on=connection, route=route)
@@ -66,13 +73,16 @@ class JobInserts(Repository):
         message: str | None = None,
         lock_timeout: str | None = None,
         connection: Connection | None = None,
-    ) -> dict[str, datetime]:
+    ) -> dict[str, datetime] | set[str]:
         """Insert the jobs whose ids are new, with a delay from now instead of a due time.
 
         Returns:
-            The database time of the call, by the id of each inserted job.
+            The database time of the call, by the id of each inserted job; the ids alone if the cheapest
+            statement inserts a job of a caller's transaction.
         """
         channel = await self._statements.channel(on=connection) if message else None
+        if connection is not None and channel and len(jobs) == 1 and _is_immediate(jobs[0]):
+            return await self._enqueue_generated(jobs[0], NO_EXTRAS, channel, message, connection)
         rows = await self._statements.fetch_retrying(
             "enqueue_job" if len(jobs) == 1 else "enqueue_jobs",
             *(_delayed(jobs[0]) if len(jobs) == 1 else zip(*map(_delayed, jobs), strict=True)),
@@ -106,12 +116,25 @@ class JobInserts(Repository):
         message: str | None = None,
         lock_timeout: str | None = None,
         connection: Connection | None = None,
-    ) -> dict[str, datetime]:
+    ) -> dict[str, datetime] | set[str]:
         """Insert the jobs whose ids and unique keys are free, with delays, as ``enqueue()`` does."""
+        if connection is not None and message and len(jobs) == 1:
+            row, extras = jobs[0].row, jobs[0].extras
+            if extras.unique_key is None and extras.blocked_on is None and _is_immediate(row):
+                channel = await self._statements.channel(on=connection)
+                return await self._enqueue_generated(row, extras, channel, message, connection)
         delayed = [_delayed(job.row) for job in jobs]
         values = await self._values_of(delayed, jobs, message, lock_timeout, connection)
         rows = await self._statements.fetch_retrying("enqueue_extended_jobs", *values, on=connection)
         return {row[0]: row[1] for row in rows}
+
+    async def _enqueue_generated(
+        self, row: PlainJob, extras: Extras, channel: str, message: str | None, connection: Connection
+    ) -> set[str]:
+        values = (*row[:2], *row[3:6], *row[7:], channel, message, self._statements.now)
+        extra = extras.options, extras.on_end
+        await self._statements.fetch("enqueue_generated_job", *values, *extra, on=connection)
+        return {row.job_id}
 
     async def _values_of(
         self,
@@ -180,6 +203,17 @@ class JobInserts(Repository):
                 *zip(*(job.extras for job in jobs), strict=True),
                 on=connection,
             )
+
+
+def _is_immediate(job: PlainJob) -> bool:
+    """Return whether a delayed job with a generated id is due now and never expires."""
+    is_due = job.execution_time == EPOCH and job.misfire_grace_time is None
+    return is_due and isinstance(job, GeneratedIdJob)
+
+
+def _expiry(job: PlainJob) -> datetime | None:
+    grace = job.misfire_grace_time
+    return None if grace is None else job.execution_time + timedelta(seconds=grace)
 
 
 def _delayed(row: PlainJob) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import md5
 from typing import Any
@@ -191,6 +191,44 @@ async def test_hint_finds_a_connection_that_was_released_and_is_silent_by_never(
                 await asyncio.sleep(0.1)
                 assert await received() == []
         assert len(await received(1)) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_result": HOUR, "metadata": {"tenant": 7}, "timeout": None}])
+async def test_due_job_has_the_row_and_the_notification_of_a_call_without_a_connection(
+    app: Application, pool: asyncpg.Pool, options: dict[str, Any]
+) -> None:
+    """A statement of its own inserts it."""
+    started = await pool.fetchval("SELECT now()")
+    async with listening(pool) as received:
+        job_id = await app.call("enqueue", work, args=(1,), **options)
+        assert await received() == []
+        await settled(app.commit())
+        (message,) = await received()
+    other = await Scheduler(pool).enqueue(work, args=(1,), **options)
+    await app.call("schedule", work, execution_time=now() + HOUR, misfire_grace_time=7)
+    await settled(app.commit())
+    one, two = await pool.fetch(
+        "SELECT to_jsonb(job) - '{job_id,created_at,execution_time}'::text[] FROM scheduled_jobs AS job "
+        "WHERE job_id = ANY ($1)",
+        [job_id, other],
+    )
+    assert one == two
+    word, mark, time = message.split(" ")
+    due = await pool.fetchval("SELECT execution_time FROM scheduled_jobs WHERE job_id = $1", job_id)
+    assert (word, mark, datetime.fromtimestamp(float(time), UTC)) == ("due", "", due)
+    assert started < due < await pool.fetchval("SELECT now()")
+
+
+@pytest.mark.parametrize("year", [2030, 9999])
+async def test_job_expires_when_its_grace_ends(app: Application, pool: asyncpg.Pool, year: int) -> None:
+    due = datetime(year, 12, 31, 23, 59, tzinfo=UTC)
+    for grace in (None, 7, 90):
+        await app.call("schedule", work, execution_time=due, misfire_grace_time=grace)
+    await settled(app.commit())
+    rows = await pool.fetch(
+        "SELECT extract(epoch FROM expires_at - execution_time)::int FROM scheduled_jobs ORDER BY job_id"
+    )
+    assert [row[0] for row in rows] == [None, 7, 90]
 
 
 async def test_bulk_call_returns_ids_in_order_and_skips_existing_ones(

@@ -231,6 +231,7 @@ def claimed() -> list[Claim]:
 ENDED = EndedJob("a", NAME, JobStatus.FAILED, 1, None, {}, {"schedule_id": "a"})
 KEPT = ENDED._replace(options={"keep_result": 60})
 EXTENDED = ExtendedJob(new_job(), Extras(unique_key="key"))
+DUE_NOW = GeneratedIdJob(*new_job(execution_time=EPOCH)._replace(misfire_grace_time=None))
 
 LIMITS = [("limit:a:", LimitRow(1, None, None))]
 KEEP = {"limit:a:": 0.0}
@@ -249,6 +250,7 @@ STORE_CALLS: dict[str, Call] = {
     "insert, with a message": lambda it, conn: it.jobs.insert([new_job()], message="due", connection=conn),
     "insert, on a sticky connection": lambda it, _: it.jobs.insert([new_job()], route=Route.STICKY),
     "enqueue": lambda it, _: it.jobs.enqueue([new_job(execution_time=EPOCH)]),
+    "enqueue, in a transaction": lambda it, conn: it.jobs.enqueue([DUE_NOW], message="due", connection=conn),
     "enqueue_extended": lambda it, _: it.jobs.enqueue_extended([EXTENDED]),
     "clock": lambda it, _: it.jobs.clock(),
     "pause, of a task": lambda it, _: it.pauses.pause(NAME, None, None, "me"),

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -28,6 +28,7 @@ from pg_scheduler import (
     SchemaMissingError,
 )
 from pg_scheduler.store.faults import constraint_of, is_transient, sqlstate_of
+from pg_scheduler.store.foreign.adapter import has_rows, with_percent
 from pg_scheduler.store.foreign.connection import TIME_COLUMNS, ForeignConnection, rewrite
 from pg_scheduler.store.queries import load_queries, load_query
 from pg_scheduler.sync import SyncScheduler
@@ -103,6 +104,11 @@ async def test_columns_with_times_are_known_by_their_names(pool: asyncpg.Pool) -
         ("DELETE FROM t WHERE a = $1;", ("int4",), "DELETE FROM t WHERE a = CAST($1 AS pg_catalog.text)"),
         ("UPDATE t SET a = '$1', b = $1", (None,), "UPDATE t SET a = '$1', b = NULL RETURNING"),
         ('-- it\'s (\nDELETE FROM "a)""(" RETURNING b', (), 'DELETE FROM "a)""("  RETURNING (SELECT'),
+        (
+            "DELETE FROM t WHERE ($1::pg_catalog.text)::pg_catalog.jsonb = f($2::pg_catalog.text)",
+            ("text", "text"),
+            "WHERE CAST($1 AS pg_catalog.text)::pg_catalog.jsonb = f(CAST($2 AS",
+        ),
         (
             "WITH x AS (DELETE FROM t RETURNING a) SELECT a FROM x",
             (),
@@ -452,6 +458,24 @@ async def test_adapter_runs_the_statements_of_any_library(pool: asyncpg.Pool) ->
         await connection.execute("COMMIT")
     assert (await scheduler.count_jobs()).pending == 2
     assert await scheduler.get_job(job_id) is not None
+
+
+async def test_due_job_is_one_statement_that_returns_nothing(pool: asyncpg.Pool) -> None:
+    """Each driver spends more on a row that is returned than on the statement."""
+    statements: list[str] = []
+    async with pool.acquire() as connection:
+
+        async def run(statement: str, texts: Any) -> list[str]:
+            statements.append(statement)
+            return [row[0] for row in await connection.fetch(statement, *texts)]
+
+        scheduler = Scheduler(pool, schema="public")
+        await scheduler.enqueue(work, keep_result=timedelta(days=1), connection=ConnectionAdapter(run))
+        await scheduler.schedule(
+            work, execution_time=datetime(2030, 1, 1, tzinfo=UTC), connection=ConnectionAdapter(run)
+        )
+    assert [with_percent(each).partition("INSERT")[1] for each in statements] == ["INSERT"] * 2
+    assert not [each for each in statements if "RETURNING" in with_percent(each) or has_rows(each)]
 
 
 def test_importing_the_package_imports_no_library_of_callers() -> None:

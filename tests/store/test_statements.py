@@ -258,6 +258,17 @@ async def use_schedules(store: Store) -> object:
     return [(each.runs, each.missed, each.last_job_id) for each in page]
 
 
+async def use_generated(store: Store, due: GeneratedIdJob) -> None:
+    """Enqueue a job and one with options in the transaction of a caller."""
+    due = due._replace(misfire_grace_time=None)
+    extended = ExtendedJob(due, Extras('{"a":1}')).with_id("r")
+    async with store.connections.transaction() as connection:
+        assert await store.jobs.enqueue([due], message="due", connection=connection) == {"q"}
+        assert await store.jobs.enqueue_extended([extended], message="due", connection=connection) == {"r"}
+    assert await store.jobs.delete(["q"])
+    assert await store.jobs.delete(["r"])
+
+
 async def use_path(store: Store) -> object:
     people = InspectionStore(store)
     await store.migrate()
@@ -273,6 +284,7 @@ async def use_path(store: Store) -> object:
     assert await store.jobs.enqueue([delayed, delayed._replace(job_id="l")]) == {"k": NOW, "l": NOW}
     assert await store.jobs.enqueue([delayed]) == {}
     assert await store.jobs.enqueue([delayed._replace(job_id="m")], message="due") == {"m": NOW}
+    await use_generated(store, GeneratedIdJob(*new_job("q", job_name="nobody.knows", execution_time=EPOCH)))
     assert await store.jobs.clock() == NOW
     assert await store.pauses.pause("mail.send", NOW + SECOND, "note", "me")
     assert await store.pauses.paused() == [Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0)]

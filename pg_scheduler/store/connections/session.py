@@ -40,17 +40,15 @@ def check_connection(connection: object) -> Connection | None:
     """
     if connection is None:
         return None
-    if isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
+    if isinstance(connection, BlockingConnection):
+        return cast("Connection", ForeignConnection(adapter_for(connection.connection, is_async=False)))
+    if isinstance(connection, (asyncpg.Connection, PoolConnectionProxy)):
         if is_open(connection) and not connection.is_in_transaction():
             raise ValueError(NO_TRANSACTION)
         return connection
     if isinstance(connection, ForeignConnection):
         return cast("Connection", connection)
-    if isinstance(connection, BlockingConnection):
-        adapter = adapter_for(connection.connection, is_async=False)
-    else:
-        adapter = adapter_for(connection, is_async=True)
-    return cast("Connection", ForeignConnection(adapter))
+    return cast("Connection", ForeignConnection(adapter_for(connection, is_async=True)))
 
 
 def transaction_of(connection: Connection) -> Callable[[], object] | None:

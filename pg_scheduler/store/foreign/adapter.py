@@ -21,6 +21,9 @@ TEXT: Final = "CAST(${} AS pg_catalog.text)"
 
 PLACEHOLDER: Final = re.compile(re.escape(TEXT).replace(r"\{\}", r"\d+"))
 
+EMPTY_ROWS: Final = " RETURNING '{}'"
+"""The end of a statement without results, for a ConnectionAdapter, which returns rows of every statement."""
+
 COMMANDS: Final = ("BEGIN", "COMMIT", "RELEASE", "ROLLBACK", "SAVEPOINT")
 """How statements begin that have no rows."""
 
@@ -94,13 +97,16 @@ AnySyncConnection: TypeAlias = ExecutingConnection | CursorConnection | Connecti
 
 @lru_cache(maxsize=1000)
 def with_percent(statement: str) -> str:
-    """Return a statement with the placeholders ``%s``, for drivers that leave values as they are."""
-    return PLACEHOLDER.sub("%s", statement.replace("%", "%%"))
+    """Return a statement with the placeholders ``%s``, for drivers that leave values as they are.
+
+    Rows that say nothing are left out: drivers spend more on one than on its statement.
+    """
+    return PLACEHOLDER.sub("%s", statement.removesuffix(EMPTY_ROWS).replace("%", "%%"))
 
 
 def has_rows(statement: str) -> bool:
-    """Return whether a statement has rows, of which there may be none."""
-    return not statement.startswith(COMMANDS)
+    """Return whether a statement has rows with contents, of which there may be none."""
+    return not (statement.startswith(COMMANDS) or statement.endswith(EMPTY_ROWS))
 
 
 def library_of(connection: object) -> str | None:
@@ -133,8 +139,6 @@ def adapter_for(
     Raises:
         TypeError: The connection is not supported, or belongs to the other class.
     """
-    kind = type(connection).__name__  # its repr could be a DSN with a password
-    here, other = takers if is_async else takers[::-1]
     adapter: ConnectionAdapter | None = None
     library = library_of(connection)
     if isinstance(connection, str) and is_async:  # an alias need not exist here
@@ -142,15 +146,22 @@ def adapter_for(
     elif isinstance(connection, ConnectionAdapter):
         adapter = connection
     elif library is not None:
-        adapter = import_module(f"pg_scheduler.store.foreign.{library}").adapter_for(connection)
+        adapter = _module_of(library).adapter_for(connection)
     elif isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
         adapter = ConnectionAdapter(_not_here)
+    if adapter is not None and adapter.is_async is is_async:
+        return adapter
+    kind = type(connection).__name__  # its repr could be a DSN with a password
     if adapter is None:
         raise TypeError(f"connection must not be of the type {kind}; {ACCEPTED}")
-    if adapter.is_async is not is_async:
-        how = "blocks" if is_async else "is asynchronous"
-        raise TypeError(f"a connection of the type {kind} {how}; use {other} for it, not {here}")
-    return adapter
+    here, other = takers if is_async else takers[::-1]
+    how = "blocks" if is_async else "is asynchronous"
+    raise TypeError(f"a connection of the type {kind} {how}; use {other} for it, not {here}")
+
+
+@lru_cache(maxsize=len(LIBRARIES))
+def _module_of(library: str) -> Any:
+    return import_module(f"pg_scheduler.store.foreign.{library}")
 
 
 def _not_here(_statement: str, _texts: Sequence[str]) -> Texts:

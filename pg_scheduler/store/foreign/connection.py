@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.store.faults import sqlstate_of
-from pg_scheduler.store.foreign.adapter import TEXT, ConnectionAdapter
+from pg_scheduler.store.foreign.adapter import EMPTY_ROWS, TEXT, ConnectionAdapter
 
 TIME_COLUMNS: Final = frozenset(
     {
@@ -48,7 +48,8 @@ ROW: Final = "pg_scheduler_row"
 ROW_TEXT: Final = f"pg_catalog.row_to_json({ROW})::pg_catalog.text"
 
 _TOKEN: Final = re.compile(
-    r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<comment>--[^\n]*)|\$(?P<place>\d+)|(?P<bracket>[()])"""
+    r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<comment>--[^\n]*)|\$(?P<place>\d+)"""
+    r"""|(?<!\w)\(\$(?P<json>\d+)::pg_catalog\.text\)(?=::pg_catalog\.jsonb)|(?P<bracket>[()])"""
     r"""|\b(?P<word>SELECT|INSERT|UPDATE|DELETE|RETURNING)\b"""
 )
 
@@ -90,13 +91,9 @@ class ForeignConnection:
 
     async def fetch(self, statement: str, *values: Any, timeout: float | None = None) -> list[Row]:  # noqa: ARG002
         """Run a statement and return its rows. The connection has time limits of its own."""
-        kinds, texts = [], []
-        for value in values:
-            kind, text = _written(value)
-            kinds.append(kind)
-            texts.append(text)
-        rewritten = rewrite(statement, tuple(kinds))
-        rows = await self._run(rewritten.text, [texts[place] for place in rewritten.places])
+        written = [_WRITE.get(type(value), _written)(value) for value in values]
+        rewritten = rewrite(statement, tuple([kind for kind, _ in written]))
+        rows = await self._run(rewritten.text, [written[place][1] for place in rewritten.places])
         return [_row_from(row) for row in rows] if rewritten.has_columns else []
 
     async def fetchval(self, statement: str, *values: Any, timeout: float | None = None) -> Any:  # noqa: ARG002
@@ -151,6 +148,8 @@ class ForeignConnection:
 
     async def _run(self, statement: str, texts: Sequence[str]) -> Iterable[str]:
         rows = self._adapter.run(statement, texts)
+        if isinstance(rows, list):
+            return rows
         return await rows if isinstance(rows, Awaitable) else rows
 
 
@@ -178,11 +177,13 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
         match token.lastgroup:
             case "comment":
                 text = ""
-            case "place":
-                kind = kinds[place := int(token["place"]) - 1]
+            case "place" | "json":
+                kind = kinds[place := int(token["place"] or token["json"]) - 1]
                 if kind is not None:
                     places.append(place)
-                text = "NULL" if kind is None else f"{TEXT.format(len(places))}::pg_catalog.{kind}"
+                text = "NULL" if kind is None else TEXT.format(len(places))
+                if kind is not None and token["place"]:  # a JSON text is cast by the statement
+                    text += f"::pg_catalog.{kind}"
             case "bracket":
                 depth += 1 if text == "(" else -1
             case "word" if depth == 0:
@@ -196,7 +197,7 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
         text = f"{before}," if before else "WITH"
         text += f" {ROW} AS ({body})\nSELECT {ROW_TEXT} FROM {ROW}"
     elif returning is None:
-        text = f"{before} {body} RETURNING '{{}}'"
+        text = f"{before} {body.rstrip()}{EMPTY_ROWS}"
     else:
         columns = "".join(parts[returning + 1 :])
         text = f"{before} {body} RETURNING (SELECT {ROW_TEXT} FROM (SELECT {columns}) AS {ROW})"  # noqa: S608
@@ -204,10 +205,8 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
 
 
 def _written(value: Any) -> tuple[str | None, str]:
-    """Return the type and the text of a value; no type for None."""
-    if (write := _WRITE.get(type(value))) is None:  # of a subclass, or an array
-        write = next((write for base, write in _WRITE.items() if isinstance(value, base)), _array)
-    return write(value)
+    """Return the type and the text of a value of a subclass, or of an array."""
+    return next((write for base, write in _WRITE.items() if isinstance(value, base)), _array)(value)
 
 
 def _integer(value: int) -> tuple[str, str]:
@@ -215,7 +214,7 @@ def _integer(value: int) -> tuple[str, str]:
 
 
 def _array(values: Iterable[Any]) -> tuple[str, str]:
-    elements = [_written(element) for element in values]
+    elements = [_WRITE.get(type(element), _written)(element) for element in values]
     kinds = {kind for kind, _ in elements if kind is not None} or {"text"}
     kind = next((each for each in WIDEST if each in kinds), min(kinds))
     text = ",".join(written if each is None else _quoted(written) for each, written in elements)

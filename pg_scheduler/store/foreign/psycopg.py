@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
@@ -24,15 +24,21 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
     return None
 
 
+@lru_cache(maxsize=1000)
+def _encoded(statement: str) -> bytes:
+    """Return a statement as the same object each time, under which psycopg finds what it has prepared."""
+    return with_percent(statement).encode()
+
+
 async def _run_async(connection: AsyncConnection[Any], statement: str, texts: Sequence[str]) -> list[str]:
     async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
-        await cursor.execute(with_percent(statement).encode(), texts)
+        await cursor.execute(_encoded(statement), texts)
         return [row[0] for row in await cursor.fetchall()] if has_rows(statement) else []
 
 
 def _run(connection: Connection[Any], statement: str, texts: Sequence[str]) -> list[str]:
     with Cursor(connection, row_factory=tuple_row) as cursor:
-        cursor.execute(with_percent(statement).encode(), texts)
+        cursor.execute(_encoded(statement), texts)
         return [row[0] for row in cursor.fetchall()] if has_rows(statement) else []
 
 

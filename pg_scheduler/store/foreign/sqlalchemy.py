@@ -14,7 +14,7 @@ from sqlalchemy import Connection, CursorResult, Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from pg_scheduler.store.foreign.adapter import ConnectionAdapter, with_percent
+from pg_scheduler.store.foreign.adapter import EMPTY_ROWS, ConnectionAdapter, with_percent
 
 OPTIONS: Final = {"stream_results": False}
 """A stream would be a cursor in the server, which cannot insert."""
@@ -58,7 +58,9 @@ def _written(statement: str, dialect: Dialect) -> str:
     """
     if dialect.name != "postgresql":
         raise TypeError(f"connection leads to {dialect.name}, and not to PostgreSQL")
-    return statement if dialect.paramstyle == "numeric_dollar" else with_percent(statement)
+    if dialect.paramstyle == "numeric_dollar":
+        return statement.removesuffix(EMPTY_ROWS)
+    return with_percent(statement)
 
 
 def _rows(result: CursorResult[Any]) -> list[str]:

@@ -160,11 +160,11 @@ ON CONFLICT (job_id) DO UPDATE SET
 
 -- name: insert_generated_job
 -- route: pool | sticky
--- Insert one job whose generated id cannot be taken.
+-- Insert one job whose generated id cannot be taken, and that expires at a time ($12, NULL for never).
 INSERT INTO {schema}scheduled_jobs (
     {new_columns}
 ) VALUES (
-    {new_values}
+    $1, ($2::text)::jsonb, $3, $4, $5, $6, $7, $8, $9, $10, coalesce($11, now()), $12
 );
 
 -- name: insert_generated_jobs
@@ -216,6 +216,21 @@ INSERT INTO {schema}scheduled_jobs (
 ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id, {called_at} AS called_at,
     CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13::text || ' ' || extract(epoch FROM {called_at})) END;
+
+-- name: enqueue_generated_job
+-- route: pool
+-- Insert one job whose generated id cannot be taken, due now without expiry, and send a message as enqueue_job does.
+--
+-- It may have options ($12) and consequences ($13). For transactions of callers. Each expression counts, and a row that
+-- is returned costs a driver more than the job: so the value of a column sends the message.
+INSERT INTO {schema}scheduled_jobs (
+    {new_columns}, options, on_end
+) VALUES (
+    $1, ($2::text)::jsonb, {called_at}, $3, $4, $5, NULL, $6, $7, $8,
+    CASE WHEN pg_notify($9, concat($10::text, ' ', extract(epoch FROM {called_at}))) IS NOT NULL
+        THEN coalesce($11, now()) END,
+    NULL, ($12::text)::jsonb, ($13::text)::jsonb
+);
 
 -- name: enqueue_jobs
 -- route: sticky
