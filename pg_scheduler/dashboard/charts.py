@@ -196,14 +196,14 @@ class Chart:
     @property
     def slots(self) -> list[Slot]:
         """The slots, the oldest first."""
-        number, width, step = len(self.times), self.width, self._tick_step()
+        number, width, step, marks = len(self.times), self.width, self._tick_step(), self._scale()
         releases, flags = {place for place, _ in self._releases()}, {each.slot: each for each in self.flags}
         return [
             Slot(
                 at,
                 at + width,
                 self._label(at) + (", so far" if place == number - 1 else ""),
-                () if self.is_log else self._bars(place),
+                () if self.is_log else self._bars(place, marks),
                 [(each.name, self.text_of(each.values[place])) for each in self.series],
                 self._tick(at) if int(at.timestamp()) % step == 0 and place < number * 0.9 else "",
                 int(at.timestamp()) // step % 2 == 1,
@@ -219,17 +219,19 @@ class Chart:
     @property
     def lines(self) -> list[Line]:
         """The lines of the series; none if they are stacked."""
-        return [self._line(each) for each in self.series] if self.is_log else []
+        marks = self._scale()
+        return [self._line(each, marks) for each in self.series] if self.is_log else []
 
     @property
     def y_ticks(self) -> list[Place]:
         """The labels of the axis of values."""
+        marks = self._scale()
         return [
             Place(
                 self.text_of(value) if self.is_log or value < MANY else rounded(round(value)),
-                round(self._y(value), 2),
+                round(self._y(value, marks), 2),
             )
-            for value in self._scale()
+            for value in marks
         ]
 
     @property
@@ -282,25 +284,24 @@ class Chart:
             return f"{at:%Y-%m-%d}"
         return f"{at:%m-%d %H:%M}" if self.width * len(self.times) > timedelta(days=2) else f"{at:%H:%M}"
 
-    def _bars(self, place: int) -> list[Bar]:
+    def _bars(self, place: int, marks: Sequence[float]) -> list[Bar]:
         found, below = list[Bar](), 0.0
         for each in self.series:
             value = each.values[place]
             if value:
-                top, bottom = self._y(below + value), self._y(below)
+                top, bottom = self._y(below + value, marks), self._y(below, marks)
                 found.append(Bar(each.tone, round(top, 1), round(bottom - top, 1)))
                 below += value
         return found
 
-    def _line(self, series: Series) -> Line:
+    def _line(self, series: Series, marks: Sequence[float]) -> Line:
         points = [
-            None if value is None else (place + 0.5, self._y(value))
+            None if value is None else (place + 0.5, self._y(value, marks))
             for place, value in enumerate(series.values)
         ]
         return Line(series.tone, path_of(points[:-1]), path_of(points[-2:]) if len(points) > 1 else "")
 
-    def _y(self, value: float) -> float:
-        marks = self._scale()
+    def _y(self, value: float, marks: Sequence[float]) -> float:
         low, high = marks[0], marks[-1]
         if self.is_log:
             value = min(max(value, low), high)
