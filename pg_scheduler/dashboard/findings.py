@@ -90,6 +90,9 @@ LINKS: Final[Mapping[FindingCode, tuple[str, str, str]]] = {
 }
 """The label and the path of the page that shows the subject of a finding; of a search, what precedes it."""
 
+START: Final = "pg-scheduler worker myapp.jobs"
+"""An example of the command that starts a worker."""
+
 WITHOUT_SUBJECT: Final = frozenset({"/workers", "/schedules"})
 
 _QUOTED: Final = r"""'[^']*'|"[^"]*\""""
@@ -151,7 +154,9 @@ class FindingRow:
     @property
     def steps(self) -> list[Step]:
         """The steps of the remedy."""
-        return steps_of(self.remedy or "")
+        steps = steps_of(self.remedy or "")
+        is_start = self.code == FindingCode.WORKER_NONE
+        return [each._replace(code=START) for each in steps] if is_start else steps
 
 
 async def rows_of(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:

@@ -196,3 +196,9 @@ async def test_findings_call_a_worker_by_its_name(pool: asyncpg.Pool, app: App) 
     page = Page((await request(app, "/doctor")).text)
     assert "Worker node-4 receives no notifications" in page.text
     assert "/worker?id=3dc3fde2" in page.links()
+
+
+async def test_remedy_without_a_worker_has_the_command_that_starts_one(app: App) -> None:
+    page = Page((await request(app, "/doctor")).text)
+    assert "pg-scheduler worker myapp.jobs" in page.text
+    assert page.text.count("No live worker runs jobs") == 1, "the title, and no evidence that repeats it"

@@ -188,3 +188,14 @@ def test_lanes_are_bounded() -> None:
     assert sum(int(each.title.split()[0]) for each in found.minutes) == 999 - MAX_LANES
     found = lanes_of([attempt(f"{n}", n * 6 * SECOND, 6 * SECOND) for n in range(1, 500)], NOW)
     assert (found.count, len(found.bars)) == (1, MAX_BARS)
+
+
+async def test_page_without_a_live_worker_says_how_to_start_one(pool: asyncpg.Pool, app: App) -> None:
+    command = "pg-scheduler worker myapp.jobs"
+    assert command in (await request(app, "/workers")).text
+    await add_worker(pool, "dead")
+    assert command not in (await request(app, "/workers")).text
+    await pool.execute("UPDATE scheduler_workers SET lease_until = now() - interval '1 minute'")
+    html = (await request(app, "/workers")).text
+    assert command in html
+    assert "/worker?id=dead" in Page(html).links()
