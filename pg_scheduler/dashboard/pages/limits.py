@@ -139,6 +139,14 @@ async def limit_names_of(task: str, request: PageRequest) -> list[str]:
     return sorted(names)
 
 
+def without_hidden(limit: LimitState, request: PageRequest) -> LimitState:
+    """Return a limit with its visible tasks, and without numbers if there are others."""
+    tasks = tuple(filter(request.access.sees_name, limit.tasks))
+    if len(tasks) == len(limit.tasks):
+        return limit
+    return replace(limit, tasks=tasks, running=None, starts=None, waiting=0)
+
+
 async def _find(request: PageRequest) -> LimitOverview:
     return await request.cache.get("limits", AGE_S, lambda: limit_overview(request.inspector))
 
@@ -157,19 +165,12 @@ def _visible(found: LimitOverview, request: PageRequest) -> list[LimitRow]:
 
 
 def _row(name: str, declared: Sequence[LimitState], found: LimitOverview, request: PageRequest) -> LimitRow:
-    sees = request.access.sees_name
-    visible = [replace(each, tasks=tuple(filter(sees, each.tasks))) for each in declared]
+    visible = [without_hidden(each, request) for each in declared]
     tasks = sorted({task for each in visible for task in each.tasks})
-    is_shared = any(len(one.tasks) < len(other.tasks) for one, other in zip(visible, declared, strict=True))
-    if is_shared:
+    if any(len(one.tasks) < len(other.tasks) for one, other in zip(visible, declared, strict=True)):
         hidden = [replace(each, running=None, starts=None, waiting=0) for each in visible if each.tasks]
-        return LimitRow(name, hidden, tasks, is_shared, None)
+        return LimitRow(name, hidden, tasks, is_shared=True, waiting=None)
+    waiting = max(each.waiting for each in visible)
     return LimitRow(
-        name,
-        visible,
-        tasks,
-        is_shared,
-        max(each.waiting for each in visible),
-        found.full_keys.get(name),
-        found.next_starts.get(name),
+        name, visible, tasks, False, waiting, found.full_keys.get(name), found.next_starts.get(name)
     )

@@ -9,21 +9,17 @@ from datetime import timedelta
 from typing import ClassVar, Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.pages import history
 from pg_scheduler.dashboard.pages.history import failed_share, failures
+from pg_scheduler.dashboard.pages.limits import without_hidden
 from pg_scheduler.dashboard.pages.names import task_names
 from pg_scheduler.inspect import LimitState, TaskState
-from pg_scheduler.inspect.limits import LimitList
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.tasks import TaskList, fold_tasks
 from pg_scheduler.measure.figures import JobFigures
 
-RANGES: Final[Mapping[str, timedelta]] = {
-    "1h": timedelta(hours=1),
-    "6h": timedelta(hours=6),
-    "1d": timedelta(days=1),
-    "7d": timedelta(days=7),
-}
+RANGES: Final = {name: history.RANGES[name][0] for name in ("1h", "6h", "1d", "7d")}
 """The length of the period of the figures, by the parameter ``range``."""
 
 PARTS: Final = 24
@@ -253,16 +249,5 @@ def _by_name(statistics: Statistics) -> dict[str, NameFigures]:
 
 async def visible_limits(request: PageRequest) -> list[LimitState]:
     """Return the limits of visible tasks; the numbers of one that a hidden task shares are hidden."""
-
-    async def read() -> LimitList:
-        return await request.inspector.limits()
-
-    found = await request.cache.get("limits of tasks", FIGURES_AGE_S, read)
-    limits = []
-    for limit in found.items:
-        tasks = tuple(task for task in limit.tasks if request.access.sees_name(task))
-        if len(tasks) == len(limit.tasks):
-            limits.append(limit)
-        elif tasks:
-            limits.append(replace(limit, tasks=tasks, running=None, starts=None, waiting=0))
-    return limits
+    found = await request.cache.get("limits of tasks", FIGURES_AGE_S, request.inspector.limits)
+    return [limit for each in found.items if (limit := without_hidden(each, request)).tasks]
