@@ -157,7 +157,7 @@ async def test_refusal_is_stated_in_a_dialog(
     await page.keyboard.press("p")
     await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = $1", shop.waiting)
     await page.locator("main").get_by_role("button", name="Delete…").click()
-    await expect(page.get_by_role("dialog")).to_contain_text("there are no such jobs")
+    await expect(page.get_by_role("dialog")).to_contain_text("There are no such jobs")
     assert page.url.endswith(shop.waiting)
     assert "404" in problems.pop()
 
