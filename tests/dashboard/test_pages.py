@@ -303,3 +303,27 @@ async def insert_schedule(pool: asyncpg.Pool, text: str) -> None:
     await pool.execute(
         f"INSERT INTO scheduler_schedules ({', '.join(values)}) VALUES ({places})", *values.values()
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "link", "text"),
+    [
+        ("/tasks?sort=size", 400, "/tasks", "open the page without its parameters"),
+        ("/audit", 403, "/about", "lists what you may do and see"),
+        ("/worker?id=gone", 404, "/", "It may have been deleted since"),
+    ],
+)
+async def test_page_of_an_error_states_the_next_step(
+    url: str, status: int, link: str, text: str, build: Callable[..., App]
+) -> None:
+    app = build(authorize=lambda _: Access("bob", names=("shop.*",)))
+    answer = await request(app, url)
+    page = Page(answer.text)
+    assert answer.status == status
+    assert text in page.text
+    (section,) = [attrs for attrs in page.all("section") if "data-dialog" in attrs]
+    assert section["class"] == "card"
+    assert link in page.links()
+    about = Page((await request(app, "/about")).text).text
+    assert "You may" in about
+    assert "read only" in about
