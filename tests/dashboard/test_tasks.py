@@ -254,5 +254,25 @@ async def test_page_of_a_task_counts_the_arguments_that_several_jobs_have(
     data = (await request(app, "/task?id=figures.mail", headers=JSON)).data
     assert data["values"] == [["account = 1", 3], ["account = 0", 2]]
     assert "account = 1" in Page((await request(app, "/task?id=figures.mail")).text).text
+    assert data["like"] is None, "a viewer adds no job"
     blind = build(authorize=lambda _: Access("bob", sees_arguments=False))
     assert (await request(blind, "/task?id=figures.mail", headers=JSON)).data["values"] == []
+
+
+async def test_task_is_run_again_by_the_form_of_its_last_job(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_figures(pool, ["figures.mail"])
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, started_at, finished_at,"
+        " task_data) SELECT 'job-' || n, 'figures.mail', now(), 'completed', now(),"
+        " now() - n * interval '1 minute', jsonb_build_object('args', '[]'::jsonb, 'kwargs', '{}'::jsonb)"
+        " FROM generate_series(1, 2) AS n"
+    )
+    app = build(authorize=lambda _: Access("ada", "admin"))
+    page = Page((await request(app, "/task?id=figures.mail")).text)
+    assert "/job-form?id=job-1" in page.links()
+    assert (await request(app, "/job-form?id=job-1")).status == 200
+    for access in (Access("bob", "operator"), Access("eve", "admin", sees_arguments=False)):
+        html = (await request(build(authorize=partial(chosen, access)), "/task?id=figures.mail")).text
+        assert "/job-form" not in html

@@ -13,7 +13,7 @@ from pg_scheduler.dashboard.charts import Chart
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.job_rows import JobRow
 from pg_scheduler.dashboard.job_rows import row_of as job_row
-from pg_scheduler.dashboard.pages import history
+from pg_scheduler.dashboard.pages import history, job_form
 from pg_scheduler.dashboard.pages.audit import VERBS, visible
 from pg_scheduler.dashboard.pages.errors import SHOWN_VALUES, ErrorText, error_text, read_groups, values_of
 from pg_scheduler.dashboard.pages.names import MAX_NAMES, WORKERS_AGE_S, task_names
@@ -78,6 +78,8 @@ class TaskPage:
     """The last ended jobs, the oldest first."""
     slowest: Sequence[JobRow]
     """The slowest of them."""
+    like: str | None
+    """The last of them if the request may add such a job with other arguments."""
     values: Sequence[tuple[str, int]]
     """The arguments that several of them have, and how many; none if they are hidden."""
     settings: Mapping[str, object] | None
@@ -158,6 +160,7 @@ async def build(request: PageRequest) -> TaskPage:
         )[:SHOWN],
         runs=runs,
         slowest=sorted(runs, key=lambda run: -(run.ran_s or 0.0))[:SHOWN],
+        like=_like(ended, request),
         values=_frequent(ended, request),
         settings=await _settings(own, request),
         changes=await _changes(own[:MAX_CHANGED], request),
@@ -196,6 +199,13 @@ async def _ended(where: str, request: PageRequest) -> list[Job]:
     ended = [job for job in jobs if job.finished_at is not None and job.started_at is not None]
     ended.sort(key=lambda job: job.finished_at or request.now)
     return ended
+
+
+def _like(jobs: Sequence[Job], request: PageRequest) -> str | None:
+    """Return the id of the last job if the form can show all its arguments to the request."""
+    if not jobs or not request.may("add") or job_form.values_of(jobs[-1], request) is None:
+        return None
+    return jobs[-1].job_id
 
 
 def _frequent(jobs: Sequence[Job], request: PageRequest) -> list[tuple[str, int]]:
