@@ -6,12 +6,15 @@ neither counted nor sorted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
-from django.db import router, transaction
+from django.core.paginator import Paginator
+from django.db import OperationalError, connections, router, transaction
 from django.db.models import Q
 
 from pg_scheduler.errors import JobConflictError
@@ -20,13 +23,45 @@ from pg_scheduler.integrations.django.paginator import MAX_PAGES, EstimatingPagi
 from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.author import Author, acting_as
+from pg_scheduler.store.faults import sqlstate_of
 from pg_scheduler.sync import SyncScheduler
 
 MAX_CHANGED: Final = 1000
 """The maximum number of rows that an action changes: it is one transaction, for which the browser waits."""
 
+TOO_SLOW: Final = (
+    "These filters were stopped after {}, since they read too many rows. Remove one, or search for an id. "
+    "The dashboard searches part by part."
+)
+
+UNSUCCESSFUL: Final = frozenset({JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED})
+
+CANCELLED_STATEMENT: Final = "57014"
+"""The SQLSTATE of a statement that exceeds its time limit."""
+
 MAX_CONFLICTS: Final = 3
 """The maximum number of conflicts that the message of an action names."""
+
+
+@contextmanager
+def limited(alias: str, limit: str) -> Iterator[None]:
+    """Limit the time of each statement of the block, which runs in a transaction.
+
+    Raises:
+        TimeoutError: A statement was stopped.
+    """
+    try:
+        with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+            cursor.execute("SELECT current_setting('statement_timeout')")
+            (before,) = cursor.fetchone()
+            set_limit = "SELECT set_config('statement_timeout', %s, true)"
+            cursor.execute(set_limit, [limit])
+            yield
+            cursor.execute(set_limit, [before])
+    except OperationalError as error:
+        if sqlstate_of(error) != CANCELLED_STATEMENT:
+            raise
+        raise TimeoutError(TOO_SLOW.format(limit)) from error
 
 
 class StatusFilter(admin.SimpleListFilter):
@@ -45,7 +80,7 @@ class StatusFilter(admin.SimpleListFilter):
         jobs = queryset if status is None else queryset.filter(status=status)
         if status in {JobStatus.PENDING, JobStatus.RUNNING}:
             return jobs.filter(Q(finished_at=None, blocked_on=None) | Q(blocked_on__isnull=False))
-        if status in {JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED}:
+        if status in UNSUCCESSFUL:
             return jobs.filter(finished_at__isnull=False, error_message__isnull=False)
         return jobs
 
@@ -71,14 +106,25 @@ class NameFilter(admin.SimpleListFilter):
 class KeyedList(ChangeList):
     """Rows in the order of the admin, whatever the address of the page asks for, read by their keys."""
 
+    paginator: Any
+    queryset: Any
+
     def get_ordering(self, request: Any, queryset: Any) -> list[str]:  # noqa: ARG002
         """Return the order of the rows."""
         return list(self.model_admin.get_ordering(request))
 
     def get_results(self, request: Any) -> None:
-        """Find the rows of the page once: a filter with few matches reads many rows."""
-        super().get_results(request)
-        self.result_list = self.queryset.filter(pk__in=self.paginator.keys[: self.list_per_page])
+        """Find the rows of the page once, within the time limit: a filter may read many rows."""
+        try:
+            with limited(self.queryset.db, self.model_admin.time_limit):
+                super().get_results(request)
+                self.result_list = self.queryset.filter(pk__in=self.paginator.keys[: self.list_per_page])
+        except TimeoutError as error:
+            messages.warning(request, str(error))
+            self.result_list = self.queryset.none()
+            self.paginator = Paginator(self.result_list, self.list_per_page)
+            self.result_count, self.full_result_count = 0, None
+            self.show_all = self.can_show_all = self.multi_page = False
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
@@ -86,9 +132,11 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     Attributes:
         large_fields: The fields that lists do not read.
+        time_limit: That of a statement whose filters may read many rows to find few.
     """
 
     large_fields: ClassVar[tuple[str, ...]] = ()
+    time_limit = "5s"
     list_max_show_all = 0
     show_facets = admin.ShowFacets.NEVER
     show_full_result_count = False
@@ -132,7 +180,13 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     def _change(self, request: Any, rows: Any, change: Callable[..., object], done: str) -> None:
         """Call ``change`` with a Scheduler, an id and ``connection=``, for each selected row."""
-        selected = list(rows.order_by("pk")[: MAX_CHANGED + 1])
+        try:
+            with limited(rows.db, self.time_limit):
+                selected = list(rows[: MAX_CHANGED + 1])
+        except TimeoutError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return
+        selected.sort(key=attrgetter("pk"))  # two actions lock them in the same order
         if len(selected) > MAX_CHANGED:
             text = f"Select at most {MAX_CHANGED} rows. The dashboard changes any number."
             self.message_user(request, text, messages.ERROR)
@@ -166,6 +220,11 @@ class JobAdmin(ReadOnlyAdmin):
     list_display = ("job_id", "job_name", "status", "execution_time", "priority", "attempt", "worker_id")
     list_filter = (StatusFilter, NameFilter)
     ordering = ("-job_id",)
+
+    def get_ordering(self, request: Any) -> tuple[str, ...]:
+        """Return the order: unsuccessful jobs in that of their index, which has few others."""
+        is_unsuccessful = request.GET.get("status") in UNSUCCESSFUL
+        return ("-finished_at", "-job_id") if is_unsuccessful else self.ordering
 
     def has_cancel_permission(self, request: Any) -> bool:
         """Return whether the user may cancel jobs."""

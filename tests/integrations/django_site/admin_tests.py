@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Any
+from unittest.mock import patch
 
+from django.contrib.admin import site
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db import connection, transaction
@@ -57,6 +61,19 @@ class AdminTest(TestCase):
         with CaptureQueriesContext(connection) as captured:
             yield texts
         texts += [query["sql"] for query in captured.captured_queries]
+
+    def rows_read(self, statement: str) -> int:
+        """Return how many rows the nodes of the plan of a statement read."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}")
+            found: Any = cursor.fetchone()[0]
+        plans = [(json.loads(found) if isinstance(found, str) else found)[0]["Plan"]]
+        read = 0
+        while plans:
+            plan = plans.pop()
+            plans += plan.get("Plans", [])
+            read += plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
+        return int(read)
 
     def ids(self, path: str) -> list[str]:
         response = self.client.get(path)
@@ -179,6 +196,41 @@ class PageTest(AdminTest):
             plan = rows.order_by("-pk")[:101].explain()
             self.assertRegex(plan, "scheduled_jobs_(claim|blocked|unsuccessful)", status)
             self.assertNotRegex(plan, "scheduled_jobs_pkey|Seq Scan", status)
+
+    def test_page_of_unsuccessful_jobs_reads_about_as_many_rows_as_it_shows(self) -> None:
+        self.login()
+        execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, attempt, finished_at, "
+            "error_message) SELECT 'job ' || n, 'x', now(), "
+            "CASE mod(n, 4) WHEN 1 THEN 'cancelled' ELSE 'failed' END, 1, now() + n * interval '1 s', 'no' "
+            "FROM generate_series(1, 20000) AS n"
+        )
+        execute("ANALYZE scheduled_jobs")
+        with self.statements() as texts:
+            found = self.ids(url_of("job", "?status=cancelled"))
+        self.assertEqual(found[:2], ["job 19997", "job 19993"])  # the last to end, not the greatest id
+        (text,) = [each for each in texts if each.endswith("LIMIT 101") and "cancelled" in each]
+        self.assertLess(self.rows_read(text), 1000)
+
+    def test_filter_that_reads_too_many_rows_is_stopped(self) -> None:
+        self.login("cancel_job")
+        enqueue("one")
+        execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, attempt, finished_at) "
+            "SELECT 'job ' || n, 'x', now(), 'completed', 1, now() FROM generate_series(1, 200000) AS n"
+        )
+        query = "?job_name=shop.greet&status=completed"
+        with patch.object(site.get_model_admin(Job), "time_limit", "1ms"):
+            page = self.client.get(url_of("job", f"{query}&p=3"))
+            data = {"action": "cancel", "_selected_action": ["one"], "select_across": "1", "index": "0"}
+            action = self.client.post(url_of("job", query), data, follow=True)
+        self.assertContains(page, "These filters were stopped")
+        self.assertEqual(([*page.context["cl"].result_list], page.context["cl"].result_count), ([], 0))
+        self.assertContains(action, "These filters were stopped")
+        self.assertEqual(status_of("one"), "pending")
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW statement_timeout")
+            self.assertEqual(cursor.fetchone(), ("0",))
 
     def test_job_is_shown_whole_and_cannot_be_edited(self) -> None:
         self.login("cancel_job")
