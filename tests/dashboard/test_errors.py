@@ -97,7 +97,9 @@ async def test_row_of_a_group_has_two_lines_and_a_menu(pool: asyncpg.Pool, build
     assert {f"/error?id={rows[0]['data-key']}&since=1d", "/task?id=errors.call"} <= set(page.links())
     search = next(each for each in page.links() if each.startswith("/jobs?q=status"))
     assert [each["job_id"] for each in (await request(app, search, headers=JSON)).data["items"]] == ["a"]
-    assert len([each for each in page.all("button") if str(each.get("id")).startswith("retry-")]) == 1
+    (retry,) = [each for each in page.all("button") if str(each.get("id")).startswith("retry-")]
+    (form,) = [each for each in page.all("form") if str(each.get("action")).startswith("/actions/errors/")]
+    assert retry["form"] == form["id"], "it is beside the menu that has its form"
     viewer = Page((await request(build(), "/errors")).text)
     assert not [each for each in viewer.all("button") if str(each.get("id")).startswith("retry-")]
 
