@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote
 
 import asyncpg
@@ -133,6 +134,29 @@ async def test_resumed_schedule_is_paused_again_unless_a_fire_time_was_dropped(
     await pool.execute("UPDATE scheduler_schedules SET next_fire_at = now() - interval '1 s'")
     answer = await send(operator, "/actions/schedules/resume?id=hourly", {"from": "now"})
     assert await form_of(operator, answer) is None
+
+
+@pytest.mark.parametrize("at_end", ["now", "pause"])
+@pytest.mark.parametrize("action", ["resume", "pause"])
+async def test_pause_of_a_schedule_is_restored_with_its_end(
+    action: str, at_end: Literal["now", "pause"], operator: App, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await add(scheduler)
+    until = datetime.now(UTC).replace(microsecond=123456) + HOUR
+    await scheduler.schedules.pause("hourly", note="stocktaking", until=until, resume_from=at_end)
+    before = await scheduler.schedules.get("hourly")
+    answer = await send(operator, f"/actions/schedules/{action}?id=hourly", {"note": "for ever"})
+    changed = await scheduler.schedules.get("hourly")
+    assert changed is not None
+    assert changed.paused_until is None
+    await undo(operator, answer)
+    after = await scheduler.schedules.get("hourly")
+    assert before is not None
+    assert after is not None
+    assert (after.paused_until, after.keeps_fire_times) == (until, at_end == "pause")
+    assert (after.note, after.next_fire_at) == ("stocktaking", before.next_fire_at)
+    again = await send(operator, "/actions/schedules/pause?id=hourly", {"until": f"{until.isoformat()}"})
+    assert await form_of(operator, again) is None, "it was paused until then"
 
 
 @pytest.mark.parametrize("rows", ["", "&row"])

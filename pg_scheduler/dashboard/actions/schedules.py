@@ -74,10 +74,8 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
     """
     if "id" in request.page.parameters:
         schedule = await found(request)
-        await change(schedule)
-        return Done(
-            "/schedule", _DID[action], {"id": schedule.schedule_id}, _undo_of(schedule, action, request)
-        )
+        undo = _undo_of(schedule, action, request) if await change(schedule) else None
+        return Done("/schedule", _DID[action], {"id": schedule.schedule_id}, undo)
     done = refused = missing = failed = 0
     restorable: list[str] = []
 
@@ -103,7 +101,7 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
             ) from error
         else:
             done, refused = done + changed, refused + (not changed)
-            if action == "pause" and _undo_of(schedule, action, request) is not None:
+            if schedule.paused_at is None and _undo_of(schedule, action, request) is not None:
                 restorable.append(quote(schedule_id, safe=""))
     shown = {name: request.page.parameters.get(name) for name in ("state", "task", "q", "after")}
     undo = None
@@ -118,16 +116,20 @@ def _undo_of(schedule: Schedule, action: str, request: ActionRequest) -> Undo | 
 
     Resuming resets the number of failures, and decides about the fire times of the pause.
     """
-    if schedule.failures:
+    address, until = {"id": schedule.schedule_id}, schedule.paused_until
+    if schedule.failures or (until is not None and until <= request.page.now):
         return None
-    address = {"id": schedule.schedule_id}
-    if action == "pause" and schedule.paused_at is None:
-        return Undo("/actions/schedules/resume", address, {"from": ["pause"]})
-    has_end = schedule.paused_until is not None or schedule.keeps_fire_times
+    if schedule.paused_at is None:
+        return Undo("/actions/schedules/resume", address, {"from": ["pause"]}) if action == "pause" else None
     has_passed = schedule.next_fire_at is not None and schedule.next_fire_at <= request.page.now
-    if action == "resume" and schedule.paused_at is not None and not has_end and not has_passed:
-        return Undo("/actions/schedules/pause", address, {"note": [schedule.note or ""]})
-    return None
+    if action == "trigger" or (action == "resume" and has_passed):
+        return None
+    fields = {
+        "note": [schedule.note or ""],
+        "until": [] if until is None else [until.isoformat()],
+        "at_end": ["pause" if schedule.keeps_fire_times else "now"],
+    }
+    return Undo("/actions/schedules/pause", address, fields)
 
 
 async def backfill(request: ActionRequest) -> Done:
