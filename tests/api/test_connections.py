@@ -195,18 +195,18 @@ async def test_hint_finds_a_connection_that_was_released_and_is_silent_by_never(
 
 @pytest.mark.parametrize("options", [{}, {"keep_result": HOUR, "metadata": {"tenant": 7}, "timeout": None}])
 async def test_due_job_has_the_row_and_the_notification_of_a_call_without_a_connection(
-    app: Application, pool: asyncpg.Pool, options: dict[str, Any]
+    notifying: Application, pool: asyncpg.Pool, options: dict[str, Any]
 ) -> None:
     """A statement of its own inserts it."""
     started = await pool.fetchval("SELECT now()")
     async with listening(pool) as received:
-        job_id = await app.call("enqueue", work, args=(1,), **options)
+        job_id = await notifying.call("enqueue", work, args=(1,), **options)
         assert await received() == []
-        await settled(app.commit())
+        await settled(notifying.commit())
         (message,) = await received()
     other = await Scheduler(pool).enqueue(work, args=(1,), **options)
-    await app.call("schedule", work, execution_time=now() + HOUR, misfire_grace_time=7)
-    await settled(app.commit())
+    await notifying.call("schedule", work, execution_time=now() + HOUR, misfire_grace_time=7)
+    await settled(notifying.commit())
     one, two = await pool.fetch(
         "SELECT to_jsonb(job) - '{job_id,created_at,execution_time}'::text[] FROM scheduled_jobs AS job "
         "WHERE job_id = ANY ($1)",

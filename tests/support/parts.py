@@ -152,8 +152,8 @@ class Parts(Node):
         self.progress = ProgressWriter(self)
 
     def use_outbox(self, *, horizon_s: float = 4.0, gap_s: float = Outbox.gap_s) -> Outbox:
-        """Use a new outbox, and return it."""
-        self.outbox = Outbox(self.store, self.events, horizon_s=horizon_s)
+        """Use a new outbox, whose callers notify by their commits, and return it."""
+        self.outbox = Outbox(self.store, self.events, horizon_s=horizon_s, notify="commit")
         self.outbox.gap_s = gap_s
         return self.outbox
 

@@ -1,5 +1,36 @@
 -- The attempts of a worker are read by three indexes, because none has the worker: a claim would have to write it.
 
+-- The running jobs among the first $1 due ones of each priority at $2.
+
+-- fragment: first_running
+{levels}
+CROSS JOIN LATERAL (
+    SELECT examined.*
+    FROM (
+        SELECT *
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND priority = level.priority
+          AND execution_time <= coalesce($2, now())
+        ORDER BY execution_time, job_id COLLATE "C"
+        LIMIT $1::bigint
+    ) AS examined
+    WHERE examined.status = 'running'
+) AS due
+
+-- fragment: attempt_times
+CASE WHEN started_at IS NOT NULL THEN least(greatest(started_at, {first_instant}), {last_instant}) END AS started_at,
+    CASE WHEN finished_at IS NOT NULL THEN least(greatest(finished_at, {first_instant}), {last_instant}) END
+        AS finished_at
+
+-- The attempts of worker $1 that did not simply complete, without their errors and logs.
+
+-- fragment: attempt_history
+(SELECT jsonb_agg(entry - ARRAY ['message', 'traceback', 'log', 'trace'])::text
+     FROM jsonb_array_elements(CASE WHEN jsonb_typeof(errors) = 'array' THEN errors END) AS each (entry)
+     WHERE jsonb_typeof(entry) = 'object' AND entry ->> 'worker_id' = $1)
+
 -- name: inspect_running_attempts
 -- route: tuned
 -- Return running attempts, as far as the first $1 due jobs of each priority tell.
@@ -34,34 +65,3 @@ CROSS JOIN LATERAL (
     LIMIT range.most
 ) AS examined
 WHERE examined.worker_id = $1 AND examined.status = 'completed' AND examined.finished_at >= $2::timestamptz;
-
--- The running jobs among the first $1 due ones of each priority at $2.
-
--- fragment: first_running
-{levels}
-CROSS JOIN LATERAL (
-    SELECT examined.*
-    FROM (
-        SELECT *
-        FROM {schema}scheduled_jobs
-        WHERE finished_at IS NULL
-          AND blocked_on IS NULL
-          AND priority = level.priority
-          AND execution_time <= coalesce($2, now())
-        ORDER BY execution_time, job_id COLLATE "C"
-        LIMIT $1::bigint
-    ) AS examined
-    WHERE examined.status = 'running'
-) AS due
-
--- fragment: attempt_times
-CASE WHEN started_at IS NOT NULL THEN least(greatest(started_at, {first_instant}), {last_instant}) END AS started_at,
-    CASE WHEN finished_at IS NOT NULL THEN least(greatest(finished_at, {first_instant}), {last_instant}) END
-        AS finished_at
-
--- The attempts of worker $1 that did not simply complete, without their errors and logs.
-
--- fragment: attempt_history
-(SELECT jsonb_agg(entry - ARRAY ['message', 'traceback', 'log', 'trace'])::text
-     FROM jsonb_array_elements(CASE WHEN jsonb_typeof(errors) = 'array' THEN errors END) AS each (entry)
-     WHERE jsonb_typeof(entry) = 'object' AND entry ->> 'worker_id' = $1)
