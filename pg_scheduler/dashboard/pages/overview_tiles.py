@@ -27,7 +27,7 @@ class Tile:
     note: str
     """The change, or another number that belongs to it."""
     mood: str
-    """How the note is meant: ``ok``, ``bad``, ``warn``, ``held``; empty for neither."""
+    """How the note is meant: ``ok``, ``bad``, ``warn``; empty for neither."""
     path: str
     terms: str
     """The search to which it leads; empty for none."""
@@ -120,12 +120,11 @@ def slots_in_use(period: Period, busy: int, slots: int) -> Tile:
 
 
 def later(counts: Mapping[str, StateCount]) -> Tile:
-    """Return the tile of jobs that are due later; its note has the blocked ones."""
-    blocked = counts["blocked"]
-    note = f"{text_of(blocked)} blocked" if blocked.number else ""
-    return Tile(
-        "Scheduled", text_of(counts["scheduled"]), "", note, "held", "/jobs", "status:scheduled", (), ""
-    )
+    """Return the tile of jobs that are not due: the blocked ones if there are any, else those due later."""
+    state, other = ("blocked", "scheduled") if counts["blocked"].number else ("scheduled", "blocked")
+    note = f"{text_of(counts[other])} {other}" if counts[other].number else ""
+    number, terms = text_of(counts[state]), f"status:{state}"
+    return Tile(state.capitalize(), number, "", note, "", "/jobs", terms, (), "")
 
 
 def _points(values: Sequence[float]) -> list[float]:
