@@ -47,6 +47,18 @@ async def test_menus_of_a_phone_stay_on_its_screen(path: str, open_page: Open, s
         await menu.locator("> summary").click()
 
 
+async def test_lists_of_a_phone_stay_within_their_cards(open_page: Open, shop: Shop) -> None:
+    page = await open_page(f"/schedule?id={shop.schedule}", **PHONE)
+    await expect(page.locator(".card .list").first).to_be_visible()
+    outside = await page.locator(".card .list").evaluate_all(
+        """lists => lists.filter(each => {
+            const [list, card] = [each, each.closest(".card")].map(one => one.getBoundingClientRect());
+            return list.left < card.left || list.right > card.right;
+        }).length"""
+    )
+    assert outside == 0
+
+
 async def test_question_is_a_dialog_that_can_be_closed_or_answered(
     open_page: Open, shop: Shop, scheduler: Scheduler
 ) -> None:
