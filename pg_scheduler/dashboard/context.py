@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
@@ -18,7 +18,7 @@ from pg_scheduler.dashboard.redaction import Redaction
 from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.inspect import Bounds, Inspector
 from pg_scheduler.inspect.texts import term
-from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.model import Job, Worker
 from pg_scheduler.text.times import OutOfRangeError, TimeError, read_instant
 
 JobTexts: TypeAlias = Callable[[Job], str]
@@ -29,6 +29,10 @@ LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 """The times of a form, so that each is an instant in any zone, and also a moment later."""
 
 _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
+
+
+WORKERS_AGE_S: Final = 10.0
+"""Seconds for which workers are kept."""
 
 
 class RejectedError(Exception):
@@ -108,6 +112,18 @@ class PageRequest:
                 "standby", self.settings.refresh_s, self.inspector.standby_lag_s, is_data=False
             )
         return replace(self, now=self.operations.now, cache=cache, standby_lag_s=lag_s)
+
+    async def workers(self, *, is_data: bool = False) -> Sequence[Worker]:
+        """Return every worker that has a row; all requests share the read for some seconds.
+
+        Args:
+            is_data: Whether the age of the read matters to those who read the page.
+        """
+        return await self.cache.get("workers", WORKERS_AGE_S, self.inspector.workers, is_data=is_data)
+
+    async def worker_names(self) -> dict[str, str]:
+        """Return the names of workers that have one, by their ids."""
+        return {each.worker_id: each.identity for each in await self.workers() if each.identity}
 
     def uncounted(self, text: str | None) -> str | None:
         """Return which live workers count nothing, without their names if only some job names are visible."""

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.job_rows import worker_names
 from pg_scheduler.dashboard.texts import RUNBOOK, sentence
 from pg_scheduler.inspect import Finding, FindingCode, Severity
 from pg_scheduler.inspect.doctor.codes import ADVICE
@@ -162,7 +161,7 @@ class FindingRow:
 async def rows_of(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
     """Return findings with their mutes, each row once: without subjects, those of a code are equal."""
     mutes = await read_mutes(request.inspector, "finding", map(finding_id, findings))
-    names = await worker_names(request)
+    names = await request.worker_names()
     rows = (_row(each, mutes.get(finding_id(each), ()), names, request) for each in findings)
     return list(dict.fromkeys(rows))
 

@@ -13,12 +13,13 @@ from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.texts import plain, short
 from pg_scheduler.dashboard.visible import visible_job, without_key
 from pg_scheduler.inspect.bulk import ALLOWED
+from pg_scheduler.inspect.errors import QUARANTINED
 from pg_scheduler.inspect.related import read_blockers
 from pg_scheduler.inspect.store.inspections import BlockerRow
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.inspect.timeline import last_attempt
 from pg_scheduler.jobs import metadata
-from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
+from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job, JobPriority
 from pg_scheduler.status import JobStatus
 from pg_scheduler.text.values import copy_fields
@@ -30,12 +31,6 @@ MAX_ARGUMENTS_LENGTH: Final = 120
 """Characters of the arguments in a list."""
 
 MAX_TAGS: Final = 20
-
-WORKERS_AGE_S: Final = 10.0
-"""Seconds for which the names of workers are kept."""
-
-QUARANTINED: Final = "quarantined:"
-"""Begins the error of a job under which workers died."""
 
 AFTER: Final = "after"
 """What blocks a job that waits for others."""
@@ -96,9 +91,7 @@ class JobRow:
     @property
     def limit(self) -> str | None:
         """The name of the limit that it waits for."""
-        if self.blocked_on is None or not self.blocked_on.startswith(BLOCKED_BY_LIMIT):
-            return None
-        return self.blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")[0]
+        return limit_of(self.blocked_on)[0] or None
 
     def left_s(self, now: datetime) -> float | None:
         """Return about how many seconds are left at its present rate; None if that is unknown."""
@@ -156,14 +149,8 @@ async def rows_of(jobs: Sequence[Job], request: PageRequest) -> list[JobRow]:
     found: Mapping[str, Sequence[BlockerRow]] = {}
     if ids and request.access.visible_names is None:
         found = await read_blockers(request.inspector, ids)
-    workers = await worker_names(request) if any(job.worker_id for job in jobs) else {}
+    workers = await request.worker_names() if any(job.worker_id for job in jobs) else {}
     return [row_of(job, request, found.get(job.job_id, ()), workers) for job in jobs]
-
-
-async def worker_names(request: PageRequest) -> Mapping[str, str]:
-    """Return the names of workers that have one, by their ids."""
-    workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers, is_data=False)
-    return {each.worker_id: each.identity for each in workers if each.identity}
 
 
 def row_of(

@@ -19,7 +19,7 @@ from pg_scheduler.inspect.reasons import (
 from pg_scheduler.inspect.store.inspections import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names
 from pg_scheduler.inspect.texts import command, counted, holder, hosts, instant, later, length, listed, short
-from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, limit_of
 from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.jobs.pause import Pause
 
@@ -77,7 +77,7 @@ def _blocking(facts: Facts) -> Iterator[Reason]:
         )
         return
     limit = facts.limit
-    name, _, key = blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")
+    name, key = limit_of(blocked_on)
     of_key = f" for the key {key!r}" if key else ""
     used = [
         f"{number} {what}" + ("" if most is None else f" of at most {most}")

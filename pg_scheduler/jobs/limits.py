@@ -287,6 +287,14 @@ class LimitBook:
         return max((row.per_s or 0.0 for option in self.options(blocked_on) for row in option), default=0.0)
 
 
+def limit_of(blocked_on: str | None) -> tuple[str, str]:
+    """Return the name and the key of the limit that a job waits for; empty texts if it waits for none."""
+    if blocked_on is None or not blocked_on.startswith(BLOCKED_BY_LIMIT):
+        return "", ""
+    name, _, key = blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")
+    return name, key
+
+
 def _prefix_of(blocked_on: str) -> str:
     end = blocked_on.find(":", len(BLOCKED_BY_LIMIT))
     return blocked_on[: end + 1]

@@ -8,7 +8,6 @@ from typing import Final
 
 from pg_scheduler.inspect import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.timeline import Attempt, retries_used
-from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 
 TITLES: Final[Mapping[ReasonCode, str]] = {
@@ -100,14 +99,6 @@ def cause_of(
     if reason.code is ReasonCode.CANCELLED:
         tone = "wait"
     return Cause(title, tone, error, text, reason, others)
-
-
-def limit_of(job: Job) -> str:
-    """Return the name of the limit that a job waits for; empty if it waits for none."""
-    blocked_on = job.blocked_on or ""
-    if not blocked_on.startswith(BLOCKED_BY_LIMIT):
-        return ""
-    return blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")[0]
 
 
 def _failure(job: Job, attempts: Sequence[Attempt]) -> tuple[str, str, str]:

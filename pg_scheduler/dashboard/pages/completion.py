@@ -26,7 +26,7 @@ from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.inspect.search.terms import SearchStatus
 from pg_scheduler.inspect.texts import quoted, term
 from pg_scheduler.jobs import metadata
-from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
+from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job, JobPriority
 
 SAMPLE_JOBS: Final = 100
@@ -171,8 +171,8 @@ def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
         yield "", term("worker", job.worker_id)
     if job.schedule_id is not None:
         yield "", term("schedule", job.schedule_id)
-    if job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT):
-        yield "", term("limit", job.blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")[0])
+    if limit := limit_of(job.blocked_on)[0]:
+        yield "", term("limit", limit)
     if (error := _ERROR_TYPE.match(job.error_message or "")) is not None:
         yield "", f"error:{error[0]}*"
     if not request.access.sees_arguments:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from pg_scheduler.dashboard.charts import Mark
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
-from pg_scheduler.dashboard.job_rows import WORKERS_AGE_S, JobRow, row_of, tags_of
+from pg_scheduler.dashboard.job_rows import JobRow, row_of, tags_of
 from pg_scheduler.dashboard.pages.history import read_releases
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain
@@ -257,8 +257,8 @@ async def build_one(request: PageRequest) -> ErrorPage:
     jobs = await request.cache.get(("error", where, group.last_at, names), SAMPLE_AGE_S, read)
     newest = await request.inspector.get_job(group.last_job_id)
     releases = await read_releases(request.inspector, None)
-    workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers, is_data=False)
-    known = {worker.worker_id: worker for worker in workers}
+    known = {worker.worker_id: worker for worker in await request.workers()}
+    names_of_workers = await request.worker_names()
     text = error_text(group.text)
     mutes = (await read_mutes(request.inspector, "error", [fingerprint])).get(fingerprint, ())
     return ErrorPage(
@@ -273,7 +273,7 @@ async def build_one(request: PageRequest) -> ErrorPage:
         len(jobs),
         _shares(_release_of(job, known, releases) for job in jobs),
         [
-            Share(_name_of(known.get(share.label), share.label), share.jobs, share.label)
+            Share(names_of_workers.get(share.label, share.label), share.jobs, share.label)
             for share in _shares(job.worker_id for job in jobs)
         ],
         _repeated(jobs, request),
@@ -304,10 +304,6 @@ def _release_of(job: Job, workers: Mapping[str, Worker], releases: Sequence[Mark
     if isinstance(release, str):
         return release
     return None if job.finished_at is None else release_at(job.finished_at, releases)
-
-
-def _name_of(worker: Worker | None, worker_id: str) -> str:
-    return worker_id if worker is None or worker.identity is None else worker.identity
 
 
 def _repeated(jobs: Sequence[Job], request: PageRequest) -> list[Share]:

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.gantt import Gantt, gantt_of
-from pg_scheduler.dashboard.job_rows import share_done, worker_names
+from pg_scheduler.dashboard.job_rows import share_done
 from pg_scheduler.dashboard.json_tree import JsonTree, json_tree
 from pg_scheduler.dashboard.pages import job_form
-from pg_scheduler.dashboard.pages.cause import Cause, cause_of, limit_of
+from pg_scheduler.dashboard.pages.cause import Cause, cause_of
 from pg_scheduler.dashboard.pages.job_context import (
     LastRuns,
     Siblings,
@@ -35,7 +35,7 @@ from pg_scheduler.inspect.texts import command as shell_command
 from pg_scheduler.inspect.texts import later
 from pg_scheduler.inspect.timeline import Attempt, Event, attempts_of, timeline_of
 from pg_scheduler.jobs import metadata
-from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
+from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.status import JobStatus
 
@@ -151,7 +151,7 @@ class JobPage:
     @property
     def limit_key(self) -> str:
         """The key of the limit that it waits for; empty for none."""
-        return (self.job.blocked_on or "").removeprefix(BLOCKED_BY_LIMIT).partition(":")[2]
+        return limit_of(self.job.blocked_on)[1]
 
     @property
     def values(self) -> Mapping[str, JsonTree]:
@@ -216,13 +216,13 @@ async def build(request: PageRequest) -> JobPage:
         links=_links(job, request),
         command=_command(raw, request),
         limits=await limits_of(job, request),
-        limit="" if request.access.visible_names is not None else limit_of(job),
+        limit="" if request.access.visible_names is not None else limit_of(job.blocked_on)[0],
         dependencies=dependencies,
         last_runs=await last_runs_of(job, results, request),
         schedule_results=results,
         siblings=await siblings_of(job, request),
         changes=await _changes(job.job_id, request),
-        workers={id_: name for id_, name in (await worker_names(request)).items() if id_ in used},
+        workers={id_: name for id_, name in (await request.worker_names()).items() if id_ in used},
         actions=list(_actions(raw, dependencies, request)),
         _trees={part: json_tree(value) for part, value in values_of(job, result, request).items()},
     )

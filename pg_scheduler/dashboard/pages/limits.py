@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 from pg_scheduler.dashboard.charts import Chart
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.pages.history import RANGES, read_period
-from pg_scheduler.dashboard.pages.names import MAX_NAMES, WORKERS_AGE_S
+from pg_scheduler.dashboard.pages.names import MAX_NAMES
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import LimitKeyState, LimitState
 from pg_scheduler.inspect.limit_jobs import LimitJobs, LimitOverview, limit_jobs, limit_overview
@@ -134,7 +134,7 @@ async def build_one(request: PageRequest) -> LimitPage:
 
 async def limit_names_of(task: str, request: PageRequest) -> list[str]:
     """Return the names of the limits that live workers declare for a task."""
-    workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers)
+    workers = await request.workers(is_data=True)
     names = {limit.name for limit in declared_limits(workers) if task in limit.tasks}
     return sorted(names)
 

@@ -8,18 +8,14 @@ from typing import Final
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.parameters import Parameter, parameters_of
-from pg_scheduler.jobs.model import Worker
 
 MAX_NAMES: Final = 20
 """Names of a task whose jobs and statistics are read."""
 
-WORKERS_AGE_S: Final = 10.0
-"""Seconds for which the names of workers are kept."""
-
 
 async def task_names(request: PageRequest) -> TaskNames:
     """Return the visible tasks that live workers claim; all requests share the read for some seconds."""
-    workers = await _workers(request)
+    workers = await request.workers()
     return TaskNames.of((each for each in workers if each.is_alive), request.access.sees_name)
 
 
@@ -28,8 +24,4 @@ async def task_parameters(request: PageRequest, task: str | None) -> Sequence[Pa
     if task is None or not request.access.sees_arguments or not request.access.sees_name(task):
         return ()
     main = (await task_names(request)).task_of(task)
-    return parameters_of(await _workers(request), main) or ()
-
-
-async def _workers(request: PageRequest) -> Sequence[Worker]:
-    return await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers, is_data=False)
+    return parameters_of(await request.workers(), main) or ()

@@ -16,7 +16,7 @@ from pg_scheduler.dashboard.job_rows import row_of as job_row
 from pg_scheduler.dashboard.pages import history, job_form
 from pg_scheduler.dashboard.pages.audit import VERBS, visible
 from pg_scheduler.dashboard.pages.errors import SHOWN_VALUES, ErrorText, error_text, read_groups, values_of
-from pg_scheduler.dashboard.pages.names import MAX_NAMES, WORKERS_AGE_S, task_names
+from pg_scheduler.dashboard.pages.names import MAX_NAMES, task_names
 from pg_scheduler.dashboard.pages.tasks import (
     BADGES,
     FIGURES_AGE_S,
@@ -140,7 +140,7 @@ async def build(request: PageRequest) -> TaskPage:
     # Names under which no job has run would only make the search longer.
     ran = [each for each in own if each == name or each in counted or counted.isdisjoint(own)]
     where = f"name:{','.join(map(quoted, ran))}"
-    workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers)
+    workers = await request.workers(is_data=True)
     claiming = [each for each in workers if each.is_alive and name in (each.names or ())]
     groups = (await read_groups(replace(request, parameters={})))[2]
     ended = await _ended(where, request)
