@@ -14,7 +14,9 @@ import typer
 
 from pg_scheduler import JobStatus
 from pg_scheduler.inspect import ChangeOutcome, ErrorGroup, Inspector, JobChange, Progress
+from pg_scheduler.inspect.bulk import RULES
 from pg_scheduler.inspect.bulk_runs import BulkAction
+from pg_scheduler.inspect.store.bulk import BulkAction as ChangeAction
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.text.values import copy_fields
 
@@ -88,14 +90,6 @@ _FOUND: Final = Shape(
 )
 MAX_SHOWN: Final = 10
 MAX_GROUPS: Final = 1000
-
-_ALLOWED: Final = {
-    "cancel": "only pending and running jobs can be cancelled",
-    "retry": "only finished jobs can run again, and only while no unfinished job has their unique key",
-    "delete": "running jobs, and those for whose end others wait, cannot be deleted",
-    "move": "only pending jobs can be moved",
-}
-"""Why an action refuses jobs."""
 
 _RESULTS: Final[Mapping[BulkAction, tuple[ChangeResult, ChangeResult]]] = {
     "cancel": ("cancelled", "would be cancelled"),
@@ -254,10 +248,11 @@ class _Run:
         code = self._write_changes() if self._options.job_ids else self._write_summary(self._last)
         if not self._options.job_ids or self._last.cursor is not None:
             self._output.say(self._last.summary)
+        rule = RULES[ChangeAction(f"{self._action}_jobs")]
         if self._last.refused:
-            self._output.say(f"refused: {_ALLOWED[self._action]}")
+            self._output.say(f"refused: {rule}")
         elif not self._options.job_ids and not self._last.done:
-            self._output.say(_ALLOWED[self._action])
+            self._output.say(rule)
         if self._last.cursor is not None:
             self._output.say(f"continue with --after '{self._last.cursor}'")
         return code

@@ -15,6 +15,8 @@ from urllib.parse import parse_qs, quote, unquote, urlencode
 
 from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.dashboard.texts import visible
+from pg_scheduler.inspect.bulk import RULES
+from pg_scheduler.inspect.store.bulk import BulkAction
 
 MAX_UNDO: Final = 2000
 """Characters of the action that restores; a cookie has 4,096 at most."""
@@ -31,15 +33,11 @@ INVERSES: Final[Mapping[str, Right]] = {
 _CODE: Final = re.compile(r"([a-z_]{1,40})((?:\.[0-9]{1,9}){0,4})")
 
 _MANY: Final[Mapping[str, tuple[str, str, str]]] = {
-    "cancel": ("job", "cancelled", "only pending and running jobs can be cancelled"),
-    "retry": (
-        "job",
-        "will run again",
-        "only finished jobs can run again, and only while no unfinished job has their unique key",
-    ),
-    "run": ("job", "moved to now", "only pending jobs can be moved"),
-    "move": ("job", "moved", "only pending jobs can be moved"),
-    "delete": ("job", "deleted", "running jobs, and those for whose end others wait, cannot be deleted"),
+    "cancel": ("job", "cancelled", RULES[BulkAction.CANCEL]),
+    "retry": ("job", "will run again", RULES[BulkAction.RETRY]),
+    "run": ("job", "moved to now", RULES[BulkAction.MOVE]),
+    "move": ("job", "moved", RULES[BulkAction.MOVE]),
+    "delete": ("job", "deleted", RULES[BulkAction.DELETE]),
     "schedules_pause": ("schedule", "paused", "paused before"),
     "schedules_resume": ("schedule", "resumed", "not paused before"),
     "schedules_trigger": ("schedule", "triggered", "an unfinished job has the unique key of the task"),

@@ -29,6 +29,15 @@ ALLOWED: Final = {
 }
 """The statuses of jobs that each action changes."""
 
+RULES: Final = {
+    BulkAction.CANCEL: "only pending and running jobs can be cancelled",
+    BulkAction.RETRY: "only finished jobs can run again, and only while no unfinished job has their unique "
+    "key",
+    BulkAction.DELETE: "running jobs, and those for whose end others wait, cannot be deleted",
+    BulkAction.MOVE: "only pending jobs can be moved",
+}
+"""Why each action refuses jobs, as every front end states it."""
+
 T = TypeVar("T")
 
 

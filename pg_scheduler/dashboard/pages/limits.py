@@ -15,7 +15,6 @@ from pg_scheduler.dashboard.pages.names import MAX_NAMES
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import LimitKeyState, LimitState
 from pg_scheduler.inspect.limit_jobs import LimitJobs, LimitOverview, limit_jobs, limit_overview
-from pg_scheduler.inspect.limits import declared_limits
 from pg_scheduler.inspect.store.limits import LimitJobRow
 from pg_scheduler.inspect.texts import counted, quoted
 
@@ -130,13 +129,6 @@ async def build_one(request: PageRequest) -> LimitPage:
     outcomes, lateness, _ = await asyncio.to_thread(period.charts)
     where = f"name:{','.join(map(quoted, limit.tasks[:MAX_NAMES]))}"
     return LimitPage(limit, rows, summary, [outcomes, lateness], period.range, where, is_capped, sees)
-
-
-async def limit_names_of(task: str, request: PageRequest) -> list[str]:
-    """Return the names of the limits that live workers declare for a task."""
-    workers = await request.workers(is_data=True)
-    names = {limit.name for limit in declared_limits(workers) if task in limit.tasks}
-    return sorted(names)
 
 
 def without_hidden(limit: LimitState, request: PageRequest) -> LimitState:
