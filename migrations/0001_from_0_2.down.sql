@@ -58,6 +58,8 @@ ALTER TABLE {schema}vacuum_stats
     DROP COLUMN deleted_expired;
 
 DROP TABLE
+    {schema}scheduler_vacuum_passes,
+    {schema}scheduler_vacuum_ranges,
     {schema}scheduler_workers,
     {schema}scheduler_after,
     {schema}scheduler_results,

@@ -162,6 +162,30 @@ CREATE TABLE IF NOT EXISTS {schema}vacuum_stats (
 ALTER TABLE {schema}vacuum_stats
     ADD COLUMN deleted_expired integer NOT NULL DEFAULT 0;
 
+-- One row per set of retention policies: the worker that makes their pass over the table, or made the last one. A pass
+-- without an end whose worker has no row is continued by another worker.
+CREATE TABLE {schema}scheduler_vacuum_passes (
+    policies   text PRIMARY KEY,
+    number     bigint NOT NULL DEFAULT 0,
+    worker_id  text NOT NULL,
+    started_at timestamptz NOT NULL,
+    ended_at   timestamptz
+);
+
+-- The ranges of blocks of scheduled_jobs, each with the earliest instant at which a job of a status in it had finished
+-- when it was read. Jobs that finished later do not precede "read_at". The row whose "blocks" is NULL stands for every
+-- block from its first one on: the table ended before it. A rewritten table has another file, which makes rows invalid.
+CREATE TABLE {schema}scheduler_vacuum_ranges (
+    first_block bigint PRIMARY KEY,
+    blocks      bigint,
+    file        oid NOT NULL,
+    read_at     timestamptz NOT NULL,
+    completed   timestamptz,
+    failed      timestamptz,
+    cancelled   timestamptz,
+    expired     timestamptz
+) WITH (fillfactor = 50);
+
 -- One row per running worker: its lease, its process, its reports, and the requests to it. Claims lock the row FOR KEY
 -- SHARE, and whoever declares the worker dead deletes it: a dead worker cannot claim, and a worker in the middle of a
 -- claim is not declared dead.

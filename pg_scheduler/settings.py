@@ -184,7 +184,8 @@ class VacuumConfig:
         completed: Policy for completed jobs; one day by default.
         failed: Policy for failed jobs; seven days by default.
         cancelled: Policy for cancelled jobs; three days by default.
-        interval_minutes: Minutes from the end of a vacuum pass to the next one, varied by up to 10 %.
+        interval_minutes: Minutes from the end of a vacuum pass to the next one, varied by up to 10 %. One
+            node makes it for all that have the same policies.
         track_metrics: Whether deletions are counted per day in UTC, in the table ``vacuum_stats``.
         expired: Policy for expired jobs; seven days by default.
         schedules: Policy for schedules of callers that have finished; seven days by default. Not

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
+from typing import Final, NamedTuple, TypeAlias
+
+import asyncpg
 
 from pg_scheduler.sqltext import qualify
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.statements import Repository
+
+Cutoffs: TypeAlias = Mapping[JobStatus, datetime]
+"""For each status whose jobs are deleted by age, the instant before which they finished."""
+
+TERMINAL: Final = tuple(status for status in JobStatus if status.is_finished)
+"""The statuses of finished jobs, in the order in which statements take their values."""
+
+
+class BlockRange(NamedTuple):
+    """A range of blocks of the jobs table.
+
+    Attributes:
+        first: Its first block.
+        may_have_due: Whether it may have a job to delete.
+        due: The statuses of which it had one when it was read.
+    """
+
+    first: int
+    may_have_due: bool
+    due: frozenset[JobStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +63,58 @@ class RetentionRepository(Repository):
 
     async def table_blocks(self) -> int:
         """Return the size of the jobs table in blocks."""
-        table = qualify("{schema}scheduled_jobs", await self._statements.schema())
-        return await self._statements.number("table_blocks", table)
+        return await self._statements.number("table_blocks", await self._table())
 
-    async def vacuum_blocks(
-        self, first: int, end: int, cutoffs: Mapping[JobStatus, datetime]
-    ) -> dict[JobStatus, int]:
+    async def begin_pass(
+        self, policies: str, worker_id: str, *, after_s: float, within_s: float
+    ) -> float | None:
+        """Begin a pass of these policies if it is due.
+
+        Args:
+            policies: The policies, as a text that is the same on every node that has them.
+            worker_id: This worker.
+            after_s: Seconds from the end of a pass to the next one.
+            within_s: Seconds within which the first one is due.
+
+        Returns:
+            0 if the pass has begun, else the seconds until it is due; None while another worker makes it.
+        """
+        args = policies, worker_id, after_s, within_s, self._statements.now
+        due_in: float | None = await self._statements.value("begin_vacuum_pass", *args)
+        return due_in
+
+    async def end_pass(self, policies: str, worker_id: str) -> None:
+        """Record the end of a pass."""
+        await self._statements.fetch("end_vacuum_pass", policies, worker_id, self._statements.now)
+
+    async def read_ranges(self, blocks: int, cutoffs: Cutoffs) -> list[BlockRange]:
+        """Return the ranges of so many blocks of the table in order, each with its last reading."""
+        args = await self._table(), blocks, *_cutoffs(cutoffs), self._statements.now
+        return [
+            BlockRange(row["first_block"], row["may"], _due(row))
+            for row in await self._statements.fetch("read_ranges", *args)
+        ]
+
+    async def note_range(self, first: int, blocks: int, cutoffs: Cutoffs) -> frozenset[JobStatus]:
+        """Read a range for the next pass; return the statuses of which a job precedes its cutoff."""
+        bounds = (first, 0), (first + blocks, 0), first, blocks
+        args = *bounds, await self._table(), *_cutoffs(cutoffs), self._statements.now
+        (row,) = await self._statements.fetch("note_range", *args)
+        return _due(row)
+
+    async def vacuum_blocks(self, first: int, blocks: int, cutoffs: Cutoffs) -> dict[JobStatus, int]:
         """Delete within these blocks the jobs that finished before the cutoff of their status; count them."""
-        rows = await self._statements.fetch("vacuum_blocks", (first, 0), (end, 0), _json(cutoffs))
-        return {JobStatus(row[0]): row[1] for row in rows}
+        bounds = (first, 0), (first + blocks, 0)
+        deleted = {}
+        for status, cutoff in cutoffs.items():
+            if count := await self._statements.change("vacuum_blocks", *bounds, status.value, cutoff):
+                deleted[status] = count
+        return deleted
 
-    async def count_in_blocks(
-        self, first: int, end: int, cutoffs: Mapping[JobStatus, datetime]
-    ) -> dict[JobStatus, int]:
+    async def count_in_blocks(self, first: int, blocks: int, cutoffs: Cutoffs) -> dict[JobStatus, int]:
         """Count what ``vacuum_blocks()`` would delete."""
-        rows = await self._statements.fetch("count_in_blocks", (first, 0), (end, 0), _json(cutoffs))
-        return {JobStatus(row[0]): row[1] for row in rows}
+        args = (first, 0), (first + blocks, 0), *_cutoffs(cutoffs)
+        return {JobStatus(row[0]): row[1] for row in await self._statements.fetch("count_in_blocks", *args)}
 
     async def vacuum_surplus(self, status: JobStatus, keep: int, limit: int) -> int:
         """Delete jobs of a status beyond the newest ``keep`` of each name, and count them."""
@@ -64,8 +122,7 @@ class RetentionRepository(Repository):
 
     async def record_vacuum(self, deleted: Mapping[JobStatus, int], worker_id: str) -> None:
         """Add deletions to the counts of the current day."""
-        order = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED)
-        counts = (deleted.get(status, 0) for status in order)
+        counts = (deleted.get(status, 0) for status in TERMINAL)
         await self._statements.fetch("record_vacuum", *counts, worker_id, self._statements.now)
 
     async def vacuum_stats(self, days: int) -> list[VacuumDay]:
@@ -78,6 +135,13 @@ class RetentionRepository(Repository):
         (row,) = await self._statements.fetch("total_vacuum_stats")
         return VacuumTotal(**dict(row))
 
+    async def _table(self) -> str:
+        return qualify("{schema}scheduled_jobs", await self._statements.schema())
 
-def _json(cutoffs: Mapping[JobStatus, datetime]) -> str:
-    return json.dumps({status.value: instant.isoformat() for status, instant in cutoffs.items()})
+
+def _cutoffs(cutoffs: Cutoffs) -> Iterator[datetime | None]:
+    return (cutoffs.get(status) for status in TERMINAL)
+
+
+def _due(row: asyncpg.Record) -> frozenset[JobStatus]:
+    return frozenset(status for status in TERMINAL if row[status.value])

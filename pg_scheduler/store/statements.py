@@ -195,6 +195,14 @@ class Statements:
         (row,) = await self.fetch(name, *args, on=on)
         return int(row[0])
 
+    async def change(self, name: str, *args: Any) -> int:
+        """Run a statement that returns no rows on a connection of the pool; return how many it changed."""
+        query = await self.query(name)
+        self.connections.check_loop()
+        async with self.connections.acquire() as connection:
+            tag: str = await connection.execute(query.text, *args, timeout=self.call_timeout_s)
+        return int(tag.rpartition(" ")[2])
+
     async def execute(self, name: str, *, on: Connection) -> None:
         """Run a statement that takes no arguments and returns no rows."""
         query = await self.query(name, on=on)

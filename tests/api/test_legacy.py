@@ -11,7 +11,7 @@ import pytest
 
 from pg_scheduler import JobStatus, NotRunningError, Scheduler, VacuumConfig, VacuumPolicy
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.events import JobCompleted, JobFailed, JobsReclaimed, PassFinished
+from pg_scheduler.events import JobCompleted, JobFailed, JobsReclaimed, JobsVacuumed, PassFinished
 from tests.api.conftest import Make
 from tests.support.worker import Gate, Recorder, now
 
@@ -269,12 +269,13 @@ async def test_get_vacuum_stats_rejects_an_invalid_number_of_days(make: Make, da
 
 @pytest.mark.parametrize("enabled", [True, False])
 async def test_vacuum_service_runs_unless_disabled(make: Make, enabled: bool) -> None:
-    scheduler = make(vacuum_config=VacuumConfig(IMMEDIATE), vacuum_enabled=enabled)
+    config = VacuumConfig(IMMEDIATE, interval_minutes=1e-4)
+    scheduler = make(vacuum_config=config, vacuum_enabled=enabled)
     seen = Recorder(scheduler)
     await create_finished_jobs(scheduler, completed=1)
     await scheduler.start()
     assert bool(seen.of(PassFinished, service="vacuum")) is enabled
     if enabled:
-        await seen.until(PassFinished, 2, service="vacuum")
+        await seen.until(JobsVacuumed)
     assert (await scheduler.count_jobs()).completed == (not enabled)
     assert sum((await scheduler.run_vacuum()).values()) == (not enabled)

@@ -29,6 +29,8 @@ INSERT_ROWS = {
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('kept', 'a', now())"
     ),
     "vacuum_stats": "INSERT INTO vacuum_stats (stat_date) VALUES ('2020-01-01')",
+    "scheduler_vacuum_passes": "INSERT INTO scheduler_vacuum_passes VALUES ('{}', 1, 'kept', now())",
+    "scheduler_vacuum_ranges": "INSERT INTO scheduler_vacuum_ranges VALUES (0, 2000, 1, now())",
     "scheduler_workers": (
         "INSERT INTO scheduler_workers VALUES ('kept', 'host', 1, '1.0', 10, 0, now(), now(), now())"
     ),

@@ -36,6 +36,7 @@ QUERIES = load_queries("public")
 DUE = 2_000
 FUTURE = 20_000
 
+CUTOFFS = "timestamptz, timestamptz, timestamptz, timestamptz"
 FILTER_TYPES = "text[], text, text, timestamptz, timestamptz, text"
 TYPES = {
     "exchange_jobs": "text, text[], integer, timestamptz, text[], integer"
@@ -70,8 +71,9 @@ TYPES = {
     "blocked_keys": "text, integer",
     "unblock_late": "text[], integer[], timestamptz[], text[], integer, timestamptz",
     "unblock_forgotten": "text[], text[], integer",
-    "vacuum_blocks": "tid, tid, text",
-    "count_in_blocks": "tid, tid, text",
+    "vacuum_blocks": "tid, tid, text, timestamptz",
+    "note_range": f"tid, tid, bigint, bigint, text, {CUTOFFS}, timestamptz",
+    "count_in_blocks": f"tid, tid, {CUTOFFS}",
     "get_job": "text",
     "list_jobs": "text, text[], text, text, timestamptz, timestamptz, integer",
     "find_jobs": "text, bigint, bigint, " + FILTER_TYPES,
@@ -89,6 +91,7 @@ UNTUNED = {
     "find_unfinished",
     "cancel_jobs",
     "vacuum_blocks",
+    "note_range",
     "count_in_blocks",
     *KEYS,
 }
@@ -116,6 +119,7 @@ IDS = "'{" + ",".join(HELD) + "}'"
 INSTANT = f"'{NOW.isoformat()}'"
 NONE = """'{"","","",""}'"""
 INDEX = "'public.scheduled_jobs_claim'"
+NOTHING = "NULL, NULL, NULL, NULL"
 VALUES = {
     "exchange_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, {IDS}, 1"
     + ", '-infinity'" * 4
@@ -149,8 +153,9 @@ VALUES = {
     "blocked_keys": "'after', 100",
     "unblock_late": f"'{{limit:a:}}', '{{0}}', '{{NULL}}', '{{\"\"}}', 100, {INSTANT}",
     "unblock_forgotten": f"'{{limit:a:}}', '{{{NAME}}}', 100",
-    "vacuum_blocks": "'(0,0)', '(3,0)', '{}'",
-    "count_in_blocks": "'(0,0)', '(3,0)', '{}'",
+    "vacuum_blocks": f"'(0,0)', '(3,0)', 'failed', {INSTANT}",
+    "note_range": f"'(0,0)', '(3,0)', 0, 3, 'public.scheduled_jobs', {NOTHING}, {INSTANT}",
+    "count_in_blocks": f"'(0,0)', '(3,0)', {NOTHING}",
     "get_job": "'held-001'",
     "list_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10",
     "find_jobs": "'held-001', 10, 1000, NULL, NULL, NULL, NULL, NULL, '{}'",
@@ -277,6 +282,7 @@ EXPECTED = {
     "unblock_late": {BLOCKED, TID},
     "unblock_forgotten": {BLOCKED, TID},
     "vacuum_blocks": {("Tid Range Scan", None)},
+    "note_range": {("Tid Range Scan", None)},
     "count_in_blocks": {("Tid Range Scan", None)},
     "get_job": {KEY},
     "list_jobs": {KEY},

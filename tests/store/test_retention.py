@@ -115,11 +115,11 @@ async def test_vacuum_blocks_reaches_every_row_when_it_walks_in_steps(store: Sto
     assert blocks > 10
     found = []
     for first in range(0, blocks, 3):
-        gone = await store.retention.vacuum_blocks(first, first + 3, {JobStatus.CANCELLED: NOW})
+        gone = await store.retention.vacuum_blocks(first, 3, {JobStatus.CANCELLED: NOW})
         found.append(gone.get(JobStatus.CANCELLED, 0))
     assert sum(found) == 11
     assert max(found) < 11, "each step deletes only in its blocks"
-    assert await store.retention.vacuum_blocks(blocks, blocks + 1, {JobStatus.CANCELLED: NOW}) == {}
+    assert await store.retention.vacuum_blocks(blocks, 1, {JobStatus.CANCELLED: NOW}) == {}
 
 
 async def test_table_blocks_is_zero_when_the_table_is_empty(store: Store) -> None:

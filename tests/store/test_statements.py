@@ -88,7 +88,7 @@ def test_every_statement_is_used_by_the_store() -> None:
 
 def test_store_uses_only_statements_that_exist() -> None:
     asked = re.findall(
-        r'\.(?:fetch|fetch_retrying|value|number|query|execute|_examine|_rows)\(\s*(?:[A-Z]\w+,\s*)?"(\w+)"',
+        r'\.(?:fetch|fetch_retrying|value|number|change|query|execute|_examine|_rows)\(\s*(?:[A-Z]\w+,\s*)?"(\w+)"',
         SOURCES,
     )
     assert set(asked) <= set(QUERIES)
@@ -210,6 +210,10 @@ Use = Callable[[Store], Awaitable[object]]
 async def use_vacuum(store: Store) -> object:
     assert await store.retention.count_in_blocks(0, 10, {JobStatus.COMPLETED: NOW}) == {}
     await store.retention.vacuum_blocks(0, await store.retention.table_blocks(), {JobStatus.COMPLETED: NOW})
+    assert await store.retention.note_range(0, 10, {JobStatus.COMPLETED: NOW}) == set()
+    assert await store.retention.read_ranges(10, {JobStatus.COMPLETED: NOW}) == []
+    assert await store.retention.begin_pass("policies", "w1", after_s=9, within_s=0) == 9
+    await store.retention.end_pass("policies", "w1")
     await store.retention.vacuum_surplus(JobStatus.FAILED, 1, 10)
     await store.retention.record_vacuum({JobStatus.COMPLETED: 1}, "w1")
     assert (await store.retention.total_vacuum_stats()).total_completed == 1

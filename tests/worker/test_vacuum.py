@@ -41,6 +41,15 @@ async def left(parts: Parts) -> set[str]:
         return {row[0] for row in await connection.fetch("SELECT job_id FROM scheduled_jobs")}
 
 
+async def due(parts: Parts, config: VacuumConfig) -> Vacuum:
+    """A vacuum whose first pass is due."""
+    vacuum = parts.vacuum(config)
+    assert await vacuum.run_once() > PAUSE_S
+    async with parts.store.connections.acquire() as connection:
+        await connection.execute("UPDATE scheduler_vacuum_passes SET ended_at = ended_at - interval '1 year'")
+    return vacuum
+
+
 def only(policy: VacuumPolicy, **rest: object) -> VacuumConfig:
     return VacuumConfig(policy, policy, policy, expired=policy, **rest)  # type: ignore[arg-type]
 
@@ -100,7 +109,7 @@ async def test_vacuum_deletes_no_running_job(parts: Parts, clock: FakeClock) -> 
     assert await left(parts) == {"a"}
 
 
-async def test_vacuum_deletes_one_range_of_blocks_per_pass(
+async def test_vacuum_deletes_one_range_of_blocks_per_step(
     parts: Parts, clock: FakeClock, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Vacuum, "step_blocks", 1)
@@ -108,12 +117,13 @@ async def test_vacuum_deletes_one_range_of_blocks_per_pass(
         await ended(parts, JobStatus.COMPLETED, f"{number:02}" + "x" * 1000)
     blocks = await parts.store.retention.table_blocks()
     assert blocks > 3
-    vacuum = parts.vacuum(only(VacuumPolicy.immediate(), interval_minutes=30))
+    vacuum = await due(parts, only(VacuumPolicy.immediate(), interval_minutes=9))
     delays = [await vacuum.run_once() for _ in range(blocks + 1)]
-    assert delays == [PAUSE_S] * blocks + [1800]
-    assert seen.events == [JobsVacuumed(completed=30, failed=0, cancelled=0, expired=0)]
-    assert await vacuum.run_once() == PAUSE_S  # and the next walk begins
+    assert delays == [PAUSE_S] * blocks + [0]
     assert await left(parts) == set()
+    assert seen.events == []
+    assert 486 <= await vacuum.run_once() <= 594
+    assert seen.events == [JobsVacuumed(completed=30, failed=0, cancelled=0, expired=0)]
 
 
 async def test_vacuum_records_deletions_by_day_with_track_metrics(parts: Parts, clock: FakeClock) -> None:
@@ -144,17 +154,40 @@ async def test_vacuum_records_nothing_without_track_metrics(parts: Parts) -> Non
     assert await parts.store.retention.vacuum_stats(7) == []
 
 
-async def test_vacuum_restarts_at_the_first_block_after_a_database_error(
+async def test_vacuum_continues_its_pass_after_a_database_error(
     touchy: Store, bus: EventBus, seen: Recorder, dsn: str
 ) -> None:
     await touchy.jobs.insert([new_job("a")])
     await touchy.jobs.set_status("a", JobStatus.COMPLETED, 60)
-    vacuum = Parts(touchy, bus).vacuum(only(VacuumPolicy.immediate()))
+    vacuum = await due(Parts(touchy, bus), only(VacuumPolicy.immediate()))
     async with locked(dsn, "scheduled_jobs"):
         with pytest.raises(DatabaseUnavailableError):
             await vacuum.run_once()
-    assert [await vacuum.run_once(), await vacuum.run_once()] == [PAUSE_S, 3600]
+    assert [await vacuum.run_once(), await vacuum.run_once()] == [PAUSE_S, 0]
+    await vacuum.drain()
     assert seen.of(JobsVacuumed) == [JobsVacuumed(completed=1, failed=0, cancelled=0, expired=0)]
+
+
+async def test_vacuum_reads_the_other_ranges_before_one_with_a_locked_row(
+    touchy: Store, bus: EventBus, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Vacuum, "step_blocks", 1)
+    for number in range(30):
+        await touchy.jobs.insert([new_job(f"{number:02}" + "x" * 1000)])
+        await touchy.jobs.set_status(f"{number:02}" + "x" * 1000, JobStatus.COMPLETED, 60)
+    blocks = await touchy.retention.table_blocks()
+    assert blocks > 1
+    vacuum = await due(Parts(touchy, bus), only(VacuumPolicy.immediate()))
+    async with pool.acquire() as other, other.transaction():
+        await other.execute("SELECT FROM scheduled_jobs WHERE ctid < '(1,0)' FOR UPDATE")
+        with pytest.raises(DatabaseUnavailableError):
+            await vacuum.run_once()
+        for _ in range(blocks - 1):
+            await vacuum.run_once()
+        assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE ctid >= '(1,0)'") == 0
+    while await vacuum.run_once() == PAUSE_S:
+        pass
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
 
 
 async def test_vacuum_keeps_its_counts_for_the_next_write_when_a_write_fails(
@@ -162,13 +195,13 @@ async def test_vacuum_keeps_its_counts_for_the_next_write_when_a_write_fails(
 ) -> None:
     await touchy.jobs.insert([new_job("a")])
     await touchy.jobs.set_status("a", JobStatus.COMPLETED, 60)
-    vacuum = Parts(touchy, bus).vacuum(only(VacuumPolicy.immediate(), track_metrics=True))
-    assert await vacuum.run_once() == PAUSE_S
+    config = only(VacuumPolicy.immediate(), track_metrics=True, interval_minutes=1)
+    vacuum = await due(Parts(touchy, bus), config)
+    assert [await vacuum.run_once(), await vacuum.run_once()] == [PAUSE_S, 0]
     async with locked(dsn, "vacuum_stats"):
         with pytest.raises(DatabaseUnavailableError):
             await vacuum.run_once()
-    while await vacuum.run_once() == PAUSE_S:
-        pass
+    assert await vacuum.run_once() > 1
     assert (await touchy.retention.total_vacuum_stats()).total_completed == 1
 
 

@@ -15,7 +15,7 @@ TABLES: Final = (
     *("scheduler_starts", "scheduler_tasks", "scheduler_stats", "scheduler_totals", "scheduler_audit"),
     "scheduler_bulk_runs",
 )
-"""The tables, without the two small ones of the vacuum and the migrations."""
+"""The tables, without the small ones of the vacuum and the migrations."""
 
 
 class ScheduleRow(NamedTuple):

@@ -35,7 +35,7 @@ class Grant(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
-_DATA: Final = (*TABLES, "vacuum_stats")
+_DATA: Final = (*TABLES, "vacuum_stats", "scheduler_vacuum_passes", "scheduler_vacuum_ranges")
 _MIGRATIONS: Final = "scheduler_migrations"
 
 _OPERATOR: Final = (

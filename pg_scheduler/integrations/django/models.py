@@ -292,3 +292,21 @@ class VacuumDay(ReadOnlyModel):
 
     class Meta(ReadOnlyModel.Meta):
         db_table = "vacuum_stats"
+
+
+class VacuumPass(ReadOnlyModel):
+    """Which worker applies a set of retention policies, and when it did last."""
+
+    policies = models.TextField(primary_key=True)
+
+    class Meta(ReadOnlyModel.Meta):
+        db_table = "scheduler_vacuum_passes"
+
+
+class VacuumRange(ReadOnlyModel):
+    """When the vacuum has read a range of blocks of the jobs."""
+
+    first_block = models.BigIntegerField(primary_key=True)
+
+    class Meta(ReadOnlyModel.Meta):
+        db_table = "scheduler_vacuum_ranges"

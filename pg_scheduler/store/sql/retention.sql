@@ -3,32 +3,173 @@
 -- Return the size of a table in blocks.
 SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint;
 
+-- name: begin_vacuum_pass
+-- route: pool
+-- Begin a pass of the policies $1 by worker $2 if one is due: 0, else the seconds until then.
+--
+-- It is due $3 seconds after the end of the last one, or at once if the worker that makes it has no row any more, or
+-- is this one. The first one is due at a random part of the interval of $4 seconds. NULL or no row while another
+-- worker makes it: of two that find it due, the second finds another number. An end in the future is from a clock
+-- that was set back.
+WITH clock AS MATERIALIZED (SELECT coalesce($5, now()) AS at),
+pass AS MATERIALIZED (
+    SELECT last.number,
+        CASE
+            WHEN last.ended_at <= clock.at THEN greatest(
+                $3::double precision - extract(epoch FROM clock.at - last.ended_at)::double precision, 0)
+            WHEN last.ended_at IS NOT NULL
+                OR last.worker_id = $2
+                OR NOT EXISTS (SELECT FROM {schema}scheduler_workers AS worker
+                               WHERE worker.worker_id = last.worker_id) THEN 0
+        END AS due_in
+    FROM {schema}scheduler_vacuum_passes AS last, clock
+    WHERE last.policies = $1
+),
+begun AS (
+    UPDATE {schema}scheduler_vacuum_passes AS last
+    SET number = last.number + 1, worker_id = $2, started_at = clock.at, ended_at = NULL
+    FROM pass, clock
+    WHERE last.policies = $1 AND last.number = pass.number AND pass.due_in = 0
+    RETURNING pass.due_in
+),
+added AS (
+    INSERT INTO {schema}scheduler_vacuum_passes (policies, worker_id, started_at, ended_at)
+    SELECT $1, $2, chosen.at, chosen.at
+    FROM (SELECT clock.at - make_interval(secs => $4::double precision * random()) AS at FROM clock) AS chosen
+    WHERE NOT EXISTS (SELECT FROM pass)
+    ON CONFLICT DO NOTHING
+    RETURNING ended_at
+)
+SELECT due_in FROM begun
+UNION ALL
+SELECT due_in FROM pass WHERE due_in > 0
+UNION ALL
+SELECT greatest($3 - extract(epoch FROM clock.at - added.ended_at)::double precision, 0.001) FROM added, clock;
+
+-- name: end_vacuum_pass
+-- route: pool
+-- Record that worker $2 has ended the pass of the policies $1, and forget policies that no pass had for 30 days.
+WITH ended AS (
+    UPDATE {schema}scheduler_vacuum_passes
+    SET ended_at = coalesce($3, now())
+    WHERE policies = $1 AND worker_id = $2 AND ended_at IS NULL
+)
+DELETE FROM {schema}scheduler_vacuum_passes
+WHERE policies <> $1 AND started_at < (coalesce($3, now()) - interval '30 days');
+
+-- name: read_ranges
+-- route: pool
+-- Return the ranges ($2 blocks) of the jobs table $1: whether each "may" have a job to delete, and of which statuses.
+--
+-- A range was read. Since then no job in it precedes the cutoff of its status ($3 to $6, NULL to keep all) before the
+-- earliest one does, or one that finished later: not before the read, because finished_at is the time of a transaction.
+-- Exceptions, such as rows that SQL inserts or moves, are found within a week. A read in the future is from a clock
+-- that was set back. A range past the end of the table, as it was at the last pass, had no job. Another session may
+-- replace a row by that of an earlier read, which is as true.
+WITH jobs AS MATERIALIZED (
+    SELECT pg_relation_filenode(to_regclass($1)) AS file,
+        pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint AS blocks,
+        $2::bigint AS step,
+        coalesce($7, now()) AS at
+),
+past_end AS MATERIALIZED (
+    SELECT known.first_block, known.read_at
+    FROM {schema}scheduler_vacuum_ranges AS known, jobs
+    WHERE known.blocks IS NULL AND known.file = jobs.file
+    ORDER BY known.first_block
+    LIMIT 1
+),
+range AS MATERIALIZED (
+    SELECT each.first_block, past_end.read_at AS empty_at
+    FROM jobs
+    CROSS JOIN LATERAL generate_series(0, jobs.blocks - 1, jobs.step) AS each (first_block)
+    LEFT JOIN past_end ON each.first_block >= past_end.first_block
+),
+grown AS (
+    INSERT INTO {schema}scheduler_vacuum_ranges AS known (first_block, blocks, file, read_at)
+    SELECT range.first_block, jobs.step, jobs.file, range.empty_at FROM range, jobs WHERE range.empty_at IS NOT NULL
+    UNION ALL
+    SELECT ((jobs.blocks + jobs.step - 1) / jobs.step) * jobs.step, NULL, jobs.file, jobs.at FROM jobs
+    ON CONFLICT (first_block) DO UPDATE SET
+        blocks = EXCLUDED.blocks, file = EXCLUDED.file, read_at = EXCLUDED.read_at,
+        completed = NULL, failed = NULL, cancelled = NULL, expired = NULL
+)
+SELECT due.first_block, due.completed, due.failed, due.cancelled, due.expired,
+    due.completed OR due.failed OR due.cancelled OR due.expired
+        OR due.read_at IS NULL
+        OR due.read_at > jobs.at
+        OR due.read_at <= (jobs.at - interval '7 days')
+        OR due.read_at <= greatest($3::timestamptz, $4::timestamptz, $5::timestamptz, $6::timestamptz) AS may
+FROM jobs
+CROSS JOIN (
+    SELECT range.first_block, coalesce(range.empty_at, known.read_at) AS read_at,
+        coalesce(known.completed <= $3, false) AS completed,
+        coalesce(known.failed <= $4, false) AS failed,
+        coalesce(known.cancelled <= $5, false) AS cancelled,
+        coalesce(known.expired <= $6, false) AS expired
+    FROM jobs
+    CROSS JOIN range
+    LEFT JOIN {schema}scheduler_vacuum_ranges AS known
+        ON known.first_block = range.first_block AND known.blocks = jobs.step AND known.file = jobs.file
+            AND range.empty_at IS NULL
+) AS due
+ORDER BY due.first_block;
+
+-- name: note_range
+-- route: pool
+-- Record when the first job of each status finished in the range of $4 blocks from $3 of the jobs table $5.
+--
+-- Return the statuses of which one precedes the cutoff ($6 to $9). OFFSET 0 keeps the planner from repeating the
+-- condition for each column.
+WITH found AS MATERIALIZED (
+    SELECT min(CASE WHEN status = 'completed' THEN finished_at END) AS completed,
+        min(CASE WHEN status = 'failed' THEN finished_at END) AS failed,
+        min(CASE WHEN status = 'cancelled' THEN finished_at END) AS cancelled,
+        min(CASE WHEN status = 'expired' THEN finished_at END) AS expired
+    FROM (
+        SELECT status, finished_at
+        FROM {schema}scheduled_jobs
+        WHERE ctid >= $1::tid AND ctid < $2::tid AND finished_at IS NOT NULL
+        OFFSET 0
+    ) AS job
+),
+noted AS (
+    INSERT INTO {schema}scheduler_vacuum_ranges AS known (
+        first_block, blocks, file, read_at, completed, failed, cancelled, expired
+    )
+    SELECT $3::bigint, $4::bigint, pg_relation_filenode(to_regclass($5)), coalesce($10, now()),
+        completed, failed, cancelled, expired
+    FROM found
+    ON CONFLICT (first_block) DO UPDATE SET
+        blocks = EXCLUDED.blocks, file = EXCLUDED.file, read_at = EXCLUDED.read_at,
+        completed = EXCLUDED.completed, failed = EXCLUDED.failed, cancelled = EXCLUDED.cancelled,
+        expired = EXCLUDED.expired
+)
+SELECT completed <= $6 AS completed, failed <= $7 AS failed, cancelled <= $8 AS cancelled, expired <= $9 AS expired
+FROM found;
+
 -- name: vacuum_blocks
 -- route: pool
--- Delete within a range of blocks the jobs that finished before the cutoff of their status ($3).
+-- Delete within a range of blocks the jobs of the status $3 that finished before the cutoff $4.
 --
 -- A job with "on_end" stays until its consequences are applied: other jobs may wait for its outcome.
 -- Walking the table in such steps needs no index on the history, which every finished job would have to pay
--- for.
-WITH cutoff AS MATERIALIZED (SELECT $3::text::jsonb AS of),
-gone AS (
-    DELETE FROM {schema}scheduled_jobs
-    USING cutoff
-    WHERE scheduled_jobs.ctid >= $1::tid AND scheduled_jobs.ctid < $2::tid
-      AND finished_at <= (cutoff.of ->> status)::timestamptz
-      AND on_end IS NULL
-    RETURNING status
-)
-SELECT status, count(*) FROM gone GROUP BY status;
+-- for. RETURNING would double the cost of a row, so the server's count of deleted rows is used.
+DELETE FROM {schema}scheduled_jobs
+WHERE ctid >= $1::tid AND ctid < $2::tid AND status = $3 AND finished_at <= $4 AND on_end IS NULL;
 
 -- name: count_in_blocks
 -- route: pool
--- Count within a range of blocks the jobs that vacuum_blocks would delete.
-WITH cutoff AS MATERIALIZED (SELECT $3::text::jsonb AS of)
+-- Count within a range of blocks the jobs that vacuum_blocks would delete; the cutoffs are $3 to $6, NULL to keep all.
 SELECT status, count(*)
-FROM {schema}scheduled_jobs, cutoff
-WHERE scheduled_jobs.ctid >= $1::tid AND scheduled_jobs.ctid < $2::tid
-  AND finished_at <= (cutoff.of ->> status)::timestamptz
+FROM {schema}scheduled_jobs
+WHERE ctid >= $1::tid AND ctid < $2::tid
+  AND finished_at <= CASE
+        WHEN status = 'completed' THEN $3::timestamptz
+        WHEN status = 'failed' THEN $4::timestamptz
+        WHEN status = 'cancelled' THEN $5::timestamptz
+        WHEN status = 'expired' THEN $6::timestamptz
+    END
   AND on_end IS NULL
 GROUP BY status;
 

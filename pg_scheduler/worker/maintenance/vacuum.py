@@ -1,20 +1,27 @@
 """Delete finished jobs past their retention.
 
 It walks over the table in steps of some thousand blocks, each a short transaction. So it needs no index on
-finished jobs, and holds no lock for long.
+finished jobs, and holds no lock for long. One worker makes a pass for all that have the same policies; the
+table ``scheduler_vacuum_passes`` has whose turn it is. ``scheduler_vacuum_ranges`` has when a range of blocks
+may first have a job to delete, and a pass reads no range before. A pass that a person requests reads all of
+them.
 """
 
 from __future__ import annotations
 
+import json
+import random
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from datetime import datetime, timedelta
+from dataclasses import asdict
+from datetime import timedelta
 from typing import ClassVar, Final, NamedTuple
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobsVacuumed
 from pg_scheduler.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.retention import BlockRange, Cutoffs
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import Service
 
@@ -43,7 +50,10 @@ class Vacuum(Service):
     """Delete finished jobs past their retention."""
 
     name: ClassVar[str] = "vacuum"
-    jitter: ClassVar[float] = 0.1
+    interval_jitter = 0.1
+    """The random share of the interval between two passes."""
+    check_interval_s = 600.0
+    """Seconds after which a worker checks again whether the one that makes the pass still runs."""
     step_blocks = 2000
     """Blocks of the table that one step walks over."""
     pause_s = 0.1
@@ -67,6 +77,8 @@ class Vacuum(Service):
         self._config = config
         self._worker_id = worker_id
         self._walk: AsyncIterator[VacuumStep] | None = None
+        self._last_first = -1
+        self._key = _key(config)
         self._deleted: Counter[JobStatus] = Counter() if deleted is None else deleted
         self._policies: Mapping[JobStatus, VacuumPolicy] = {
             JobStatus.COMPLETED: config.completed,
@@ -76,18 +88,28 @@ class Vacuum(Service):
         }
 
     async def run_once(self) -> float:
-        """Make one step of the pass over the table."""
-        self._walk = self._walk or self.steps()
+        """Make one step of the pass over the table, if it is this worker's turn."""
+        if self._walk is None:
+            interval = self._config.interval_minutes * 60
+            jitter = self.interval_jitter * interval
+            due_in = await self._store.retention.begin_pass(
+                self._key, self._worker_id, after_s=interval - jitter, within_s=interval
+            )
+            if due_in != 0:
+                await self.drain()
+                later = random.uniform(0, 2 * jitter)  # noqa: S311 - jitter, no secret
+                return self.check_interval_s if due_in is None else min(due_in + later, self.check_interval_s)
+            self._walk = self.steps(skip=True)
         try:
             async for step in self._walk:
                 self._deleted.update(step.jobs)
                 return self.pause_s
         except DatabaseUnavailableError:
-            self._walk = None  # the generator has ended: the next pass starts a new walk
+            self._walk = None  # the generator has ended: the next one continues the pass
             raise
-        self._walk = None
-        await self.drain()
-        return self._config.interval_minutes * 60
+        self._walk, self._last_first = None, -1
+        await self._store.retention.end_pass(self._key, self._worker_id)
+        return 0
 
     async def drain(self) -> None:
         """Report what was deleted since the last report."""
@@ -112,10 +134,10 @@ class Vacuum(Service):
         blocks = await self._store.retention.table_blocks() if cutoffs else 0
         step = self.step_blocks
         for first in range(0, blocks, step):
-            found = await self._store.retention.count_in_blocks(first, first + step, cutoffs)
+            found = await self._store.retention.count_in_blocks(first, step, cutoffs)
             yield VacuumStep(min(first + step, blocks), blocks, Counter(found))
 
-    async def _cutoffs(self) -> dict[JobStatus, datetime]:
+    async def _cutoffs(self) -> Cutoffs:
         """Return for each status with an age the instant before which its jobs are deleted."""
         ages = {status: age for status, policy in self._policies.items() if (age := _age(policy)) is not None}
         if not ages:
@@ -123,16 +145,38 @@ class Vacuum(Service):
         now = await self._store.schedules.now()
         return {status: now - age for status, age in ages.items()}
 
-    async def steps(self) -> AsyncIterator[VacuumStep]:
-        """Apply every policy, and yield after each step what it deleted."""
+    async def steps(self, *, skip: bool = False) -> AsyncIterator[VacuumStep]:
+        """Apply every policy, and yield after each step what it deleted.
+
+        Args:
+            skip: Whether to leave out the ranges of blocks that cannot have a job to delete.
+        """
         cutoffs = await self._cutoffs()
-        blocks = await self._store.retention.table_blocks() if cutoffs else 0
         step = self.step_blocks
-        for first in range(0, blocks, step):
-            deleted = await self._store.retention.vacuum_blocks(first, first + step, cutoffs)
-            yield VacuumStep(min(first + step, blocks), blocks, Counter(deleted))
+        blocks = await self._store.retention.table_blocks() if cutoffs else 0
+        ranges = await self._store.retention.read_ranges(step, cutoffs) if cutoffs else []
+        if skip:
+            ranges = [each for each in ranges if each.may_have_due]
+            # After a range in which a row was locked, the others come first.
+            ranges.sort(key=lambda each: each.first <= self._last_first)
+        for each in ranges:
+            self._last_first = each.first
+            deleted = await self._vacuum_range(each, cutoffs)
+            yield VacuumStep(min(each.first + step, blocks), blocks, deleted)
         async for other in self._delete_others():
             yield VacuumStep(blocks, blocks, other)
+
+    async def _vacuum_range(self, blocks: BlockRange, cutoffs: Cutoffs) -> Counter[JobStatus]:
+        """Delete the jobs of a range of blocks that are known to be due, read it, and delete the others."""
+        retention, deleted, due = self._store.retention, Counter[JobStatus](), blocks.due
+        for _ in range(2):
+            each = {status: cutoffs[status] for status in due}
+            deleted.update(await retention.vacuum_blocks(blocks.first, self.step_blocks, each))
+            found = await retention.note_range(blocks.first, self.step_blocks, cutoffs)
+            if found <= due:  # those that are left wait for their consequences
+                break
+            due = found
+        return deleted
 
     async def _delete_others(self) -> AsyncIterator[Counter[JobStatus]]:
         """Delete what no walk over the table finds, and yield the number of jobs after each batch."""
@@ -182,3 +226,10 @@ def _age(policy: VacuumPolicy) -> timedelta | None:
     if policy.trigger is VacuumTrigger.IMMEDIATE:
         return timedelta(0)
     return None if policy.days is None else timedelta(days=policy.days)
+
+
+def _key(config: VacuumConfig) -> str:
+    """Return a text that is the same for all workers that delete the same, however often."""
+    values = asdict(config)
+    del values["interval_minutes"]
+    return json.dumps(values, default=lambda trigger: trigger.value, sort_keys=True)

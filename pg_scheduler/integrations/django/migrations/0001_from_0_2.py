@@ -288,6 +288,28 @@ class Migration(migrations.Migration):
                     },
                 ),
                 CreateModel(
+                    name="VacuumPass",
+                    fields=[
+                        ("policies", models.TextField(primary_key=True, serialize=False)),
+                    ],
+                    options={
+                        "db_table": "scheduler_vacuum_passes",
+                        "default_permissions": (),
+                        "base_manager_name": "objects",
+                    },
+                ),
+                CreateModel(
+                    name="VacuumRange",
+                    fields=[
+                        ("first_block", models.BigIntegerField(primary_key=True, serialize=False)),
+                    ],
+                    options={
+                        "db_table": "scheduler_vacuum_ranges",
+                        "default_permissions": (),
+                        "base_manager_name": "objects",
+                    },
+                ),
+                CreateModel(
                     name="Worker",
                     fields=[
                         ("worker_id", models.TextField(primary_key=True, serialize=False)),
