@@ -56,10 +56,11 @@ ROWS: Final = (
     "triggers",
     "soak",
     "inflow",
+    "retention",
 )
 """The rows in the order of the table."""
 
-LONG: Final = {"soak", "inflow"}
+LONG: Final = {"soak", "inflow", "retention"}
 """Rows that run only if they are named."""
 
 

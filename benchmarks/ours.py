@@ -53,7 +53,8 @@ class Ours(Peer):
     ``schedules``, True for a schedule for each job of the bulk call; ``callback``, True for one job after
     all of them; ``role``, that of the worker;
     ``trace``, to time every claim; ``statements``, to list every statement with its time; ``keep``, False to
-    delete jobs on completion; ``report``, the seconds between two reports of memory; ``shutdown_timeout``.
+    delete jobs on completion; ``vacuum``, the minutes between two passes of the vacuum, None for none;
+    ``report``, the seconds between two reports of memory; ``shutdown_timeout``.
     """
 
     def __init__(self, order: Order) -> None:
@@ -149,6 +150,10 @@ class Ours(Peer):
             )
         if not options.get("keep", True):
             settings["vacuum_config"] = VacuumConfig(completed=VacuumPolicy.immediate(), interval_minutes=0.1)
+        if minutes := options.get("vacuum"):
+            settings["vacuum_config"] = VacuumConfig(interval_minutes=minutes)
+        elif "vacuum" in options:
+            settings["vacuum_enabled"] = False
         settings["role"] = options.get("role", "both")
         settings["shutdown_timeout"] = options.get("shutdown_timeout", 30.0)
         async with AsyncExitStack() as stack:
