@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from pg_scheduler.inspect import AuditRecord, Inspector
+from pg_scheduler.inspect.audit import ACTIONS
 
 from .commands import Command
 from .errors import UsageError, hint_at
@@ -23,14 +24,6 @@ RECORD: Final = Shape(
         *columns("via", "details", is_wide=True),
     ),
 )
-
-ACTIONS: Final = (
-    "add_schedule", "update_schedule", "remove_schedule", "pause_schedule", "resume_schedule",
-    "trigger_schedule", "backfill_schedule", "pause_task", "resume_task", "drain_worker", "resume_worker",
-    "cancel_jobs", "retry_jobs", "delete_jobs", "move_jobs", "add_job", "run_job", "vacuum_jobs",
-    "start_release", "declare_dead", "start_bulk", "resume_bulk", "stop_bulk", "end_bulk",
-)  # fmt: skip
-"""The actions of this release; records may have those of another one."""
 
 
 async def audit(

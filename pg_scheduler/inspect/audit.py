@@ -19,6 +19,15 @@ MAX_ROWS: Final = 20_000
 
 MAX_ID: Final = 2**63 - 1
 
+ACTIONS: Final = (
+    *("add_schedule", "update_schedule", "remove_schedule", "pause_schedule", "resume_schedule"),
+    *("trigger_schedule", "backfill_schedule", "pause_task", "resume_task", "drain_worker", "resume_worker"),
+    *("declare_dead", "cancel_jobs", "retry_jobs", "delete_jobs", "move_jobs", "add_job", "run_job"),
+    *("mute_finding", "unmute_finding", "mute_error", "unmute_error", "vacuum_jobs", "start_release"),
+    *("start_bulk", "resume_bulk", "stop_bulk", "end_bulk"),
+)
+"""The actions of this release; records may have those of another one."""
+
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:

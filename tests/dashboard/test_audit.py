@@ -13,6 +13,8 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.pages.audit import VERBS
+from pg_scheduler.inspect.audit import ACTIONS
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
@@ -179,3 +181,7 @@ async def test_about_states_rights(build: Callable[..., App]) -> None:
     assert "hidden" in page.text
     data = (await request(app, "/about", headers=JSON)).data
     assert (data["role"], data["sees_arguments"], data["refresh_s"]) == ("viewer", False, 2.0)
+
+
+def test_each_action_of_the_audit_has_a_sentence() -> None:
+    assert set(VERBS) == set(ACTIONS)
