@@ -267,7 +267,7 @@ async def test_person_can_find_a_slow_task(hand: Hand) -> None:
 async def test_person_can_follow_a_deploy(hand: Hand) -> None:
     page = hand.page
     await expect(page.locator("#outcomes")).to_contain_text("2027.12")  # its flag
-    await expect(page.locator("#errors")).to_contain_text("since 2027.12")
+    await expect(page.locator("#errors")).to_contain_text("new in 2027.12")
     await hand.click(page.get_by_role("navigation").get_by_role("link", name="Workers", exact=True))
     await hand.click(page.get_by_role("link", name="Release", exact=True))
     for release in ("2027.11", "2027.12"):
