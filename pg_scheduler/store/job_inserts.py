@@ -80,9 +80,9 @@ class JobInserts(Repository):
             The database time of the call, by the id of each inserted job; the ids alone if the cheapest
             statement inserts a job of a caller's transaction.
         """
+        if connection is not None and len(jobs) == 1 and _is_immediate(jobs[0]):
+            return await self._enqueue_generated(jobs[0], NO_EXTRAS, message, connection)
         channel = await self._statements.channel(on=connection) if message else None
-        if connection is not None and channel and len(jobs) == 1 and _is_immediate(jobs[0]):
-            return await self._enqueue_generated(jobs[0], NO_EXTRAS, channel, message, connection)
         rows = await self._statements.fetch_retrying(
             "enqueue_job" if len(jobs) == 1 else "enqueue_jobs",
             *(_delayed(jobs[0]) if len(jobs) == 1 else zip(*map(_delayed, jobs), strict=True)),
@@ -118,22 +118,25 @@ class JobInserts(Repository):
         connection: Connection | None = None,
     ) -> dict[str, datetime] | set[str]:
         """Insert the jobs whose ids and unique keys are free, with delays, as ``enqueue()`` does."""
-        if connection is not None and message and len(jobs) == 1:
+        if connection is not None and len(jobs) == 1:
             row, extras = jobs[0].row, jobs[0].extras
             if extras.unique_key is None and extras.blocked_on is None and _is_immediate(row):
-                channel = await self._statements.channel(on=connection)
-                return await self._enqueue_generated(row, extras, channel, message, connection)
+                return await self._enqueue_generated(row, extras, message, connection)
         delayed = [_delayed(job.row) for job in jobs]
         values = await self._values_of(delayed, jobs, message, lock_timeout, connection)
         rows = await self._statements.fetch_retrying("enqueue_extended_jobs", *values, on=connection)
         return {row[0]: row[1] for row in rows}
 
     async def _enqueue_generated(
-        self, row: PlainJob, extras: Extras, channel: str, message: str | None, connection: Connection
-    ) -> set[str]:
-        values = (*row[:2], *row[3:6], *row[7:], channel, message, self._statements.now)
-        extra = extras.options, extras.on_end
-        await self._statements.fetch("enqueue_generated_job", *values, *extra, on=connection)
+        self, row: PlainJob, extras: Extras, message: str | None, connection: Connection
+    ) -> dict[str, datetime] | set[str]:
+        statements, now = self._statements, self._statements.now
+        columns, extra = (*row[:2], *row[3:6], *row[7:]), (extras.options, extras.on_end)
+        if message is None:
+            rows = await statements.fetch("enqueue_due_job", *columns, now, *extra, on=connection)
+            return {row.job_id: rows[0][0]}
+        values = (*columns, await statements.channel(on=connection), message, now, *extra)
+        await statements.fetch("enqueue_generated_job", *values, on=connection)
         return {row.job_id}
 
     async def _values_of(

@@ -194,25 +194,31 @@ async def test_hint_finds_a_connection_that_was_released_and_is_silent_by_never(
 
 
 @pytest.mark.parametrize("options", [{}, {"keep_result": HOUR, "metadata": {"tenant": 7}, "timeout": None}])
-async def test_due_job_has_the_row_and_the_notification_of_a_call_without_a_connection(
-    notifying: Application, pool: asyncpg.Pool, options: dict[str, Any]
+@pytest.mark.parametrize("notify", ["commit", "never"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_due_job_has_the_row_of_a_call_without_a_connection(
+    kind: str, notify: str, dsn: str, pool: asyncpg.Pool, options: dict[str, Any]
 ) -> None:
-    """A statement of its own inserts it."""
-    started = await pool.fetchval("SELECT now()")
-    async with listening(pool) as received:
-        job_id = await notifying.call("enqueue", work, args=(1,), **options)
-        assert await received() == []
-        await settled(notifying.commit())
-        (message,) = await received()
+    """Statements of their own insert it, one with a notification and one without."""
+    async with application(kind, dsn, pool, notify=notify) as app:
+        job_id = await app.call("enqueue", work, args=(1,), **options)
+        await settled(app.commit())
     other = await Scheduler(pool).enqueue(work, args=(1,), **options)
-    await notifying.call("schedule", work, execution_time=now() + HOUR, misfire_grace_time=7)
-    await settled(notifying.commit())
     one, two = await pool.fetch(
         "SELECT to_jsonb(job) - '{job_id,created_at,execution_time}'::text[] FROM scheduled_jobs AS job "
         "WHERE job_id = ANY ($1)",
         [job_id, other],
     )
     assert one == two
+
+
+async def test_due_job_is_notified_with_its_time(notifying: Application, pool: asyncpg.Pool) -> None:
+    started = await pool.fetchval("SELECT now()")
+    async with listening(pool) as received:
+        job_id = await notifying.call("enqueue", work)
+        assert await received() == []
+        await settled(notifying.commit())
+        (message,) = await received()
     word, mark, time = message.split(" ")
     due = await pool.fetchval("SELECT execution_time FROM scheduled_jobs WHERE job_id = $1", job_id)
     assert (word, mark, datetime.fromtimestamp(float(time), UTC)) == ("due", "", due)

@@ -251,6 +251,7 @@ STORE_CALLS: dict[str, Call] = {
     "insert, on a sticky connection": lambda it, _: it.jobs.insert([new_job()], route=Route.STICKY),
     "enqueue": lambda it, _: it.jobs.enqueue([new_job(execution_time=EPOCH)]),
     "enqueue, in a transaction": lambda it, conn: it.jobs.enqueue([DUE_NOW], message="due", connection=conn),
+    "enqueue, without a message": lambda it, conn: it.jobs.enqueue([DUE_NOW], connection=conn),
     "enqueue_extended": lambda it, _: it.jobs.enqueue_extended([EXTENDED]),
     "clock": lambda it, _: it.jobs.clock(),
     "pause, of a task": lambda it, _: it.pauses.pause(NAME, None, None, "me"),

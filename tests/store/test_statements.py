@@ -269,6 +269,9 @@ async def use_generated(store: Store, due: GeneratedIdJob) -> None:
     async with store.connections.transaction() as connection:
         assert await store.jobs.enqueue([due], message="due", connection=connection) == {"q"}
         assert await store.jobs.enqueue_extended([extended], message="due", connection=connection) == {"r"}
+        quiet = due._replace(job_id="s")
+        assert await store.jobs.enqueue([quiet], connection=connection) == {"s": NOW}
+    assert await store.jobs.delete(["s"])
     assert await store.jobs.delete(["q"])
     assert await store.jobs.delete(["r"])
 

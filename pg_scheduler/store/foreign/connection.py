@@ -189,19 +189,24 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
             case "word" if depth == 0:
                 starts.setdefault(text, len(parts))
         parts.append(text)
-    parts.append(statement[end:].removesuffix(";"))
+    parts.append(statement[end:])
     returning = starts.pop("RETURNING", None)
     word, begin = min(starts.items(), key=lambda item: item[1])
-    before, body = "".join(parts[:begin]).strip(), "".join(parts[begin:returning])
+    before, body = "".join(parts[:begin]).strip(), _without_end(parts[begin:returning])
     if word == "SELECT":
         text = f"{before}," if before else "WITH"
         text += f" {ROW} AS ({body})\nSELECT {ROW_TEXT} FROM {ROW}"
     elif returning is None:
-        text = f"{before} {body.rstrip()}{EMPTY_ROWS}"
+        text = f"{before} {body}{EMPTY_ROWS}"
     else:
-        columns = "".join(parts[returning + 1 :])
+        columns = _without_end(parts[returning + 1 :])
         text = f"{before} {body} RETURNING (SELECT {ROW_TEXT} FROM (SELECT {columns}) AS {ROW})"  # noqa: S608
     return Rewritten(text.strip(), tuple(places), word == "SELECT" or returning is not None)
+
+
+def _without_end(parts: Sequence[str]) -> str:
+    """Return a text without its semicolon, which comments may have followed."""
+    return "".join(parts).rstrip().removesuffix(";")
 
 
 def _written(value: Any) -> tuple[str | None, str]:

@@ -232,6 +232,17 @@ INSERT INTO {schema}scheduled_jobs (
     NULL, ($12::text)::jsonb, ($13::text)::jsonb
 );
 
+-- name: enqueue_due_job
+-- route: pool
+-- Insert a job as enqueue_generated_job does, but send no message, and return the time of the call.
+INSERT INTO {schema}scheduled_jobs (
+    {new_columns}, options, on_end
+) VALUES (
+    $1, ($2::text)::jsonb, coalesce($9, statement_timestamp()), $3, $4, $5, NULL, $6, $7, $8, coalesce($9, now()),
+    NULL, ($10::text)::jsonb, ($11::text)::jsonb
+)
+RETURNING execution_time;
+
 -- name: enqueue_jobs
 -- route: sticky
 -- Insert jobs that are due a delay from now, as insert_jobs does, and return the time of the call.
