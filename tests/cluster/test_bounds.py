@@ -448,6 +448,7 @@ STORE_CALLS: dict[str, Call] = {
     "role": lambda it, _: it.people.server.role(),
     "rights": lambda it, _: it.people.server.rights(["scheduled_jobs"]),
     "holders": lambda it, _: it.people.server.holders(),
+    "notification_queue": lambda it, _: it.people.server.notification_queue(),
     "connections": lambda it, _: it.people.server.connections(),
     "locking_schedules": lambda it, _: it.people.server.locking_schedules(),
     "changes_session": lambda it, _: it.people.server.changes_session(),
