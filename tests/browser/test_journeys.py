@@ -208,9 +208,9 @@ async def test_person_can_pause_a_schedule(hand: Hand, scheduler: Scheduler) -> 
     page = hand.page
     await hand.click(page.get_by_role("navigation").get_by_role("link", name="Schedules", exact=True))
     await hand.click(page.get_by_role("link", name="morning-mail", exact=True))
-    await hand.click(page.get_by_role("link", name="Pause…"))
-    await hand.sees(page.get_by_role("listitem").filter(has=page.locator("s")).first)
-    await hand.arrive("pause")
+    await hand.click(page.get_by_role("button", name="Pause…"))
+    await hand.sees(page.get_by_role("dialog").get_by_role("listitem").filter(has=page.locator("s")).first)
+    await expect(page.get_by_role("textbox", name="Note")).to_be_focused()
     await hand.type("until Monday")
     await hand.press("Enter")
     await expect(page.locator(".status.paused").first).to_be_visible()
