@@ -188,9 +188,17 @@ async def hand(open_page: Open, request: pytest.FixtureRequest) -> AsyncIterator
 
 async def test_person_can_see_why_a_job_waits(hand: Hand) -> None:
     page = hand.page
-    await hand.click(page.get_by_role("main").get_by_role("link", name=re.compile("^Blocked")))
-    await hand.click(job_link(page, "join"))
+    await hand.click(page.locator("#tiles").get_by_role("link", name=re.compile("^Waiting")))
+    await hand.click(page.locator("tbody tr", has_text="shop.report").get_by_role("link").first)
     cause = page.locator("#explanation")
+    await hand.sees(cause)
+    await expect(cause).to_contain_text("the warehouse is being moved")
+
+
+async def test_job_that_waits_for_others_links_to_them(open_page: Open) -> None:
+    hand = Hand(await open_page("/jobs?q=status:blocked", viewport=SCREEN))
+    await hand.click(job_link(hand.page, "join"))
+    cause = hand.page.locator("#explanation")
     await hand.sees(cause)
     await expect(cause.get_by_role("link", name="shop.stock")).to_have_count(5)
 
