@@ -504,12 +504,15 @@ class RetryJob(Op):
 
 @dataclass
 class Vacuum(Op):
+    status: str
+    """Each status is a transaction of its own."""
+
     async def run(self, store: Store) -> dict[JobStatus, int]:
-        cutoffs = dict.fromkeys((each for each in JobStatus if each.is_finished), self.now)
-        return await store.retention.vacuum_blocks(0, 1000, cutoffs)
+        return await store.retention.vacuum_blocks(0, 1000, {JobStatus(self.status): self.now})
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
-        return None if row and row.ended and row.ended <= self.now else row
+        is_old = row and row.status == self.status and row.ended and row.ended <= self.now
+        return None if is_old else row
 
     def check(self, before: State, now: State) -> None:
         assert sum(self.answer.values()) == len(changed(before, now))
@@ -590,6 +593,10 @@ class Session(Connections):
     async def fetch(self, query: str, *args: Any, timeout: float) -> list[asyncpg.Record]:
         await self.wait()
         return list(await self._connection.fetch(query, *args, timeout=timeout))
+
+    async def execute(self, query: str, *args: Any, timeout: float) -> str:
+        await self.wait()
+        return str(await self._connection.execute(query, *args, timeout=timeout))
 
     def is_closed(self) -> bool:
         closed: bool = self._connection.is_closed()

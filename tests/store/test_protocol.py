@@ -21,6 +21,7 @@ from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.status import JobStatus
 from tests.store.protocol import (
+    ENDED,
     EXTENSION,
     GRACE,
     Actor,
@@ -86,7 +87,7 @@ RUNNING: dict[str, Make] = {
     "release": ended_by(RELEASE),
     "give back": lambda world: world.give_back("w1"),
 }
-AGAIN: dict[str, Make] = {"retry job": lambda _: RetryJob("a"), "vacuum": lambda _: Vacuum()}
+AGAIN: dict[str, Make] = {"retry job": lambda _: RetryJob("a"), "vacuum": lambda _: Vacuum("failed")}
 EXPIRE: dict[str, Make] = {"expire": lambda _: Expire()}
 
 
@@ -395,9 +396,9 @@ class Story(RuleBasedStateMachine):
         self.start(Expire(), at_once)
 
     @precondition(lambda self: bool(self.idle()))
-    @rule(at_once=AT_ONCE_OR_NOT)
-    def vacuum(self, at_once: bool) -> None:
-        self.start(Vacuum(), at_once)
+    @rule(status=st.sampled_from(sorted(ENDED)), at_once=AT_ONCE_OR_NOT)
+    def vacuum(self, status: str, at_once: bool) -> None:
+        self.start(Vacuum(status), at_once)
 
 
 @pytest.mark.timeout(1800 if LONG else 180)
