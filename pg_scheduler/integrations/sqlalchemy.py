@@ -18,7 +18,7 @@ from sqlalchemy import (
     Table,
     Text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, OID
 from sqlalchemy.types import TypeEngine
 
 from pg_scheduler.migrate.shape import TableColumn, table_columns
@@ -27,6 +27,7 @@ __all__ = ["tables"]
 
 _TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
     "bigint": BigInteger(),
+    "oid": OID(),
     "boolean": Boolean(),
     "date": Date(),
     "double precision": Double(),

@@ -39,6 +39,9 @@ UNSUCCESSFUL: Final = frozenset({JobStatus.FAILED, JobStatus.CANCELLED, JobStatu
 CANCELLED_STATEMENT: Final = "57014"
 """The SQLSTATE of a statement that exceeds its time limit."""
 
+PLACE: Final = "%s"
+SET_LIMIT: Final = f"SELECT pg_catalog.set_config('statement_timeout', {PLACE}, true)"
+
 MAX_CONFLICTS: Final = 3
 """The maximum number of conflicts that the message of an action names."""
 
@@ -52,12 +55,11 @@ def limited(alias: str, limit: str) -> Iterator[None]:
     """
     try:
         with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
-            cursor.execute("SELECT current_setting('statement_timeout')")
+            cursor.execute("SELECT pg_catalog.current_setting('statement_timeout')")
             (before,) = cursor.fetchone()
-            set_limit = "SELECT set_config('statement_timeout', %s, true)"
-            cursor.execute(set_limit, [limit])
+            cursor.execute(SET_LIMIT, [limit])
             yield
-            cursor.execute(set_limit, [before])
+            cursor.execute(SET_LIMIT, [before])
     except OperationalError as error:
         if sqlstate_of(error) != CANCELLED_STATEMENT:
             raise
