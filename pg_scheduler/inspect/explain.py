@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from pg_scheduler.inspect.errors import QUARANTINED
 from pg_scheduler.inspect.facts import Facts
 from pg_scheduler.inspect.reasons import (
     Explanation,
@@ -25,7 +26,6 @@ from pg_scheduler.inspect.texts import instant, later, length, listed, short
 from pg_scheduler.inspect.timeline import retries_used
 from pg_scheduler.inspect.waiting import explain_pending
 from pg_scheduler.jobs.history import PARENT
-from pg_scheduler.jobs.outcome import QUARANTINED
 from pg_scheduler.status import JobStatus
 
 
@@ -114,7 +114,7 @@ def _ended(facts: Facts) -> Iterator[Reason]:
         if last is not None and last.outcome == PARENT and last.message and last.ended_at == job.finished_at:
             text += f": {short(last.message)}"  # of this end, not of one before a retry
         yield Reason(ReasonCode.CANCELLED, text, retry, job.finished_at, command)
-    elif job.error_message and job.error_message.startswith(QUARANTINED.partition("{")[0]):
+    elif job.error_message and job.error_message.startswith(QUARANTINED):
         remedy = f"read the log of the workers that died, correct the function, then {retry}"
         yield Reason(ReasonCode.QUARANTINED, job.error_message, remedy, job.finished_at, command)
     else:

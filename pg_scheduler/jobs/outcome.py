@@ -51,8 +51,6 @@ MakeEvent: TypeAlias = Callable[[str, str, int], JobEvent]
 MAX_ERROR_LENGTH: Final = 10_000
 """Characters of an error message that are kept, with the name of its class."""
 
-QUARANTINED: Final = "quarantined: {} workers died while they ran this job. retry_job() runs it once more."
-
 # -- how an attempt ended ------------------------------------------------------------------------------
 
 
@@ -217,6 +215,12 @@ REVOKED: Final = Outcome(RowChange(JobStatus.CANCELLED, is_revoked=True), None)
 """Report that an attempt has ended whose job was ended before, as by a caller who cancelled it."""
 
 
+def quarantine_error(workers: int) -> str:
+    """Return the error of a job that is quarantined because this number of workers died."""
+    died = "1 worker died while it" if workers == 1 else f"{workers} workers died while they"
+    return f"quarantined: {died} ran this job. retry_job() runs it once more."
+
+
 def reclaim_change(*, crashed: bool, crashes: int, max_crashes: int | None) -> RowChange:
     """Return the row change of an orphaned job.
 
@@ -229,7 +233,7 @@ def reclaim_change(*, crashed: bool, crashes: int, max_crashes: int | None) -> R
         return RowChange(JobStatus.PENDING, entry=history_entry("lost"))
     if max_crashes is None or crashes + 1 < max_crashes:
         return RowChange(JobStatus.PENDING, crashes=1, entry=history_entry("crashed"))
-    reason = QUARANTINED.format(crashes + 1)
+    reason = quarantine_error(crashes + 1)
     return RowChange(JobStatus.FAILED, reason, crashes=1, entry=history_entry("crashed", message=reason))
 
 

@@ -17,7 +17,7 @@ import asyncpg
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.demo.history import write_history
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.outcome import QUARANTINED
+from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers import Cron, Every
 
@@ -249,7 +249,7 @@ def _jobs() -> Iterator[dict[str, Any]]:
             error_message="not started within its misfire grace time",
         )
     yield _ended(
-        next(ids), "shop.legacy", NOW - MINUTE, "failed", crash_count=3, error_message=QUARANTINED.format(3)
+        next(ids), "shop.legacy", NOW - MINUTE, "failed", crash_count=3, error_message=quarantine_error(3)
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
-from pg_scheduler.jobs.outcome import QUARANTINED
+from pg_scheduler.jobs.outcome import quarantine_error
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role, insert, status
 from tests.dashboard.test_job_actions import buttons
@@ -114,7 +114,7 @@ async def test_traceback_has_its_own_frames_and_folds_those_of_libraries(
 
 
 @pytest.mark.parametrize(
-    "columns", [{"error_message": QUARANTINED.format(1)}, {"error_message": "E.", "status": "expired"}]
+    "columns", [{"error_message": quarantine_error(1)}, {"error_message": "E.", "status": "expired"}]
 )
 async def test_no_sentence_ends_with_two_full_stops(
     columns: dict[str, Any], pool: asyncpg.Pool, app: App

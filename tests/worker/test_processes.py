@@ -211,7 +211,7 @@ async def test_job_fails_after_too_many_deaths_of_its_process(parts: Parts, seen
     bench = Bench(parts, seen, max_crashes=1)
     event = await bench.run(processes.die, max_retries=5)
     assert isinstance(event, JobFailed)
-    assert event.error.startswith("quarantined: 1 workers died")
+    assert event.error.startswith("quarantined: 1 worker died while it ran")
     await bench.executor.stop()
 
 

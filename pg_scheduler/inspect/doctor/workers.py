@@ -100,7 +100,7 @@ def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
                 Severity.WARNING,
                 worker.worker_id,
                 f"the lease of {_name(worker)} expired at {instant(worker.lease_until)}, "
-                f"{length(now - worker.lease_until)} ago, with {worker.running_jobs} running jobs",
+                f"{length(now - worker.lease_until)} ago, with {counted(worker.running_jobs, 'running job')}",
                 remedy,
             )
 

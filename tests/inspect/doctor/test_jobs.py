@@ -17,7 +17,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.inspect import FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.jobs import judge_failures
 from pg_scheduler.inspect.store.doctor import FailingRow
-from pg_scheduler.jobs.outcome import QUARANTINED
+from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.measure.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
@@ -123,7 +123,7 @@ async def test_quarantined_jobs_are_found_until_they_are_retried(pool: asyncpg.P
     await pool.execute(
         "UPDATE scheduled_jobs "
         "SET status = 'failed', finished_at = now(), crash_count = 3, error_message = $1",
-        QUARANTINED.format(3),
+        quarantine_error(3),
     )
     crashed, victim = (await examine(pool, FindingCode.QUARANTINE)).findings
     assert (crashed.subject, victim.subject) == ("doctor.crash", "doctor.victim")

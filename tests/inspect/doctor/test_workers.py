@@ -40,6 +40,8 @@ async def test_dead_worker_is_found_until_a_live_one_reclaims_it(pool: asyncpg.P
     assert finding.subject == "w1"
     assert "60 min ago, with 3 running jobs" in finding.evidence
     assert finding.remedy == "start a worker, which reclaims its jobs"
+    await pool.execute("UPDATE scheduler_workers SET running_jobs = 1 WHERE worker_id = 'w1'")
+    assert (await find(pool, FindingCode.WORKER_DEAD)).evidence.endswith("with 1 running job")
     scheduler = await make()
     await scheduler.recover_orphaned_jobs()
     await until(pool, FindingCode.WORKER_DEAD, [])

@@ -15,7 +15,7 @@ from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
 from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.facts import Facts, LimitUse
 from pg_scheduler.inspect.store.inspections import InspectedWorker, LockRow, QueueRow
-from pg_scheduler.jobs.outcome import QUARANTINED
+from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.schedules.row import ScheduleRow
 
@@ -326,7 +326,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         "failed, 0 of 3 retries used: no",
     ),
     (
-        ended(JobStatus.FAILED, QUARANTINED.format(3)),
+        ended(JobStatus.FAILED, quarantine_error(3)),
         Verdict.ENDED,
         [ReasonCode.QUARANTINED],
         "3 workers died",
@@ -438,7 +438,7 @@ def test_explanation_suggests_the_alias_of_a_renamed_task() -> None:
     ("given", "command"),
     [
         (ended(JobStatus.FAILED, job_id="a b"), "pg-scheduler jobs retry 'a b'"),
-        (ended(JobStatus.FAILED, QUARANTINED.format(3)), "pg-scheduler jobs retry job"),
+        (ended(JobStatus.FAILED, quarantine_error(3)), "pg-scheduler jobs retry job"),
         (ended(JobStatus.EXPIRED), "pg-scheduler jobs retry job"),
         (ended(JobStatus.CANCELLED), "pg-scheduler jobs retry job"),
         (facts(pause=pause()), "pg-scheduler tasks resume mail.send"),

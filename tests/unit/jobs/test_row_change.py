@@ -20,11 +20,11 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.history import errors_from
 from pg_scheduler.jobs.outcome import (
     COMPLETE,
-    QUARANTINED,
     RELEASE,
     REVOKED,
     Outcome,
     RowChange,
+    quarantine_error,
     reclaim_change,
 )
 from pg_scheduler.jobs.rows import Claim
@@ -89,7 +89,7 @@ def test_crash_fails_the_job_when_too_many_workers_died() -> None:
     assert crash.after_crashes is not None
     last = crash.after_crashes(1)
     assert (last.change.status, last.change.crashes) == (JobStatus.FAILED, 1)
-    assert last.event_of(CLAIM) == JobFailed("id", "name", 7, error=QUARANTINED.format(2))
+    assert last.event_of(CLAIM) == JobFailed("id", "name", 7, error=quarantine_error(2))
 
 
 def errors_of(change: RowChange) -> list[str]:
@@ -117,4 +117,5 @@ def test_reclaim_change_quarantines_a_job_when_too_many_workers_died(
     assert (change.error is None) is (status is JobStatus.PENDING)
     assert errors_of(change) == ["crashed" if crashed else "lost"]
     if change.error:
-        assert change.error.startswith(f"quarantined: {crashes + 1} workers died")
+        died = "3 workers died while they ran" if crashes else "1 worker died while it ran"
+        assert change.error.startswith(f"quarantined: {died} this job. retry_job()")
