@@ -12,6 +12,7 @@ import pytest
 
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages.errors import error_text
+from pg_scheduler.status import JobStatus
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check, insert
 from tests.inspect.workers import add_worker
@@ -131,6 +132,31 @@ async def test_errors_without_groups_say_so(app: App) -> None:
 )
 def test_error_is_split_into_its_class_and_message(text: str, kind: str, message: str) -> None:
     assert error_text(text) == (kind, message)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("; the task shop.mail was paused", "the task shop.mail was paused"),
+        ("", "not started in time"),
+    ],
+)
+async def test_group_of_expired_jobs_is_titled_by_its_state(
+    reason: str, message: str, pool: asyncpg.Pool, app: App
+) -> None:
+    error = f"not started between 2030-01-01 12:00:00 and 2030-01-01 12:00:10 UTC{reason}"
+    await add_job(pool, "a", error, status="expired")
+    await add_worker(pool, names=["errors.call"])
+    group = await fingerprint_of(app, "not started", state="expired")
+    for url in ("/errors?state=expired", "/", "/task?id=errors.call"):
+        page = Page((await request(app, url)).text)
+        assert f"Expired {message}" in " ".join(page.text.split()), url
+        assert "#-#-#" not in page.text, url
+    data = (await request(app, f"/error?id={group}", headers=JSON)).data
+    assert (data["kind"], data["message"]) == ("Expired", message)
+    assert "<h1>Expired</h1>" in (await request(app, f"/error?id={group}")).text
+    unexplained = error_text("not started within its misfire grace time", JobStatus.EXPIRED)
+    assert unexplained == ("Expired", "not started within its misfire grace time")
 
 
 # -- a group -------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from pg_scheduler.inspect.errors import QUARANTINED, ErrorGroups, is_in_group
 from pg_scheduler.inspect.mutes import Mute, is_muted, read_mutes
 from pg_scheduler.inspect.texts import counted, quoted, term
 from pg_scheduler.jobs.model import Job, Worker
+from pg_scheduler.status import JobStatus
 
 MAX_GROUPS: Final = 1000
 SHOWN_GROUPS: Final = 100
@@ -55,6 +56,9 @@ SORTS: Final = {
 
 _KIND: Final = re.compile(r"([A-Za-z_][\w.]*): +(?=\S)|([A-Za-z_][\w.]*(?:Error|Exception|Exit))$")
 
+_INTERVAL: Final = re.compile(r"not started between \S+ \S+ and \S+ \S+ UTC(?:; )?")
+"""The start of the error of an expired job, before the reason."""
+
 
 class ErrorText(NamedTuple):
     """The text of an error: the name of its class, and its message."""
@@ -63,13 +67,17 @@ class ErrorText(NamedTuple):
     message: str
 
 
-def error_text(text: str) -> ErrorText:
+def error_text(text: str, status: JobStatus = JobStatus.FAILED) -> ErrorText:
     """Return the class and the message of an error; the class is empty if it has none.
+
+    That of an expired job is ``Expired``, and its message is the reason.
 
     Example:
         >>> error_text("acme.errors.UpstreamError: 502 Bad Gateway")
         ErrorText(kind='UpstreamError', message='502 Bad Gateway')
     """
+    if status is JobStatus.EXPIRED:
+        return ErrorText("Expired", _INTERVAL.sub("", text, count=1) or "not started in time")
     found = _KIND.match(text)
     if found is None:
         return ErrorText("", text)
@@ -116,7 +124,7 @@ class ErrorsPage:
 
     def text(self, group: ErrorGroup) -> ErrorText:
         """Return the class and the message of a group."""
-        return error_text(group.text)
+        return error_text(group.text, group.status)
 
     def began_in(self, group: ErrorGroup) -> str | None:
         """Return the release that had started last when the first error of a group was found."""
@@ -259,7 +267,7 @@ async def build_one(request: PageRequest) -> ErrorPage:
     releases = await read_releases(request.inspector, None)
     known = {worker.worker_id: worker for worker in await request.workers()}
     names_of_workers = await request.worker_names()
-    text = error_text(group.text)
+    text = error_text(group.text, group.status)
     mutes = (await read_mutes(request.inspector, "error", [fingerprint])).get(fingerprint, ())
     return ErrorPage(
         group,

@@ -113,7 +113,7 @@ class OverviewPage:
 
     def text(self, group: ErrorGroup) -> ErrorText:
         """Return the class and the message of the newest error of a group."""
-        return error_text((group.example.splitlines() or [""])[0])
+        return error_text((group.example.splitlines() or [""])[0], group.status)
 
     def began_in(self, group: ErrorGroup) -> str | None:
         """Return the release of the range that had started last when the first error of a group was found."""

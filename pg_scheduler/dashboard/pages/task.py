@@ -115,7 +115,7 @@ class TaskPage:
 
     def text(self, group: ErrorGroup) -> ErrorText:
         """Return the class and the message of a group of errors."""
-        return error_text(group.text)
+        return error_text(group.text, group.status)
 
 
 async def build(request: PageRequest) -> TaskPage:
