@@ -43,7 +43,6 @@ MASKS = [
     (re.compile(r"pg_scheduler \d\S*"), "pg_scheduler <release>"),
     (re.compile(r'", parts of it up to [^"]* before ·"'), "·"),
     (re.compile(r'  - text: ", parts of it up to [^"]* before"\n'), ""),
-    (re.compile(r"All \d+ checks"), "All <number> checks"),
     (re.compile(r"(?<=definition: )\d+\.\d+\.\d\S*"), "<release>"),
     (re.compile(r"(?<=term: Migration\n  - definition: )\"?\d+\"?"), "<number>"),
 ]

@@ -45,6 +45,18 @@ async def mute(app: App, url: str = MUTE, **fields: object) -> Answer:
     return await send(app, url, {"days": 7, "note": "fix on Monday", **fields})
 
 
+async def test_overview_states_that_all_findings_are_muted(pool: asyncpg.Pool, admin: App) -> None:
+    await add_late_jobs(pool, "muted.mail")
+    assert (await mute(admin)).did == "mute_finding"
+    data = (await request(admin, "/", headers=JSON)).data
+    assert data["problems"] == []
+    assert (data["sentence"], data["is_well"]) == ("No unmuted finding, 1 muted; jobs wait late.", False)
+    text = Page((await request(admin, "/")).text).text
+    assert "No unmuted finding, 1 muted; jobs wait late" in text
+    assert "All is well" not in text
+    assert "nothing late" not in text
+
+
 async def test_muted_finding_is_folded_and_leaves_the_numbers(pool: asyncpg.Pool, admin: App) -> None:
     await add_late_jobs(pool, "muted.mail", "muted.other")
     before = await count(admin)

@@ -59,10 +59,10 @@ class OverviewPage:
 
     sentence: str
     """The worst problem, or that all is well."""
+    is_well: bool
+    """Whether there is no problem, none is muted, and no job waits late."""
     problems: Sequence[FindingRow]
     """The findings of the doctor for which `pg-scheduler status` does not say that all is well either."""
-    checks: int
-    """The number of checks that were made."""
     is_new: bool
     """Whether nothing was ever scheduled, as far as the request sees, and no worker has started."""
     workers: int
@@ -147,13 +147,17 @@ async def build(request: PageRequest) -> OverviewPage:
     names = [each for each in backlog.names if access.sees_name(each.name)]
     oldest = min((each.oldest_due_at for each in names if each.oldest_due_at), default=None)
     alive = [worker for worker in workers if worker.is_alive]
-    problems = await _problems(diagnosis.findings, request)
+    found = await _problems(diagnosis.findings, request)
+    problems = [row for row in found if not row.is_muted]
     due, busy = sum(each.due for each in names), sum(each.running for each in backlog.names)
     slots, blocked = sum(each.max_concurrent_jobs for each in alive), sum(backlog.blocked.values())
+    wait = waiting(period, due, oldest, request.now, is_capped=backlog.is_capped)
     return OverviewPage(
-        sentence=_sentence(problems, len(alive)),
+        sentence=_sentence(
+            problems, len(alive), muted=len(found) - len(problems), is_late=wait.mood == "warn"
+        ),
+        is_well=not found and wait.mood != "warn",
         problems=problems[:MAX_PROBLEMS],
-        checks=len(diagnosis.made),
         is_new=not (workers or names or blocked or slow.schedules or slow.groups or any(period.total.ended))
         and not (totals is not None and totals.jobs),
         workers=len(alive),
@@ -168,7 +172,7 @@ async def build(request: PageRequest) -> OverviewPage:
         range=period.range,
         tiles=[
             *rates(period),
-            waiting(period, due, oldest, request.now, is_capped=backlog.is_capped),
+            wait,
             slots_in_use(period, busy, slots),
             *([later(await state_counts(request))] if is_open else []),
         ],
@@ -218,15 +222,18 @@ async def _read(request: PageRequest, since: timedelta) -> _Slow:
 
 
 async def _problems(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
-    """Return what needs attention, the worst first, without what is muted or about names that are hidden."""
+    """Return what needs attention, the worst first, without what is about names that are hidden."""
     sees = request.access.sees_name
     seen = [each for each in problems_of(findings) if each.code not in ABOUT_NAMES or sees(each.subject)]
-    return [row for row in await finding_rows(seen, request) if not row.is_muted]
+    return await finding_rows(seen, request)
 
 
-def _sentence(problems: Sequence[FindingRow], workers: int) -> str:
+def _sentence(problems: Sequence[FindingRow], workers: int, *, muted: int, is_late: bool) -> str:
     if not problems:
-        return f"All is well: {counted(workers, 'worker')}, nothing late."
+        if muted:
+            return f"No unmuted finding, {muted} muted{'; jobs wait late' if is_late else ''}."
+        start, end = ("No finding", "; jobs wait late") if is_late else ("All is well", ", nothing late")
+        return f"{start}: {counted(workers, 'worker')}{end}."
     worst, others = problems[0], len(problems) - 1
     remedy = f"; {worst.remedy}" if worst.remedy else ""
     more = f". There {'is' if others == 1 else 'are'} {counted(others, 'other problem')}" if others else ""
