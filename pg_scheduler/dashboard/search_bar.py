@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.search.terms import SearchStatus
 from pg_scheduler.inspect.search.values import split_search
 from pg_scheduler.inspect.search.words import split_words
 from pg_scheduler.inspect.states import StateCount
-from pg_scheduler.inspect.texts import count, rounded
+from pg_scheduler.inspect.texts import count, quoted, rounded, term
+from pg_scheduler.jobs.model import Worker
 
 STATES: Final = (
     "", SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.SCHEDULED, SearchStatus.BLOCKED,
@@ -19,6 +20,9 @@ STATES: Final = (
 """The states of the tabs; the empty text is that of all jobs."""
 
 FIELD: Final = "status"
+
+MAX_MEANT: Final = 5
+"""Terms that are offered for a search that finds nothing."""
 
 
 class Term(NamedTuple):
@@ -58,6 +62,24 @@ def terms_of(q: str) -> list[Term]:
         rest = " ".join(words[:place] + words[place + 1 :])
         terms.append(Term(words[place], field, part.value.text, part.is_negated, rest))
     return terms
+
+
+def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]:
+    """Return terms that may be meant by words without a field and names of workers, with their searches."""
+    words = [each for each in terms if not each.field and not each.is_negated]
+    others = " ".join(each.text for each in terms if each not in words)
+    found: list[tuple[str, str]] = []
+    if words:
+        value = quoted(" ".join(each.value for each in words))
+        found = [(f"error:~{value}", others), (f"name:*{value}*", others)]
+    named = [each for each in terms if each.field in {"", "worker"} and not each.is_negated]
+    found += [
+        (term("worker", worker.worker_id), each.rest)
+        for each in named
+        for worker in workers
+        if worker.identity == each.value
+    ]
+    return {text: f"{rest} {text}".strip() for text, rest in found[:MAX_MEANT]}
 
 
 def state_of(terms: Sequence[Term]) -> str | None:

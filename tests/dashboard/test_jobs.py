@@ -47,6 +47,40 @@ async def test_jobs_page_shows_jobs_and_what_was_searched(scheduler: Scheduler, 
     assert data["summary"] == "searched all of 2 jobs, 1 found"
 
 
+async def test_search_that_finds_nothing_offers_terms_that_find_the_words(
+    scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_worker(pool, "a1b2c3", identity="node-3")
+    await add(scheduler, job_id="mail:1")
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'failed', error_message = 'Declined: the card is declined',"
+        " worker_id = 'a1b2c3', finished_at = now()"
+    )
+    app = build()
+
+    async def meant(q: str, app: App = app) -> dict[str, str]:
+        answer = await request(app, f"/jobs?q={quote(q)}", headers=JSON)
+        offered: dict[str, str] = answer.data["meant"]
+        links = Page((await request(app, f"/jobs?q={quote(q)}")).text).links()
+        assert {f"/jobs?q={quote(each)}" for each in offered.values()} <= set(links)
+        return offered
+
+    word = await meant("status:failed declined")
+    assert word == {
+        "error:~declined": "status:failed error:~declined",
+        "name:*declined*": "status:failed name:*declined*",
+    }
+    assert 'error:~"card is"' in await meant("card is")
+    assert list(await meant("node-3")) == ["error:~node-3", "name:*node-3*", "worker:a1b2c3"]
+    assert await meant("worker:node-3") == {"worker:a1b2c3": "worker:a1b2c3"}
+    assert await meant("-node-3 status:expired") == {}
+    for q in (word["error:~declined"], "worker:a1b2c3", 'error:~"card is"', "name:*mai*"):
+        found = (await request(app, f"/jobs?q={quote(q)}", headers=JSON)).data
+        assert ([each["job_id"] for each in found["items"]], found["meant"]) == (["mail:1"], {}), q
+    limited = build(authorize=lambda _: Access("bob", names=("board.*",)))
+    assert list(await meant("node-3", limited)) == ["error:~node-3", "name:*node-3*"], "no ids of workers"
+
+
 async def test_jobs_page_continues_a_search(
     scheduler: Scheduler, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC
 from functools import partial
 from typing import Final
@@ -13,7 +13,7 @@ from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.job_rows import SORTS, JobRow, rows_of, sorted_rows
 from pg_scheduler.dashboard.pages.completion import Completion, Sample
 from pg_scheduler.dashboard.positions import read_after, write_next
-from pg_scheduler.dashboard.search_bar import Tab, Term, state_of, tabs_of, terms_of, text_of
+from pg_scheduler.dashboard.search_bar import Tab, Term, meant_by, state_of, tabs_of, terms_of, text_of
 from pg_scheduler.inspect import SearchPage, parse_search
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.search.parser import FIELDS
@@ -58,6 +58,8 @@ class JobsPage:
     cols: str = ""
     """The names of the columns that the address chooses; empty for those of the state."""
     columns: Sequence[Column] = ()
+    meant: Mapping[str, str] = field(default_factory=dict)
+    """Terms that may be meant by those that find nothing, with their searches."""
 
     @property
     def http_status(self) -> int:
@@ -109,6 +111,7 @@ async def build(request: PageRequest) -> JobsPage:
     except ValueError as error:  # a SearchError, or an address with a position of another search
         return JobsPage(q, str(error), state=None, tabs=tabs_of([], counts))
     state = state_of(terms)
+    workers = await request.workers() if request.access.visible_names is None and not page.items else ()
     return JobsPage(
         q,
         None,
@@ -127,6 +130,7 @@ async def build(request: PageRequest) -> JobsPage:
         sort,
         cols,
         columns_of(state, cols),
+        {} if page.items else meant_by(terms, workers),
     )
 
 
