@@ -26,6 +26,7 @@ SEPARATORS: Final = {
 
 _FRAME: Final = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?')
 _LIBRARY: Final = re.compile(
+    r"(?!.*[\\/]pg_scheduler[\\/]cli[\\/]demo[\\/])"  # the demo is an application
     r"(?:.*[\\/](?:site|dist)-packages|.*[\\/]lib(?:64)?[\\/]python3\.\d+|.*(?=[\\/]pg_scheduler[\\/]))[\\/]"
     r"(?P<name>[^\\/.]+)"
 )

@@ -62,6 +62,21 @@ def test_frames_of_this_library_and_of_frozen_modules_are_folded() -> None:
     assert kinds(text) == [("library", "2 frames of pg_scheduler and Python"), ("own", "")]
 
 
+def test_frames_of_the_demo_are_those_of_an_application() -> None:
+    text = (
+        '  File "/venv/lib/python3.11/site-packages/pg_scheduler/worker/runner.py", line 1, in run\n'
+        '  File "/venv/lib/python3.11/site-packages/pg_scheduler/cli/demo/jobs.py", line 55, in charge_card\n'
+        '  File "C:\\lib\\pg_scheduler\\cli\\demo\\shop.py", line 46, in resize\n'
+        '  File "/venv/lib/python3.11/site-packages/pg_scheduler/cli/jobs.py", line 3, in add\n'
+    )
+    assert kinds(text) == [
+        ("library", "1 frame of pg_scheduler"),
+        ("own", ""),
+        ("own", ""),
+        ("library", "1 frame of pg_scheduler"),
+    ]
+
+
 def test_text_without_frames_and_the_end_of_a_long_traceback_are_shown_whole() -> None:
     assert kinds("no traceback\nat all") == [("message", "no traceback\nat all")]
     assert kinds("") == []
