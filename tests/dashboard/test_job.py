@@ -311,3 +311,33 @@ async def test_page_of_a_job_without_history_or_values_is_shown(pool: asyncpg.Po
     page = await shown(app, "/job?id=pay:1")
     assert "Failed" in page.text
     assert (await request(app, "/job?id=pay:1", headers=JSON)).data["siblings"] is None
+
+
+async def test_last_runs_contain_jobs_that_failed_long_after_their_creation(
+    pool: asyncpg.Pool, app: App
+) -> None:
+    await insert_failed(pool, "a:retried")
+    for number in range(20):
+        ended = {"finished_at": f"2026-01-01T11:00:{number:02}Z", "started_at": "2026-01-01T11:00:00Z"}
+        values: dict[str, Any] = {
+            "status": "completed",
+            "errors": [],
+            "error_message": None,
+            "retry_count": 0,
+        }
+        await insert_failed(pool, f"b:{number}", **values, **ended)
+    runs = (await request(app, "/job?id=b:1", headers=JSON)).data["last_runs"]["items"]
+    assert [each["job_id"] for each in runs] == [*(f"b:{number}" for number in range(5, 20)), "a:retried"]
+
+
+async def test_batch_of_jobs_does_not_say_that_nobody_changed_them(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    for number in range(3):
+        await insert_failed(pool, f"pay:{number}")
+    admin = as_role(build, "admin")
+    rows = {"row": [f"pay:{number}" for number in range(3)]}
+    assert (await send(admin, "/actions/jobs/retry", rows)).status == 303
+    assert await status(pool, "pay:1") == "pending"
+    page = await shown(admin, "/job?id=pay:1")
+    assert "Changes of several jobs at once have one record without their ids" in page.text

@@ -22,9 +22,12 @@ MAX_RUNS: Final = 16
 AGE_S: Final = 30.0
 """Seconds for which the runs, figures and errors of a task are kept: each costs a search."""
 
+SAMPLE: Final = 64
+"""Jobs of a status among which the last runs are: completed ones are found by id, not by end."""
+
 PERIOD: Final = timedelta(days=1)
 MAX_GROUPS: Final = 1000
-RAN: Final = "status:completed,failed"
+RAN: Final = ("completed", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +77,18 @@ async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageReque
         ids = [each.job_id for each in results[:MAX_RUNS] if each.status is not None]
         jobs: Sequence[Job] = list((await request.inspector.get_jobs(ids)).values())
     else:
-        where = f"{term('name', job.job_name)} {RAN}"
 
         async def search() -> Sequence[Job]:
-            try:
-                return (await request.inspector.search_jobs(where, limit=MAX_RUNS, names=names)).items
-            except ValueError:  # no search can contain the name: the row was written by hand
-                return ()
+            found: list[Job] = []
+            for status in RAN:  # apart, so that failed jobs are read by their ends
+                where = f"{term('name', job.job_name)} status:{status}"
+                found += (await request.inspector.search_jobs(where, limit=SAMPLE, names=names)).items
+            return found
 
-        jobs = await request.cache.get(("last runs", where, names), AGE_S, search, is_data=False)
+        try:
+            jobs = await request.cache.get(("last runs", job.job_name, names), AGE_S, search, is_data=False)
+        except ValueError:  # no search can contain the name: the row was written by hand
+            jobs = ()
     items = [
         LastRun(
             each.job_id,
@@ -97,7 +103,7 @@ async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageReque
     ended = sum(figures.ended)
     return LastRuns(
         "task" if job.schedule_id is None else "schedule",
-        sorted(items, key=lambda run: run.ended_at),
+        sorted(items, key=lambda run: run.ended_at)[-MAX_RUNS:],
         figures.durations.quantile(0.5),
         figures.durations.quantile(0.95),
         figures.ended[OUTCOMES.index("failed")] / ended if ended else None,
