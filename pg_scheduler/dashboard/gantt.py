@@ -26,8 +26,8 @@ LONGEST_WAIT: Final = 4
 """A first wait that is longer than so many times the rest is cut."""
 
 MIN_STEPS: Final = 50
-MIN_STEP_S: Final = 10
-"""The bars of a job that has not ended change in steps of ten seconds, or of 2 % of its age at most."""
+MIN_STEP_S: Final = 1
+"""The bars of a job that has not ended change in steps of a second, or of 2 % of its age at most."""
 
 STEPS: Final = (1 / 3, 2 / 3)
 """Where the axis has labels between its ends."""
@@ -126,7 +126,7 @@ def gantt_of(job: Job, attempts: Sequence[Attempt], now: datetime) -> Gantt | No
 
 
 def _rounded(now: datetime, since: datetime) -> datetime:
-    """Return a time that is at most 2 %, or ten seconds, later, so that a live page changes seldom."""
+    """Return a time that is at most 2 %, or one second, later, so that a live page changes seldom."""
     parts = int((now - since).total_seconds()) // MIN_STEPS
     step = timedelta(seconds=max(1 << parts.bit_length() >> 1, MIN_STEP_S))  # a power of two of seconds
     return max(now, since - (since - now) // step * step)

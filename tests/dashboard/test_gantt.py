@@ -60,14 +60,21 @@ def test_attempt_of_a_moment_can_be_seen() -> None:
     assert [bar.width for bar in bars_of(job).bars if bar.is_attempt] == [0.8]
 
 
-@pytest.mark.parametrize("age", [timedelta(seconds=3), HOUR, 400 * 24 * HOUR])
+@pytest.mark.parametrize("age", [10 * MINUTE, HOUR, 400 * 24 * HOUR])
 def test_bars_of_a_job_that_waits_change_seldom(age: timedelta) -> None:
     job = replace(PENDING, created_at=NOW - age, execution_time=NOW - age, blocked_on="limit:bank:")
     found = bars_of(job)
     assert [bar.kind for bar in found.bars] == ["limit"]
-    assert found.end - NOW <= max(timedelta(seconds=10), age / 50)
+    assert found.end - NOW <= age / 50
     ends = {bars_of(job, NOW + number * SECOND).end for number in range(5)}
     assert len(ends) <= 2
+
+
+def test_bars_of_a_young_job_end_now() -> None:
+    job = replace(PENDING, created_at=NOW - 2.5 * SECOND, execution_time=NOW - 2.5 * SECOND)
+    found = bars_of(job)
+    assert timedelta() <= found.end - NOW < SECOND
+    assert found.steps == ["+1 s", "+2 s"]
 
 
 @pytest.mark.parametrize(

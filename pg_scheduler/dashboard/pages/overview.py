@@ -30,6 +30,7 @@ from pg_scheduler.inspect import ErrorGroup, Finding, TaskState, Totals
 from pg_scheduler.inspect.attempts import running_attempts
 from pg_scheduler.inspect.mutes import is_muted, read_mutes
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
+from pg_scheduler.inspect.store.schedules import OVERDUE_S
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.schedules.schedule import Schedule
@@ -45,9 +46,11 @@ MAX_PROBLEMS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class NextFire:
-    """The next fire time of a schedule, which is overdue if it has passed."""
+    """The next fire time of a schedule."""
 
     at: datetime
+    is_overdue: bool
+    """Whether it had passed by a minute when it was read."""
     schedule_id: str
     task: str
     described: str
@@ -129,6 +132,7 @@ class _Slow(NamedTuple):
     load: Mapping[str, Sequence[StatisticsRow]]
     """The statistics of the last hour by job name."""
     load_until: datetime
+    read_at: datetime
 
 
 async def build(request: PageRequest) -> OverviewPage:
@@ -194,7 +198,13 @@ async def build(request: PageRequest) -> OverviewPage:
             if task.paused_at is not None and access.sees_name(task.name)
         },
         next_fires=[
-            NextFire(each.next_fire_at, each.schedule_id, each.task, each.described)
+            NextFire(
+                each.next_fire_at,
+                (slow.read_at - each.next_fire_at).total_seconds() > OVERDUE_S,
+                each.schedule_id,
+                each.task,
+                each.described,
+            )
             for each in slow.schedules
             if each.next_fire_at is not None and access.sees_name(each.task)
         ][:SHOWN_FIRES],
@@ -218,7 +228,7 @@ async def _read(request: PageRequest, since: timedelta) -> _Slow:
     load: dict[str, list[StatisticsRow]] = {}
     for row in statistics.rows:
         load.setdefault(row.job_name, []).append(row)
-    return _Slow(active, groups, (await inspector.tasks()).items, load, statistics.until)
+    return _Slow(active, groups, (await inspector.tasks()).items, load, statistics.until, now)
 
 
 async def _problems(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
