@@ -61,6 +61,10 @@ async def test_audit_lists_and_filters_records(scheduler: Scheduler, pool: async
         ("actor=nobody", []),
     ):
         assert actions_of((await request(app, f"/audit?{query}", headers=JSON)).data) == expected
+    chosen = Page((await request(app, "/audit?action=pause_task")).text)
+    assert "action" in {each.get("name") for each in chosen.all("select")}, "no name of an action is typed"
+    assert "Pause task" in chosen.text
+    assert "pause_task" in {each["value"] for each in chosen.all("option") if "selected" in each}
     await pool.execute("UPDATE scheduler_audit SET at = now() - interval '2 h' WHERE action = 'pause_task'")
     data = (await request(app, "/audit?since=1h", headers=JSON)).data
     assert actions_of(data) == ["cancel_jobs", "add_schedule"]

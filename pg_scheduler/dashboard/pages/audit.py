@@ -123,8 +123,8 @@ class AuditView:
 
     @property
     def actions(self) -> Sequence[str]:
-        """The actions to choose from."""
-        return list(VERBS)
+        """The actions to choose from, among them one that only the address names."""
+        return sorted({*VERBS, self.filters["action"]} - {""})
 
 
 async def build(request: PageRequest) -> AuditView:
