@@ -40,7 +40,7 @@ from pg_scheduler.dashboard.texts import (
     visible,
 )
 from pg_scheduler.dashboard.tracebacks import blocks_of, highlighted
-from pg_scheduler.inspect.texts import length, rounded, term
+from pg_scheduler.inspect.texts import counted, length, rounded, term
 from pg_scheduler.version import __version__
 
 MEDIA_TYPES: Final = {
@@ -196,6 +196,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "ago": ago,
         "attempt_state": state_of,
+        "counted": counted,
         "frames": blocks_of,
         "initials": initials,
         "json_text": json_text,

@@ -622,7 +622,7 @@ async def test_retry_of_a_group_changes_the_jobs_that_the_page_has_counted(
     run = run_id(answer.headers["location"])
     assert "bulk.mail: BulkError: no answer after # s" in (await request(app, f"/run?id={run}")).text
     without_span = Page((await send(app, form)).text)
-    assert "1 jobs found" in without_span.text
+    assert "1 job found" in without_span.text
     wrong = await send(app, form, {"first": "soon"})
     assert (wrong.status, "First must be a time" in wrong.text) == (400, True)
     for name, text in (("last", "9999-12-31T23:59:59.999999"), ("first", "0001-01-01T00:00+14:00")):

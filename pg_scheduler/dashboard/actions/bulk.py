@@ -15,6 +15,7 @@ from pg_scheduler.dashboard.pages.errors import SPANS
 from pg_scheduler.dashboard.pages.run import visible_state
 from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.bulk_runs import BulkAction, BulkJobs, BulkState
+from pg_scheduler.inspect.texts import counted
 
 MAX_UNTYPED: Final = 1000
 """Jobs up to which the number found need not be typed."""
@@ -106,7 +107,7 @@ async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back
     problem = None
     if request.is_confirmed and not is_typed:
         problem = f"you typed {request.text('typed') or 'nothing'}; {found:,} jobs match now"
-    many = f"{found:,} jobs found so far, and the search continues" if has_more else f"{found:,} jobs found"
+    many = f"{counted(found, 'job')} found" + (" so far, and the search continues" if has_more else "")
     before = f"; {shown:,} when you were asked" if has_grown else ""
     question = f"{jobs.verb.capitalize()} all jobs {which}? {many}{before}."
     return ConfirmPage(
@@ -123,8 +124,8 @@ async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back
 async def _count(request: ActionRequest, jobs: BulkJobs, most: int) -> tuple[int, bool]:
     """Return how many jobs a run would change, counted beyond ``most``, and whether there may be more."""
     steps = 0
-    async with aclosing(jobs.steps(request.page.inspector, is_dry=True)) as counted:
-        async for step in counted:
+    async with aclosing(jobs.steps(request.page.inspector, is_dry=True)) as batches:
+        async for step in batches:
             steps += 1
             if step.cursor is None or step.done > most or steps == MAX_COUNTED:
                 return step.done, step.cursor is not None

@@ -11,6 +11,7 @@ from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.findings import FindingRow, rows_of
 from pg_scheduler.inspect import Diagnosis, Severity
 from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode
+from pg_scheduler.inspect.texts import counted
 
 MAX_AGE_S: Final = 60.0
 """Seconds for which a diagnosis is shown to everybody: its checks cost more than a page."""
@@ -66,7 +67,7 @@ async def build(request: PageRequest) -> DoctorPage:
         not_made.setdefault(reason, []).append(each.code.value)
     return DoctorPage(
         examined_at=examined_at,
-        summary=diagnosis.summary if is_open else f"{len(diagnosis.made)} checks made",
+        summary=diagnosis.summary if is_open else f"{counted(len(diagnosis.made), 'check')} made",
         severity=diagnosis.severity,
         findings=await rows_of(diagnosis.findings, request),
         made=[code.value for code in diagnosis.made],

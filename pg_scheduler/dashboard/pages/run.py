@@ -15,7 +15,7 @@ from pg_scheduler.inspect.bulk_runs import BulkJobs, BulkState, recent_runs
 from pg_scheduler.inspect.related import Changed, read_changed
 from pg_scheduler.inspect.search.values import MAX_VALUES
 from pg_scheduler.inspect.search.words import MAX_LENGTH
-from pg_scheduler.inspect.texts import extent_of, quoted, term
+from pg_scheduler.inspect.texts import counted, extent_of, quoted, term
 from pg_scheduler.status import JobStatus
 from pg_scheduler.text.values import copy_fields
 
@@ -196,9 +196,9 @@ def _share(state: BulkState) -> float | None:
 
 
 def _sentence(state: BulkState, now: datetime, *, sees_all: bool) -> str:
-    changed = f"{state.done:,} jobs changed"
+    changed = f"{counted(state.done, 'job')} changed"
     if state.phase == "complete":
-        return f"Complete: {changed}{f', searched {state.searched:,} jobs' if sees_all else ''}."
+        return f"Complete: {changed}" + (f", searched {counted(state.searched, 'job')}." if sees_all else ".")
     where = (
         "" if state.is_here or state.phase == "stopped" else " in another process, or its process has ended"
     )

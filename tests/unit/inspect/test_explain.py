@@ -331,6 +331,18 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         [ReasonCode.QUARANTINED],
         "3 workers died",
     ),
+    (
+        ended(JobStatus.FAILED, "quarantined: 1 workers died while they ran this job."),  # of former releases
+        Verdict.ENDED,
+        [ReasonCode.QUARANTINED],
+        "1 workers died",
+    ),
+    (
+        ended(JobStatus.FAILED, quarantine_error(1)),
+        Verdict.ENDED,
+        [ReasonCode.QUARANTINED],
+        "1 worker died while it ran this job",
+    ),
     (ended(JobStatus.EXPIRED, "not started between"), Verdict.ENDED, [ReasonCode.EXPIRED], "not started"),
     (
         replace(ended(JobStatus.EXPIRED, "not started"), slot_use=[("report", 2400.0), ("mail", 9.0)]),
