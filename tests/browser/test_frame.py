@@ -47,6 +47,29 @@ async def test_menus_of_a_phone_stay_on_its_screen(path: str, open_page: Open, s
         await menu.locator("> summary").click()
 
 
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("path", ["/schedule?id=nightly", "/task?id=browser.mail"])
+async def test_open_menus_do_not_widen_the_page(path: str, width: int, open_page: Open, shop: Shop) -> None:
+    page = await open_page(path, viewport={"width": width, "height": 900})
+    await page.locator(".head details.menu > summary").last.click()
+    await expect(page.locator(".head .items").last).to_be_visible()
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [700, 800, 900])
+async def test_names_of_tasks_stay_within_their_column(width: int, open_page: Open, shop: Shop) -> None:
+    page = await open_page("/tasks", viewport={"width": width, "height": 900})
+    await expect(page.get_by_role("link", name="browser.charge")).to_be_visible()
+    assert await page.locator(".tasks .main").evaluate_all(
+        """cells => cells.every(cell => {
+            const link = cell.querySelector("a").getBoundingClientRect(), box = cell.getBoundingClientRect();
+            return box.width >= 120 && link.right <= box.right;
+        })"""
+    )
+    wide = page.locator(".wide:has(.tasks)")
+    assert await wide.evaluate("each => each.scrollWidth <= each.clientWidth")
+
+
 async def test_lists_of_a_phone_stay_within_their_cards(open_page: Open, shop: Shop) -> None:
     page = await open_page(f"/schedule?id={shop.schedule}", **PHONE)
     await expect(page.locator(".card .list").first).to_be_visible()
