@@ -171,7 +171,10 @@ async def test_schedule_is_paused_resumed_triggered_backfilled_and_removed(
     assert (await send(admin, address.format("resume"), {"from": "now"})).status == 303
     assert (await send(admin, address.format("trigger"))).status == 303
     span = {"start": "2031-01-01T00:00", "end": "2031-01-01T03:00"}
-    answer = await send(admin, address.format("backfill"), span)
+    asked = await send(admin, address.format("backfill"), span)
+    assert "hourly has 3 fire times from 2031-01-01 00:00:00 UTC to 2031-01-01 03:00:00 UTC" in asked.text
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 1
+    answer = await send(admin, address.format("backfill"), {**span, "confirm": "yes"})
     assert (answer.headers["location"], answer.did) == ("/schedule?id=hourly", "schedule_backfilled.3")
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 4
     asked = await send(admin, address.format("remove"))
@@ -226,7 +229,13 @@ async def test_schedule_of_code_is_removed_only_if_no_worker_can_declare_it(
     refused = await send(admin, "/actions/schedules/remove?id=hourly", {"confirm": "yes"})
     assert refused.status == 409
     assert "defined in code" in refused.text
-    assert "Defined in code" in (await request(admin, "/schedule?id=hourly")).text
+    assert "repeat the change" not in refused.text
+    page = (await request(admin, "/schedule?id=hourly")).text
+    assert "Defined in code" in page
+    assert 'id="remove"' not in page
+    await pool.execute("UPDATE scheduler_schedules SET owner = 'api'")
+    assert 'id="remove"' in (await request(admin, "/schedule?id=hourly")).text
+    await pool.execute("UPDATE scheduler_schedules SET owner = 'code'")
     await pool.execute("UPDATE scheduler_workers SET names = '{}'")
     assert (await send(admin, "/actions/schedules/remove?id=hourly", {"confirm": "yes"})).status == 303
     assert await scheduler.schedules.get("hourly") is None
@@ -270,7 +279,10 @@ async def test_selected_schedules_are_paused_resumed_and_triggered(
     both = await act("pause", row=["second", "third", "missing"])
     assert "1 schedule paused, 1 left as they are (paused before), 1 not found" in both
     assert "2 schedules resumed" in await act("resume")
-    assert "2 schedules triggered" in await act("trigger")
+    asked = await send(admin, "/actions/schedules/trigger", {"row": rows})
+    assert "Run 2 schedules now?" in Page(asked.text).text
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+    assert "2 schedules triggered" in await act("trigger", confirm="yes")
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 2
     subjects = [(action, subject) for _, _, action, subject in await records(pool)][3:]
     assert subjects == [
@@ -298,7 +310,7 @@ async def test_rights_and_names_are_checked_for_each_selected_schedule(
     limited = as_role(build, "operator", names=("billing.*",))
     rows = {"row": ["other", "taken", "mine", "missing", "x" * 300]}
     for action, expected in (("trigger", "1.1.3"), ("pause", "2.0.3"), ("resume", "2.0.3")):
-        answer = await send(limited, f"/actions/schedules/{action}", rows)
+        answer = await send(limited, f"/actions/schedules/{action}", {**rows, "confirm": "yes"})
         assert (answer.headers["location"], answer.did) == ("/schedules", f"schedules_{action}.{expected}")
     assert {subject for _, _, _, subject in (await records(pool))[3:]} == {"mine", "taken"}
     viewer = as_role(build, "viewer", can={"schedule_trigger"})
@@ -329,10 +341,10 @@ async def test_outage_amid_selected_schedules_states_what_was_done(
         """
     )
     rows = [f"s{number}" for number in range(4)]
-    answer = await send(admin, "/actions/schedules/trigger", {"row": rows[:2]})
+    answer = await send(admin, "/actions/schedules/trigger", {"row": rows[:2], "confirm": "yes"})
     page = Page((await follow(admin, answer)).text)
     assert "1 schedule triggered, 1 failed" in page.text, "it is no conflict of a unique key"
-    stopped = await send(admin, "/actions/schedules/trigger", {"row": rows})
+    stopped = await send(admin, "/actions/schedules/trigger", {"row": rows, "confirm": "yes"})
     assert stopped.status == 503
     assert "before: 1 schedule triggered, 1 failed" in Page(stopped.text).text
     assert "'s2' may have been changed or not" in Page(stopped.text).text

@@ -409,7 +409,7 @@ async def test_operator_role_can_make_the_changes_of_its_actions(roles: Roles) -
     operations: list[tuple[str, dict[str, str]]] = [
         ("jobs/move?id=moved", {"to": "2031-01-01T00:00"}),
         ("schedules/trigger?id=hourly", {}),
-        ("schedules/backfill?id=hourly", span),
+        ("schedules/backfill?id=hourly", {**span, "confirm": "yes"}),
         ("schedules/pause?id=hourly", {"note": "x"}),
         ("schedules/resume?id=hourly", {"from": "pause"}),
         ("tasks/pause?id=app.operated", {"note": "x"}),

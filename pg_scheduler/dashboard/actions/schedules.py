@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from typing import Final, Literal
 from urllib.parse import quote
 
@@ -10,9 +13,14 @@ from pg_scheduler.dashboard.actions.confirm import ConfirmPage
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of, message_of
-from pg_scheduler.dashboard.pages.schedules import visible_schedule
+from pg_scheduler.dashboard.pages.schedules import is_claimed, visible_schedule
+from pg_scheduler.dashboard.texts import utc
 from pg_scheduler.errors import JobConflictError, ScheduleNotFoundError, SchedulerError
+from pg_scheduler.inspect.fire_searches import search_one
+from pg_scheduler.inspect.texts import counted
 from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.triggers.base import is_fixed_delay
+from pg_scheduler.triggers.search import INSTANT
 
 MAX_BACKFILL: Final = 1000
 """Fire times of one backfill."""
@@ -50,8 +58,12 @@ async def resume(request: ActionRequest) -> Done:
     return await _change(request, "resume", change)
 
 
-async def trigger(request: ActionRequest) -> Done:
-    """Enqueue one job of each schedule now."""
+async def trigger(request: ActionRequest) -> Done | ConfirmPage:
+    """Enqueue one job of each schedule now; of several ones, after a question."""
+    rows = [] if "id" in request.page.parameters else list(dict.fromkeys(request.rows))
+    if len(rows) > 1 and not request.is_confirmed:
+        question = f"Run {len(rows)} schedules now? A job of each is enqueued at once."
+        return ConfirmPage(question, "Run now", "/schedules", rows=rows)
 
     async def change(schedule: Schedule) -> bool:
         try:
@@ -132,22 +144,39 @@ def _undo_of(schedule: Schedule, action: str, request: ActionRequest) -> Undo | 
     return Undo("/actions/schedules/pause", address, fields)
 
 
-async def backfill(request: ActionRequest) -> Done:
-    """Enqueue a job for each fire time in a span."""
+async def backfill(request: ActionRequest) -> Done | ConfirmPage:
+    """Enqueue a job for each fire time in a span, after a question with their number."""
     schedule = await found(request)
     start, end = request.instant("start"), request.instant("end")
     if start is None or end is None:
         raise RejectedError("enter the start and the end of the span")
+    number = 0 if request.is_confirmed else await _count_fires(schedule, start, end)
+    if 0 < number <= MAX_BACKFILL:  # else nothing is enqueued, or the refusal states why
+        question = (
+            f"{schedule.schedule_id} has {counted(number, 'fire time')} from {utc(start)} to {utc(end)}. "
+            "Enqueue a job for each that has none?"
+        )
+        fields = {"start": start.isoformat(), "end": end.isoformat()}
+        return ConfirmPage(question, "Enqueue", "/schedule", fields=fields)
     jobs = await request.operations.scheduler.schedules.backfill(
         schedule.schedule_id, start, end, limit=MAX_BACKFILL
     )
     return _done(schedule, code_of("schedule_backfilled", len(jobs)))
 
 
+async def _count_fires(schedule: Schedule, start: datetime, end: datetime) -> int:
+    """Return the number of fire times in a span, at most one more than a backfill may have; 0 for no span."""
+    if start >= end or schedule.trigger is None or is_fixed_delay(schedule.trigger):
+        return 0
+    all_runs = replace(schedule, max_runs=None)
+    search = partial(all_runs.upcoming, MAX_BACKFILL + 1, after=start - INSTANT)
+    return sum(fire < end for fire in await search_one(schedule.trigger, search))
+
+
 async def remove(request: ActionRequest) -> Done | ConfirmPage:
     """Delete a schedule, after a question. Code that still declares it would restore it."""
     schedule = await found(request)
-    if schedule.owner == "code" and await _is_claimed(schedule, request):
+    if is_claimed(schedule, await request.page.inspector.workers()):
         raise RejectedError(
             f"{schedule.schedule_id!r} is defined in code, and a live worker may declare it: its next start "
             "would restore it; remove it from the code, or pause it here",
@@ -168,12 +197,6 @@ async def found(request: ActionRequest) -> Schedule:
         NotFoundError: It does not exist, or the request does not see it.
     """
     return await visible_schedule(request.page, request.page.required("id"))
-
-
-async def _is_claimed(schedule: Schedule, request: ActionRequest) -> bool:
-    """Return whether a live worker claims the task of a schedule, and so may declare the schedule."""
-    workers = await request.page.inspector.workers()
-    return any(each.is_alive and (each.names is None or schedule.task in each.names) for each in workers)
 
 
 def _done(schedule: Schedule, did: str) -> Done:

@@ -30,6 +30,7 @@ from pg_scheduler.inspect.schedule_lists import (
 )
 from pg_scheduler.inspect.store.schedules import OVERDUE_S, STATES, ScheduleState
 from pg_scheduler.inspect.texts import count, length
+from pg_scheduler.jobs.model import Worker
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.text.values import copy_fields
 from pg_scheduler.triggers.zones import parse_timezone
@@ -170,6 +171,8 @@ class SchedulePage(ShownSchedule):
     changes: Sequence[AuditItem] | None
     """The last 50 changes; None if only some names are visible."""
     sees_arguments: bool
+    is_claimed: bool
+    """Whether code defines it and a live worker may declare it again, so that it cannot be removed."""
 
     @property
     def is_dense(self) -> bool:
@@ -269,6 +272,13 @@ async def visible_schedule(request: PageRequest, schedule_id: str) -> Schedule:
     return schedule
 
 
+def is_claimed(schedule: Schedule, workers: Iterable[Worker]) -> bool:
+    """Return whether code defines a schedule and a live worker claims its task, and so may declare it."""
+    return schedule.owner == "code" and any(
+        each.is_alive and (each.names is None or schedule.task in each.names) for each in workers
+    )
+
+
 async def build_one(request: PageRequest) -> SchedulePage:
     """Read a schedule and compute its next fire times."""
     schedule = await visible_schedule(request, request.required("id"))
@@ -295,6 +305,7 @@ async def build_one(request: PageRequest) -> SchedulePage:
         problem=problem,
         changes=[item_of(record, request) for record in records] if is_open else None,
         sees_arguments=request.access.sees_arguments,
+        is_claimed=is_claimed(schedule, await request.workers()),
     )
 
 
