@@ -14,6 +14,7 @@ from playwright.async_api import Page, expect
 from pg_scheduler import Scheduler
 from tests.browser.conftest import Open
 from tests.browser.person import PHONE, job_link
+from tests.browser.shop import Shop
 from tests.dashboard.test_job_list import fill
 from tests.inspect.workers import add_worker
 
@@ -155,3 +156,26 @@ async def test_list_works_without_a_script(open_page: Open, pool: asyncpg.Pool) 
     await bar.get_by_role("button", name="Retry").click()
     await expect(page.get_by_role("status").first).to_contain_text("1 job will run again")
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'") == 1
+
+
+async def test_phone_shows_errors_and_the_tab_of_the_state(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/jobs?q=status:failed", viewport={"width": 390, "height": 844})
+    row = page.locator(f'[data-key="{shop.failed}"]')
+    error = await row.get_by_text("the bank does not answer").bounding_box()
+    state = await row.locator(".status").bounding_box()
+    assert error is not None
+    assert state is not None
+    assert error["height"] > 0
+    assert error["y"] < state["y"], "the error precedes the state"
+    tab = await page.locator(".tabs [aria-current]").bounding_box()
+    assert tab is not None
+    assert tab["x"] >= 0
+    assert tab["x"] + tab["width"] <= 390
+
+
+async def test_boxes_of_columns_are_beside_their_labels(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/jobs")
+    await page.locator("summary", has_text="Columns").click()
+    box = await page.locator("[name=cols]").first.bounding_box()
+    assert box is not None
+    assert box["width"] < 30

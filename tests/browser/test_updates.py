@@ -56,12 +56,33 @@ async def test_opened_error_stays_open_and_no_other_one_opens(
     await expect(details).to_have_attribute("open", "")
 
 
-async def test_checked_rows_and_filled_fields_are_kept_while_rows_arrive(
+async def test_selected_rows_stay_until_the_selection_ends(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/jobs?q=status:pending name:browser.mail")
+    summary = page.locator("#summary")
+    before = await summary.inner_text()
+    row, selected = row_of(page, shop.waiting), page.locator("[data-selected]")
+    await row.get_by_role("checkbox").check()
+    await scheduler.cancel_job(shop.waiting)
+    await expect(summary).not_to_have_text(before)
+    await expect(row.get_by_role("checkbox")).to_be_checked()
+    await expect(selected).to_have_text("1 selected")
+    note = await selected.evaluate("each => getComputedStyle(each, '::after').content")
+    assert "updates wait" in note
+    await page.get_by_role("button", name="Clear the selection").click()
+    await expect(row).to_have_count(0)
+
+
+async def test_checked_boxes_and_filled_fields_are_kept_while_rows_arrive(
     open_page: Open, shop: Shop, scheduler: Scheduler
 ) -> None:
     page = await open_page("/jobs?q=name:browser.mail&sort=job")
     await page.evaluate("window.isSamePage = true")
-    box = page.get_by_label(f"Select {shop.waiting}")
+    await page.get_by_label(f"Select {shop.waiting}").check()
+    box = page.locator("[name=all]")
+    await box.check()
+    await page.get_by_label(f"Select {shop.waiting}").uncheck()
     await box.check()
     await page.locator("summary", has_text="Move to").click()
     field = page.locator("#selection input[type=datetime-local]")
@@ -87,3 +108,17 @@ async def test_message_of_an_action_is_shown_once(open_page: Open, shop: Shop) -
     await expect(page.locator("#message")).to_have_count(0)
     await page.goto(f"{page.url}&did=schedule_removed")
     await expect(page.locator("#message")).to_have_count(0)
+
+
+async def test_instant_slightly_ahead_is_not_in_the_future(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/")
+    texts = await page.evaluate("""["data-ago", "data-until"].map((name) => {
+      document.querySelector("#read time").dateTime = new Date().toISOString();
+      const time = document.createElement("time");
+      time.setAttribute(name, "");
+      time.dateTime = new Date(Date.now() + (name === "data-ago" ? 1000 : 400)).toISOString();
+      document.querySelector("#read").append(time);
+      document.dispatchEvent(new Event("updated"));
+      return [time.textContent, document.querySelector("#read time").textContent];
+    })""")
+    assert texts == [["0 s ago", "0 s ago"], ["now", "0 s ago"]]

@@ -9,7 +9,7 @@ const main = document.getElementById("main");
 const pause = document.getElementById("pause");
 const url = main.dataset.live;
 let versions = main.dataset.versions;
-let waiting = new Map();
+const waiting = new Map();
 let source = null;
 let timer = null;
 let isPaused = false;
@@ -59,19 +59,19 @@ const patchChildren = (old, fresh) => {
   }
 };
 
-// A press and its release must be on the same element, so parts wait for the release.
+// A press and its release must be on the same element, so parts wait for the release; lists for their selection to end.
 const apply = () => {
   if (waiting.size === 0 || main.querySelector(":active") !== null) return;
   const focused = document.activeElement;
   for (const [name, content] of waiting) {
     const part = document.getElementById(name);
-    if (part !== null) patchChildren(part, content);
+    if (part?.querySelector("input[name=row]:checked")) continue;
+    if (waiting.delete(name) && part !== null) patchChildren(part, content);
   }
-  waiting = new Map();
   if (focused.isConnected && focused !== document.activeElement) focused.focus({ preventScroll: true });
   updated();
 };
-for (const each of ["pointerup", "pointercancel", "keyup"]) document.addEventListener(each, () => setTimeout(apply));
+for (const each of ["pointerup", "pointercancel", "keyup", "click"]) document.addEventListener(each, () => setTimeout(apply));
 
 // Put the rows back for which the server sent one element, since they are as before.
 const fill = (content, before) => {

@@ -151,8 +151,7 @@ zone.addEventListener("change", () => {
 
 // -- relative times, by the clock of the server
 
-const readAt = document.querySelector("#read time");
-const skewMs = readAt === null ? 0 : Date.parse(readAt.dateTime) - Date.now();
+let skewMs = -Infinity; // the least delay between the read and its display counts
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
 const length = (seconds) => {
@@ -160,11 +159,12 @@ const length = (seconds) => {
   return `${Math.round(seconds / size)} ${unit}`;
 };
 const countTimes = () => {
+  const readAt = Date.parse(document.querySelector("#read time")?.dateTime);
+  skewMs = Math.max(skewMs, (readAt || Date.now()) - Date.now());
   for (const each of all("time[datetime]").filter(isRelative)) {
     const left = (Date.parse(each.dateTime) - Date.now() - skewMs) / 1000;
-    const past = each.dataset.ago === undefined ? "now" : `${length(-left)} ago`;
-    const ahead = left > 0 ? `in ${length(left)}` : past;
-    const text = each.dataset.late === undefined ? ahead : length(Math.abs(left));
+    const [past, least] = each.dataset.ago === undefined ? ["now", 0.5] : [`${length(Math.max(-left, 0))} ago`, 2];
+    const text = each.dataset.late !== undefined ? length(Math.abs(left)) : left > least ? `in ${length(left)}` : past;
     if (each.textContent !== text) each.textContent = text;
   }
 };
