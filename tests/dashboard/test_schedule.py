@@ -429,3 +429,19 @@ async def test_selection_has_the_actions_that_can_succeed_and_keeps_the_filter(
     (target,) = [each["formaction"] for each in page.all("button") if each.get("id") == "pause-selected"]
     answer = await send(operator, str(target), {"row": "hourly"})
     assert answer.headers["location"].startswith("/schedules?task=strip.mail&q=u")
+
+
+async def test_schedules_show_that_their_task_is_paused(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    until = datetime.now(UTC) + timedelta(days=1)
+    await scheduler.tasks.pause("strip.mail", until=until, note="the bank is closed")
+    page = (await request(app, URL)).text
+    check(page)
+    text = " ".join(Page(page).text.split())
+    assert "task paused" in text
+    assert "Its task is paused by " in text
+    assert f"until {until:%Y-%m-%d %H:%M:%S} UTC: the bank is closed. Its jobs wait." in text
+    assert "/task?id=strip.mail" in page
+    assert "task paused" in Page((await request(app, "/schedules")).text).text
