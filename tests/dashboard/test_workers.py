@@ -199,3 +199,14 @@ async def test_page_without_a_live_worker_says_how_to_start_one(pool: asyncpg.Po
     html = (await request(app, "/workers")).text
     assert command in html
     assert "/worker?id=dead" in Page(html).links()
+
+
+async def test_worker_page_counts_the_slots_of_the_jobs_that_it_lists(pool: asyncpg.Pool, app: App) -> None:
+    await add_worker(pool, "w1", running_jobs=0, max_concurrent_jobs=7)
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt,"
+        " started_at) SELECT 'job:' || number, 'work', now(), 'running', 'w1', 1, now()"
+        " FROM generate_series(1, 2) AS number"
+    )
+    text = " ".join(Page((await request(app, "/worker?id=w1")).text).text.split())
+    assert "2 / 7" in text, "its last heartbeat was before these jobs"
