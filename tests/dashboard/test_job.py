@@ -341,3 +341,22 @@ async def test_batch_of_jobs_does_not_say_that_nobody_changed_them(
     assert await status(pool, "pay:1") == "pending"
     page = await shown(admin, "/job?id=pay:1")
     assert "Changes of several jobs at once have one record without their ids" in page.text
+
+
+async def test_job_of_a_paused_task_has_a_button_that_resumes_the_task(
+    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await add_worker(pool, names=["board.mail"])
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " VALUES ('mail:1', 'board.mail', now() - interval '1 second')"
+    )
+    await scheduler.tasks.pause("board.mail")
+    shown = await request(as_role(build, "admin"), "/job?id=mail:1")
+    assert "Resume board.mail" in Page(shown.text).text
+    assert 'action="/actions/tasks/resume?id=board.mail"' in shown.text
+    for_readers = await request(as_role(build, "viewer"), "/job?id=mail:1")
+    assert "Its task is paused" in Page(for_readers.text).text
+    assert "/actions/tasks/resume" not in for_readers.text
+    assert (await send(as_role(build, "admin"), "/actions/tasks/resume?id=board.mail")).status == 303
+    assert "Resume board.mail" not in (await request(as_role(build, "admin"), "/job?id=mail:1")).text
