@@ -276,3 +276,11 @@ async def test_task_is_run_again_by_the_form_of_its_last_job(
     for access in (Access("bob", "operator"), Access("eve", "admin", sees_arguments=False)):
         html = (await request(build(authorize=partial(chosen, access)), "/task?id=figures.mail")).text
         assert "/job-form" not in html
+
+
+async def test_task_page_names_the_most_running_jobs_of_a_limit_as_such(pool: asyncpg.Pool, app: App) -> None:
+    limits = declare("gateway", "limited.run", max_running=2)
+    await add_worker(pool, names=["limited.run"], settings=json.dumps({"limits": limits}))
+    text = " ".join(Page((await request(app, "/task?id=limited.run")).text).text.split())
+    assert "at most 2 running" in text
+    assert "0 / 2" in text, "no job runs"
