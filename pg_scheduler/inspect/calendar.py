@@ -55,7 +55,8 @@ class FirePlan:
 async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: datetime) -> FirePlan:
     """Return the fire times from ``since`` on and before ``until``, as the triggers are now.
 
-    Schedules that are paused or finished have none, and none before the end of a pause that ends by itself.
+    Schedules that are paused or finished have none, and none before they were added or before the end of a
+    pause that ends by itself.
     """
     number = 0
 
@@ -63,7 +64,7 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
         nonlocal number
         if number >= MAX_FIRES:
             return None
-        begin = since if schedule.paused_until is None else max(since, schedule.paused_until)
+        begin = max(since, schedule.created_at, schedule.paused_until or since)
         fires, effects = _between(schedule, begin, until), list[ClockEffect]()
         if schedule.trigger is not None and fires:
             effects = clock_effects(schedule.trigger.to_json(), schedule.anchor, since, until)

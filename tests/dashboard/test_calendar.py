@@ -191,6 +191,23 @@ async def test_fire_times_respect_the_end_and_rare_triggers_cost_little(
     assert len(ends.fires) == 2
 
 
+async def test_calendar_begins_when_a_schedule_was_added_and_marks_past_hours(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    since = datetime(2024, 1, 1, tzinfo=UTC)
+    await add(scheduler, "hourly", Cron("0 * * * *"))
+    await pool.execute("UPDATE scheduler_schedules SET created_at = $1", since + timedelta(hours=3))
+    (item,) = (await plan_fires(await Inspector(pool).schedules(), since, since + timedelta(hours=5))).items
+    assert item.fires == [since + timedelta(hours=3), since + timedelta(hours=4)]
+    past = Page((await request(app, "/calendar?start=2024-01-01")).text)
+    assert "grey is past" in past.text
+    cells = [str(each.get("class")).split() for each in past.all("td")]
+    assert all("past" in each for each in cells)
+    coming = Page((await request(app, "/calendar?start=2099-01-01")).text)
+    assert "grey is past" not in coming.text
+    assert not any("past" in str(each.get("class")).split() for each in coming.all("td"))
+
+
 @pytest.mark.parametrize(
     "query",
     [

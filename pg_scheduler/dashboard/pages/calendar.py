@@ -89,6 +89,8 @@ class CalendarPage:
     span: str
     start: date
     today: date
+    now_hour: int
+    """The hour of today that is now."""
     before: date
     after: date
     task: str | None
@@ -123,6 +125,10 @@ class CalendarPage:
     def is_outside(self, day: CalendarDay) -> bool:
         """Return whether the day belongs to the month before or after."""
         return self.span == "month" and day.day.month != self.start.month
+
+    def is_past(self, day: CalendarDay, hour: int = 24) -> bool:
+        """Return whether a day, or an hour of it, is over."""
+        return (day.day, hour) < (self.today, self.now_hour if hour < 24 else 0)
 
     def load(self, count: int) -> int:
         """Return how busy an hour is, or in a month a day, from 0 to 4."""
@@ -175,6 +181,7 @@ async def build(request: PageRequest) -> CalendarPage:
             span=span,
             start=chosen,
             today=today,
+            now_hour=request.now.astimezone(zone).hour,
             before=before,
             after=after,
             task=task,
