@@ -187,6 +187,19 @@ async def test_schedule_is_paused_resumed_triggered_backfilled_and_removed(
     assert (await records(pool))[1:] == [("ada", "dashboard", f"{verb}_schedule", "hourly") for verb in verbs]
 
 
+async def test_pause_until_the_past_keeps_what_was_entered(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    await add(scheduler)
+    fields = {"until": "2020-01-01T00:00", "note": "contract ended", "at_end": "pause"}
+    answer = await send(admin, "/actions/schedules/pause?id=hourly", fields)
+    assert answer.status == 400
+    assert 'value="contract ended"' in answer.text
+    assert 'value="2020-01-01T00:00" aria-invalid="true"' in answer.text
+    assert 'id="wrong-until"' in answer.text
+    assert await pool.fetchval("SELECT paused_at IS NULL FROM scheduler_schedules")
+
+
 @pytest.mark.parametrize("action", ["pause", "resume", "trigger", "backfill", "remove"])
 async def test_names_restrict_which_schedules_an_action_touches(
     action: str, scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool

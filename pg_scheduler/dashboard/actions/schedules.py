@@ -10,10 +10,10 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 from pg_scheduler.dashboard.actions.confirm import ConfirmPage
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done
+from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of, message_of
-from pg_scheduler.dashboard.pages.schedules import is_claimed, visible_schedule
+from pg_scheduler.dashboard.pages.schedules import build_pause, is_claimed, visible_schedule
 from pg_scheduler.dashboard.texts import utc
 from pg_scheduler.errors import JobConflictError, ScheduleNotFoundError, SchedulerError
 from pg_scheduler.inspect.fire_searches import search_one
@@ -33,7 +33,7 @@ _DID: Final[Mapping[str, str]] = {
 """The codes of the messages about one schedule."""
 
 
-async def pause(request: ActionRequest) -> Done:
+async def pause(request: ActionRequest) -> Done | Shown:
     """Pause schedules, until a time or until they are resumed."""
     until, note = request.instant("until"), request.text("note") or None
     start: Literal["now", "pause"] = "pause" if until and request.text("at_end") == "pause" else "now"
@@ -44,7 +44,15 @@ async def pause(request: ActionRequest) -> Done:
         )
         return schedule.paused_at is None or schedule.paused_until != until
 
-    return await _change(request, "pause", change)
+    try:
+        return await _change(request, "pause", change)
+    except ValueError as error:
+        if until is None:
+            raise
+        given = {name: request.text(name) for name in ("until", "note", "at_end")}
+        entered = replace(request.page, parameters={**request.page.parameters, **given})
+        page = await build_pause(entered)
+        return Shown(replace(page, wrong=str(error)), "schedule_pause", 400)
 
 
 async def resume(request: ActionRequest) -> Done:

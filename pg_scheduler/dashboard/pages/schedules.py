@@ -206,6 +206,8 @@ class PausePage(SchedulePage):
     """The note of the pause, or the one that was entered; empty for none."""
     at_end: str
     """What becomes of the fire times of the pause when it ends: ``now`` or ``pause``, as for ``pause()``."""
+    wrong: str = ""
+    """What is wrong with the end that was entered; empty for nothing."""
     affected: Sequence[FireTime]
     """The first 100 fire times of the pause: up to now, or those before the end that was entered. Without an
     end, the next eight."""
