@@ -295,7 +295,8 @@ async def test_job_belongs_to_the_transaction_of_a_caller(
     session, kept = "SELECT pg_backend_pid()", set()
     async with (
         asyncpg.create_pool(rotating_dsn, min_size=1, statement_cache_size=0) as pooled,
-        application(kind, rotating_dsn, pooled, is_pooled=is_pooled) as app,
+        # A notification after the transaction would take one of the sessions in turn.
+        application(kind, rotating_dsn, pooled, is_pooled=is_pooled, notify="commit") as app,
     ):
         await app.execute("CREATE TABLE sessions (pid int)")
         for number in range(2 * SERVER_CONNECTIONS + 2):  # psycopg prepares a statement at its sixth use
