@@ -23,6 +23,7 @@ from typing import Final, Literal
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
+from pg_scheduler.foreign import guarded
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.listen import TASKS
 from pg_scheduler.store.connections.session import Connection, transaction_of
@@ -144,7 +145,7 @@ class Outbox:
         """Notify workers of a due job once the transaction of the caller has ended, unless never."""
         read = transaction_of(connection)
         if self._notify == "hint" and read is not None:
-            self._look_later(read, read(), due, self.first_look_s)
+            self._look_later(read, guarded(read, lambda _: None), due, self.first_look_s)
 
     def _look_later(
         self, read: Callable[[], object], transaction: object, due: datetime | None, wait_s: float
@@ -154,7 +155,7 @@ class Outbox:
     def _look(
         self, read: Callable[[], object], transaction: object, due: datetime | None, wait_s: float
     ) -> None:
-        current = _current(read)
+        current = guarded(read, lambda _: None)  # a released or closed connection may raise anything
         if not current or (current is not transaction and current is not True):
             self._due_here(due)
             self._queue_due(due)
@@ -270,11 +271,3 @@ def _checks(worker_ids: Collection[str]) -> list[str]:
     messages = (f"{HEARTBEAT_REQUEST} {worker_id}" for worker_id in worker_ids)
     # A longer id was written by hand: no worker listens for it.
     return [message for message in messages if len(message.encode()) <= MAX_NOTIFICATION_BYTES]
-
-
-def _current(read: Callable[[], object]) -> object:
-    """Return the open transaction of a connection; None if the connection is not the caller's any more."""
-    try:
-        return read()
-    except Exception:  # noqa: BLE001 - it was released or closed, for which each library has its own error
-        return None

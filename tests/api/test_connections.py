@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -15,6 +16,7 @@ import pytest
 
 from pg_scheduler import (
     ConflictResolution,
+    ConnectionAdapter,
     JobConflictError,
     JobNotFoundError,
     JobSpec,
@@ -188,8 +190,35 @@ async def test_hint_finds_a_connection_that_was_released_and_is_silent_by_never(
             scheduler = Scheduler(pool, notify=setting)
             async with pool.acquire() as connection, connection.transaction():
                 await scheduler.schedule(work, execution_time=now(), connection=connection)
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.1)  # several looks at a transaction that stays open
                 assert await received() == []
+        assert len(await received(1)) == 1
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_hint_takes_any_answer_of_an_adapter_about_its_transaction(
+    dsn: str, pool: asyncpg.Pool, is_async: bool
+) -> None:
+    def fail() -> object:
+        raise SystemExit
+
+    async with (
+        application("asyncpg" if is_async else "psycopg2", dsn, pool) as app,
+        listening(pool) as received,
+    ):
+
+        async def run(statement: str, texts: Sequence[str]) -> list[str]:
+            return [row[0] for row in await app.connection.fetch(statement, *texts)]
+
+        def run_blocking(statement: str, texts: Sequence[str]) -> list[str]:
+            with app.connection.cursor() as cursor:
+                cursor.execute(re.sub(r"\$\d+", "%s", statement.replace("%", "%%")), texts)
+                return [row[0] for row in cursor.fetchall()]
+
+        adapter = ConnectionAdapter(run if is_async else run_blocking, is_async, fail)
+        job_id = await settled(app.scheduler.schedule(work, execution_time=now(), connection=adapter))
+        await settled(app.commit())
+        assert await ids_in(pool) == {job_id}
         assert len(await received(1)) == 1
 
 

@@ -86,8 +86,8 @@ class ForeignConnection:
 
     @property
     def transaction_of(self) -> Callable[[], object] | None:
-        """What returns its open transaction; None if that is unknown."""
-        return self._adapter.transaction
+        """What returns its open transaction; None if that is unknown, or no event loop could ask later."""
+        return self._adapter.transaction if self._adapter.is_async else None
 
     async def fetch(self, statement: str, *values: Any, timeout: float | None = None) -> list[Row]:  # noqa: ARG002
         """Run a statement and return its rows. The connection has time limits of its own."""
