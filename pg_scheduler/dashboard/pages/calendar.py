@@ -127,7 +127,7 @@ class CalendarPage:
         return self.span == "month" and day.day.month != self.start.month
 
     def is_past(self, day: CalendarDay, hour: int = 24) -> bool:
-        """Return whether a day, or an hour of it, is over."""
+        """Return whether a day, or an hour of it, has passed."""
         return (day.day, hour) < (self.today, self.now_hour if hour < 24 else 0)
 
     def load(self, count: int) -> int:
