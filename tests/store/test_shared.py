@@ -17,7 +17,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from tests.support.store import LEASE, Pool, worker
-from tests.support.worker import Wire, holds, locked, wire_to
+from tests.support.worker import PATIENCE, Wire, holds, locked, wire_to
 
 PID = "SELECT pg_backend_pid()"
 
@@ -162,6 +162,37 @@ async def test_statement_runs_on_the_pool_when_the_shared_connection_is_dead(
         subscription.lend()
         assert holds(store.shared.is_free)
         await subscription.close()
+
+
+async def test_statement_announces_the_end_of_the_shared_connection_that_asyncpg_does_not(pool: Pool) -> None:
+    """asyncpg has read the last message of the server, but not yet the end of the stream."""
+    store, broken = Store(Connections(pool)), asyncio.Event()
+    subscription = Subscription(store, lambda _message: None, broken.set)
+    await subscription.open()
+    subscription.lend()
+    connection: Any = store.shared.connection
+    connection._transport.pause_reading()
+    await pool.execute("SELECT pg_terminate_backend($1, 5000)", connection.get_server_pid())
+    connection._transport.resume_reading()
+    for _ in range(2):  # a later read returns the end of the stream
+        await asyncio.sleep(0)
+    with pytest.raises(DatabaseUnavailableError):
+        await store.shared.fetch("SELECT 1")
+    async with asyncio.timeout(PATIENCE):
+        await broken.wait()
+    await subscription.close()
+    assert pool.get_idle_size() == pool.get_size()
+
+
+async def test_close_releases_a_connection_that_has_ended(pool: Pool) -> None:
+    """A warning about its listeners would be an error here."""
+    store = Store(Connections(pool))
+    subscription = Subscription(store, lambda _message: None, lambda: None)
+    await subscription.open()
+    connection: Any = subscription._connection
+    connection._protocol.abort()  # as asyncpg does in the test above
+    await subscription.close()
+    assert pool.get_idle_size() == pool.get_size()
 
 
 async def test_cancelled_close_releases_the_connection(pool: Pool) -> None:

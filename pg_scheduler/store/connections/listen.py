@@ -97,6 +97,8 @@ class Subscription:
                     await asyncio.wait_for(
                         connection.remove_listener(self.channel, self._received), self._call_timeout_s
                     )
+            elif connection is not None:
+                terminate(connection)
         except BaseException as error:  # a cancellation too: it may listen, and must not return to the pool
             if connection is not None:
                 terminate(connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Final, TypeAlias, cast
 
@@ -116,8 +116,11 @@ async def is_direct(connection: Connection, timeout_s: float) -> bool:
 
 
 def terminate(connection: Connection) -> None:
-    """Close a connection without waiting for the server."""
-    if is_open(connection):
+    """Close a connection without waiting for the server.
+
+    Of one that has ended, asyncpg may not have called the termination listeners, nor removed the others.
+    """
+    with suppress(asyncpg.InterfaceError):  # the pool's proxy of one that was released rejects every call
         connection.terminate()
 
 
