@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, TypeVar
 
+from asyncpg import QueryCanceledError
+
+from pg_scheduler.errors import DatabaseUnavailableError
+
 T = TypeVar("T")
 
 MAX_ENTRIES: Final = 500
@@ -15,6 +19,20 @@ MAX_ENTRIES: Final = 500
 
 SLOWDOWN: Final = 10
 """A value is kept at least this many times as long as it took to read."""
+
+
+async def in_time(read: Awaitable[T]) -> T | None:
+    """Return what was read, or None if the database did not answer in time.
+
+    Raises:
+        DatabaseUnavailableError: The database is unavailable.
+    """
+    try:
+        return await read
+    except DatabaseUnavailableError as error:
+        if not isinstance(error.__cause__, QueryCanceledError | TimeoutError):
+            raise
+        return None
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from pg_scheduler.dashboard.cache import in_time
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.inspect import Finding
 from pg_scheduler.inspect.mutes import finding_id, is_muted, read_mutes
@@ -29,7 +30,7 @@ class Facts(NamedTuple):
         jobs: About how many jobs there are; None if it is unknown.
         error_names: The job name of each group of errors that is not muted.
         schedules: The task of each schedule by its id.
-        tasks: The names of tasks.
+        tasks: The names of tasks; none if they were not read in time.
         workers: The names of live workers by their ids.
         limit_tasks: The tasks of each limit.
         paused_schedules: The ids of paused schedules.
@@ -65,7 +66,8 @@ async def read_facts(request: PageRequest) -> Facts:
         for limit in (await inspector.limits()).items:
             limit_tasks.setdefault(limit.name, []).extend(limit.tasks)
         schedules = await inspector.schedules(limit=MAX_READ)
-        tasks = (await inspector.tasks()).items
+        found = await in_time(inspector.tasks())
+        tasks = () if found is None else found.items
         return Facts(
             jobs=(await inspector.totals()).jobs,
             error_names=[

@@ -18,7 +18,7 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.cache import MAX_ENTRIES, Cache, SharedReads
 from pg_scheduler.dashboard.charts import Chart, Mark, Series, finished, small_bars, small_line
 from pg_scheduler.dashboard.texts import plain
-from pg_scheduler.inspect import Inspector, Severity
+from pg_scheduler.inspect import Inspector, ReadSettings, Severity
 from pg_scheduler.measure.figures import Histogram, JobFigures
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
@@ -784,3 +784,36 @@ def test_json_of_the_overview_has_no_geometry() -> None:
     assert set(json.loads(json.dumps(plain(chart([1.0]))))) == {
         "id", "title", "unit", "times", "series", "is_log", "marks"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("table", "unread"),
+    [("scheduled_jobs", ["backlog", "running"]), ("scheduler_stats", ["charts", "tasks"])],
+)
+async def test_overview_shows_the_other_parts_when_the_server_cancels_a_read(
+    table: str,
+    unread: list[str],
+    pool: asyncpg.Pool,
+    build: Callable[..., App],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pg_scheduler.dashboard.app.READ_SETTINGS", ReadSettings(statement_timeout_s=0.3))
+    path = "/?range=6h" if "charts" in unread else "/"  # statistics of another range are not kept
+    app = build()
+    await add_figures(pool, ["board.mail"])
+    await Scheduler(pool).schedules.add("board.mail", Every(timedelta(hours=1)), schedule_id="hourly")
+    await request(app, "/")  # reads the checks, which are kept for some seconds
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        answer = await request(app, path)
+        data = (await request(app, path, headers=JSON)).data
+    text = Page(answer.text).text
+    assert answer.status == 200
+    assert "The database did not answer in time for a part of this page" in text
+    assert "hourly" in text, "schedules do not need the locked table"
+    assert data["unread"] == unread
+    assert not data["is_well"]
+    assert "All is well" not in data["sentence"]
+    assert ("No job is running" in text) == ("running" not in unread)
+    assert (data["due"] is None) == ("backlog" in unread)
+    assert (data["charts"] == []) == ("charts" in unread)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from pg_scheduler.dashboard.cache import in_time
 from pg_scheduler.dashboard.charts import Chart, Mark
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.findings import ABOUT_NAMES, FindingRow
 from pg_scheduler.dashboard.findings import rows_of as finding_rows
 from pg_scheduler.dashboard.job_rows import JobRow, rows_of
 from pg_scheduler.dashboard.pages.errors import ErrorText, error_text
-from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, read_period
+from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, Period, read_period
 from pg_scheduler.dashboard.pages.jobs import state_counts
 from pg_scheduler.dashboard.pages.overview_lists import (
     LOAD_PERIOD,
@@ -24,15 +25,16 @@ from pg_scheduler.dashboard.pages.overview_lists import (
     usual_s,
     worker_rows,
 )
-from pg_scheduler.dashboard.pages.overview_tiles import Tile, later, rates, slots_in_use, waiting
+from pg_scheduler.dashboard.pages.overview_tiles import Tile, later, rates, slots_in_use, waiting, waits_late
 from pg_scheduler.dashboard.pages.workers import RUNNING_AGE_S, WorkerRow
 from pg_scheduler.inspect import ErrorGroup, Finding, TaskState, Totals
-from pg_scheduler.inspect.attempts import running_attempts
+from pg_scheduler.inspect.attempts import Attempt, running_attempts
 from pg_scheduler.inspect.mutes import is_muted, read_mutes
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.store.schedules import OVERDUE_S
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.jobs.model import Worker
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.status import JobStatus
 
@@ -63,21 +65,25 @@ class OverviewPage:
     sentence: str
     """The worst problem, or that all is well."""
     is_well: bool
-    """Whether there is no problem, none is muted, and no job waits late."""
+    """Whether there is no problem, none is muted, no job waits late, and all checks and reads were made."""
     problems: Sequence[FindingRow]
     """The findings of the doctor for which `pg-scheduler status` does not say that all is well either."""
+    unread: Sequence[str]
+    """What is missing because it was not read in time: ``backlog``, ``charts``, ``errors``, ``findings``,
+    ``fires``, ``running``, ``states`` or ``tasks``."""
     is_new: bool
     """Whether nothing was ever scheduled, as far as the request sees, and no worker has started."""
     workers: int
     dead_workers: int
-    slots_busy: int
-    """The number of running jobs of all names, as their rows say, which heartbeats say later."""
+    slots_busy: int | None
+    """The number of running jobs of all names, as their rows say, which heartbeats say later; None if it was
+    not read in time, like the numbers of due and running jobs."""
     slots: int
-    due: int
+    due: int | None
     is_due_capped: bool
-    running: int
+    running: int | None
     blocked: int | None
-    """Blocked jobs; None if only some names are visible."""
+    """Blocked jobs; None if only some names are visible, or if they were not read in time."""
     totals: Totals | None
     """About how many jobs there are; None if only some names are visible."""
     range: str
@@ -124,77 +130,106 @@ class OverviewPage:
 
 
 class _Slow(NamedTuple):
-    """The facts that change slowly."""
+    """The facts that change slowly; None for what was not read in time."""
 
-    schedules: Sequence[Schedule]
-    groups: Sequence[ErrorGroup]
-    tasks: Sequence[TaskState]
+    schedules: Sequence[Schedule] | None
+    groups: Sequence[ErrorGroup] | None
+    tasks: Sequence[TaskState] | None
     load: Mapping[str, Sequence[StatisticsRow]]
     """The statistics of the last hour by job name."""
-    load_until: datetime
+    load_until: datetime | None
     read_at: datetime
 
 
 async def build(request: PageRequest) -> OverviewPage:
-    """Read the state; the statistics are shared among all requests for some seconds."""
-    inspector, access = request.inspector, request.access
-    period = await read_period(request)
-    since = RANGES[period.range][0]
-    slow = await request.cache.get(("overview", period.range), HISTORY_AGE_S, lambda: _read(request, since))
-    workers = await inspector.workers()
-    backlog = await inspector.backlog()
-    attempts = await request.cache.get("running attempts", RUNNING_AGE_S, lambda: running_attempts(inspector))
-    running = await inspector.search_jobs("status:running", limit=SHOWN_JOBS, names=access.visible_names)
-    diagnosis = await request.cache.get("status", HISTORY_AGE_S, lambda: inspector.doctor(only=STATUS_CODES))
-    is_open = access.visible_names is None
+    """Read the state; the statistics are shared among all requests for some seconds.
+
+    A part that is not read in time is missing, and the others are shown.
+    """
+    inspector, access, cache = request.inspector, request.access, request.cache
+    chosen, visible = request.choice("range", RANGES, "1h"), access.visible_names
+    workers = await inspector.workers()  # without these there is no page
+    period = await in_time(read_period(request))
+    slow = await cache.get(("overview", chosen), HISTORY_AGE_S, lambda: _read(request, RANGES[chosen][0]))
+    backlog = await in_time(inspector.backlog())
+    attempts = await in_time(
+        cache.get("running attempts", RUNNING_AGE_S, lambda: running_attempts(inspector))
+    )
+    running = await in_time(inspector.search_jobs("status:running", limit=SHOWN_JOBS, names=visible))
+    states = await in_time(state_counts(request))
+    diagnosis = await in_time(cache.get("status", HISTORY_AGE_S, lambda: inspector.doctor(only=STATUS_CODES)))
+    is_open = visible is None
     totals = await inspector.totals() if is_open else None
-    names = [each for each in backlog.names if access.sees_name(each.name)]
+    unread = {
+        "backlog": backlog,
+        "charts": period,
+        "errors": slow.groups,
+        "findings": diagnosis,
+        "fires": slow.schedules,
+        "running": running,
+        "states": states,
+        "tasks": slow.tasks if slow.load_until else None,
+    }
+    names = [each for each in backlog.names if access.sees_name(each.name)] if backlog else []
     oldest = min((each.oldest_due_at for each in names if each.oldest_due_at), default=None)
     alive = [worker for worker in workers if worker.is_alive]
-    found = await _problems(diagnosis.findings, request)
+    found = await _problems(diagnosis.findings if diagnosis else (), request)
     problems = [row for row in found if not row.is_muted]
-    due, busy = sum(each.due for each in names), sum(each.running for each in backlog.names)
-    slots, blocked = sum(each.max_concurrent_jobs for each in alive), sum(backlog.blocked.values())
-    wait = waiting(period, due, oldest, request.now, is_capped=backlog.is_capped)
+    unmade = len(diagnosis.not_made) if diagnosis else len(STATUS_CODES)
+    missing = [part for part, value in unread.items() if value is None]
+    is_late = waits_late(oldest, request.now)
+    due = sum(each.due for each in names) if backlog else None
+    busy = sum(each.running for each in backlog.names) if backlog else None
+    slots = sum(each.max_concurrent_jobs for each in alive)
+    blocked = sum(backlog.blocked.values()) if backlog else None
+    is_capped = backlog is not None and backlog.is_capped
+    has_jobs = backlog is None or bool(names or blocked) or (totals is not None and bool(totals.jobs))
     return OverviewPage(
         sentence=_sentence(
-            problems, len(alive), muted=len(found) - len(problems), is_late=wait.mood == "warn"
+            problems,
+            len(alive),
+            muted=len(found) - len(problems),
+            unmade=unmade,
+            is_late=is_late,
+            is_partial=bool(missing),
         ),
-        is_well=not found and wait.mood != "warn",
+        is_well=not (found or unmade or missing or is_late),
         problems=problems[:MAX_PROBLEMS],
-        is_new=not (workers or names or blocked or slow.schedules or slow.groups or any(period.total.ended))
-        and not (totals is not None and totals.jobs),
+        unread=missing,
+        is_new=not (has_jobs or workers or slow.schedules or slow.groups or _has_ended(period)),
         workers=len(alive),
         dead_workers=len(workers) - len(alive),
         slots_busy=busy,
         slots=slots,
         due=due,
-        is_due_capped=backlog.is_capped,
-        running=sum(each.running for each in names),
+        is_due_capped=is_capped,
+        running=sum(each.running for each in names) if backlog else None,
         blocked=blocked if is_open else None,
         totals=totals,
-        range=period.range,
-        tiles=[
+        range=chosen,
+        tiles=[]
+        if period is None
+        else [
             *rates(period),
-            wait,
+            waiting(period, due, oldest, request.now, is_capped=is_capped),
             slots_in_use(period, busy, slots),
-            *([later(await state_counts(request))] if is_open else []),
+            *([later(states)] if is_open else []),
         ],
-        charts=period.charts(oldest),
-        releases=period.releases,
-        is_history_complete=period.is_complete,
-        uncounted=request.uncounted(period.uncounted),
-        errors=[group for group in slow.groups if access.sees_name(group.job_name)][:SHOWN_GROUPS],
+        charts=[] if period is None else period.charts(oldest),
+        releases=[] if period is None else period.releases,
+        is_history_complete=period is None or period.is_complete,
+        uncounted=None if period is None else request.uncounted(period.uncounted),
+        errors=[group for group in slow.groups or () if access.sees_name(group.job_name)][:SHOWN_GROUPS],
         tasks=by_load(
             [
                 load_of(task, slow.load.get(task.name, ()), slow.load_until)
-                for task in slow.tasks
-                if access.sees_name(task.name)
+                for task in slow.tasks or ()
+                if slow.load_until is not None and access.sees_name(task.name)
             ]
         ),
         paused={
             task.name: task.note
-            for task in slow.tasks
+            for task in slow.tasks or ()
             if task.paused_at is not None and access.sees_name(task.name)
         },
         next_fires=[
@@ -205,30 +240,52 @@ async def build(request: PageRequest) -> OverviewPage:
                 each.task,
                 each.described,
             )
-            for each in slow.schedules
+            for each in slow.schedules or ()
             if each.next_fire_at is not None and access.sees_name(each.task)
         ][:SHOWN_FIRES],
-        running_jobs=await rows_of(running.items, request),
-        usual_s={job.job_name: usual_s(slow.load.get(job.job_name, ())) for job in running.items},
+        running_jobs=await rows_of(running.items, request) if running else [],
+        usual_s={job.job_name: usual_s(slow.load.get(job.job_name, ())) for job in running.items}
+        if running
+        else {},
         worker_list=worker_rows(workers, request) if is_open else [],
-        worker_jobs={each: len(jobs) for each, jobs in attempts.items()} if is_open else {},
+        worker_jobs=_worker_jobs(workers, attempts) if is_open else {},
     )
+
+
+def _has_ended(period: Period | None) -> bool:
+    return period is None or any(period.total.ended)
+
+
+def _worker_jobs(
+    workers: Sequence[Worker], attempts: Mapping[str, Sequence[Attempt]] | None
+) -> Mapping[str, int]:
+    """Return how many jobs workers run, as their last heartbeats say if the jobs were not read in time."""
+    if attempts is None:
+        return {each.worker_id: each.running_jobs for each in workers}
+    return {each: len(jobs) for each, jobs in attempts.items()}
 
 
 async def _read(request: PageRequest, since: timedelta) -> _Slow:
     inspector, now = request.inspector, request.operations.now
-    schedules = await inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1))
-    active = [each for each in schedules if each.paused_at is None and each.next_fire_at is not None]
-    active.sort(key=lambda each: (each.next_fire_at or now, each.schedule_id))
-    found = await inspector.error_groups(since=now - since, limit=MAX_GROUPS)
-    groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
-    muted = await read_mutes(inspector, "error", (group.fingerprint for group in groups))
-    groups = [group for group in groups if not is_muted(muted.get(group.fingerprint, ()), now)]
-    statistics = await inspector.statistics(LOAD_PERIOD)
+    schedules = await in_time(inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1)))
+    active = None
+    if schedules is not None:
+        active = [each for each in schedules if each.paused_at is None and each.next_fire_at is not None]
+        active.sort(key=lambda each: (each.next_fire_at or now, each.schedule_id))
+    found = await in_time(inspector.error_groups(since=now - since, limit=MAX_GROUPS))
+    groups = None
+    if found is not None:
+        groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
+        muted = await read_mutes(inspector, "error", (group.fingerprint for group in groups))
+        groups = [group for group in groups if not is_muted(muted.get(group.fingerprint, ()), now)]
+    statistics = await in_time(inspector.statistics(LOAD_PERIOD))
     load: dict[str, list[StatisticsRow]] = {}
-    for row in statistics.rows:
+    for row in statistics.rows if statistics else ():
         load.setdefault(row.job_name, []).append(row)
-    return _Slow(active, groups, (await inspector.tasks()).items, load, statistics.until, now)
+    tasks = await in_time(inspector.tasks())
+    return _Slow(
+        active, groups, tasks.items if tasks else None, load, statistics.until if statistics else None, now
+    )
 
 
 async def _problems(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
@@ -238,11 +295,17 @@ async def _problems(findings: Sequence[Finding], request: PageRequest) -> list[F
     return await finding_rows(seen, request)
 
 
-def _sentence(problems: Sequence[FindingRow], workers: int, *, muted: int, is_late: bool) -> str:
+def _sentence(
+    problems: Sequence[FindingRow], workers: int, *, muted: int, unmade: int, is_late: bool, is_partial: bool
+) -> str:
+    if not problems and unmade:
+        return f"No problem was found, but {counted(unmade, 'check')} could not be made."
     if not problems:
         if muted:
             return f"No unmuted finding, {muted} muted{'; jobs wait late' if is_late else ''}."
-        start, end = ("No finding", "; jobs wait late") if is_late else ("All is well", ", nothing late")
+        start, end = ("No finding", "") if is_partial else ("All is well", ", nothing late")
+        if is_late:
+            start, end = "No finding", "; jobs wait late"
         return f"{start}: {counted(workers, 'worker')}{end}."
     worst, others = problems[0], len(problems) - 1
     remedy = f"; {worst.remedy}" if worst.remedy else ""

@@ -16,6 +16,9 @@ from pg_scheduler.inspect.texts import length
 POINTS: Final = 20
 """Points of the line of a tile."""
 
+UNREAD: Final = "no answer in time"
+"""The note of a tile whose number the server did not return in time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -90,17 +93,23 @@ def rates(period: Period) -> Iterator[Tile]:
     )
 
 
-def waiting(period: Period, due: int, oldest: datetime | None, now: datetime, *, is_capped: bool) -> Tile:
+def waits_late(oldest: datetime | None, now: datetime) -> bool:
+    """Return whether the oldest due job has waited for over a minute."""
+    return oldest is not None and now - oldest > timedelta(minutes=1)
+
+
+def waiting(
+    period: Period, due: int | None, oldest: datetime | None, now: datetime, *, is_capped: bool
+) -> Tile:
     """Return the tile of due jobs; its line shows how many waited on average."""
-    is_late = oldest is not None and now - oldest > timedelta(minutes=1)
     width = period.width.total_seconds()
     waited = _points([each.lateness.total / width for each in period.figures[:-1]])
-    mood = "warn" if is_late else ""
+    mood = "warn" if waits_late(oldest, now) else ""
     return Tile(
         "Waiting",
-        f"{due:,}{'+' if is_capped else ''}",
+        "-" if due is None else f"{due:,}{'+' if is_capped else ''}",
         "due",
-        "",
+        UNREAD if due is None else "",
         mood,
         "/jobs",
         "status:due",
@@ -110,17 +119,21 @@ def waiting(period: Period, due: int, oldest: datetime | None, now: datetime, *,
     )
 
 
-def slots_in_use(period: Period, busy: int, slots: int) -> Tile:
+def slots_in_use(period: Period, busy: int | None, slots: int) -> Tile:
     """Return the tile of slots; its line shows how many were in use on average."""
     width = period.width.total_seconds()
     used = _points([each.durations.total / width for each in period.figures[:-1]])
+    if busy is None:
+        return Tile("Slots in use", "-", f"of {slots:,}", UNREAD, "", "/workers", "", used, "run")
     share = f"{100 * busy / slots:.0f} %" if slots else ""
     mood = "warn" if slots and busy >= slots else ""
     return Tile("Slots in use", f"{busy:,}", f"of {slots:,}", share, mood, "/workers", "", used, "run")
 
 
-def later(counts: Mapping[str, StateCount]) -> Tile:
+def later(counts: Mapping[str, StateCount] | None) -> Tile:
     """Return the tile of jobs that are not due: the blocked ones if there are any, else those due later."""
+    if counts is None:
+        return Tile("Scheduled", "-", "", UNREAD, "", "/jobs", "status:scheduled", (), "")
     state, other = ("blocked", "scheduled") if counts["blocked"].number else ("scheduled", "blocked")
     note = f"{text_of(counts[other])} {other}" if counts[other].number else ""
     number, terms = text_of(counts[state]), f"status:{state}"
