@@ -6,7 +6,7 @@ its names, or the reader may not read a view. Only those are read that the statu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -102,17 +102,19 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
     is_limited = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
     has_parents = is_pending and job.blocked_on is not None and not is_limited
     workers = [] if job.status.is_finished else await store.inspections.workers()
+    tasks = tasks_of_aliases(workers)
+    pauses = await store.pauses.paused() if is_pending else []
     locks = await store.inspections.locks(job_id) if is_due else []
     return Facts(
         job=job,
         task=found.task,
         now=found.now,
         workers=workers,
-        pause=await _pause(store, found.task, workers) if is_pending else None,
+        pause=_pause(found.task, pauses, tasks),
         limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
         parents=await store.inspections.parents(job_id) if has_parents else (),
         schedule=None if job.schedule_id is None else await store.schedules.get(job.schedule_id),
-        queue=await store.inspections.queue(job) if is_due else None,
+        queue=await store.inspections.queue(job, _paused_names(pauses, tasks)) if is_due else None,
         starts_per_s=await store.statistics.starts_per_s(RECENT_S) if is_due else None,
         run_p95_s=await _run_p95_s(store, job) if job.status is JobStatus.RUNNING else None,
         row_lock=next((lock for lock in locks if lock.kind == "row"), None),
@@ -122,11 +124,14 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
     )
 
 
-async def _pause(store: InspectionStore, name: str, workers: Sequence[InspectedWorker]) -> Pause | None:
-    tasks = tasks_of_aliases(workers)
-    paused = sorted(await store.pauses.paused(), key=lambda pause: not pause.is_over)  # the last one counts
-    pauses = {tasks.get(pause.name, pause.name): pause for pause in paused}
-    return pauses.get(tasks.get(name, name))
+def _pause(name: str, pauses: Sequence[Pause], tasks: Mapping[str, str]) -> Pause | None:
+    paused = sorted(pauses, key=lambda pause: not pause.is_over)  # the last one counts
+    return {tasks.get(pause.name, pause.name): pause for pause in paused}.get(tasks.get(name, name))
+
+
+def _paused_names(pauses: Sequence[Pause], tasks: Mapping[str, str]) -> set[str]:
+    paused = {tasks.get(pause.name, pause.name) for pause in pauses if not pause.is_over}
+    return paused | {alias for alias, task in tasks.items() if task in paused}
 
 
 async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> LimitUse:

@@ -200,6 +200,11 @@ def _ends_by_itself(facts: Facts, holding: Iterable[Reason]) -> bool:
 def _queueing(facts: Facts) -> Iterator[Reason]:
     queue = facts.queue
     due = facts.job.execution_time
+    claiming = _claiming(facts)
+    slots = sum(worker.slots for worker in claiming)
+    used = sum(min(worker.running_jobs, worker.slots) for worker in claiming)
+    if used + (0 if queue is None else queue.ahead) < slots:
+        return
     if queue is not None and queue.outranked_by:
         jobs = counted(queue.outranked_by, "due job", is_capped=queue.is_capped)
         yield Reason(
@@ -208,10 +213,7 @@ def _queueing(facts: Facts) -> Iterator[Reason]:
             "add workers or slots, or schedule it with a higher priority",
             due,
         )
-    claiming = _claiming(facts)
-    slots = sum(worker.slots for worker in claiming)
-    is_full = all(worker.running_jobs >= worker.slots for worker in claiming)
-    if is_full or (queue is not None and queue.ahead > queue.outranked_by):
+    if used == slots or (queue is not None and queue.ahead > queue.outranked_by):
         ahead = ""
         if queue is not None:
             ahead = f"; about {counted(queue.ahead, 'job', is_capped=queue.is_capped)} ahead of it"
@@ -219,7 +221,6 @@ def _queueing(facts: Facts) -> Iterator[Reason]:
         rate = (
             "" if wait_s is None else f"; at the rate of the last minutes it starts in about {length(wait_s)}"
         )
-        used = sum(min(worker.running_jobs, worker.slots) for worker in claiming)
         yield Reason(
             ReasonCode.SLOTS_FULL,
             f"{used} of {slots} slots of {counted(len(claiming), 'worker')} are in use{ahead}{rate}",

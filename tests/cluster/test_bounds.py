@@ -410,7 +410,7 @@ STORE_CALLS: dict[str, Call] = {
     "job": lambda it, _: it.people.inspections.job("a"),
     "locks": lambda it, _: it.people.inspections.locks("a"),
     "workers, inspected": lambda it, _: it.people.inspections.workers(),
-    "queue": lambda it, _: it.people.inspections.queue(PLACE),
+    "queue": lambda it, _: it.people.inspections.queue(PLACE, ()),
     "limit_use": lambda it, _: it.people.inspections.limit_use("limit:a:"),
     "limit_keys": lambda it, _: it.people.inspections.limit_keys("limit:a:"),
     "slot_use": lambda it, _: it.people.inspections.slot_use(now(), now()),

@@ -99,6 +99,28 @@ async def test_explain_job_counts_the_jobs_that_start_before(
     assert explanation.reasons[1].text.endswith("about 21 jobs ahead of it")
 
 
+async def test_explain_job_does_not_count_the_jobs_of_paused_tasks_that_start_before(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await add_worker(
+        pool, names=["work", "held", "former_held"], settings='{"aliases": {"former_held": "held"}}'
+    )
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, function, execution_time, priority)"
+        " SELECT 'a' || n, 'any', CASE WHEN n % 2 = 0 THEN 'held' ELSE 'former_held' END,"
+        " now() - n * interval '1 hour', CASE WHEN n % 4 = 0 THEN 1 ELSE 5 END"
+        " FROM generate_series(1, 40) AS n"
+    )
+    await add_job(scheduler)
+    assert await codes(inspector) == [ReasonCode.OUTRANKED, ReasonCode.SLOTS_FULL]
+    await scheduler.tasks.pause("held")
+    assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW]
+    await pool.execute("UPDATE scheduler_workers SET running_jobs = max_concurrent_jobs")
+    (reason,) = (await inspector.explain_job("job")).reasons
+    assert reason.code is ReasonCode.SLOTS_FULL
+    assert reason.text.endswith("about 0 jobs ahead of it")
+
+
 async def test_explain_job_reads_the_limit(
     inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
 ) -> None:

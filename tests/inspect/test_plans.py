@@ -94,7 +94,9 @@ READINGS = {
     "inspect_parents": Reading(f"{MIDDLE}, {MAX_PARENTS}", KEY, MAX_PARENTS, pages=5),
     "inspect_linked_jobs": Reading(f"{MIDDLE}, {MAX_LINKED}", KEY, 2 * MAX_LINKED, pages=5),
     "inspect_limit": Reading("'stripe', NULL, {rows}", KEY, MAX_STARTS, pages=5),
-    "inspect_queue": Reading(f"8, {INSTANT}, {MIDDLE}, {{rows}}, {INSTANT}", CLAIM, MAX_QUEUE_ROWS),
+    "inspect_queue": Reading(
+        f"8, {INSTANT}, {MIDDLE}, {{rows}}, {INSTANT}, ARRAY['name.1']", CLAIM, MAX_QUEUE_ROWS
+    ),
     "inspect_backlog": Reading(f"{{rows}}, {INSTANT}, 100", CLAIM, MAX_BACKLOG_ROWS),
     "inspect_expiring": Reading(f"ARRAY['name.1'], {{rows}}, {INSTANT}", CLAIM, MAX_BACKLOG_ROWS),
     "inspect_blocked": Reading("{rows}, 100", BLOCKED, MAX_BLOCKED_ROWS),

@@ -363,7 +363,8 @@ async def use_path(store: Store) -> object:
     inspected = await people.inspections.job("b")
     assert inspected is not None
     assert (inspected.task, inspected.now) == (NAME, NOW)
-    assert (await people.inspections.queue(inspected.job)).ahead == 3
+    assert (await people.inspections.queue(inspected.job, [])).ahead == 3
+    assert (await people.inspections.queue(inspected.job, [NAME])).ahead == 1
     assert await people.inspections.locks("b") == []
     assert await people.inspections.workers() == []
     assert len(await people.inspections.migrations(1)) == 1

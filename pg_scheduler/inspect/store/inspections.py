@@ -233,10 +233,10 @@ class InspectionRepository(Repository):
         rows = await self._statements.fetch("inspect_workers", self._statements.now, MAX_WORKERS)
         return [_worker_from(row) for row in rows]
 
-    async def queue(self, job: Job) -> QueueRow:
-        """Count the due jobs that start before a due job."""
-        place = (job.priority.db_value, job.execution_time, job.job_id)
-        rows = await self._statements.fetch("inspect_queue", *place, MAX_QUEUE_ROWS, self._statements.now)
+    async def queue(self, job: Job, paused: Collection[str]) -> QueueRow:
+        """Count the due jobs that start before a due job, without those of paused tasks."""
+        place = (job.priority.db_value, job.execution_time, job.job_id, MAX_QUEUE_ROWS)
+        rows = await self._statements.fetch("inspect_queue", *place, self._statements.now, list(paused))
         return QueueRow(*rows[0])
 
     async def limit_use(self, blocked_on: str) -> tuple[int, int]:

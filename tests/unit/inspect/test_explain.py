@@ -147,6 +147,18 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
     ),
     (facts(queue=BEHIND), Verdict.WAITING, [ReasonCode.SLOTS_FULL], "3 of 25 slots of 1 worker "),
     (
+        facts(queue=QueueRow(ahead=22, outranked_by=22)),
+        Verdict.WAITING,
+        [ReasonCode.OUTRANKED],
+        "22 due jobs of a higher priority",
+    ),
+    (
+        facts(queue=QueueRow(ahead=21, outranked_by=2)),
+        Verdict.WAITING,
+        [ReasonCode.SHOULD_RUN_NOW],
+        "nothing prevents its start",
+    ),
+    (
         facts(workers=(FULL,), queue=BEHIND, starts_per_s=0.1),
         Verdict.WAITING,
         [ReasonCode.SLOTS_FULL],

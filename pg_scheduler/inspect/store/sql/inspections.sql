@@ -58,14 +58,16 @@ LIMIT $2;
 -- name: inspect_queue
 -- route: tuned
 -- Count the due jobs that start before a job of priority $1, due at $2, with the id $3; examine $4 of each priority.
-SELECT count(*) FILTER (WHERE status = 'pending') AS ahead,
-    count(*) FILTER (WHERE status = 'pending' AND priority < $1) AS outranked_by,
+--
+-- Those of the paused tasks $6 do not start.
+SELECT count(*) FILTER (WHERE starts) AS ahead,
+    count(*) FILTER (WHERE starts AND priority < $1) AS outranked_by,
     count(*) >= $4 AS is_capped
 FROM (
-    SELECT due.status, due.priority
+    SELECT due.starts, due.priority
     FROM {levels}
     CROSS JOIN LATERAL (
-        SELECT status, priority
+        SELECT status = 'pending' AND coalesce(function, job_name) <> ALL ($6::text[]) AS starts, priority
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
           AND blocked_on IS NULL
