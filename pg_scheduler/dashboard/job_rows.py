@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.pauses import pauses_of
 from pg_scheduler.dashboard.texts import plain, short
 from pg_scheduler.dashboard.visible import visible_job, without_key
 from pg_scheduler.inspect.bulk import ALLOWED
@@ -21,6 +22,7 @@ from pg_scheduler.inspect.timeline import last_attempt
 from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job, JobPriority
+from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.status import JobStatus
 from pg_scheduler.text.values import copy_fields
 
@@ -64,6 +66,8 @@ class JobRow:
     worker_name: str | None
     """The name that people gave it, else its id."""
     schedule: str | None
+    paused_task: str | None
+    """The name of its task if the job waits because that is paused."""
     blocked_on: str | None
     blockers: Sequence[BlockerRow]
     """The first jobs that it waits for, one more than are shown."""
@@ -150,7 +154,11 @@ async def rows_of(jobs: Sequence[Job], request: PageRequest) -> list[JobRow]:
     if ids and request.access.visible_names is None:
         found = await read_blockers(request.inspector, ids)
     workers = await request.worker_names() if any(job.worker_id for job in jobs) else {}
-    return [row_of(job, request, found.get(job.job_id, ()), workers) for job in jobs]
+    pending = [job.job_name for job in jobs if job.status is JobStatus.PENDING]
+    pauses = await pauses_of(pending, request) if pending else {}
+    return [
+        row_of(job, request, found.get(job.job_id, ()), workers, pauses.get(job.job_name)) for job in jobs
+    ]
 
 
 def row_of(
@@ -158,10 +166,11 @@ def row_of(
     request: PageRequest,
     blockers: Sequence[BlockerRow] = (),
     workers: Mapping[str, str] | None = None,
+    pause: Pause | None = None,
     *,
     with_arguments: bool = True,
 ) -> JobRow:
-    """Return a job as lists show it, with the names of its worker and of those that it waits for."""
+    """Return a job as lists show it, with the names of its worker, and of what it waits for."""
     return copy_fields(
         JobRow,
         job,
@@ -175,6 +184,7 @@ def row_of(
         worker=job.worker_id,
         worker_name=(workers or {}).get(job.worker_id or "", job.worker_id),
         schedule=job.schedule_id,
+        paused_task=pause.name if pause is not None and job.status is JobStatus.PENDING else None,
         blocked_on=job.blocked_on if request.access.sees_arguments else without_key(job.blocked_on),
         blockers=blockers,
         error=None if job.error_message is None else short(job.error_message, MAX_ERROR_LENGTH),

@@ -12,6 +12,7 @@ from pg_scheduler.inspect.names import TaskNames, merge_aliases
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.texts import count, counted, rounded
 from pg_scheduler.jobs.naming import check_name
+from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.measure.meter import OTHER
 
 MAX_NAMES: Final = 500
@@ -146,6 +147,12 @@ def tasks_of_aliases(workers: Sequence[InspectedWorker]) -> dict[str, str]:
     return merge_aliases(each.aliases for each in workers if each.is_alive)
 
 
+async def paused_tasks(inspector: InspectorBase) -> dict[str, Pause]:
+    """Return the pauses that have not ended by the names of their tasks."""
+    store = inspector._reads  # noqa: SLF001 - front ends share it, callers do not
+    return {each.name: each for each in await store.pauses.paused() if not each.is_over}
+
+
 def count_claiming(
     workers: Sequence[InspectedWorker], name: str, *, with_draining: bool = False
 ) -> int | None:
@@ -204,7 +211,7 @@ class TaskReads(InspectorBase):
         backlog = await inspections.backlog()
         rows = {row.name: row for row in backlog.rows}
         workers = await inspections.workers()
-        pauses = {pause.name: pause for pause in await self._reads.pauses.paused() if not pause.is_over}
+        pauses = await paused_tasks(self)
         items = []
         for name in sorted({*rows, *pauses, *claimed_names(workers)}):
             row = rows.get(name) or BacklogRow(name, 0, 0, None)

@@ -54,6 +54,24 @@ def heads(page: Page) -> int:
     return len(page.all("th"))
 
 
+async def test_row_of_a_waiting_job_states_that_its_task_is_paused(
+    scheduler: Scheduler, app: App, build: Callable[..., App]
+) -> None:
+    await add(scheduler, job_id="one")
+    name = "board.mail"
+    assert (await data_of(app, "/jobs"))["items"][0]["paused_task"] is None
+    await scheduler.tasks.pause(name)
+    app = build()
+    page = await page_of(app, "/jobs?q=status:scheduled")
+    assert "task paused" in page.text
+    assert f"/task?id={name}" in page.links()
+    await scheduler.cancel_job("one")
+    assert "task paused" not in (await page_of(app, "/jobs?q=status:cancelled")).text
+    await scheduler.tasks.resume(name)
+    await add(scheduler, job_id="two")
+    assert "task paused" not in (await page_of(build(), "/jobs")).text
+
+
 # -- states and terms ----------------------------------------------------------------------------------
 
 

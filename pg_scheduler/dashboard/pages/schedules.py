@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError, entered_instant
 from pg_scheduler.dashboard.pages.audit import AuditItem, item_of
+from pg_scheduler.dashboard.pauses import pauses_of
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.dashboard.texts import json_text
 from pg_scheduler.foreign import class_name, message_of
@@ -29,9 +30,9 @@ from pg_scheduler.inspect.schedule_lists import (
     upcoming_after_pause,
 )
 from pg_scheduler.inspect.store.schedules import OVERDUE_S, STATES, ScheduleState
-from pg_scheduler.inspect.tasks import TaskState
 from pg_scheduler.inspect.texts import count, length
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.text.values import copy_fields
 from pg_scheduler.triggers.zones import parse_timezone
@@ -42,9 +43,6 @@ PAGE_LENGTH: Final = 25
 FIRE_TIMES: Final = 20
 TICKS: Final = 200
 """Fire times of the next day that are drawn."""
-
-PAUSES_AGE_S: Final = 2.0
-"""Seconds for which the paused tasks are kept."""
 
 DAY: Final = timedelta(days=1)
 HIDDEN_VALUES: Final[dict[str, Any]] = {"args": (), "kwargs": {}, "metadata": {}}
@@ -68,7 +66,7 @@ class ShownSchedule(Schedule):
     """Who paused it; None if it is not paused, or that is unknown or hidden."""
     after_pause_at: datetime | None
     """The next fire time of a paused schedule after its pause, or if it were resumed now; None for none."""
-    task_pause: TaskState | None = None
+    task_pause: Pause | None = None
     """The pause of its task, for which its jobs wait; None if the task is not paused."""
     results: Sequence[PastFire] = ()
     """The last 20 fire times and requested jobs, the newest first. A list has fire times only, and none of a
@@ -239,7 +237,7 @@ async def build(request: PageRequest) -> SchedulesPage:
     except ValueError as error:  # no id that a row can have, or no position
         raise NotFoundError(str(error)) from error
     results = await newest_results(request.inspector, found.items, sees)
-    pauses = await _paused_tasks(request)
+    pauses = await pauses_of((each.task for each in found.items), request)
     resumed = await next_after_pause(found.items, request.now)
     items = [
         copy_fields(
@@ -250,7 +248,7 @@ async def build(request: PageRequest) -> SchedulesPage:
             paused_by=found.paused_by.get(each.schedule_id) if visible is None else None,
             after_pause_at=resumed.get(each.schedule_id),
             results=results.get(each.schedule_id, ()),
-            task_pause=_pause_of(each, pauses, request),
+            task_pause=pauses.get(each.task),
         )
         for each in found.items
     ]
@@ -309,7 +307,7 @@ async def build_one(request: PageRequest) -> SchedulePage:
         zone=zone_of(schedule),
         paused_by=pauser_of(schedule, records) if is_open else None,
         after_pause_at=fires[0].at if fires and schedule.paused_at is not None else None,
-        task_pause=_pause_of(schedule, await _paused_tasks(request), request),
+        task_pause=(await pauses_of([schedule.task], request)).get(schedule.task),
         results=await with_statuses(request.inspector, past, request.access.sees_name),
         fire_times=fires,
         ticks=ticks,
@@ -339,21 +337,6 @@ async def build_pause(request: PageRequest) -> PausePage:
         at_end="pause" if given.get("at_end") == "pause" else "now",
         affected=local_fires(affected, parse_timezone(page.zone)),
     )
-
-
-async def _paused_tasks(request: PageRequest) -> Mapping[str, TaskState]:
-    """Return the paused tasks by their names; all requests share the read for some seconds."""
-
-    async def read() -> Mapping[str, TaskState]:
-        tasks = (await request.inspector.tasks()).items
-        return {each.name: each for each in tasks if each.paused_at is not None}
-
-    return await request.cache.get("paused tasks", PAUSES_AGE_S, read)
-
-
-def _pause_of(schedule: Schedule, pauses: Mapping[str, TaskState], request: PageRequest) -> TaskState | None:
-    names = sorted(request.operations.names_of(schedule.task) & pauses.keys())
-    return next((pauses[name] for name in names if request.access.sees_name(name)), None)
 
 
 def _permitted(schedule: Schedule, request: PageRequest) -> dict[str, Any]:
