@@ -21,6 +21,23 @@ STATES: Final = (
 
 FIELD: Final = "status"
 
+_OF_WAITING: Final = "by priority and due time"
+_OF_ENDED: Final = "the newest end first"
+_OF_ALL: Final = "the newest first, then those with ids of schedules or your own"
+ORDERS: Final[Mapping[str, str]] = {
+    "": _OF_ALL,
+    SearchStatus.DUE: _OF_WAITING,
+    SearchStatus.RUNNING: _OF_WAITING,
+    SearchStatus.SCHEDULED: _OF_WAITING,
+    SearchStatus.BLOCKED: "by what they wait for",
+    SearchStatus.RETRYING: _OF_WAITING,
+    SearchStatus.FAILED: _OF_ENDED,
+    SearchStatus.EXPIRED: _OF_ENDED,
+    SearchStatus.CANCELLED: _OF_ENDED,
+    SearchStatus.COMPLETED: _OF_ALL,
+}
+"""The orders in which the jobs of the tabs are read."""
+
 MAX_MEANT: Final = 5
 """Terms that are offered for a search that finds nothing."""
 

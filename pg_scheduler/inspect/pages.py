@@ -12,7 +12,7 @@ from pg_scheduler.inspect.paths import Key, Path, Plan, Segment, Sort, plan_sear
 from pg_scheduler.inspect.positions import START, Position, read_now, read_position, write_position
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import parse_search
-from pg_scheduler.inspect.search.terms import Search, Term
+from pg_scheduler.inspect.search.terms import Search, StatusTerm, Term
 from pg_scheduler.inspect.store.searches import Condition, Examined, Scan, SearchRepository, Sizes
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import extent_of
@@ -177,7 +177,8 @@ class PageReader:
             case Path.UNSUCCESSFUL:
                 return await searches.unsuccessful(start, segment.end, scan, on=connection)
             case Path.NEWEST:
-                return await searches.newest(start[0] if start else None, scan, on=connection)
+                before = start[0] if start else None
+                return await searches.newest(before, scan, since=segment.first_id, on=connection)
 
     async def _examine_ids(self, segment: Segment, key: Key, scan: Scan, connection: Connection) -> Examined:
         """Examine all of the ids that follow a key."""
@@ -232,7 +233,8 @@ async def find_page(
             sizes = sizes._replace(now=read_now(after))
         parsed = parse_search(wanted.where, now=sizes.now, tz=wanted.tz)
         search = Search((*parsed.terms, *wanted.terms), parsed.now)
-        plan = plan_search(search, sizes.estimates, sort=wanted.sort)
+        is_list = all(isinstance(each, StatusTerm) for each in parsed.terms)
+        plan = plan_search(search, sizes.estimates, sort=wanted.sort, is_list=is_list)
         position = START if after is None else read_position(after, plan)
         conditions = conditions_of(search)
         reader = PageReader(store.searches, plan, conditions, sizes, bounds)

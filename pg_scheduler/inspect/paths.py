@@ -39,6 +39,10 @@ Sort: TypeAlias = Literal["due", "id", "finished"]
 SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
 """The orders in which jobs can be listed, which are those of indexes."""
 
+AFTER_GENERATED: Final = "1"
+"""Generated ids begin with the digit 0 until the year 2527, so they sort before this id. Most other ids, such
+as those of schedules, sort after it."""
+
 Key: TypeAlias = tuple[Any, ...]
 """The values by which an index is ordered: texts, numbers and instants."""
 
@@ -95,6 +99,7 @@ class Segment:
         path: How it is read.
         start: The key at which it starts; empty for the first one.
         end: The instant at which it ends; None for no bound.
+        first_id: The id down to which ``Path.NEWEST`` reads; None for no bound.
         ids: The ids of ``Path.IDS``.
         priority: The number of the priority of ``Path.WAITING``.
         priorities: The numbers of the priorities of ``Path.DUE``.
@@ -108,6 +113,7 @@ class Segment:
     priority: int = 0
     priorities: tuple[int, ...] = ()
     is_descending: bool = False
+    first_id: str | None = None
 
     @property
     def ranges(self) -> int:
@@ -166,7 +172,9 @@ _KINDS: Final = {
 }
 
 
-def plan_search(search: Search, indexes: Iterable[str], *, sort: Sort | None = None) -> Plan:
+def plan_search(
+    search: Search, indexes: Iterable[str], *, sort: Sort | None = None, is_list: bool = False
+) -> Plan:
     """Return what a search reads.
 
     Args:
@@ -174,6 +182,9 @@ def plan_search(search: Search, indexes: Iterable[str], *, sort: Sort | None = N
         indexes: The indexes of the table that can be used.
         sort: The order of the jobs; None for that of the indexes that are read. By ``id`` it reads the
             primary key only, so that a job whose other values change is not met twice.
+        is_list: Whether the primary key is read from the newest generated id on, and then from the greatest
+            one: people look through the newest jobs, but search for those of a schedule or a name, of which
+            few have a generated id.
 
     Raises:
         ConfigurationError: The order needs the index of unsuccessful jobs, and that is missing.
@@ -193,8 +204,12 @@ def plan_search(search: Search, indexes: Iterable[str], *, sort: Sort | None = N
         return _by_indexes(search, kinds)
     missing = UNSUCCESSFUL if kinds == {_Kind.UNSUCCESSFUL} else None
     words = _words(search)
-    probe = (Segment(Path.IDS, ids=words),) if words else ()
-    return Plan((*probe, Segment(Path.NEWEST)), (TABLE,), missing)
+    segments = [Segment(Path.IDS, ids=words)] if words else []
+    if is_list:
+        segments += [Segment(Path.NEWEST, (AFTER_GENERATED,)), Segment(Path.NEWEST, first_id=AFTER_GENERATED)]
+    else:
+        segments.append(Segment(Path.NEWEST))
+    return Plan(tuple(segments), (TABLE,), missing)
 
 
 def _by_end(search: Search, kinds: frozenset[_Kind], indexes: Iterable[str]) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -48,6 +49,12 @@ async def page_of(app: App, url: str) -> Page:
 
 async def data_of(app: App, url: str) -> Any:
     return (await request(app, url, headers=JSON)).data
+
+
+async def head_of(app: App, url: str) -> str:
+    found = re.search(r'id="summary"[^>]*>([^<]*)<', (await request(app, url)).text)
+    assert found is not None
+    return found[1].strip()
 
 
 def heads(page: Page) -> int:
@@ -112,6 +119,26 @@ async def test_numbers_of_all_jobs_are_hidden_with_names(
     assert {count for _, count, _, _ in data["tabs"]} == {""}
     assert (data["found"], data["total"]) == (30, "30"), "those that are visible"
     assert "60" not in json.dumps([data["tabs"], data["summary"]])
+
+
+async def test_head_states_the_order_of_the_jobs_and_what_was_searched_for_those_found(
+    pool: asyncpg.Pool, app: App
+) -> None:
+    await fill(pool, 60)
+    newest, all_jobs = (
+        "the newest end first",
+        "the newest first, then those with ids of schedules or your own",
+    )
+    for url, head in {
+        "/jobs?q=status:failed": newest,
+        "/jobs": all_jobs,
+        "/jobs?q=status:failed&sort=due": "",
+        "/jobs?q=status:failed+list.mail": "searched all of 60 jobs, 30 found",
+        "/jobs?q=status:due": "searched all of 0 jobs, 0 found",
+    }.items():
+        assert await head_of(app, url) == head, url
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id > 'j020'")
+    assert await head_of(app, "/jobs") == f"searched all of 20 jobs, 20 found; {all_jobs}"
 
 
 async def test_each_term_has_a_link_to_the_search_without_it(pool: asyncpg.Pool, app: App) -> None:

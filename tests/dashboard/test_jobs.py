@@ -95,7 +95,7 @@ async def test_jobs_page_continues_a_search(
         url = following[0] or "" if following else ""
     assert len(set(found)) == 5
     assert url == ""
-    assert "of about" in (await request(app, "/jobs?q=status:pending")).text
+    assert "of about" in (await request(app, "/jobs?q=status:pending", headers=JSON)).data["summary"]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ READINGS = {
         f"{{rows}}, {{rows}}, 'limit:stripe:4', 3, {INSTANT}, {MIDDLE}", BLOCKED, PAGE_ROWS
     ),
     "search_unsuccessful": Reading(f"{{rows}}, {{rows}}, {ENDED}, {MIDDLE}, NULL", UNSUCCESSFUL, PAGE_ROWS),
-    "search_newest": Reading(f"{{rows}}, {{rows}}, {MIDDLE}", KEY, PAGE_ROWS),
+    "search_newest": Reading(f"{{rows}}, {{rows}}, {MIDDLE}, 'job-'", KEY, PAGE_ROWS),
     "inspect_job": Reading(f"{MIDDLE}, NULL", KEY, 1, pages=5),
     "inspect_locks": Reading(f"{MIDDLE}, 0", KEY, 2, pages=5),
     "inspect_statuses": Reading(IDS, KEY, 2, pages=5),
@@ -299,7 +299,7 @@ async def test_statements_planned_with_statistics_read_a_bounded_number_of_rows(
         "search_due": [[1, 3, 5, 8], NOW, "", None],
         "search_blocked": ["", 0, NOW, ""],
         "search_unsuccessful": [NOW, "", None],
-        "search_newest": [None],
+        "search_newest": [None, None],
     }
     for name, position in positions.items():
         query = load_search("public", name, tuple((each.name, each.is_negated) for each in conditions))

@@ -18,6 +18,7 @@ from pg_scheduler.inspect.paths import Path, Plan, Segment, Sort
 from pg_scheduler.inspect.positions import START
 from pg_scheduler.inspect.store.searches import Condition
 from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.jobs.rows import new_job_id
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 
@@ -144,6 +145,28 @@ async def test_search_returns_the_newest_jobs_first(
     jobs = (await inspector.search_jobs(where)).items
     assert len(jobs) == 50
     assert list(jobs) == sorted(jobs, key=key, reverse=True)
+
+
+@pytest.mark.parametrize("where", ["", "status:completed", "status:completed,running"])
+async def test_list_of_jobs_begins_with_the_newest_generated_id(
+    where: str, inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    generated = [new_job_id() for _ in range(5)]
+    others = ["schedule:b", "schedule:a", "order 7", "1", "0", " "]
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at)"
+        " SELECT id, 'name', now(), 'completed', now() FROM unnest($1::text[]) AS id",
+        [*generated, *others],
+    )
+    await pool.execute("VACUUM ANALYZE scheduled_jobs")
+    for limit in (1, 4, 50):
+        jobs, _ = await read_all(inspector, where, limit)
+        ids = [job.job_id for job in jobs]
+        assert sorted(ids) == sorted([*generated, *others]), "each once"
+        assert ids[:5] == generated[::-1]
+        assert [each for each in ids if each.startswith("schedule:")] == ["schedule:b", "schedule:a"]
+    named = [job.job_id for job in (await read_all(inspector, "name:name", 50))[0]]
+    assert named.index("schedule:a") < named.index(generated[-1]), "those of a name are mostly of schedules"
 
 
 async def test_search_returns_waiting_jobs_in_the_order_of_their_start(

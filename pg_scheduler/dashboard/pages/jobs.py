@@ -13,7 +13,16 @@ from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.job_rows import SORTS, JobRow, rows_of, sorted_rows
 from pg_scheduler.dashboard.pages.completion import Completion, Sample
 from pg_scheduler.dashboard.positions import read_after, write_next
-from pg_scheduler.dashboard.search_bar import Tab, Term, meant_by, state_of, tabs_of, terms_of, text_of
+from pg_scheduler.dashboard.search_bar import (
+    ORDERS,
+    Tab,
+    Term,
+    meant_by,
+    state_of,
+    tabs_of,
+    terms_of,
+    text_of,
+)
 from pg_scheduler.inspect import SearchPage, parse_search
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.search.parser import FIELDS
@@ -60,11 +69,21 @@ class JobsPage:
     columns: Sequence[Column] = ()
     meant: Mapping[str, str] = field(default_factory=dict)
     """Terms that may be meant by those that find nothing, with their searches."""
+    order: str = ""
+    """The order in which the search reads the jobs; empty if the terms or the page have another one."""
+    is_unfiltered: bool = False
+    """Whether all jobs that were searched so far were found; not stated to those who see only some names."""
 
     @property
     def http_status(self) -> int:
         """The status of the answer."""
         return 200 if self.error is None else 400
+
+    @property
+    def head(self) -> str:
+        """What was found, unless that is all that was searched so far, and the order."""
+        found = "" if self.is_unfiltered and not self.is_complete else self.summary
+        return "; ".join(filter(None, (found, self.order if self.items else "")))
 
     @property
     def actions(self) -> Sequence[str]:
@@ -131,6 +150,8 @@ async def build(request: PageRequest) -> JobsPage:
         cols,
         columns_of(state, cols),
         {} if page.items else meant_by(terms, workers),
+        "" if sort or state is None or len(terms) > 1 else ORDERS[state],
+        page.searched == page.found and request.access.visible_names is None,
     )
 
 

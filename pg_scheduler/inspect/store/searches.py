@@ -160,9 +160,11 @@ class SearchRepository(Repository):
         """
         return await self._examine("search_unsuccessful", (*before, since), scan, on)
 
-    async def newest(self, before: str | None, scan: Scan, *, on: Connection) -> Examined:
-        """Examine jobs in the descending order of their ids, before an id."""
-        return await self._examine("search_newest", (before,), scan, on)
+    async def newest(
+        self, before: str | None, scan: Scan, *, since: str | None = None, on: Connection
+    ) -> Examined:
+        """Examine jobs in the descending order of their ids, before an id and down to another one."""
+        return await self._examine("search_newest", (before, since), scan, on)
 
     async def _examine(self, name: str, position: Sequence[object], scan: Scan, on: Connection) -> Examined:
         schema = await self._statements.schema(on=on)

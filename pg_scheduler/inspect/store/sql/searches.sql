@@ -107,7 +107,7 @@ LIMIT $1::bigint
 
 -- name: search_newest
 -- route: caller
--- Examine $2 jobs before the id $3, in descending order, and return $1 rows: those that match, and the last one.
+-- Examine $2 jobs before the id $3, down to the id $4, and return $1 rows: those that match, and the last one.
 --
 -- Generated ids sort by the time of their creation. The first condition bounds the scan of the key under any plan.
 WITH examined AS NOT MATERIALIZED (
@@ -115,6 +115,7 @@ WITH examined AS NOT MATERIALIZED (
     FROM {schema}scheduled_jobs
     WHERE job_id <= coalesce($3::text, (SELECT max(job_id) FROM {schema}scheduled_jobs))
       AND ($3 IS NULL OR job_id < $3)
+      AND job_id >= coalesce($4::text, '')
     ORDER BY job_id DESC
     LIMIT $2::bigint
 )
