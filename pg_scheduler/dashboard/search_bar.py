@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.search.terms import SearchStatus
@@ -81,14 +81,29 @@ def terms_of(q: str) -> list[Term]:
     return terms
 
 
+class Words(NamedTuple):
+    """The words of a search that have no field, or one that needs a path."""
+
+    value: str
+    """All of them, as the value of a term."""
+    others: str
+    """The search without them."""
+
+
+def words_of(terms: Sequence[Term], fields: Collection[str] = ("",)) -> Words | None:
+    """Return the words of a search whose field is one of these; None if there are none."""
+    words = [each for each in terms if each.field in fields and not each.is_negated]
+    if not words:
+        return None
+    others = " ".join(each.text for each in terms if each not in words)
+    return Words(quoted(" ".join(each.value for each in words)), others)
+
+
 def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]:
     """Return terms that may be meant by words without a field and names of workers, with their searches."""
-    words = [each for each in terms if not each.field and not each.is_negated]
-    others = " ".join(each.text for each in terms if each not in words)
     found: list[tuple[str, str]] = []
-    if words:
-        value = quoted(" ".join(each.value for each in words))
-        found = [(f"error:~{value}", others), (f"name:*{value}*", others)]
+    if (words := words_of(terms)) is not None:
+        found = [(f"error:~{words.value}", words.others), (f"name:*{words.value}*", words.others)]
     named = [each for each in terms if each.field in {"", "worker"} and not each.is_negated]
     found += [
         (term("worker", worker.worker_id), each.rest)

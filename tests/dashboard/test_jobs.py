@@ -81,6 +81,33 @@ async def test_search_that_finds_nothing_offers_terms_that_find_the_words(
     assert list(await meant("node-3", limited)) == ["error:~node-3", "name:*node-3*"], "no ids of workers"
 
 
+async def test_search_of_a_value_without_its_argument_offers_the_arguments_that_have_it(
+    scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    for number in range(4):
+        kwargs = {"account": number, "city": "Rome", "user": {"id": 91 if number == 3 else 7}}
+        await add(scheduler, job_id=f"job-{number}", kwargs=kwargs if number else {"city": "Rome"})
+
+    async def meant(q: str, app: App) -> list[str]:
+        answer = await request(app, f"/jobs?q={quote(q)}", headers=JSON)
+        assert not answer.data["items"]
+        links = {f"/jobs?q={quote(each)}" for each in answer.data["meant"].values()}
+        assert links <= set(Page((await request(app, f"/jobs?q={quote(q)}")).text).links())
+        return [each for each in answer.data["meant"] if each.startswith("arg")]
+
+    app = build()
+    assert await meant("91", app) == ["arg.user.id:91", "arg.city:91", "arg.account:91"]
+    assert await meant("status:failed 91", app) == [], "no failed job has arguments"
+    answer = await request(app, "/jobs?q=status:scheduled+arg:91", headers=JSON)
+    assert "such as arg.user:91" in answer.data["error"]
+    assert answer.data["meant"]["arg.user.id:91"] == "status:scheduled arg.user.id:91"
+    found = (await request(app, "/jobs?q=arg.user.id:91", headers=JSON)).data["items"]
+    assert [each["job_id"] for each in found] == ["job-3"]
+    assert await meant("arg:91", build(redact=["user", "city"])) == ["arg.account:91"]
+    hidden = build(authorize=lambda _: Access("bob", sees_arguments=False))
+    assert await meant("91", hidden) == await meant("arg:91", hidden) == []
+
+
 async def test_jobs_page_continues_a_search(
     scheduler: Scheduler, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:

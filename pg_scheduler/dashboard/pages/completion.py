@@ -39,6 +39,9 @@ MAX_COMPLETIONS: Final = 20
 MAX_LISTED: Final = 100
 """Completions of the list without a script."""
 
+MAX_MEANT: Final = 3
+"""Arguments in which a value is offered to be searched."""
+
 MAX_TYPED: Final = 200
 """Characters of a term that is completed."""
 
@@ -133,6 +136,19 @@ async def complete(request: PageRequest, *, is_head: bool) -> Response:
     typed = request.parameters.get("term", "")[:MAX_TYPED]
     sample = await _read(request, request.parameters.get("q", ""), typed)
     return JsonAnswer(document_of("complete", [each._asdict() for each in sample.completions(typed)]))
+
+
+async def arguments_with(value: str, q: str, request: PageRequest) -> list[str]:
+    """Return terms that search a value in the arguments that most jobs of a search have, those with it first.
+
+    Args:
+        value: The value, as a term has it.
+        q: The search.
+        request: The request, which sees these arguments.
+    """
+    sample = await _read(request, q, "")
+    paths = {f"{path}:{value}": count for path, count in sample.paths.items() if path.startswith("arg.")}
+    return sorted(paths, key=lambda each: (-sample.terms[each], -paths[each]))[:MAX_MEANT]
 
 
 async def _read(request: PageRequest, q: str, typed: str) -> Sample:

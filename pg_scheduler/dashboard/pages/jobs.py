@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Final
 from pg_scheduler.dashboard.columns import COLUMNS, Column, columns_of
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.job_rows import SORTS, JobRow, rows_of, sorted_rows
-from pg_scheduler.dashboard.pages.completion import Completion, Sample
+from pg_scheduler.dashboard.pages.completion import Completion, Sample, arguments_with
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.dashboard.search_bar import (
     ORDERS,
@@ -22,8 +22,9 @@ from pg_scheduler.dashboard.search_bar import (
     tabs_of,
     terms_of,
     text_of,
+    words_of,
 )
-from pg_scheduler.inspect import SearchPage, parse_search
+from pg_scheduler.inspect import SearchError, SearchPage, parse_search
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.inspect.states import StateCount, count_states
@@ -128,7 +129,8 @@ async def build(request: PageRequest) -> JobsPage:
             names=request.access.visible_names,
         )
     except ValueError as error:  # a SearchError, or an address with a position of another search
-        return JobsPage(q, str(error), state=None, tabs=tabs_of([], counts))
+        meant = await _arguments_meant(q, ("arg",), request)
+        return JobsPage(q, str(error), state=None, tabs=tabs_of([], counts), meant=meant)
     state = state_of(terms)
     workers = await request.workers() if request.access.visible_names is None and not page.items else ()
     return JobsPage(
@@ -149,10 +151,22 @@ async def build(request: PageRequest) -> JobsPage:
         sort,
         cols,
         columns_of(state, cols),
-        {} if page.items else meant_by(terms, workers),
+        {} if page.items else meant_by(terms, workers) | await _arguments_meant(q, ("",), request),
         "" if sort or state is None or len(terms) > 1 else ORDERS[state],
         page.searched == page.found and request.access.visible_names is None,
     )
+
+
+async def _arguments_meant(q: str, fields: Collection[str], request: PageRequest) -> dict[str, str]:
+    """Return terms of arguments that may be meant by words with these fields, with their searches."""
+    try:
+        words = words_of(terms_of(q), fields)
+    except SearchError:
+        return {}
+    if words is None:
+        return {}
+    found = await arguments_with(words.value, words.others, request)
+    return {text: f"{words.others} {text}".strip() for text in found}
 
 
 def _total(

@@ -72,7 +72,11 @@ def unknown_field(part: Part, known: Collection[str], roots: Collection[str]) ->
     if not name:
         return SearchError("the name of the field is missing before ':'", field.start)
     if name in roots:
-        return SearchError(f"write {name}.<name>:<value>", field.start)
+        value = part.value.text[:40] or "42"
+        return SearchError(
+            f"{name}: needs a name; write {name}.<name>:<value>, such as {name}.user:{value}",
+            field.start,
+        )
     suggestion = most_similar(name, [*known, *(f"{root}." for root in roots)])
     quoted = part.word.text if len(part.word.text) <= 40 else f"{part.word.text[:40]}..."
     argument = f"for an argument, write arg.{name[:40]}:; " if "arg" in roots else ""
