@@ -283,6 +283,8 @@ class _Dashboard:
             flash.read(request, base) if path in PAGES and request.method == "GET" and not is_json else "",
             density.is_compact(request),
         )
+        if page_request.did and access.rights:  # another process may have made the change
+            page_request.cache.forget_recent()
         answer = await _build(path, request, page_request, is_json=is_json)
         if page_request.did:
             flash.remove(answer, request, base)

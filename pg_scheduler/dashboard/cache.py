@@ -17,6 +17,8 @@ T = TypeVar("T")
 MAX_ENTRIES: Final = 500
 """Values that are kept at most: those that were used last."""
 
+MINUTE_S: Final = 60.0
+
 SLOWDOWN: Final = 10
 """A value is kept at least this many times as long as it took to read."""
 
@@ -37,6 +39,7 @@ async def in_time(read: Awaitable[T]) -> T | None:
 
 @dataclass(slots=True)
 class _Entry:
+    age_s: float
     value: Any = None
     read_at: float = 0.0
     expires_at: float = 0.0
@@ -58,7 +61,7 @@ class Cache:
         entry = self._entries.pop(key, None)
         if entry is None:
             self._make_room()
-            entry = _Entry()
+            entry = _Entry(age_s)
         self._entries[key] = entry  # the last place: in the order of use
         async with entry.lock:
             started = self._clock()
@@ -69,9 +72,9 @@ class Cache:
             found: T = entry.value
             return found, self._clock() - entry.read_at
 
-    def forget(self, key: Hashable) -> None:
-        """Drop the value of a key, which has changed."""
-        self._entries.pop(key, None)
+    def forget_recent(self) -> None:
+        """Drop the values that are kept for less than a minute, and those that are being read."""
+        self._entries = {key: each for key, each in self._entries.items() if each.age_s >= MINUTE_S}
 
     def _make_room(self) -> None:
         """Drop expired values, and the one that was used longest ago while there are too many."""
@@ -110,9 +113,9 @@ class SharedReads:
             self.oldest_s = max(self.oldest_s, age)
         return value
 
-    def forget(self, key: Hashable) -> None:
-        """Drop a value, which the request has changed."""
-        self._cache.forget(key)
+    def forget_recent(self) -> None:
+        """Let the next page read again what a change may have changed, but for what is expensive to read."""
+        self._cache.forget_recent()
 
     def renewed(self) -> SharedReads:
         """Return the same cache for another request."""

@@ -13,7 +13,6 @@ from pg_scheduler.inspect.mutes import finding_id, is_muted, read_mutes
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.status import JobStatus
 
-FACTS: Final = "facts"
 AGE_S: Final = 30.0
 """Seconds for which the facts are kept."""
 
@@ -91,4 +90,4 @@ async def read_facts(request: PageRequest) -> Facts:
             ],
         )
 
-    return await request.cache.get(FACTS, AGE_S, read, is_data=False)
+    return await request.cache.get("facts", AGE_S, read, is_data=False)

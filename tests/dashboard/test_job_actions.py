@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -82,6 +83,28 @@ async def test_selected_jobs_are_changed_and_others_are_not(admin: App, pool: as
         "1 job cancelled, 1 refused (only pending and running jobs can be cancelled), 1 not found"
         in page.text
     )
+
+
+async def test_page_after_an_action_has_fresh_numbers_in_each_process(
+    build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.dashboard.pages.jobs.COUNTS_AGE_S", 59.0)
+    for job_id in ("a", "b"):
+        await insert(pool, job_id)
+
+    async def scheduled(app: App, cookie: str = "") -> str:
+        answer = await request(app, "/jobs", headers={"cookie": cookie} if cookie else {})
+        (number,) = re.findall(r">Scheduled <span[^>]*>([^<]+)<", answer.text)
+        return str(number)
+
+    one, other, viewer = as_role(build, "admin"), as_role(build, "admin"), build()
+    assert [await scheduled(app) for app in (one, other, viewer)] == ["2", "2", "2"]
+    answer = await send(one, "/actions/jobs/cancel?q=board", {"row": ["a"]})
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    assert await scheduled(viewer) == "2", "numbers are kept"
+    assert await scheduled(one) == "1", "without the message too"
+    assert await scheduled(other, cookie) == "1"
+    assert await scheduled(viewer, cookie) == "2", "without rights there is no action before"
 
 
 async def test_deletion_asks_first(admin: App, pool: asyncpg.Pool) -> None:

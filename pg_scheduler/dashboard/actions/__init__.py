@@ -124,6 +124,7 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
     except ValueError as error:
         raise RejectedError(str(error)) from error
     if isinstance(found, Done):
+        page.cache.forget_recent()
         answer = RedirectResponse(page.url(found.path, **(found.parameters or {})), 303)
         if found.did is not None:
             flash.keep(answer, http, page.base, written(found.did, found.undo))

@@ -7,7 +7,6 @@ from typing import Final
 
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
-from pg_scheduler.dashboard.facts import FACTS
 from pg_scheduler.dashboard.pages import doctor, errors
 from pg_scheduler.inspect.mutes import MutedKind
 
@@ -39,7 +38,6 @@ async def _record(
     action: str, name: str, details: dict[str, str], request: ActionRequest, done: Done
 ) -> Done:
     await request.operations.inspector.record_action(action, name, **details)
-    request.page.cache.forget(FACTS)
     return Done(done.path, action, done.parameters)
 
 

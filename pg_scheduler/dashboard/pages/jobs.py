@@ -31,7 +31,7 @@ from pg_scheduler.inspect.states import StateCount, count_states
 
 PAGE_LENGTH: Final = 50
 
-COUNTS_AGE_S: Final = 10.0
+COUNTS_AGE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
