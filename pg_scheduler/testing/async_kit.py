@@ -11,6 +11,7 @@ from pg_scheduler.jobs.model import Job, JobFunction
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.connections.session import Connection, check_connection
 from pg_scheduler.store.foreign.adapter import AnyConnection, adapter_for
+from pg_scheduler.testing.expected import listed
 from pg_scheduler.testing.kit_base import TAKERS, TOLERANCE_S, TestKitBase, owner_of
 from pg_scheduler.testing.result import DrainResult
 from pg_scheduler.testing.transaction import AnyScheduler, KitScheduler
@@ -104,8 +105,13 @@ class AsyncTestKit(TestKitBase):
         Raises:
             AssertionError: There is none; the message lists all jobs.
         """
-        wanted = self._find_one(func, args, kwargs, after, at, tolerance=tolerance)
-        return await wanted
+        found = await self._kit.find(func, args, kwargs, after, at, tolerance=tolerance)
+        if not found:
+            raise AssertionError(
+                f"no such job of {self._kit.name_of(func)} is pending at {self._kit.now}; all jobs:"
+                f"{listed(await self._kit.every_job())}"
+            )
+        return found[0]
 
     async def assert_not_scheduled(
         self,
@@ -130,7 +136,9 @@ class AsyncTestKit(TestKitBase):
         Raises:
             AssertionError: There is one; the message lists them.
         """
-        await self._find_none(func, args, kwargs, after, at, tolerance=tolerance)
+        if found := await self._kit.find(func, args, kwargs, after, at, tolerance=tolerance):
+            name = "any task" if func is None else self._kit.name_of(func)
+            raise AssertionError(f"jobs of {name} are pending at {self._kit.now}:{listed(found)}")
 
     @asynccontextmanager
     async def scheduling(self) -> AsyncIterator[list[Job]]:
@@ -146,7 +154,7 @@ class AsyncTestKit(TestKitBase):
         """
         before, jobs = await self._kit.ids(), list[Job]()
         yield jobs
-        jobs += await self._new_jobs(before)
+        jobs += await self._kit.new_jobs(before)
 
     async def run_due(self, *, raises: bool = True) -> DrainResult:
         """Run each job that is due now once, in the order of priority, due time and id.
@@ -159,7 +167,7 @@ class AsyncTestKit(TestKitBase):
             Exception: The error of a job, unless it is ``Retry``.
             RuntimeError: The caller is a job, or a job has rolled back the transaction of the kit.
         """
-        return await self._run_due(raises=raises)
+        return await self._kit.run_jobs(only=await self._kit.ids(due=True), raises=raises)
 
     async def drain(self, *, raises: bool = True) -> DrainResult:
         """Run all jobs that are due now, and those that they make due.

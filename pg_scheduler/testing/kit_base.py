@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
-from pg_scheduler.jobs.model import Job, JobFunction
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.store.foreign.adapter import library_of
-from pg_scheduler.testing.expected import listed
-from pg_scheduler.testing.result import DrainResult
 from pg_scheduler.testing.transaction import KitScheduler
 
 TOLERANCE_S: Final = 10.0
@@ -50,28 +47,6 @@ class TestKitBase:
         units = timedelta(days=days), timedelta(hours=hours), timedelta(minutes=minutes)
         for name, each in zip(("by", "days", "hours", "minutes"), (by, *units), strict=True):
             self._kit.advance(timedelta(seconds=check_delay(name, each)))
-
-    async def _find_one(self, func: JobFunction | str, *args: Any, tolerance: timedelta | float) -> Job:
-        found = await self._kit.find(func, *args, tolerance=tolerance)
-        if not found:
-            raise AssertionError(
-                f"no such job of {self._kit.name_of(func)} is pending at {self.now}; all jobs:"
-                f"{listed(await self._kit.every_job())}"
-            )
-        return found[0]
-
-    async def _find_none(
-        self, func: JobFunction | str | None, *args: Any, tolerance: timedelta | float
-    ) -> None:
-        if found := await self._kit.find(func, *args, tolerance=tolerance):
-            name = "any task" if func is None else self._kit.name_of(func)
-            raise AssertionError(f"jobs of {name} are pending at {self.now}:{listed(found)}")
-
-    async def _run_due(self, *, raises: bool) -> DrainResult:
-        return await self._kit.run_jobs(only=await self._kit.ids(due=True), raises=raises)
-
-    async def _new_jobs(self, before: set[str]) -> list[Job]:
-        return [job for job in await self._kit.every_job() if job.job_id not in before]
 
 
 def owner_of(connection: object) -> object:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from functools import update_wrapper
+from inspect import signature
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from pg_scheduler.blocking import run_at_once
 from pg_scheduler.jobs.model import Job, JobFunction
@@ -13,14 +14,32 @@ from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.foreign.adapter import AnySyncConnection, adapter_for, library_of
 from pg_scheduler.store.foreign.connection import ForeignConnection
 from pg_scheduler.sync.scheduler import SyncScheduler
+from pg_scheduler.testing.async_kit import AsyncTestKit
 from pg_scheduler.testing.calling_thread import CallingThread, CallingThreadExecutor
-from pg_scheduler.testing.kit_base import TAKERS, TOLERANCE_S, TestKitBase, owner_of
-from pg_scheduler.testing.result import DrainResult
+from pg_scheduler.testing.kit_base import TAKERS, TestKitBase, owner_of
 from pg_scheduler.testing.sync_client import SyncClient
 from pg_scheduler.testing.transaction import AnyScheduler, KitScheduler
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncTestKit, P], Coroutine[Any, Any, R]], *, runs_jobs: bool = False
+) -> Callable[Concatenate[TestKit, P], R]:
+    """Return the method of a plain kit that blocks until this one has returned."""
+
+    def call(self: TestKit, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        kit = cast("AsyncTestKit", self)
+        if runs_jobs:
+            return self._thread.run(lambda: method(kit, *args, **kwargs))
+        return run_at_once(method(kit, *args, **kwargs))
+
+    update_wrapper(call, method)
+    del call.__dict__["__wrapped__"]  # it is no coroutine function
+    call.__dict__["__signature__"] = signature(method)
+    call.__module__, call.__qualname__ = __name__, f"TestKit.{method.__name__}"
+    return call
 
 
 class TestKit(TestKitBase):
@@ -61,81 +80,9 @@ class TestKit(TestKitBase):
         """A client whose calls without ``connection=`` use that of the kit. It cannot start."""
         return self._client
 
-    def scheduled(
-        self,
-        func: JobFunction | str | None = None,
-        *,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        after: timedelta | float | None = None,
-        at: datetime | None = None,
-        tolerance: timedelta | float = TOLERANCE_S,
-    ) -> list[Job]:
-        """Return the pending jobs that match, in the order of their due time.
-
-        Args:
-            func: The function, or the name of its jobs; None for all.
-            args: The positional arguments; None for any. Values may be matchers, such as ``mock.ANY``.
-            kwargs: Some of the keyword arguments; None for any.
-            after: The time from now to the due time, a timedelta or seconds; None for any.
-            at: The due time; None for any.
-            tolerance: By how much the due time may differ, a timedelta or seconds.
-
-        Raises:
-            TypeError: Both ``after`` and ``at`` are given.
-        """
-        return run_at_once(self._kit.find(func, args, kwargs, after, at, tolerance=tolerance))
-
-    def assert_scheduled(
-        self,
-        func: JobFunction | str,
-        *,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        after: timedelta | float | None = None,
-        at: datetime | None = None,
-        tolerance: timedelta | float = TOLERANCE_S,
-    ) -> Job:
-        """Assert that a job is pending, and return it; if there are several, the one that is due first.
-
-        Args:
-            func: The function, or the name of its jobs.
-            args: The positional arguments; None for any. Values may be matchers, such as ``mock.ANY``.
-            kwargs: Some of the keyword arguments; None for any.
-            after: The time from now to the due time, a timedelta or seconds; None for any.
-            at: The due time; None for any.
-            tolerance: By how much the due time may differ, a timedelta or seconds.
-
-        Raises:
-            AssertionError: There is none; the message lists all jobs.
-        """
-        wanted = self._find_one(func, args, kwargs, after, at, tolerance=tolerance)
-        return run_at_once(wanted)
-
-    def assert_not_scheduled(
-        self,
-        func: JobFunction | str | None = None,
-        *,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        after: timedelta | float | None = None,
-        at: datetime | None = None,
-        tolerance: timedelta | float = TOLERANCE_S,
-    ) -> None:
-        """Assert that no such job is pending; see ``assert_scheduled()``.
-
-        Args:
-            func: The function, or the name of its jobs; None for all.
-            args: The positional arguments; None for any. Values may be matchers, such as ``mock.ANY``.
-            kwargs: Some of the keyword arguments; None for any.
-            after: The time from now to the due time, a timedelta or seconds; None for any.
-            at: The due time; None for any.
-            tolerance: By how much the due time may differ, a timedelta or seconds.
-
-        Raises:
-            AssertionError: There is one; the message lists them.
-        """
-        run_at_once(self._find_none(func, args, kwargs, after, at, tolerance=tolerance))
+    scheduled = _blocking(AsyncTestKit.scheduled)
+    assert_scheduled = _blocking(AsyncTestKit.assert_scheduled)
+    assert_not_scheduled = _blocking(AsyncTestKit.assert_not_scheduled)
 
     @contextmanager
     def scheduling(self) -> Iterator[list[Job]]:
@@ -151,32 +98,10 @@ class TestKit(TestKitBase):
         """
         before, jobs = run_at_once(self._kit.ids()), list[Job]()
         yield jobs
-        jobs += run_at_once(self._new_jobs(before))
+        jobs += run_at_once(self._kit.new_jobs(before))
 
-    def run_due(self, *, raises: bool = True) -> DrainResult:
-        """Run each job that is due now once, in the order of priority, due time and id.
-
-        Args:
-            raises: Whether to raise the error of an attempt that fails, also if the job is retried. Its
-                outcome is written before, and jobs after it stay pending.
-
-        Raises:
-            Exception: The error of a job, unless it is ``Retry``.
-            RuntimeError: The caller is a job, or a job has rolled back the transaction of the kit.
-        """
-        return self._thread.run(lambda: self._run_due(raises=raises))
-
-    def drain(self, *, raises: bool = True) -> DrainResult:
-        """Run all jobs that are due now, and those that they make due.
-
-        Args:
-            raises: Whether to raise the error of an attempt that fails; see ``run_due()``.
-
-        Raises:
-            Exception: The error of a job, unless it is ``Retry``.
-            RuntimeError: The caller is a job, or a job has rolled back the transaction of the kit.
-        """
-        return self._thread.run(lambda: self._kit.run_jobs(raises=raises))
+    run_due = _blocking(AsyncTestKit.run_due, runs_jobs=True)
+    drain = _blocking(AsyncTestKit.drain, runs_jobs=True)
 
     @overload
     def run(self, func: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R: ...

@@ -215,8 +215,24 @@ class Definition:
         """Return the functions of a class by name; an overloaded one has several nodes."""
         found: dict[str, list[Function]] = {}
         for node in self.body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                found.setdefault(node.name, []).append(node)
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    found.setdefault(node.name, []).append(node)
+                case ast.Assign(
+                    value=ast.Call(func=ast.Name(id="_blocking"), args=[ast.Attribute() as method])
+                ):
+                    found[method.attr] = [self._blocking(method)]
+        return found
+
+    def _blocking(self, method: ast.Attribute) -> Function:
+        """Return a method of another class without its ``async``."""
+        (source,) = find(self.module, self.source(method.value)).functions()[method.attr]
+        text = ast.unparse(source).removeprefix("async ")
+        (found,) = ast.parse(text).body
+        for node in ast.walk(found):
+            if hasattr(node, "end_lineno"):
+                node.end_lineno = None  # its source is not in this module
+        assert isinstance(found, ast.FunctionDef)
         return found
 
     def fields(self) -> Iterator[Field]:
