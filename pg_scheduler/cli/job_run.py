@@ -17,8 +17,7 @@ from pg_scheduler.inspect.texts import counted
 from .commands import Command
 from .completion import TaskName
 from .errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
-from .job_rows import JOB, JobId, job_row, progress_text
-from .output import Column, Shape, columns
+from .job_show import JOB, RESULT, JobId, job_row, progress_text
 from .progress import ProgressStyle, Reporter, read_style
 from .values import read_duration, read_json, read_time
 
@@ -168,23 +167,6 @@ async def _check(scheduler: Scheduler, job_id: str) -> Job:
         )
     return job
 
-
-RESULT: Final = Shape(
-    "result",
-    JobResult,
-    "job_id",
-    (
-        Column("job_id", "ID"),
-        *columns("status", "value", "error"),
-        Column("no_value_reason", "WITHOUT VALUE BECAUSE"),
-        *columns("attempts", "started_at", "finished_at", is_wide=True),
-        Column("expires_at", "KEPT UNTIL", is_wide=True),
-    ),
-    keys=(
-        "job_id", "value", "no_value_reason", "attempts", "started_at", "finished_at", "expires_at", "status",
-        "error",
-    ),
-)  # fmt: skip
 
 LOOK_INTERVAL_S: Final = 1.0
 """Seconds between two looks at the progress of a job."""

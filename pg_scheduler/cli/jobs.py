@@ -17,7 +17,7 @@ from pg_scheduler.text.values import copy_fields
 from . import bulk, job_run, job_show
 from .commands import Command, Group, watched
 from .errors import UsageError
-from .job_rows import JOB, JobId, JobRow, column_row, job_row, read_columns
+from .job_show import JOB, JobId, JobRow, column_row, job_row, read_columns
 from .output import Column, Output, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .runs import runs

@@ -19,8 +19,16 @@ from pg_scheduler.version import __version__
 from .commands import Command, add_command, with_common_options
 from .errors import CommandError, ExitCode
 from .output import discard_stdout
-from .project import name_variables, read_project
-from .settings import COMPLETE_VARIABLE, DEMO_NODE, PROGRAM, REPORT_FD, project_of, source_of
+from .settings import (
+    COMPLETE_VARIABLE,
+    DEMO_NODE,
+    PROGRAM,
+    REPORT_FD,
+    name_variables,
+    project_of,
+    read_project,
+    source_of,
+)
 
 _EXCLUSION: Final = re.compile(r"-[a-z_]+:")
 """A search term that excludes jobs; it looks like an option."""

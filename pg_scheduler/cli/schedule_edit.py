@@ -21,8 +21,17 @@ from .completion import TaskName, complete_schedules
 from .errors import NotFoundError, RefusedError, UsageError, hint_at
 from .job_run import warning_about
 from .output import Output
-from .schedule_options import DefinitionOptions, TriggerOptions
-from .schedule_rows import ACTION, LISTED, SCHEDULE, Action, ActionResult, ScheduleId, find_schedule
+from .schedule_options import (
+    ACTION,
+    LISTED,
+    SCHEDULE,
+    Action,
+    ActionResult,
+    DefinitionOptions,
+    ScheduleId,
+    TriggerOptions,
+    find_schedule,
+)
 from .values import read_since, read_time
 
 

@@ -23,8 +23,7 @@ from .completion import complete_schedules
 from .errors import RefusedError, UsageError
 from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
-from .schedule_options import TriggerOptions
-from .schedule_rows import ACTION, Action, ScheduleId, get_schedule
+from .schedule_options import ACTION, Action, ScheduleId, TriggerOptions, get_schedule
 from .values import read_rate, read_since
 
 

@@ -30,7 +30,7 @@ from pg_scheduler.triggers.zones import parse_timezone
 from . import schedule_edit, schedule_times
 from .commands import Command, Group, watched
 from .output import Column, Shape, columns
-from .schedule_rows import SCHEDULE, SCHEDULE_KEYS, FiredJob, ScheduleId, find_schedule
+from .schedule_options import SCHEDULE, SCHEDULE_KEYS, FiredJob, ScheduleId, find_schedule
 from .values import read_time
 
 

@@ -3,20 +3,171 @@
 An option takes precedence over its environment variable, that one over ``[tool.pg-scheduler]`` in the nearest
 ``pyproject.toml``, and that one over the default. Typer applies this order, and records the source of each
 value. Without any DSN, asyncpg reads libpq's variables and files.
+
+The variable of an option is ``PG_SCHEDULER_<COMMAND>_<OPTION>``; its default is in the table of its command.
+The options that every command has are named in ``VARIABLES``; their defaults are in the table itself.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.dsn import mask_dsn, normalise_dsn, passwords_in
 from pg_scheduler.errors import ConfigurationError
 
-from .errors import UsageError
-from .project import VARIABLES, Project, option_names
+from .errors import CommandError, UsageError, hint_at
+
+PREFIX: Final = "PG_SCHEDULER"
+
+VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "dsn": ("PG_SCHEDULER_DSN", "DATABASE_URL"),
+    "direct-dsn": ("PG_SCHEDULER_DIRECT_DSN",),
+    "schema": ("PG_SCHEDULER_SCHEMA",),
+    "output": ("PG_SCHEDULER_OUTPUT",),
+    "tz": ("PG_SCHEDULER_TZ",),
+}
+"""The variables of the options that every command has, the first one wins."""
+
+WITHOUT_DEFAULT: Final = frozenset({"help", "version", "yes"})
+"""Options that have neither: a confirmation is given each time, and the others end the program."""
+
+SERVICES: Final = frozenset({"worker", "dashboard", "exporter"})
+"""Commands of which ``--help`` names the variables, since they run where no arguments are written."""
+
+
+class OptionName(NamedTuple):
+    """An option of a command.
+
+    Attributes:
+        path: The words of the command.
+        name: The name of the option, without the hyphens in front.
+        parameter: The option as Typer has it.
+    """
+
+    path: tuple[str, ...]
+    name: str
+    parameter: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The defaults in a ``pyproject.toml``.
+
+    Attributes:
+        path: The file; None for none.
+        defaults: By the words of commands, then by parameters, as for Typer.
+        error: Why the file is invalid. Each command raises it, but --help and --version need no valid file.
+    """
+
+    path: Path | None
+    defaults: Mapping[str, Any]
+    error: CommandError | None = None
+
+
+def option_names(command: Any, path: tuple[str, ...] = ()) -> Iterator[OptionName]:
+    """Return every option of a command, and of the commands of a group, that may have a default."""
+    yield from _own_names(command, path)
+    for word, each in getattr(command, "commands", {}).items():
+        yield from option_names(each, (*path, word))
+
+
+def name_variables(command: Any, path: tuple[str, ...] = ()) -> None:
+    """Give the options of a command their variables; without a path, those that every command has."""
+    for own, name, parameter in option_names(command, path) if path else _own_names(command, path):
+        variable = "_".join((PREFIX, *own, name)).upper().replace("-", "_")
+        parameter.envvar = variable if path else list(VARIABLES[name])
+        parameter.show_envvar = bool(path) and path[0] in SERVICES
+        if not path:
+            parameter.show_default = False  # the file may have a password
+
+
+def read_project(program: Any) -> Project:
+    """Return the defaults in the nearest ``pyproject.toml`` in the working folder or above it."""
+    path = _find()
+    try:
+        return Project(path, _defaults(program, _read(path), f"{path}", ()))
+    except CommandError as error:
+        return Project(path, {}, error)
+
+
+def _own_names(command: Any, path: tuple[str, ...]) -> Iterator[OptionName]:
+    for parameter in command.params:
+        name = next((each[2:] for each in parameter.opts if each.startswith("--")), None)
+        if name is not None and name not in WITHOUT_DEFAULT and not (path and name in VARIABLES):
+            yield OptionName(path, name, parameter)
+
+
+def _find() -> Path | None:
+    """Return the file; None also if the folder was deleted, or one above it cannot be read."""
+    with suppress(OSError):
+        folder = Path.cwd()
+        candidates = (each / "pyproject.toml" for each in (folder, *folder.parents))
+        return next((path for path in candidates if path.is_file()), None)
+    return None
+
+
+def _read(path: Path | None) -> Mapping[str, Any]:
+    """Return the table ``[tool.pg-scheduler]`` of a file; an empty one for None."""
+    if path is None:
+        return {}
+    try:
+        tools = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    if "pg_scheduler" in tools:
+        raise UsageError(f"[tool.pg_scheduler] in {path} is not read; rename it to [tool.pg-scheduler]")
+    table = tools.get("pg-scheduler", {})
+    if not isinstance(table, dict):
+        kind = type(table).__name__  # not its value: it may be a DSN
+        raise UsageError(f"tool.pg-scheduler in {path} must be a table, not a {kind}")
+    return table
+
+
+def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[str, ...]) -> dict[str, Any]:
+    options = {each.name: each for each in _own_names(command, path)}
+    commands = getattr(command, "commands", {})
+    found: dict[str, Any] = {}
+    place = f"[{_table(path)}] in {source}"
+    for key, value in table.items():
+        if key in options:
+            found[options[key].parameter.name] = _checked(options[key], value, source)
+        elif key in commands:
+            if not isinstance(value, Mapping):
+                raise UsageError(f"{key} in {place} must be a table, not {value!r}")
+            found[key] = _defaults(commands[key], value, source, (*path, key))
+        else:
+            homes = [each.path for each in option_names(command, path) if each.name == key]
+            if len(homes) == 1:
+                problem = f"has the key {key!r}, which belongs in [{_table(homes[0])}]"
+            else:
+                known = [*options, *commands]
+                hint = hint_at(key, known, f"known keys: {', '.join(known)}")
+                problem = f"has the unknown key {key!r}{hint}"
+            raise UsageError(f"{place} {problem}")
+    return found
+
+
+def _checked(option: OptionName, value: Any, source: str) -> Any:
+    table, is_list = _table(option.path), option.parameter.multiple
+    if not option.path and not isinstance(value, str):
+        kind = type(value).__name__  # not its value: it may have a password
+        raise UsageError(f"{option.name} in [{table}] of {source} must be a text, not a {kind}")
+    values = value if isinstance(value, list) and is_list else [value]
+    if not all(isinstance(each, str | int | float) for each in values):
+        kind = "a list of texts or numbers" if is_list else "a text, a number, true or false"
+        raise UsageError(f"{option.name} in [{table}] in {source} must be {kind}, not {value!r}")
+    return values if is_list else value
+
+
+def _table(path: tuple[str, ...]) -> str:
+    return ".".join(("tool", "pg-scheduler", *path))
+
 
 PROGRAM: Final = "pg-scheduler"
 COMPLETE_VARIABLE: Final = "_PG_SCHEDULER_COMPLETE"
@@ -87,7 +238,7 @@ def read_settings(context: Any) -> Settings:
     Raises:
         CommandError: A DSN is invalid.
     """
-    return Settings(tuple(_read(name, context) for name in VARIABLES))
+    return Settings(tuple(_setting(name, context) for name in VARIABLES))
 
 
 def read_options(context: Any, words: Iterable[str] = ()) -> list[Setting]:
@@ -118,7 +269,7 @@ def source_of(context: Any, parameter: str) -> str | None:
     return getattr(context.get_parameter_source(parameter), "name", None)
 
 
-def _read(name: str, context: Any) -> Setting:
+def _setting(name: str, context: Any) -> Setting:
     parameter, holder = name.replace("-", "_"), context
     while source_of(holder, parameter) != "COMMANDLINE" and holder.parent is not None:
         holder = holder.parent

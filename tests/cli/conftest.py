@@ -16,7 +16,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.main import run
-from pg_scheduler.cli.project import VARIABLES
+from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.shapes import SHAPES, shape_schema
 from tests.cli import worker_jobs  # noqa: F401 - what a test imports first is registered for that test only
 

@@ -12,7 +12,7 @@ from pg_scheduler.cli import servers
 from pg_scheduler.cli.completion import LIMIT_VARIABLE
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import program
-from pg_scheduler.cli.project import VARIABLES, WITHOUT_DEFAULT
+from pg_scheduler.cli.settings import VARIABLES, WITHOUT_DEFAULT
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
 

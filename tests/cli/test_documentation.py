@@ -11,7 +11,7 @@ import pytest
 
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import program
-from pg_scheduler.cli.project import VARIABLES
+from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.migrate import shipped_migrations
 from tests.docs.snippets import ROOT
 from tools.reference.commands import COMMENT, with_commands

@@ -9,7 +9,7 @@ import pytest
 
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.output import FORMATS
-from pg_scheduler.cli.project import VARIABLES
+from pg_scheduler.cli.settings import VARIABLES
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT, snippets_of
 

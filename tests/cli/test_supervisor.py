@@ -16,9 +16,8 @@ import pytest
 
 from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.cli.settings import REPORT_FD
-from pg_scheduler.cli.worker.reports import HealthReports, read_report, send_reports
 from pg_scheduler.cli.worker.stop import StopRequest
-from pg_scheduler.cli.worker.supervisor import Supervisor
+from pg_scheduler.cli.worker.supervisor import HealthReports, Supervisor, read_report, send_reports
 from pg_scheduler.measure.health import Health, HealthCheck
 from tests.support.worker import PATIENCE
 
@@ -135,7 +134,7 @@ def test_health_of_processes_names_the_one_that_fails() -> None:
 
 def test_silent_process_is_not_live(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("pg_scheduler.cli.worker.reports.time.monotonic", lambda: now)
+    monkeypatch.setattr("pg_scheduler.cli.worker.supervisor.time.monotonic", lambda: now)
     reports = HealthReports(1)
     reports.set(0, READY)
     now = 29.0

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pg_scheduler.cli.job_rows import JOB
+from pg_scheduler.cli.job_show import JOB
 from pg_scheduler.cli.jobs import GROUP
 from pg_scheduler.cli.output import Output
 from pg_scheduler.cli.tables import Field, fit, shorten

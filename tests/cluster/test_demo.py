@@ -15,7 +15,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from pg_scheduler.cli.demo.ledger import Attempt
+from pg_scheduler.cli.demo.jobs import Attempt
 from pg_scheduler.cli.demo.report import PERIODIC, Report, build_report
 from tests.support.worker import PATIENCE
 from tools.installed_demo import open_dashboard

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pg_scheduler.cli.demo.view import TITLES
+from pg_scheduler.cli.demo.scenario import TITLES
 from tests.docs.snippets import ROOT
 from tools.record_demo import Output, Terminal, frames_of, render, start_of_loop
 

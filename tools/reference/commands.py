@@ -20,7 +20,7 @@ def _commands() -> str:
     import typer  # noqa: PLC0415 - only the page of the commands needs the extra
 
     from pg_scheduler.cli.main import program  # noqa: PLC0415
-    from pg_scheduler.cli.project import VARIABLES  # noqa: PLC0415
+    from pg_scheduler.cli.settings import VARIABLES  # noqa: PLC0415
 
     settings = {name.replace("-", "_") for name in VARIABLES}
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from . import jobs
-from .ledger import DONE, FAILED, Attempt
+from .jobs import DONE, FAILED, Attempt
 
 PERIODIC: Final = {"interval": jobs.INTERVAL, "cron": jobs.CRON_STEP}
 TITLES: Final = {

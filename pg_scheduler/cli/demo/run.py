@@ -21,12 +21,11 @@ from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.dsn import check_dsn
 
 from .afterwards import show_dashboard
-from .ledger import Ledger
+from .jobs import Ledger
 from .nodes import NodeDiedError, Nodes
 from .report import build_report
-from .scenario import Scenario
+from .scenario import Scenario, build_view
 from .screen import Screen, choose_screen
-from .view import build_view
 
 NODES: Final = ["node-1", "node-2"]
 REFRESH_S: Final = 0.2

@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from .report import Report, Table
-from .view import KindView, NodeView, View
+from .scenario import KindView, NodeView, View
 
 STATUS_INTERVAL_S: Final = 2.0
 

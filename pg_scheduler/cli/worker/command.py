@@ -11,7 +11,7 @@ import typer
 
 from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.errors import CommandError, ExitCode, UsageError, hint_at
-from pg_scheduler.cli.project import VARIABLES
+from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.tasks import REGISTERED, registered_tasks
 from pg_scheduler.cli.values import read_duration
 from pg_scheduler.inspect.texts import counted
@@ -20,8 +20,7 @@ from .inside import verify_tables
 from .logs import configure_logging
 from .options import WorkerOptions
 from .process import NOTHING_REGISTERED, open_scheduler, probes, run_worker
-from .program import program
-from .reload import load_or_wait
+from .reload import load_or_wait, program
 from .stop import StopRequest, handle_signals
 from .supervisor import Supervisor
 from .target import Source, load_targets

@@ -22,13 +22,11 @@ from pg_scheduler.inspect.store.connections import open_pool
 from pg_scheduler.telemetry.probes import HealthSource, serve_health
 from pg_scheduler.telemetry.systemd import notify_systemd
 
-from .inside import claims_nothing, configure, hurry
+from .inside import claims_nothing, configure, hurry, log_stacks
 from .options import WorkerOptions
-from .recycle import wait_for_recycling, wait_until_drained
 from .reload import Sources, read_sources, restart, wait_for_change
-from .reports import send_reports
-from .stacks import log_stacks
-from .stop import StopRequest, end_soon, handle_signals, stop_self
+from .stop import StopRequest, end_soon, handle_signals, stop_self, wait_for_recycling, wait_until_drained
+from .supervisor import send_reports
 from .target import Source, open_source
 
 APPLICATION_NAME: Final = "pg_scheduler worker"

@@ -19,8 +19,20 @@ from typing import Final, NoReturn, TypeAlias
 from pg_scheduler.cli.errors import CommandError
 from pg_scheduler.events.log import logger, record_fields
 
-from .program import program
 from .target import Source, load_targets
+
+_words: Final = [sys.executable, "-m", "pg_scheduler"]
+
+
+def program() -> list[str]:
+    """Return the words before the arguments of the program."""
+    return [*_words]
+
+
+def set_program(words: Sequence[str]) -> None:
+    """Set the words, in a program that runs this one."""
+    _words[:] = words
+
 
 Sources: TypeAlias = dict[str, object]
 """The compared values, by path: of a file when it was written, of a folder its source files."""

@@ -81,7 +81,7 @@ def _words_of_worker(words: Sequence[str], backend: Backend, concurrency: int | 
 
 def _prepare_restart(words: Sequence[str]) -> None:
     """Let restarts and the processes of the supervisor run this command, and not ``pg-scheduler``."""
-    from pg_scheduler.cli.worker.program import set_program  # noqa: PLC0415 - needs the extra
+    from pg_scheduler.cli.worker.reload import set_program  # noqa: PLC0415 - needs the extra
 
     started, arguments = get_child_arguments(), sys.argv[1:]
     queues = [f"--queue={queue}" for queue in selection.queues]
