@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, NoReturn
 from django.db import NotSupportedError, models
 
 from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.migrate.shape import table_columns
 from pg_scheduler.status import JobStatus
 
 __all__ = ["Job", "Result", "Schedule", "Worker"]
@@ -213,100 +214,34 @@ class Worker(ReadOnlyModel):
 
 # -- keys of the tables that only ``flush`` needs -------------------------------------------------------
 
-
-class AuditRecord(ReadOnlyModel):
-    """An action of a person or a program."""
-
-    id = models.BigIntegerField(primary_key=True)
-
-    class Meta(ReadOnlyModel.Meta):
-        db_table = "scheduler_audit"
-
-
-class BulkRun(ReadOnlyModel):
-    """A change of many jobs."""
-
-    run_id = models.TextField(primary_key=True)
-
-    class Meta(ReadOnlyModel.Meta):
-        db_table = "scheduler_bulk_runs"
-
-
-class Dependency(ReadOnlyModel):
-    """A job that waits for the end of another one."""
-
-    pk = models.CompositePrimaryKey("parent_id", "child_id")
-    parent_id = models.TextField()
-    child_id = models.TextField()
-
-    class Meta(ReadOnlyModel.Meta):
-        db_table = "scheduler_after"
+_KEYS: Final = {
+    "AuditRecord": ("scheduler_audit", "id"),
+    "BulkRun": ("scheduler_bulk_runs", "run_id"),
+    "Dependency": ("scheduler_after", "parent_id", "child_id"),
+    "PausedTask": ("scheduler_tasks", "name"),
+    "Start": ("scheduler_starts", "key", "job_id", "attempt"),
+    "Statistics": ("scheduler_stats", "span", "bucket", "job_name"),
+    "Total": ("scheduler_totals", "job_name"),
+    "VacuumDay": ("vacuum_stats", "stat_date"),
+    "VacuumPass": ("scheduler_vacuum_passes", "policies"),
+    "VacuumRange": ("scheduler_vacuum_ranges", "first_block"),
+}
+_FIELDS: Final = {
+    "bigint": models.BigIntegerField,
+    "date": models.DateField,
+    "integer": models.IntegerField,
+    "text": models.TextField,
+    "timestamp with time zone": models.DateTimeField,
+}
 
 
-class PausedTask(ReadOnlyModel):
-    """A name whose jobs do not start."""
-
-    name = models.TextField(primary_key=True)
-
-    class Meta(ReadOnlyModel.Meta):
-        db_table = "scheduler_tasks"
-
-
-class Start(ReadOnlyModel):
-    """The start of an attempt that a limit counts."""
-
-    pk = models.CompositePrimaryKey("key", "job_id", "attempt")
-    key = models.TextField()
-    job_id = models.TextField()
-    attempt = models.IntegerField()
-
-    class Meta(ReadOnlyModel.Meta):
-        db_table = "scheduler_starts"
+def _key_model(name: str, table: str, *keys: str) -> type[ReadOnlyModel]:
+    """Return a model with the key of a table."""
+    kinds = {each.name: _FIELDS[each.type] for each in table_columns()[table] if each.name in keys}
+    fields: dict[str, Any] = {"pk": models.CompositePrimaryKey(*keys)} if len(keys) > 1 else {}
+    fields |= {key: kinds[key](primary_key=len(keys) == 1) for key in keys}
+    meta = type("Meta", (ReadOnlyModel.Meta,), {"db_table": table})
+    return type(name, (ReadOnlyModel,), {"__module__": __name__, "Meta": meta, **fields})
 
 
-class Statistics(ReadOnlyModel):
-    """Figures of a name and a span of time."""
-
-    pk = models.CompositePrimaryKey("span", "bucket", "job_name")
-    span = models.IntegerField()
-    bucket = models.DateTimeField()
-    job_name = models.TextField()
-
-    class Meta(ReadOnlyModel.Meta):
-        db_table = "scheduler_stats"
-
-
-class Total(ReadOnlyModel):
-    """Figures of a name since the first job."""
-
-    job_name = models.TextField(primary_key=True)
-
-    class Meta(ReadOnlyModel.Meta):
-        db_table = "scheduler_totals"
-
-
-class VacuumDay(ReadOnlyModel):
-    """The number of jobs that retention deleted on a day."""
-
-    stat_date = models.DateField(primary_key=True)
-
-    class Meta(ReadOnlyModel.Meta):
-        db_table = "vacuum_stats"
-
-
-class VacuumPass(ReadOnlyModel):
-    """Which worker applies a set of retention policies, and when it did last."""
-
-    policies = models.TextField(primary_key=True)
-
-    class Meta(ReadOnlyModel.Meta):
-        db_table = "scheduler_vacuum_passes"
-
-
-class VacuumRange(ReadOnlyModel):
-    """When the vacuum has read a range of blocks of the jobs."""
-
-    first_block = models.BigIntegerField(primary_key=True)
-
-    class Meta(ReadOnlyModel.Meta):
-        db_table = "scheduler_vacuum_ranges"
+KEYED: Final = [_key_model(name, *key) for name, key in _KEYS.items()]

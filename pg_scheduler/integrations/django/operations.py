@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from django.apps import apps
 from django.db import connections, router
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.operations import CreateModel
 from django.db.migrations.operations.base import Operation, OperationCategory
+from django.db.migrations.state import ModelState
 
 from pg_scheduler.migrate import script, shipped_migrations, steps_between
 from pg_scheduler.migrate.run import run_migrations
@@ -47,6 +50,15 @@ class MigrateTables(Operation):
     def describe(self) -> str:
         """Return what the operation does."""
         return f"Migrate the tables of pg_scheduler to version {self.version}"
+
+
+def create_models() -> list[CreateModel]:
+    """Return the operations that give the state of a project the models of this release.
+
+    The models read tables that SQL files create, so no former state of them is ever needed.
+    """
+    states = [ModelState.from_model(model) for model in apps.get_app_config("pg_scheduler").get_models()]
+    return [CreateModel(each.name, list(each.fields.items()), each.options) for each in states]
 
 
 def create_unmigrated(sender: Any, using: str, **_about: Any) -> None:
