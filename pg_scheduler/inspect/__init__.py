@@ -18,9 +18,9 @@ from pg_scheduler.inspect.limits import (
 )
 from pg_scheduler.inspect.pages import Bounds, SearchPage
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
-from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search
+from pg_scheduler.inspect.search.words import SearchError
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.status import Status, StatusArea
 from pg_scheduler.inspect.store.audit import AuditRecord

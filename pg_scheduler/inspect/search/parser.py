@@ -18,7 +18,6 @@ from datetime import datetime, tzinfo
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.terms import (
     JsonTerm,
     NumberField,
@@ -36,16 +35,16 @@ from pg_scheduler.inspect.search.terms import (
     TimeTerm,
     escape_like,
 )
-from pg_scheduler.inspect.search.times import read_time
 from pg_scheduler.inspect.search.values import (
     Part,
     read_choice,
     read_patterns,
+    read_time,
     read_values,
     split_search,
     unknown_field,
 )
-from pg_scheduler.inspect.search.words import Word
+from pg_scheduler.inspect.search.words import SearchError, Word
 from pg_scheduler.jobs.model import JobPriority
 
 MAX_NUMBER: Final = 2**31 - 1

@@ -12,18 +12,17 @@ from datetime import datetime, tzinfo
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.terms import Pattern
-from pg_scheduler.inspect.search.times import read_time
 from pg_scheduler.inspect.search.values import (
     Part,
     read_choice,
     read_patterns,
+    read_time,
     read_values,
     split_search,
     unknown_field,
 )
-from pg_scheduler.inspect.search.words import Word
+from pg_scheduler.inspect.search.words import SearchError, Word
 from pg_scheduler.schedules.schedule import Schedule
 
 ScheduleFilter: TypeAlias = Callable[[Schedule], bool]
