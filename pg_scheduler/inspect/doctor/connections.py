@@ -33,21 +33,19 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Fo
     is_direct = facts.store.statements.connections.has_direct_dsn
     arrives = await facts.store.server.receives_notification(thresholds.notification_s)
     if arrives is None:
-        return [UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SINGLE)]
-    if arrives:
-        return []
-    return [
-        Finding(
-            FindingCode.LISTEN_NO_DELIVERY,
-            Severity.WARNING,
-            "notifications",
-            f"a notification to ourselves did not arrive within {thresholds.notification_s:g} s by "
-            f"{'direct_dsn=' if is_direct else 'the pool'}, so workers with these connections poll",
-            "it leads to a pooler in transaction mode: direct_dsn= must lead to the server itself"
-            if is_direct
-            else "the pool leads to a pooler in transaction mode: pass direct_dsn= or --direct-dsn",
-        )
-    ]
+        yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SINGLE)
+    if arrives is not False:
+        return
+    yield Finding(
+        FindingCode.LISTEN_NO_DELIVERY,
+        Severity.WARNING,
+        "notifications",
+        f"a notification to ourselves did not arrive within {thresholds.notification_s:g} s by "
+        f"{'direct_dsn=' if is_direct else 'the pool'}, so workers with these connections poll",
+        "it leads to a pooler in transaction mode: direct_dsn= must lead to the server itself"
+        if is_direct
+        else "the pool leads to a pooler in transaction mode: pass direct_dsn= or --direct-dsn",
+    )
 
 
 @check(FindingCode.POOLER)
@@ -57,48 +55,35 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
     except ConfigurationError as error:
         if not isinstance(error.__cause__, LOST_STATEMENTS):
             raise
-        return [
-            Finding(
-                FindingCode.POOLER,
-                Severity.ERROR,
-                "pool",
-                "prepared statements fail: the pool leads to a pooler in transaction mode that loses them",
-                POOLER_REMEDY,
-            )
-        ]
-    if changes is None:
-        return [UnmadeCheck(FindingCode.POOLER, SINGLE)]
-    if not changes:
-        return []
-    return [
-        Finding(
+        yield Finding(
             FindingCode.POOLER,
-            Severity.INFO,
+            Severity.ERROR,
             "pool",
-            "a connection of the pool gets another session of the server for each transaction: it leads to a "
-            "pooler in transaction mode",
+            "prepared statements fail: the pool leads to a pooler in transaction mode that loses them",
             POOLER_REMEDY,
         )
-    ]
+        return
+    if changes is None:
+        yield UnmadeCheck(FindingCode.POOLER, SINGLE)
+    if not changes:
+        return
+    yield Finding(
+        FindingCode.POOLER,
+        Severity.INFO,
+        "pool",
+        "a connection of the pool gets another session of the server for each transaction: it leads to a "
+        "pooler in transaction mode",
+        POOLER_REMEDY,
+    )
 
 
 @check(FindingCode.POOL_SMALL, FindingCode.CONNECTIONS)
 async def _check_pools(facts: SharedFacts, _: Thresholds) -> Found:
-    workers = [each for each in await facts.workers() if each.is_alive]
+    workers = [each for each in await facts.once(facts.store.workers.list_workers) if each.is_alive]
     settings = await facts.store.doctor.settings(SETTINGS)
-    return [
-        *judge_pools(workers, await facts.store.server.locking_schedules()),
-        *judge_server(workers, settings, await facts.store.server.connections()),
-    ]
-
-
-def judge_pools(workers: Sequence[Worker], locking: int) -> Iterator[Finding]:
-    """Yield workers whose pool is too small.
-
-    Args:
-        workers: The live workers.
-        locking: Schedules whose jobs hold an advisory lock, each of which takes a connection.
-    """
+    for finding in judge_server(workers, settings, await facts.store.server.connections()):
+        yield finding
+    locking = await facts.store.server.locking_schedules()  # each of their jobs takes a connection
     for worker in workers:
         size = _pool_size(worker)
         locks = min(locking, worker.max_concurrent_jobs) if worker.role in {"both", "worker"} else 0

@@ -1,8 +1,8 @@
-"""Whether the server, its clock, its settings and old transactions suit the Scheduler."""
+"""Whether the server, its clock, its settings, old transactions and the rights of the role suit a worker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -10,9 +10,11 @@ from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import SettingRow
-from pg_scheduler.inspect.store.server import HolderRow, Ping, RoleRow
-from pg_scheduler.inspect.texts import length, short
+from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges_of
+from pg_scheduler.inspect.store.server import PRIVILEGES, HolderRow, Ping, RightsRow, RoleRow
+from pg_scheduler.inspect.texts import counted, length, short
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.migrate import TABLES
 from pg_scheduler.sqltext import quote_identifier
 
 MIN_VERSION: Final = 140_000
@@ -28,44 +30,72 @@ HALF: Final = 0.5
 @check(FindingCode.DB_VERSION)
 async def _check_version(facts: SharedFacts, _: Thresholds) -> Found:
     settings = await facts.store.doctor.settings(["server_version_num", "server_version"])
-    return judge_version(settings["server_version_num"].value, settings["server_version"].value)
+    for finding in judge_version(settings["server_version_num"].value, settings["server_version"].value):
+        yield finding
 
 
 @check(FindingCode.DB_RTT, FindingCode.CLOCK)
 async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> Found:
     ping = await facts.store.server.ping()
-    found = [
-        *judge_round_trip(ping, thresholds.round_trip_s),
-        *judge_clocks(ping, [], None, thresholds.clock_s),
-    ]
-    workers = await facts.workers()
-    return [*found, *judge_clocks(None, workers, await facts.store.schedules.now(), thresholds.clock_s)]
+    if ping.seconds >= thresholds.round_trip_s:
+        yield Finding(
+            FindingCode.DB_RTT,
+            Severity.WARNING,
+            "server",
+            f"a statement takes {ping.seconds * 1000:.1f} ms at least, and each claim takes one",
+            "run the workers closer to the server, in its region and zone",
+        )
+    workers = await facts.once(facts.store.workers.list_workers)
+    for finding in judge_clocks(ping, workers, await facts.store.schedules.now(), thresholds.clock_s):
+        yield finding
 
 
 @check(FindingCode.XMIN_HELD)
 async def _check_holders(facts: SharedFacts, thresholds: Thresholds) -> Found:
     holders = await facts.store.server.holders()
-    found: list[Finding | UnmadeCheck] = [
-        *judge_holders(holders, thresholds.held_s, thresholds.held_transactions)
-    ]
-    role = await facts.role()
+    for finding in judge_holders(holders, thresholds.held_s, thresholds.held_transactions):
+        yield finding
+    role = await facts.once(facts.store.server.role)
     if not role.sees_all:
         reason = (
             f"the role {role.name!r} may not see the transactions of other roles; as a superuser: "
             f"GRANT pg_read_all_stats TO {quote_identifier(role.name)}"
         )
-        found.append(UnmadeCheck(FindingCode.XMIN_HELD, reason))
-    return found
+        yield UnmadeCheck(FindingCode.XMIN_HELD, reason)
 
 
 @check(FindingCode.NOTIFY_QUEUE)
 async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    return judge_notifications(await facts.store.server.notification_queue(), thresholds.notify_queue)
+    used = await facts.store.server.notification_queue()
+    for finding in judge_notifications(used, thresholds.notify_queue):
+        yield finding
 
 
 @check(FindingCode.TIMEOUTS, FindingCode.ISOLATION)
 async def _check_settings(facts: SharedFacts, _: Thresholds) -> Found:
-    return judge_settings(await facts.role(), await facts.store.doctor.settings(SETTINGS))
+    role = await facts.once(facts.store.server.role)
+    settings = await facts.store.doctor.settings(SETTINGS)
+    for name in TIMEOUTS:
+        setting = settings.get(name)
+        if setting is not None and 0 < int(setting.value) < MIN_TIMEOUT_MS:
+            yield Finding(
+                FindingCode.TIMEOUTS,
+                Severity.WARNING,
+                name,
+                f"{name} is {int(setting.value) / 1000:g} s for the role {role.name!r} (from: "
+                f"{setting.source}); the vacuum and migrations have longer statements",
+                _set(role, setting, name, "60s"),
+            )
+    isolation = settings.get(ISOLATION)
+    if isolation is not None and isolation.value != "read committed":
+        yield Finding(
+            FindingCode.ISOLATION,
+            Severity.WARNING,
+            ISOLATION,
+            f"{ISOLATION} is {isolation.value!r} for the role {role.name!r} (from: {isolation.source}); "
+            "claims of several workers would conflict",
+            _set(role, isolation, ISOLATION, "read committed"),
+        )
 
 
 def judge_version(number: str, version: str) -> Iterator[Finding]:
@@ -74,18 +104,6 @@ def judge_version(number: str, version: str) -> Iterator[Finding]:
         evidence = f"the server is PostgreSQL {version}; the library needs 14"
         yield Finding(
             FindingCode.DB_VERSION, Severity.ERROR, "server", evidence, "upgrade PostgreSQL to 14 or newer"
-        )
-
-
-def judge_round_trip(ping: Ping, most_s: float) -> Iterator[Finding]:
-    """Yield a finding if a round trip to the server takes ``most_s`` seconds or longer."""
-    if ping.seconds >= most_s:
-        yield Finding(
-            FindingCode.DB_RTT,
-            Severity.WARNING,
-            "server",
-            f"a statement takes {ping.seconds * 1000:.1f} ms at least, and each claim takes one",
-            "run the workers closer to the server, in its region and zone",
         )
 
 
@@ -157,33 +175,93 @@ def _release(holder: HolderRow) -> str:
     return "end the long query on the standby, or set hot_standby_feedback = off there"
 
 
-def judge_settings(role: RoleRow, settings: Mapping[str, SettingRow]) -> Iterator[Finding]:
-    """Yield settings of the session that end statements early or change their isolation."""
-    for name in TIMEOUTS:
-        setting = settings.get(name)
-        if setting is not None and 0 < int(setting.value) < MIN_TIMEOUT_MS:
-            yield Finding(
-                FindingCode.TIMEOUTS,
-                Severity.WARNING,
-                name,
-                f"{name} is {int(setting.value) / 1000:g} s for the role {role.name!r} (from: "
-                f"{setting.source}); the vacuum and migrations have longer statements",
-                _set(role, setting, name, "60s"),
-            )
-    isolation = settings.get(ISOLATION)
-    if isolation is not None and isolation.value != "read committed":
-        yield Finding(
-            FindingCode.ISOLATION,
-            Severity.WARNING,
-            ISOLATION,
-            f"{ISOLATION} is {isolation.value!r} for the role {role.name!r} (from: {isolation.source}); "
-            "claims of several workers would conflict",
-            _set(role, isolation, ISOLATION, "read committed"),
-        )
-
-
 def _set(role: RoleRow, setting: SettingRow, name: str, value: str) -> str:
     if setting.source == "client":
         return f"remove {name} from server_settings= of the pool, or from the options of its DSN"
     names = f"{quote_identifier(role.name)} IN DATABASE {quote_identifier(role.database)}"
     return f"ALTER ROLE {names} SET {name} = '{value}'"
+
+
+OTHERS: Final = (Role.EXPORTER, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
+"""The roles whose connections run the doctor too."""
+
+
+@check(FindingCode.RIGHTS)
+async def _check_rights(facts: SharedFacts, _: Thresholds) -> Found:
+    rights = await facts.store.server.rights(TABLES)
+    schema, role = await facts.store.schema(), await facts.once(facts.store.server.role)
+    needed = privileges_of(Role.WORKER)
+    granted = {each.table: set(each.privileges) for each in rights}
+    missing = {table: needed[table] - privileges for table, privileges in granted.items()}
+    if not any(missing.values()):
+        for finding in _judge_excess(schema, role, rights):
+            yield finding
+        return
+    hidden = sum("SELECT" in privileges for privileges in missing.values())
+    severity = Severity.ERROR if hidden else Severity.WARNING
+    evidence = (
+        f"the role {role.name!r} lacks privileges of a worker on "
+        f"{counted(sum(map(bool, missing.values())), 'table')} of schema {schema!r}"
+    )
+    if hidden:
+        evidence += f" and may not read {hidden} of them, so checks are not made"
+    if same := next((each for each in OTHERS if _is_exactly(each, granted)), None):
+        severity, evidence = (
+            Severity.INFO,
+            f"{evidence}; it has those of the role {same.value}, and no others",
+        )
+    home, to = quote_identifier(schema), quote_identifier(role.name)
+    grants = [f"GRANT USAGE ON SCHEMA {home} TO {to}"]
+    grants += [f"GRANT {names} ON {tables} TO {to}" for names, tables in _grouped(home, missing)]
+    yield Finding(FindingCode.RIGHTS, severity, role.name, evidence, "; ".join(grants))
+
+
+def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> Iterator[Finding]:
+    home = quote_identifier(schema)
+    needed = privileges_of(Role.WORKER)
+    further = {each.table: set(each.privileges) - needed[each.table] for each in rights}
+    may_create = any(each.may_create for each in rights)
+    owned = sum(each.is_owned for each in rights)
+    if role.is_superuser or owned:
+        excess = "is a superuser" if role.is_superuser else f"owns {counted(owned, 'table')}"
+        separate = quote_identifier(f"{schema}_{Role.WORKER.value}")
+        statements = [f"CREATE ROLE {separate} LOGIN"]
+        statements += grant_statements(Role.WORKER, schema, f"{schema}_{Role.WORKER.value}")
+        remedy = (
+            f"migrate with this role, and connect the workers with one of their own: {'; '.join(statements)}"
+        )
+    elif may_create or any(further.values()):
+        beyond = sorted({privilege for privileges in further.values() for privilege in privileges})
+        excess = (
+            f"has further privileges: {', '.join([*beyond, *(['CREATE ON SCHEMA'] if may_create else [])])}"
+        )
+        source = f"{quote_identifier(role.name)}, PUBLIC"
+        statements = [
+            f"REVOKE {names} ON {tables} FROM {source}" for names, tables in _grouped(home, further)
+        ]
+        statements += [f"REVOKE CREATE ON SCHEMA {home} FROM {source}"] if may_create else []
+        remedy = "; ".join(statements)
+    else:
+        return
+    yield Finding(
+        FindingCode.RIGHTS,
+        Severity.INFO,
+        role.name,
+        f"the role {role.name!r} {excess}; a worker needs to read and write rows only",
+        remedy,
+    )
+
+
+def _is_exactly(role: Role, granted: Mapping[str, set[str]]) -> bool:
+    needed = privileges_of(role)
+    return all(privileges == needed.get(table, set()) for table, privileges in granted.items())
+
+
+def _grouped(home: str, rights: Mapping[str, Iterable[str]]) -> list[tuple[str, str]]:
+    """Return lists of privileges, each with the tables that it belongs to."""
+    groups: dict[str, list[str]] = {}
+    for table, privileges in rights.items():
+        names = ", ".join(each for each in PRIVILEGES if each in privileges)
+        if names:
+            groups.setdefault(names, []).append(f"{home}.{table}")
+    return [(names, ", ".join(tables)) for names, tables in groups.items()]

@@ -14,9 +14,7 @@ from pg_scheduler.inspect.doctor import (
     database,
     jobs,
     retention,
-    rights,
     schedules,
-    schema,
     table,
     workers,
 )
@@ -27,7 +25,7 @@ from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import command
 from pg_scheduler.store.faults import LOST_STATEMENTS
 
-MODULES: Final = (schema, table, workers, jobs, database, rights, connections, schedules, retention)
+MODULES: Final = (table, workers, jobs, database, connections, schedules, retention)
 
 CHECKS: Final[tuple[Check, ...]] = tuple(
     each for module in MODULES for each in vars(module).values() if isinstance(each, Check)
@@ -44,7 +42,7 @@ async def examine(store: InspectionStore, only: Iterable[str], thresholds: Thres
         if not asked & set(check.codes):
             continue
         try:
-            found = await check.run(facts, thresholds)
+            found = [each async for each in check.run(facts, thresholds)]
         except SchemaMissingError as error:
             reason = await _describe_missing(store, error)
             not_made += [UnmadeCheck(code, reason) for code in check.codes]

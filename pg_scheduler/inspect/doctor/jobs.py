@@ -12,7 +12,7 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.statistics import why_uncounted
-from pg_scheduler.inspect.store.doctor import FailingRow, PayloadRow, QuarantinedRow, RunningRow
+from pg_scheduler.inspect.store.doctor import FailingRow, QuarantinedRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, term
@@ -36,48 +36,8 @@ MIN_DURATIONS: Final = 20
 
 @check(FindingCode.LATE, FindingCode.NAME_UNKNOWN)
 async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    rows, workers = await facts.backlog(), await facts.claims()
-    return judge_backlog(rows, workers, await facts.store.schedules.now(), thresholds.late_s)
-
-
-@check(FindingCode.QUARANTINE)
-async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> Found:
-    if UNSUCCESSFUL in await facts.missing_indexes():
-        reason = f"it needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
-        return [UnmadeCheck(FindingCode.QUARANTINE, reason)]
-    return judge_quarantine(await facts.store.doctor.quarantined(WEEK_S))
-
-
-@check(FindingCode.FAILING)
-async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    rows = await facts.store.doctor.failing(FAILING_S, WEEK_S)
-    found = judge_failures(rows, thresholds.failures, thresholds.failure_ratio)
-    return [*found, *await _uncounted(facts, FindingCode.FAILING)]
-
-
-@check(FindingCode.STUCK)
-async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    found = judge_running(await facts.store.doctor.running(), thresholds.stuck_s)
-    return [*found, *await _uncounted(facts, FindingCode.STUCK)]
-
-
-async def _uncounted(facts: SharedFacts, code: FindingCode) -> Found:
-    reason = why_uncounted(await facts.workers())
-    return [] if reason is None else [UnmadeCheck(code, reason)]
-
-
-@check(FindingCode.PAYLOAD)
-async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    return judge_payloads(await facts.store.doctor.payloads(SAMPLE, thresholds.payload_bytes))
-
-
-def judge_backlog(
-    rows: Sequence[BacklogRow],
-    workers: Sequence[InspectedWorker],
-    now: datetime,
-    late_s: float,
-) -> Iterator[Finding]:
-    """Yield names whose due jobs wait, and names that no live worker claims."""
+    rows, workers = await facts.once(facts.backlog), await facts.once(facts.store.inspections.workers)
+    now = await facts.store.schedules.now()
     claiming = [each for each in workers if each.is_alive and each.claims_jobs]
     if not claiming:
         return  # WORKER-NONE
@@ -94,8 +54,90 @@ def judge_backlog(
             for each in claiming
             if not each.is_draining and (each.names is None or row.name in each.names)
         ]
-        if able and late >= late_s:  # else WORKER-DRAINING
+        if able and late >= thresholds.late_s:  # else WORKER-DRAINING
             yield _late(row, rows, late, able)
+
+
+@check(FindingCode.QUARANTINE)
+async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> Found:
+    if UNSUCCESSFUL in await facts.once(facts.store.doctor.missing_indexes):
+        reason = f"it needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
+        yield UnmadeCheck(FindingCode.QUARANTINE, reason)
+        return
+    by_name = defaultdict[str, list[QuarantinedRow]](list)
+    together = defaultdict[datetime, list[str]](list)  # jobs that ended at once ran on the same worker
+    for row in await facts.store.doctor.quarantined(WEEK_S):
+        by_name[row.job_name].append(row)
+        together[row.finished_at].append(row.job_id)
+    for name, jobs in by_name.items():
+        ids = [job.job_id for job in jobs]
+        others = sorted({each for job in jobs for each in together[job.finished_at]} - set(ids))
+        beside = f"; {listed(others)} ran on the same worker" if others else ""
+        yield Finding(
+            FindingCode.QUARANTINE,
+            Severity.WARNING,
+            name,
+            f"{counted(len(jobs), 'quarantined job')} of {name!r}, the last one at "
+            f"{instant(jobs[0].finished_at)}: {listed(ids)}{beside}",
+            f"read the logs of the workers that died, correct the function, then "
+            f"{command('jobs', 'retry', *ids[:MAX_RETRIED])}",
+        )
+
+
+@check(FindingCode.FAILING)
+async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    rows = await facts.store.doctor.failing(FAILING_S, WEEK_S)
+    for finding in judge_failures(rows, thresholds.failures, thresholds.failure_ratio):
+        yield finding
+    async for unmade in _uncounted(facts, FindingCode.FAILING):
+        yield unmade
+
+
+@check(FindingCode.STUCK)
+async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    stuck_s = thresholds.stuck_s
+    for row in await facts.store.doctor.running():
+        remedy = command("jobs", "explain", row.job_id)
+        if row.expired_s is not None and row.expired_s >= stuck_s:
+            text = (
+                f"the lease of {row.job_id!r} ({row.name!r}) on worker {row.worker_id} expired "
+                f"{length(row.expired_s)} ago"
+            )
+            yield Finding(FindingCode.STUCK, Severity.WARNING, row.job_id, text, remedy)
+            continue
+        if row.durations is None or row.durations.number < MIN_DURATIONS or row.running_s is None:
+            continue
+        usual = row.durations.quantile(0.99) or 0.0
+        if row.running_s >= max(stuck_s, usual * STUCK_FACTOR):
+            yield Finding(
+                FindingCode.STUCK,
+                Severity.WARNING,
+                row.job_id,
+                f"attempt {row.attempt} of {row.job_id!r} runs for {length(row.running_s)} on worker "
+                f"{row.worker_id}; 99 % of the attempts of {row.name!r} take at most {length(usual)}",
+                f"{remedy}; give such jobs a timeout=",
+            )
+    async for unmade in _uncounted(facts, FindingCode.STUCK):
+        yield unmade
+
+
+async def _uncounted(facts: SharedFacts, code: FindingCode) -> Found:
+    reason = why_uncounted(await facts.once(facts.store.workers.list_workers))
+    if reason is not None:
+        yield UnmadeCheck(code, reason)
+
+
+@check(FindingCode.PAYLOAD)
+async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    for row in await facts.store.doctor.payloads(SAMPLE, thresholds.payload_bytes):
+        yield Finding(
+            FindingCode.PAYLOAD,
+            Severity.WARNING,
+            row.name,
+            f"{row.jobs} of the first {SAMPLE:,} unfinished jobs of each priority are of {row.name!r} and "
+            f"have up to {row.most / 1000:,.0f} kB of arguments, such as {row.example!r}",
+            "store the data elsewhere and pass its id",
+        )
 
 
 def _unknown(row: BacklogRow, known: Sequence[str], workers: Sequence[InspectedWorker]) -> Finding:
@@ -146,28 +188,6 @@ def _ahead(row: BacklogRow, rows: Sequence[BacklogRow]) -> str:
     return "".join(f"; {text}" for text in texts)
 
 
-def judge_quarantine(rows: Sequence[QuarantinedRow]) -> Iterator[Finding]:
-    """Yield names with quarantined jobs. Jobs that ended at the same instant ran on the same worker."""
-    by_name = defaultdict[str, list[QuarantinedRow]](list)
-    together = defaultdict[datetime, list[str]](list)
-    for row in rows:
-        by_name[row.job_name].append(row)
-        together[row.finished_at].append(row.job_id)
-    for name, jobs in by_name.items():
-        ids = [job.job_id for job in jobs]
-        others = sorted({each for job in jobs for each in together[job.finished_at]} - set(ids))
-        beside = f"; {listed(others)} ran on the same worker" if others else ""
-        yield Finding(
-            FindingCode.QUARANTINE,
-            Severity.WARNING,
-            name,
-            f"{counted(len(jobs), 'quarantined job')} of {name!r}, the last one at "
-            f"{instant(jobs[0].finished_at)}: {listed(ids)}{beside}",
-            f"read the logs of the workers that died, correct the function, then "
-            f"{command('jobs', 'retry', *ids[:MAX_RETRIED])}",
-        )
-
-
 def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> Iterator[Finding]:
     """Yield names whose share of failed attempts is at least one half, or twice that of the week before."""
     for row in rows:
@@ -187,42 +207,4 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
             f"{row.failed:,} of {row.ended:,} attempts of {row.job_name!r} failed in the last 15 minutes; "
             f"{before}",
             command("jobs", "errors", "--since", "15m"),
-        )
-
-
-def judge_running(rows: Sequence[RunningRow], stuck_s: float) -> Iterator[Finding]:
-    """Yield jobs that run far longer than others of their name, or beyond their lease."""
-    for row in rows:
-        remedy = command("jobs", "explain", row.job_id)
-        if row.expired_s is not None and row.expired_s >= stuck_s:
-            text = (
-                f"the lease of {row.job_id!r} ({row.name!r}) on worker {row.worker_id} expired "
-                f"{length(row.expired_s)} ago"
-            )
-            yield Finding(FindingCode.STUCK, Severity.WARNING, row.job_id, text, remedy)
-            continue
-        if row.durations is None or row.durations.number < MIN_DURATIONS or row.running_s is None:
-            continue
-        usual = row.durations.quantile(0.99) or 0.0
-        if row.running_s >= max(stuck_s, usual * STUCK_FACTOR):
-            yield Finding(
-                FindingCode.STUCK,
-                Severity.WARNING,
-                row.job_id,
-                f"attempt {row.attempt} of {row.job_id!r} runs for {length(row.running_s)} on worker "
-                f"{row.worker_id}; 99 % of the attempts of {row.name!r} take at most {length(usual)}",
-                f"{remedy}; give such jobs a timeout=",
-            )
-
-
-def judge_payloads(rows: Sequence[PayloadRow]) -> Iterator[Finding]:
-    """Yield names whose jobs have large arguments."""
-    for row in rows:
-        yield Finding(
-            FindingCode.PAYLOAD,
-            Severity.WARNING,
-            row.name,
-            f"{row.jobs} of the first {SAMPLE:,} unfinished jobs of each priority are of {row.name!r} and "
-            f"have up to {row.most / 1000:,.0f} kB of arguments, such as {row.example!r}",
-            "store the data elsewhere and pass its id",
         )

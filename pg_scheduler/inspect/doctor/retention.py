@@ -20,7 +20,6 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
 from pg_scheduler.inspect.statistics import why_uncounted
-from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Worker
@@ -59,57 +58,27 @@ class Growth:
 
 @check(FindingCode.RETENTION)
 async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    found: list[Finding | UnmadeCheck] = [
-        *judge_size(await facts.tables(), thresholds.table_bytes),
-        *await _check_growth(facts, thresholds),
-    ]
-    if UNSUCCESSFUL in await facts.missing_indexes():
+    for table in await facts.once(facts.store.doctor.tables):
+        if table.bytes >= thresholds.table_bytes:
+            yield Finding(
+                FindingCode.RETENTION,
+                Severity.WARNING,
+                table.name,
+                f"the table {table.name} has {table.bytes / 1e9:.1f} GB, without its indexes",
+                "vacuum_enabled=True with a shorter retention; VACUUM FULL or pg_repack gives the space back",
+            )
+    async for each in _check_growth(facts, thresholds):
+        yield each
+    if UNSUCCESSFUL in await facts.once(facts.store.doctor.missing_indexes):
         reason = f"the age of failed jobs needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
-        return [*found, UnmadeCheck(FindingCode.RETENTION, reason)]
+        yield UnmadeCheck(FindingCode.RETENTION, reason)
+        return
     policies: dict[str, float] = {}
-    for worker in await facts.workers():
+    for worker in await facts.once(facts.store.workers.list_workers):
         for status in STATUSES if worker.is_alive else ():
             if isinstance(days := _policy(worker, status).get("days"), int | float):
                 policies[status] = min(policies.get(status, days), days)
-    return [*found, *judge_ages(await facts.store.doctor.oldest(), policies)]
-
-
-async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    """Return whether the table of jobs becomes large soon, or why that is unknown."""
-    size = next((each.bytes for each in await facts.tables() if each.name == TABLE), 0)
-    if not thresholds.table_bytes * SMALL <= size < thresholds.table_bytes:
-        return []
-    workers = [each for each in await facts.workers() if each.is_alive and each.settings]
-    try:
-        ended, since_s = await facts.store.doctor.endings(WEEK_S)
-    except SchemaForbiddenError as error:  # the forecast alone needs the table of statistics
-        return [UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {error}")]
-    async with facts.store.searches.transaction() as connection:
-        estimates = (await facts.store.searches.sizes(on=connection)).estimates
-    rows = estimates.get(TABLE) or 0
-    reason = why_uncounted(workers)
-    if reason is None and not workers:
-        reason = "no live worker reports its retention"
-    if reason is None and since_s < DAY_S:
-        reason = f"statistics of a day are needed; there are {length(since_s)}"
-    if reason is None and not rows:
-        reason = f"the server does not know the number of its rows; execute ANALYZE {TABLE}"
-    if reason is not None:
-        return [UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {reason}")]
-    unfinished = (estimates.get(CLAIM) or 0) + (estimates.get(BLOCKED) or 0)
-    by_day = {status: number / since_s * DAY_S for status, number in ended.items()}
-    growth = Growth(
-        bytes=size,
-        rows=rows,
-        unfinished=min(unfinished, rows),
-        ended={status: (number, days_kept(workers, status)) for status, number in by_day.items()},
-        since_s=since_s,
-    )
-    return judge_growth(growth, thresholds.table_bytes, thresholds.table_days)
-
-
-def judge_ages(oldest: Mapping[str, float], policies: Mapping[str, float]) -> Iterator[Finding]:
-    """Yield statuses whose oldest job is twice as old as the policy of the live workers allows."""
+    oldest = await facts.store.doctor.oldest()
     for status, seconds in sorted(oldest.items()):
         days = policies.get(status)
         if days is not None and seconds > max(FACTOR * days, 1) * DAY_S:
@@ -123,17 +92,43 @@ def judge_ages(oldest: Mapping[str, float], policies: Mapping[str, float]) -> It
             )
 
 
-def judge_size(tables: Sequence[TableRow], most: int) -> Iterator[Finding]:
-    """Yield tables that are large."""
-    for table in tables:
-        if table.bytes >= most:
-            yield Finding(
-                FindingCode.RETENTION,
-                Severity.WARNING,
-                table.name,
-                f"the table {table.name} has {table.bytes / 1e9:.1f} GB, without its indexes",
-                "vacuum_enabled=True with a shorter retention; VACUUM FULL or pg_repack gives the space back",
-            )
+async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    """Yield a finding if the table of jobs becomes large soon, or why that is unknown."""
+    tables = await facts.once(facts.store.doctor.tables)
+    size = next((each.bytes for each in tables if each.name == TABLE), 0)
+    if not thresholds.table_bytes * SMALL <= size < thresholds.table_bytes:
+        return
+    reporting = await facts.once(facts.store.workers.list_workers)
+    workers = [each for each in reporting if each.is_alive and each.settings]
+    try:
+        ended, since_s = await facts.store.doctor.endings(WEEK_S)
+    except SchemaForbiddenError as error:  # the forecast alone needs the table of statistics
+        yield UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {error}")
+        return
+    async with facts.store.searches.transaction() as connection:
+        estimates = (await facts.store.searches.sizes(on=connection)).estimates
+    rows = estimates.get(TABLE) or 0
+    reason = why_uncounted(workers)
+    if reason is None and not workers:
+        reason = "no live worker reports its retention"
+    if reason is None and since_s < DAY_S:
+        reason = f"statistics of a day are needed; there are {length(since_s)}"
+    if reason is None and not rows:
+        reason = f"the server does not know the number of its rows; execute ANALYZE {TABLE}"
+    if reason is not None:
+        yield UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {reason}")
+        return
+    unfinished = (estimates.get(CLAIM) or 0) + (estimates.get(BLOCKED) or 0)
+    by_day = {status: number / since_s * DAY_S for status, number in ended.items()}
+    growth = Growth(
+        bytes=size,
+        rows=rows,
+        unfinished=min(unfinished, rows),
+        ended={status: (number, days_kept(workers, status)) for status, number in by_day.items()},
+        since_s=since_s,
+    )
+    for finding in judge_growth(growth, thresholds.table_bytes, thresholds.table_days):
+        yield finding
 
 
 def judge_growth(growth: Growth, most: int, within_days: float) -> Iterator[Finding]:

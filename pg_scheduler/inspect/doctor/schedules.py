@@ -12,7 +12,7 @@ from pg_scheduler.inspect.clock_changes import clock_effects
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
-from pg_scheduler.inspect.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTaskRow, ZonedRow
+from pg_scheduler.inspect.store.doctor import OverdueRow, ZonedRow
 from pg_scheduler.inspect.store.inspections import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, short
@@ -25,36 +25,72 @@ MAX_SECONDS: Final = 2.0
 
 @check(FindingCode.SCHED_OVERDUE)
 async def _check_overdue(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    workers = await facts.claims()
-    return judge_overdue(await facts.store.doctor.overdue(thresholds.overdue_s), workers)
+    workers = await facts.once(facts.store.inspections.workers)
+    for finding in judge_overdue(await facts.store.doctor.overdue(thresholds.overdue_s), workers):
+        yield finding
 
 
 @check(FindingCode.SCHED_UNKNOWN)
 async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
-    return judge_tasks(await facts.store.doctor.schedule_tasks(), await facts.claims())
+    workers = await facts.once(facts.store.inspections.workers)
+    claiming = [each for each in workers if each.is_alive and each.claims_jobs]
+    if not claiming:
+        return  # WORKER-NONE
+    known = sorted(claimed_names(claiming))
+    for row in await facts.store.doctor.schedule_tasks():
+        if count_claiming(workers, row.task, with_draining=True) != 0:
+            continue
+        near = likely_new_name(row.task, known)
+        renamed = (
+            f"; or is {near!r} its new name? then @job(name={near!r}, aliases=[{row.task!r}])" if near else ""
+        )
+        yield Finding(
+            FindingCode.SCHED_UNKNOWN,
+            Severity.ERROR,
+            row.task,
+            f"the task {row.task!r} of {counted(row.schedules, 'schedule')} "
+            f"({listed(row.ids, row.schedules)}) is claimed by none of "
+            f"{counted(len(claiming), 'live worker')}",
+            f"import its module in a worker, or {command('schedules', 'pause', row.ids[0])}{renamed}",
+        )
 
 
 @check(FindingCode.SCHED_BROKEN)
 async def _check_broken(facts: SharedFacts, _: Thresholds) -> Found:
-    return judge_broken(await facts.store.doctor.broken())
+    for row in await facts.store.doctor.broken():
+        yield Finding(
+            FindingCode.SCHED_BROKEN,
+            Severity.ERROR,
+            row.schedule_id,
+            f"the planner paused the schedule {row.schedule_id!r}: {short(row.note or 'no reason')}",
+            f"await scheduler.schedules.update({row.schedule_id!r}, trigger=...) with a valid trigger, then "
+            f"{command('schedules', 'resume', row.schedule_id)}; or remove it",
+        )
 
 
 @check(FindingCode.SCHED_DST)
 async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> Found:
     now, ends_at = await facts.store.schedules.now(), monotonic() + MAX_SECONDS
-    found: list[Finding | UnmadeCheck] = []
     rows = await facts.store.doctor.zoned()
     for place, row in enumerate(rows):
         if monotonic() > ends_at:
             reason = f"computing fire times took {MAX_SECONDS:g} s, after {place} of {len(rows)}"
-            return [*found, UnmadeCheck(FindingCode.SCHED_DST, reason)]
-        found += judge_clock_changes([row], now)
-    return found
+            yield UnmadeCheck(FindingCode.SCHED_DST, reason)
+            return
+        for finding in judge_clock_changes([row], now):
+            yield finding
 
 
 @check(FindingCode.SCHED_HERD)
 async def _check_herds(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    return judge_herds(await facts.store.doctor.herds(thresholds.herd))
+    for row in await facts.store.doctor.herds(thresholds.herd):
+        yield Finding(
+            FindingCode.SCHED_HERD,
+            Severity.INFO,
+            instant(row.second),
+            f"{row.schedules:,} schedules fire at {instant(row.second)}: {listed(row.ids, row.schedules)}",
+            "jitter= for these schedules spreads their jobs",
+        )
 
 
 def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]) -> Iterator[Finding]:
@@ -77,55 +113,6 @@ def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]
             row.schedule_id,
             f"the schedule {row.schedule_id!r} should have fired {length(row.overdue_s)} ago; {cause}",
             remedy,
-        )
-
-
-def judge_tasks(rows: Sequence[ScheduleTaskRow], workers: Sequence[InspectedWorker]) -> Iterator[Finding]:
-    """Yield tasks of schedules that no live worker has registered."""
-    claiming = [each for each in workers if each.is_alive and each.claims_jobs]
-    if not claiming:
-        return  # WORKER-NONE
-    known = sorted(claimed_names(claiming))
-    for row in rows:
-        if count_claiming(workers, row.task, with_draining=True) != 0:
-            continue
-        near = likely_new_name(row.task, known)
-        renamed = (
-            f"; or is {near!r} its new name? then @job(name={near!r}, aliases=[{row.task!r}])" if near else ""
-        )
-        yield Finding(
-            FindingCode.SCHED_UNKNOWN,
-            Severity.ERROR,
-            row.task,
-            f"the task {row.task!r} of {counted(row.schedules, 'schedule')} "
-            f"({listed(row.ids, row.schedules)}) is claimed by none of "
-            f"{counted(len(claiming), 'live worker')}",
-            f"import its module in a worker, or {command('schedules', 'pause', row.ids[0])}{renamed}",
-        )
-
-
-def judge_broken(rows: Sequence[BrokenRow]) -> Iterator[Finding]:
-    """Yield schedules that the planner paused because of an error."""
-    for row in rows:
-        yield Finding(
-            FindingCode.SCHED_BROKEN,
-            Severity.ERROR,
-            row.schedule_id,
-            f"the planner paused the schedule {row.schedule_id!r}: {short(row.note or 'no reason')}",
-            f"await scheduler.schedules.update({row.schedule_id!r}, trigger=...) with a valid trigger, then "
-            f"{command('schedules', 'resume', row.schedule_id)}; or remove it",
-        )
-
-
-def judge_herds(rows: Sequence[HerdRow]) -> Iterator[Finding]:
-    """Yield seconds in which many schedules fire."""
-    for row in rows:
-        yield Finding(
-            FindingCode.SCHED_HERD,
-            Severity.INFO,
-            instant(row.second),
-            f"{row.schedules:,} schedules fire at {instant(row.second)}: {listed(row.ids, row.schedules)}",
-            "jitter= for these schedules spreads their jobs",
         )
 
 

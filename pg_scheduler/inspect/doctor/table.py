@@ -1,4 +1,4 @@
-"""Whether PostgreSQL keeps the tables small and claims cheap."""
+"""Whether the tables are those of this release, with all indexes, small, and cheap to claim from."""
 
 from __future__ import annotations
 
@@ -6,13 +6,61 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from pg_scheduler.errors import SchemaMissingError, SchemaTooNewError
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds
 from pg_scheduler.inspect.store.doctor import IndexRow, SettingRow, TableRow
-from pg_scheduler.inspect.texts import instant, listed
-from pg_scheduler.migrate.shape import shipped_storage
+from pg_scheduler.inspect.texts import command, instant, listed
+from pg_scheduler.migrate.shape import LATER_INDEXES, shipped_storage
 from pg_scheduler.sqltext import quote_identifier
+
+BUILD: Final = "pg-scheduler migrate indexes"
+
+
+@check(FindingCode.SCHEMA_BEHIND, FindingCode.SCHEMA_NEWER, FindingCode.SCHEMA_DRIFT)
+async def _check_schema(facts: SharedFacts, _: Thresholds) -> Found:
+    schema, problem = await facts.store.schema(), await facts.store.doctor.schema_problem()
+    if problem is None:
+        return
+    evidence, remedy = str(problem).partition("; ")[::2]
+    code = FindingCode.SCHEMA_DRIFT
+    if isinstance(problem, SchemaMissingError):
+        code, remedy = FindingCode.SCHEMA_BEHIND, command("migrate", "--schema", schema)
+    elif isinstance(problem, SchemaTooNewError):
+        code = FindingCode.SCHEMA_NEWER
+    yield Finding(code, Severity.ERROR, schema, evidence, remedy or None)
+
+
+@check(FindingCode.INDEX_MISSING, FindingCode.INDEX_INVALID)
+async def _check_indexes(facts: SharedFacts, _: Thresholds) -> Found:
+    schema = await facts.store.schema()
+    missing = await facts.once(facts.store.doctor.missing_indexes)
+    indexes = await facts.once(facts.store.doctor.indexes)
+    invalid = [each for each in indexes if not each.is_valid]
+    names = {each.name for each in invalid}
+    for name in missing:
+        if name not in names:
+            severity, effect = _effect_without(name)
+            evidence = f"the index {name} does not exist: {effect}"
+            yield Finding(FindingCode.INDEX_MISSING, severity, name, evidence, BUILD)
+    for index in invalid:
+        severity = Severity.WARNING
+        evidence = (
+            f"the index {index.name} of {index.table} is invalid: no query uses it, but writes maintain it"
+        )
+        remedy = f"REINDEX INDEX CONCURRENTLY {quote_identifier(schema)}.{quote_identifier(index.name)}"
+        if index.name in missing:
+            severity, effect = _effect_without(index.name)
+            evidence, remedy = f"{evidence}; {effect}", BUILD
+        yield Finding(FindingCode.INDEX_INVALID, severity, index.name, evidence, remedy)
+
+
+def _effect_without(name: str) -> tuple[Severity, str]:
+    if name in LATER_INDEXES:
+        return Severity.WARNING, "lists of unsuccessful jobs read more rows"
+    return Severity.ERROR, "statements read whole tables, and no worker starts"
+
 
 CHANGED_BY_CLAIMS: Final = frozenset(
     {"status", "attempt", "worker_id", "started_at", "last_heartbeat", "lease_until"}
@@ -37,24 +85,51 @@ SERVER_SETTINGS: Final = ("autovacuum", "track_counts", FREEZE_AGE, MULTIXACT_AG
 async def _check_hot(facts: SharedFacts, _: Thresholds) -> Found:
     schema = await facts.store.schema()
     settings = await facts.store.doctor.settings(SERVER_SETTINGS)
-    tables = await facts.tables()
-    return judge_hot(schema, await facts.indexes(), tables, int(settings["server_version_num"].value))
+    tables, indexes = (
+        await facts.once(facts.store.doctor.tables),
+        await facts.once(facts.store.doctor.indexes),
+    )
+    for finding in judge_hot(schema, indexes, tables, int(settings["server_version_num"].value)):
+        yield finding
 
 
 @check(FindingCode.BLOAT, FindingCode.AUTOVACUUM, FindingCode.WRAPAROUND)
 async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> Found:
     schema = await facts.store.schema()
     settings = await facts.store.doctor.settings(SERVER_SETTINGS)
-    tables = await facts.tables()
+    tables = await facts.once(facts.store.doctor.tables)
     ages = [
         int(int(settings[name].value) * FREEZE_MARGIN) if most is None else most
         for name, most in ((FREEZE_AGE, thresholds.freeze_age), (MULTIXACT_AGE, thresholds.multixact_age))
     ]
-    return [
-        *judge_bloat(schema, tables, thresholds.dead_rows),
-        *judge_autovacuum(schema, tables, settings),
-        *judge_freezing(schema, tables, *ages),
-    ]
+    for finding in judge_autovacuum(schema, tables, settings):
+        yield finding
+    transactions, multixacts = ages
+    for table in tables:
+        if table.dead <= thresholds.dead_rows or table.dead <= table.live:
+            continue
+        yield Finding(
+            FindingCode.BLOAT,
+            Severity.WARNING,
+            table.name,
+            f"about {table.dead:,} dead rows and {table.live:,} live ones in {table.bytes / 1e6:,.0f} MB; "
+            f"last vacuum: {_last(table.vacuumed_at)}",
+            f"resolve XMIN-HELD and AUTOVACUUM first, then VACUUM (ANALYZE) {_quoted(schema, table.name)}",
+        )
+    for table in tables:
+        for age, most, unit in (
+            (table.freeze_age, transactions, "transactions"),
+            (table.multixact_age, multixacts, "multixacts"),
+        ):
+            if age > most:
+                yield Finding(
+                    FindingCode.WRAPAROUND,
+                    Severity.ERROR if age > WRAPAROUND_AGE else Severity.WARNING,
+                    table.name,
+                    f"{table.name} has rows that are {age:,} {unit} old and not frozen; the server stops at "
+                    "2,100,000,000",
+                    f"resolve XMIN-HELD first, then VACUUM (FREEZE) {_quoted(schema, table.name)}",
+                )
 
 
 def judge_hot(
@@ -81,21 +156,6 @@ def judge_hot(
             f"the index {index.name} uses {listed(changed)}, which each claim and heartbeat changes, so each "
             f"writes to every index{ratio}",
             remedy,
-        )
-
-
-def judge_bloat(schema: str, tables: Sequence[TableRow], dead_rows: int) -> Iterator[Finding]:
-    """Yield tables with many dead rows."""
-    for table in tables:
-        if table.dead <= dead_rows or table.dead <= table.live:
-            continue
-        yield Finding(
-            FindingCode.BLOAT,
-            Severity.WARNING,
-            table.name,
-            f"about {table.dead:,} dead rows and {table.live:,} live ones in {table.bytes / 1e6:,.0f} MB; "
-            f"last vacuum: {_last(table.vacuumed_at)}",
-            f"resolve XMIN-HELD and AUTOVACUUM first, then VACUUM (ANALYZE) {_quoted(schema, table.name)}",
         )
 
 
@@ -126,26 +186,6 @@ def judge_autovacuum(
                 f"{table.name} lacks the storage settings {values}",
                 f"ALTER TABLE {_quoted(schema, table.name)} SET ({values})",
             )
-
-
-def judge_freezing(
-    schema: str, tables: Sequence[TableRow], transactions: int, multixacts: int
-) -> Iterator[Finding]:
-    """Yield tables that were last frozen more than these numbers of transactions or multixacts ago."""
-    for table in tables:
-        for age, most, unit in (
-            (table.freeze_age, transactions, "transactions"),
-            (table.multixact_age, multixacts, "multixacts"),
-        ):
-            if age > most:
-                yield Finding(
-                    FindingCode.WRAPAROUND,
-                    Severity.ERROR if age > WRAPAROUND_AGE else Severity.WARNING,
-                    table.name,
-                    f"{table.name} has rows that are {age:,} {unit} old and not frozen; the server stops at "
-                    "2,100,000,000",
-                    f"resolve XMIN-HELD first, then VACUUM (FREEZE) {_quoted(schema, table.name)}",
-                )
 
 
 def _quoted(schema: str, table: str) -> str:

@@ -40,27 +40,27 @@ ZONE_DATA: Final = "tzdata"
     FindingCode.LOOP_BLOCKED,
 )
 async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    workers = await facts.workers()
+    workers = await facts.once(facts.store.workers.list_workers)
     now = await facts.store.schedules.now()
     alive = [each for each in workers if each.is_alive and not each.is_stopping]
     draining = [each for each in workers if _drains(each)][:MAX_DRAINING]
     requested: Mapping[str, datetime] = {}
-    hidden: list[UnmadeCheck] = []
     try:
         requested = await _read_requests(facts, draining)
     except SchemaForbiddenError as error:  # drains alone are in a table that not all roles read
         reason = f"when workers were requested to drain is unknown: {error}"
-        hidden = [UnmadeCheck(FindingCode.WORKER_DRAINING, reason)]
-    return [
-        *hidden,
+        yield UnmadeCheck(FindingCode.WORKER_DRAINING, reason)
+    backlog = await facts.once(facts.backlog) if draining else ()
+    for finding in (
         *judge_lives(workers, now),
-        *(judge_drained_names(await facts.backlog(), alive, now, thresholds.late_s) if draining else ()),
+        *judge_drained_names(backlog, alive, now, thresholds.late_s),
         *judge_drains(draining, requested, now, thresholds.draining_s),
         *judge_mixture(alive),
         *judge_zones(alive),
         *judge_connections(alive),
         *judge_loops(alive, thresholds.loop_lag_s),
-    ]
+    ):
+        yield finding
 
 
 async def _read_requests(facts: SharedFacts, draining: Sequence[Worker]) -> dict[str, datetime]:
