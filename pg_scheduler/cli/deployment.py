@@ -67,7 +67,11 @@ def k8s(command: Command, into: Into = None) -> None:
 def _give(command: Command, kind: str, into: Path | None, printed: tuple[str, ...]) -> None:
     texts = {name: (_OPS / kind / name).read_text(encoding="utf-8") for name in FILES[kind]}
     if kind == "compose":
-        texts |= _mounted()
+        texts |= {
+            f"{folder}/{name}": text
+            for folder, shipped in MOUNTED.items()
+            for name, text in _shipped(shipped).items()
+        }
     elif kind == "k8s":
         (rules,) = _shipped("alerts").values()
         texts[RULES] = _RULE + textwrap.indent(rules, "  ")
@@ -83,13 +87,6 @@ def _give(command: Command, kind: str, into: Path | None, printed: tuple[str, ..
             command.output.say(f"wrote {into / name}")
     except OSError as error:
         raise RefusedError(f"{into} cannot be written: {error.strerror or error}") from error
-
-
-def _mounted() -> dict[str, str]:
-    """Return the alerting rules and the dashboards, by their paths in the folder."""
-    return {
-        f"{folder}/{name}": text for folder, kind in MOUNTED.items() for name, text in _shipped(kind).items()
-    }
 
 
 def _shipped(kind: str) -> dict[str, str]:

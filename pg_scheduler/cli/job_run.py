@@ -209,7 +209,10 @@ async def result(command: Command, job_id: JobId) -> ExitCode:
     if found is None:
         if job is None:
             raise JobNotFoundError(job_id)
-        found = _unfinished(job)
+        reason = f"the job has not ended: it is {job.status.value}"
+        found = JobResult(
+            job_id, job.status, no_value_reason=reason, attempts=job.attempt, started_at=job.started_at
+        )
     command.output.write_one(RESULT, found, keys=[column.key for column in RESULT.columns])
     return ExitCode.DONE if found.status is JobStatus.COMPLETED else ExitCode.NEGATIVE
 
@@ -219,25 +222,14 @@ async def _wait_for(scheduler: Scheduler, job_id: str, reporter: Reporter) -> Jo
     try:
         while not (await asyncio.wait({waiting}, timeout=LOOK_INTERVAL_S))[0]:
             if (job := await scheduler.get_job(job_id)) is not None:
-                _show(job, reporter)
+                text, progress = f"{job_id} {job.status.value}", job.progress
+                if progress is None:
+                    reporter.show(text, 0, None)
+                else:
+                    reporter.show(f"{text}, {progress_text(progress)}", progress.done, progress.total)
         found = await waiting
     finally:
         waiting.cancel()
     if found is None:
         raise JobNotFoundError(job_id)
     return found
-
-
-def _show(job: Job, reporter: Reporter) -> None:
-    text, progress = f"{job.job_id} {job.status.value}", job.progress
-    if progress is None:
-        reporter.show(text, 0, None)
-    else:
-        reporter.show(f"{text}, {progress_text(progress)}", progress.done, progress.total)
-
-
-def _unfinished(job: Job) -> JobResult:
-    reason = f"the job has not ended: it is {job.status.value}"
-    return JobResult(
-        job.job_id, job.status, no_value_reason=reason, attempts=job.attempt, started_at=job.started_at
-    )

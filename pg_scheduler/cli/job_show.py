@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -237,7 +237,8 @@ def _write_parts(
         lines = (f"{output.when(each.at)}  {each.status:9}  {each.job_id}" for each in others)
         output.write_paragraph("\n".join(["\nother jobs of the schedule:", *lines]))
     for each in events:
-        if details := list(_details(each, no_arguments=no_arguments)):
+        log = () if no_arguments else each.log
+        if details := [*(() if each.traceback is None else (each.traceback,)), *log]:
             output.write_paragraph("\n".join([f"\n{each.title}:", *details]))
 
 
@@ -247,9 +248,3 @@ def _event_line(command: Command, event: Event) -> str:
     worker = f" on worker {event.worker}" if event.worker else ""
     error = f": {event.error}" if event.error else ""
     return f"{at:25}  {event.title}{worker}{error}"
-
-
-def _details(event: Event, *, no_arguments: bool) -> Iterator[str]:
-    if event.traceback is not None:
-        yield event.traceback
-    yield from () if no_arguments else event.log

@@ -138,11 +138,6 @@ def program() -> Any:
     return typer.main.get_command(app)
 
 
-def _in_plain_words(message: str) -> str:
-    """Return the message of a validation without the phrases of the library that made it."""
-    return re.sub("^Input should", "it must", message.removeprefix("Value error, "))
-
-
 def _origin(error: Any) -> str | None:
     """Return the variable or the file of a value that is invalid; None if it is an argument."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
@@ -178,7 +173,7 @@ def run(arguments: Sequence[str]) -> int:
         return error.code
     except typer.TyperException as error:
         if isinstance(error, typer.BadParameter):
-            error.message = _in_plain_words(error.message)
+            error.message = re.sub("^Input should", "it must", error.message.removeprefix("Value error, "))
         if show := getattr(error, "show", None):  # Typer has no public name for errors with usage
             show(file=sys.stderr)
         if (origin := _origin(error)) is not None:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pg_scheduler import Schedule, Scheduler
+from pg_scheduler import Schedule
 from pg_scheduler.inspect.clock_changes import mark_fires
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.texts import counted
@@ -104,12 +104,14 @@ async def backfill(
         return
     command.output.say("fire times whose jobs were deleted count as missed and get a job again")
     job_ids: list[str] = []
-    done = 0
+    done, size = 0, MAX_BATCH if per_s is None else min(max(int(per_s), 1), MAX_BATCH)  # those of a second
     try:
         with Reporter(style, command.output) as reporter:
             async with command.scheduler() as scheduler:
-                while batch := fires[done : done + _batch_size(per_s)]:
-                    job_ids += await _enqueue(scheduler, schedule_id, batch)
+                while batch := fires[done : done + size]:
+                    job_ids += await scheduler.schedules.backfill(
+                        schedule_id, batch[0], batch[-1] + MOMENT, limit=len(batch)
+                    )
                     done += len(batch)
                     reporter.show(f"{done:,} of {counted(len(fires), 'fire time')}", done, len(fires))
                     if per_s is not None and done < len(fires):
@@ -119,15 +121,6 @@ async def backfill(
         command.output.say(f"{counted(len(job_ids), 'job')} enqueued for {counted(done, 'fire time')}")
         if done < len(fires):
             command.output.say(f"continue with --from {fires[done].isoformat()}")
-
-
-async def _enqueue(scheduler: Scheduler, schedule_id: str, fires: Sequence[datetime]) -> list[str]:
-    return await scheduler.schedules.backfill(schedule_id, fires[0], fires[-1] + MOMENT, limit=len(fires))
-
-
-def _batch_size(per_s: float | None) -> int:
-    """Return the fire times of a transaction: at most those of one second."""
-    return MAX_BATCH if per_s is None else min(max(int(per_s), 1), MAX_BATCH)
 
 
 def _fires_between(schedule: Schedule, since: datetime, until: datetime, limit: int) -> list[datetime]:

@@ -82,16 +82,13 @@ async def vacuum(
         if stats:
             await _write_stats(command, scheduler, days)
             return
-        style, config = read_style(progress), await _retention(scheduler)
+        style = read_style(progress)
+        try:
+            config = await Inspector(scheduler).retention()
+        except ConfigurationError as error:
+            raise RefusedError(f"{error}; nothing was deleted") from error
         configure(scheduler, vacuum=config)
         await (_count if dry_run else _delete)(command, scheduler, config, style)
-
-
-async def _retention(scheduler: Scheduler) -> VacuumConfig:
-    try:
-        return await Inspector(scheduler).retention()
-    except ConfigurationError as error:
-        raise RefusedError(f"{error}; nothing was deleted") from error
 
 
 async def _count(command: Command, scheduler: Scheduler, config: VacuumConfig, style: Style) -> None:

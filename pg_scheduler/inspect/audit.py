@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,7 @@ MAX_ROWS: Final = 20_000
 """The maximum number of records that a page examines."""
 
 MAX_ID: Final = 2**63 - 1
+_POSITION: Final = re.compile(r"[0-9]{1,19}")
 
 ACTIONS: Final = (
     *("add_schedule", "update_schedule", "remove_schedule", "pause_schedule", "resume_schedule"),
@@ -91,7 +93,9 @@ class AuditReads(InspectorBase):
             None if until is None else check_execution_time(until, name="until"),
         )
         subject = None if subject is None else check_text("subject", subject)
-        before = None if after is None else _read_position(after)
+        if after is not None and not (_POSITION.fullmatch(after) and int(after) <= MAX_ID):
+            raise PositionError("the audit", after)
+        before = None if after is None else int(after)
         records, last = await self._reads.audit_records.read(before, limit + 1, MAX_ROWS, filters, subject)
         if len(records) > limit:
             records = records[:limit]
@@ -99,9 +103,3 @@ class AuditReads(InspectorBase):
         elif last is not None and since is not None and last.at < since:
             last = None
         return AuditPage(records, None if last is None else str(last.id))
-
-
-def _read_position(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= MAX_ID):
-        raise PositionError("the audit", text)
-    return int(text)

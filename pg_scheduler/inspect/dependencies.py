@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.store.inspections import LinkedJob
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_job_id
@@ -19,17 +20,6 @@ MAX_LINKED: Final = 20
 """Jobs of each direction that are shown."""
 
 _CAUSE: Final = re.compile(re.escape(NOT_COMPLETED).replace(r"\{!r\}", "(.*)"), re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class LinkedJob:
-    """A job that another one waits for, or that waits for it."""
-
-    job_id: str
-    job_name: str | None
-    """Its name; None if it does not exist."""
-    status: JobStatus | None
-    """Its status; None likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +42,7 @@ async def read_dependencies(
 
     A job that does not exist has no name, so it is shown only to those who see all of them.
     """
-    rows = await inspector._reads.inspections.linked_jobs(job.job_id, MAX_LINKED + 1)  # noqa: SLF001
-    found: dict[bool, list[LinkedJob]] = {True: [], False: []}
-    for row in rows:
-        status = None if row.status is None else JobStatus(row.status)
-        found[row.is_parent].append(LinkedJob(row.job_id, row.job_name, status))
+    found = await inspector._reads.inspections.linked_jobs(job.job_id, MAX_LINKED + 1)  # noqa: SLF001
     if (cause_id := cancelled_because_of(job)) is not None:
         cause = (await inspector.get_jobs([cause_id])).get(cause_id)
         found[True].append(

@@ -101,7 +101,11 @@ class JobReads(InspectorBase):
             for reason in (await inspector.explain_job("mail:9")).reasons:
                 print(reason.code, reason.text, reason.remedy)
         """
-        facts = await collect_facts(self._reads, check_job_id(job_id), self._limit_book())
+        limits = LimitBook(())
+        if self._scheduler is not None:
+            tasks = self._scheduler._parts.tasks.limited().values()  # noqa: SLF001
+            limits = LimitBook({task.name: task.limits for task in tasks}.items())
+        facts = await collect_facts(self._reads, check_job_id(job_id), limits)
         if facts is None:
             raise JobNotFoundError(job_id)
         return explain(facts)
@@ -220,12 +224,6 @@ class JobReads(InspectorBase):
             inspections, now = self._reads.inspections, sizes.now
             return await group_errors(inspections, since, limit, connection, bounds=self._bounds, now=now)
 
-    def _limit_book(self) -> LimitBook:
-        if self._scheduler is None:
-            return LimitBook(())
-        tasks = self._scheduler._parts.tasks.limited().values()  # noqa: SLF001
-        return LimitBook({task.name: task.limits for task in tasks}.items())
-
     async def _search(self, wanted: Wanted, limit: int, after: str | None) -> SearchPage:
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
-        return (await find_page(self._reads, wanted, limit=limit, after=after, bounds=self._bounds)).page
+        return (await find_page(self._reads, wanted, limit=limit, after=after, bounds=self._bounds))[0]

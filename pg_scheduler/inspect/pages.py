@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from pg_scheduler.inspect.paths import Key, Path, Plan, Segment, Sort, plan_search
 from pg_scheduler.inspect.positions import START, Position, read_now, read_position, write_position
@@ -111,7 +111,8 @@ class PageReader:
             # One job more than the page has room for shows whether the search continues.
             scan = Scan(self.conditions, limit - len(items) + 1, rows)
             examined = await self._examine(segment, position.key, scan, connection)
-            found = [each for each in examined.jobs if self._is_new(segment, each[0])]
+            is_probe = segment.path is Path.IDS
+            found = [each for each in examined.jobs if is_probe or each[0].job_id not in self.plan.probed]
             if len(items) + len(found) > limit:
                 found = found[: limit - len(items)]
                 last, count = found[-1]
@@ -120,20 +121,13 @@ class PageReader:
                 break
             items += [job for job, _ in found]
             position = self._advanced(position, segment, examined.last, examined.count, len(found))
-            if self._has_ended(segment, examined, scan):
+            if is_probe or (examined.count < scan.rows and len(examined.jobs) < scan.limit):
                 position = position._replace(segment=position.segment + 1, key=())
             rows_left -= examined.count * segment.ranges
             rows *= 2
             if len(items) == limit or rows_left <= 0 or self.clock() >= ends_at:
                 break
         return self._page(items, position)
-
-    def _is_new(self, segment: Segment, job: Job) -> bool:
-        return segment.path is Path.IDS or job.job_id not in self.plan.probed
-
-    @staticmethod
-    def _has_ended(segment: Segment, examined: Examined, scan: Scan) -> bool:
-        return segment.path is Path.IDS or (examined.count < scan.rows and len(examined.jobs) < scan.limit)
 
     @staticmethod
     def _advanced(position: Position, segment: Segment, last: Job | None, count: int, found: int) -> Position:
@@ -210,17 +204,12 @@ class Wanted:
     sort: Sort | None = None
 
 
-class FoundPage(NamedTuple):
-    """A page, and the conditions that its jobs fulfil."""
-
-    page: SearchPage
-    conditions: Sequence[Condition]
-
-
 async def find_page(
     store: InspectionStore, wanted: Wanted, *, limit: int, after: str | None, bounds: Bounds = DEFAULT_BOUNDS
-) -> FoundPage:
-    """Return a page of the jobs that are searched. Relative times count from the first page.
+) -> tuple[SearchPage, Sequence[Condition]]:
+    """Return a page of the jobs that are searched, and the conditions that they fulfil.
+
+    Relative times count from the first page.
 
     Raises:
         SearchError: The search is invalid.
@@ -238,4 +227,4 @@ async def find_page(
         position = START if after is None else read_position(after, plan)
         conditions = conditions_of(search)
         reader = PageReader(store.searches, plan, conditions, sizes, bounds)
-        return FoundPage(await reader.read(position, limit, connection), conditions)
+        return await reader.read(position, limit, connection), conditions

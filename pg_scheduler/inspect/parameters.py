@@ -27,13 +27,6 @@ def parameters_of(workers: Iterable[Worker], task: str) -> Sequence[Parameter] |
     for worker in workers:
         reported = worker.settings.get("parameters") if worker.is_alive else None
         if isinstance(reported, Mapping) and isinstance(given := reported.get(task), list):
-            found = [Parameter(*each) for each in given if _is_parameter(each)]
+            pairs = [each for each in given if isinstance(each, list)]  # else it was written by hand
+            found = [Parameter(*each) for each in pairs if [*map(type, each)] == [str, bool]]
     return found
-
-
-def _is_parameter(value: object) -> bool:
-    """Return whether a worker has written this; a row may have been written by hand."""
-    match value:
-        case [str(), bool()]:
-            return True
-    return False

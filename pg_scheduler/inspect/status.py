@@ -9,7 +9,7 @@ from typing import Final
 
 from pg_scheduler.inspect.cluster import ClusterFigures
 from pg_scheduler.inspect.doctor.codes import Severity
-from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding
+from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, worst_of
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.texts import count, counted, length, listed, rounded
 from pg_scheduler.measure.figures import OUTCOMES
@@ -86,16 +86,12 @@ def describe_status(figures: ClusterFigures, statistics: Statistics, diagnosis: 
         "tables": _tables(figures),
     }
     severities = {
-        area: _worst(each for each in diagnosis.findings if each.code.value in codes)
+        area: worst_of(each for each in diagnosis.findings if each.code.value in codes)
         for area, codes in AREAS.items()
     }
     areas = tuple(StatusArea(area, severities[area], texts[area]) for area in AREAS)
     severity = max(severities.values(), key=lambda each: each.rank)
     return Status(severity, tuple(_sentences(figures, diagnosis.findings)), areas)
-
-
-def _worst(findings: Iterable[Finding]) -> Severity:
-    return max((each.severity for each in findings), key=lambda each: each.rank, default=Severity.OK)
 
 
 def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator[str]:

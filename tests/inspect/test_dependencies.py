@@ -8,7 +8,8 @@ import asyncpg
 
 from pg_scheduler import Job, JobStatus, Scheduler
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.dependencies import Dependencies, LinkedJob, read_dependencies
+from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
+from pg_scheduler.inspect.store.inspections import LinkedJob
 from tests.support.worker import PATIENCE
 
 

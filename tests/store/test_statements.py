@@ -371,7 +371,7 @@ async def use_path(store: Store) -> object:
     assert await people.inspections.limit_use("limit:a:") == (0, 0)
     assert await people.inspections.limit_keys("limit:nothing:") == ([], False)
     assert await people.inspections.parents("n") == [("a", "pending")]
-    assert [row.job_id for row in await people.inspections.linked_jobs("n", 9)] == ["a"]
+    assert [job.job_id for job in (await people.inspections.linked_jobs("n", 9))[True]] == ["a"]
     assert await people.doctor.schema_problem() is None
     assert await people.doctor.missing_indexes() == []
     assert (await people.doctor.tables())[0].options["fillfactor"] == "45"

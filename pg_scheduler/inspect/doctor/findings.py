@@ -35,6 +35,11 @@ class Finding:
         return ADVICE[self.code].meaning
 
 
+def worst_of(findings: Iterable[Finding]) -> Severity:
+    """Return the severity of the worst finding; ``ok`` without findings."""
+    return max((each.severity for each in findings), key=lambda each: each.rank, default=Severity.OK)
+
+
 @dataclass(frozen=True, slots=True)
 class UnmadeCheck:
     """A check that was not made, or only in part."""
@@ -72,7 +77,7 @@ class Diagnosis:
     @property
     def severity(self) -> Severity:
         """The severity of the worst finding; ``ok`` without findings."""
-        return max((each.severity for each in self.findings), key=lambda each: each.rank, default=Severity.OK)
+        return worst_of(self.findings)
 
     @property
     def summary(self) -> str:

@@ -192,20 +192,15 @@ class ErrorRow(NamedTuple):
     finished_at: datetime
 
 
-class LinkedRow(NamedTuple):
-    """A job that another one waits for, or that waits for it.
+@dataclass(frozen=True, slots=True)
+class LinkedJob:
+    """A job that another one waits for, or that waits for it."""
 
-    Attributes:
-        is_parent: Whether the other one waits for it.
-        job_id: Its id.
-        job_name: Its name; None if it does not exist.
-        status: Its status; None likewise.
-    """
-
-    is_parent: bool
     job_id: str
     job_name: str | None
-    status: str | None
+    """Its name; None if it does not exist."""
+    status: JobStatus | None
+    """Its status; None likewise."""
 
 
 class InspectionRepository(Repository):
@@ -321,9 +316,13 @@ class InspectionRepository(Repository):
         rows = await self._statements.fetch("inspect_parents", job_id, MAX_PARENTS)
         return [(row[0], None if row[1] is None else JobStatus(row[1])) for row in rows]
 
-    async def linked_jobs(self, job_id: str, limit: int) -> list[LinkedRow]:
-        """Return jobs that a job waits for, and jobs that wait for it: at most so many of each."""
-        return await self._rows(LinkedRow, "inspect_linked_jobs", job_id, limit)
+    async def linked_jobs(self, job_id: str, limit: int) -> dict[bool, list[LinkedJob]]:
+        """Return jobs that a job waits for (True), and jobs that wait for it: at most so many of each."""
+        found: dict[bool, list[LinkedJob]] = {True: [], False: []}
+        rows = await self._statements.fetch("inspect_linked_jobs", job_id, limit)
+        for is_parent, other_id, name, status in rows:
+            found[is_parent].append(LinkedJob(other_id, name, None if status is None else JobStatus(status)))
+        return found
 
 
 def _worker_from(row: Any) -> InspectedWorker:
