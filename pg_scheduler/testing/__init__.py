@@ -11,9 +11,9 @@ the private server of `pg_scheduler.embedded`.
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.testing.async_kit import AsyncTestKit
 from pg_scheduler.testing.context import job_context
-from pg_scheduler.testing.result import DrainResult
 from pg_scheduler.testing.scheduler import TestScheduler
 from pg_scheduler.testing.sync_kit import TestKit
+from pg_scheduler.testing.transaction import DrainResult
 
 __all__ = ["AsyncTestKit", "DrainResult", "EmbeddedPostgres", "TestKit", "TestScheduler", "job_context"]
 

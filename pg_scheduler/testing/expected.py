@@ -1,4 +1,4 @@
-"""Compare jobs with those that an assertion describes."""
+"""Compare jobs with those that an assertion describes, and find the names of the jobs of a function."""
 
 from __future__ import annotations
 
@@ -8,9 +8,26 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.model import Job, JobFunction
 from pg_scheduler.jobs.payload import decode, encode
 from pg_scheduler.jobs.validation import check_delay, check_execution_time
+from pg_scheduler.scheduler import Scheduler
+
+
+class NamingScheduler(Scheduler):
+    """A Scheduler that returns the names of jobs to a test."""
+
+    def name_of(self, func: JobFunction | str) -> str:
+        """Return the name of the jobs of a function."""
+        if isinstance(func, str):
+            return func
+        return self._parts.tasks.adopt(func).name
+
+    def job_names_of(self, func: JobFunction | str) -> set[str]:
+        """Return the names that jobs of a function may have: those of its schedules have the schedule's."""
+        name = self.name_of(func)
+        periodic = self.get_periodic_jobs().values()
+        return {name, *(each.job_name for each in periodic if each.function == name)}
 
 
 @dataclass(frozen=True, slots=True)

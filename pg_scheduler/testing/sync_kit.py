@@ -14,9 +14,8 @@ from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.foreign.adapter import AnySyncConnection, adapter_for, library_of
 from pg_scheduler.store.foreign.connection import ForeignConnection
 from pg_scheduler.sync.scheduler import SyncScheduler
-from pg_scheduler.testing.async_kit import AsyncTestKit
+from pg_scheduler.testing.async_kit import TAKERS, AsyncTestKit, TestKitBase, owner_of
 from pg_scheduler.testing.calling_thread import CallingThread, CallingThreadExecutor
-from pg_scheduler.testing.kit_base import TAKERS, TestKitBase, owner_of
 from pg_scheduler.testing.sync_client import SyncClient
 from pg_scheduler.testing.transaction import AnyScheduler, KitScheduler
 

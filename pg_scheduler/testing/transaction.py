@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -29,14 +29,33 @@ from pg_scheduler.sync.scheduler import SyncScheduler, closed_pool
 from pg_scheduler.testing.bench import OUTCOMES, Bench, Tally, claim_of, raise_of_job
 from pg_scheduler.testing.calling_thread import NESTED
 from pg_scheduler.testing.connections import OwnConnection, isolated
-from pg_scheduler.testing.expected import ExpectedJob
-from pg_scheduler.testing.naming import NamingScheduler
-from pg_scheduler.testing.result import DrainResult
+from pg_scheduler.testing.expected import ExpectedJob, NamingScheduler
 from pg_scheduler.worker.maintenance.pauses import PauseWatcher
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.call import JobCall, JobExecutor
 from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
+
+
+@dataclass(frozen=True, slots=True)
+class DrainResult:
+    """How many attempts of jobs ended in which way."""
+
+    completed: int = 0
+    """Attempts that completed their job."""
+    failed: int = 0
+    """Attempts that failed, and whose job is not retried."""
+    retried: int = 0
+    """Attempts that failed, and whose job is pending again."""
+    snoozed: int = 0
+    """Attempts that raised ``Snooze``."""
+    cancelled: int = 0
+    """Attempts that were skipped because another one has the advisory lock."""
+    expired: int = 0
+    """Jobs past their misfire grace time, which did not run."""
+    unregistered: tuple[str, ...] = ()
+    """The names of pending jobs that no function is registered for; other workers may have some."""
+
 
 AnyScheduler: TypeAlias = Scheduler | SyncScheduler
 

@@ -11,7 +11,7 @@ from typing import Final
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import Event, JobStarted
 from pg_scheduler.store.workers import NextInstants
-from pg_scheduler.testing.naming import NamingScheduler
+from pg_scheduler.testing.expected import NamingScheduler
 from pg_scheduler.worker.in_flight import Attempt, Revocation
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import LeaseKeeper
