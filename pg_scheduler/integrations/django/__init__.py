@@ -6,7 +6,8 @@ Add ``"pg_scheduler.integrations.django"`` to ``INSTALLED_APPS``, and name
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pg_scheduler.integrations.django.backend import Backend
@@ -15,19 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "DjangoProcesses", "DjangoThreads"]
 
+_MODULES: Final = {"Backend": "backend", "DjangoProcesses": "processes", "DjangoThreads": "connections"}
+
 
 def __getattr__(name: str) -> Any:
     """Import the backend when it is first used: models need no ``django.tasks``."""
-    if name == "Backend":
-        from pg_scheduler.integrations.django.backend import Backend  # noqa: PLC0415
-
-        return Backend
-    if name == "DjangoThreads":
-        from pg_scheduler.integrations.django.connections import DjangoThreads  # noqa: PLC0415 - the same
-
-        return DjangoThreads
-    if name == "DjangoProcesses":
-        from pg_scheduler.integrations.django.processes import DjangoProcesses  # noqa: PLC0415 - the same
-
-        return DjangoProcesses
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

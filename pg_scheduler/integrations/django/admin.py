@@ -66,6 +66,11 @@ def limited(alias: str, limit: str) -> Iterator[None]:
         raise TimeoutError(TOO_SLOW.format(limit)) from error
 
 
+def _may(permission: str) -> Callable[[Any, Any], bool]:
+    """Return the method that returns whether a user has a permission of the models."""
+    return lambda _admin, request: bool(request.user.has_perm(f"pg_scheduler.{permission}"))
+
+
 class StatusFilter(admin.SimpleListFilter):
     """The status, with the conditions of the indexes that have the unfinished and the unsuccessful jobs."""
 
@@ -146,17 +151,10 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     search_fields = ("pk__exact",)
     search_help_text = "An id"
 
-    def has_add_permission(self, request: Any) -> bool:  # noqa: ARG002
-        """Return False."""
+    def _refuse(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002
         return False
 
-    def has_change_permission(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002
-        """Return False."""
-        return False
-
-    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002
-        """Return False."""
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _refuse
 
     def get_queryset(self, request: Any) -> Any:
         """Return the rows, without the large values unless one row is shown."""
@@ -228,17 +226,9 @@ class JobAdmin(ReadOnlyAdmin):
         is_unsuccessful = request.GET.get("status") in UNSUCCESSFUL
         return ("-finished_at", "-job_id") if is_unsuccessful else self.ordering
 
-    def has_cancel_permission(self, request: Any) -> bool:
-        """Return whether the user may cancel jobs."""
-        return bool(request.user.has_perm("pg_scheduler.cancel_job"))
-
-    def has_retry_permission(self, request: Any) -> bool:
-        """Return whether the user may run finished jobs again."""
-        return bool(request.user.has_perm("pg_scheduler.retry_job"))
-
-    def has_run_permission(self, request: Any) -> bool:
-        """Return whether the user may run pending jobs now."""
-        return bool(request.user.has_perm("pg_scheduler.run_job"))
+    has_cancel_permission = _may("cancel_job")
+    has_retry_permission = _may("retry_job")
+    has_run_permission = _may("run_job")
 
     @admin.action(description="Cancel the selected jobs", permissions=["cancel"])
     def cancel(self, request: Any, queryset: Any) -> None:
@@ -274,9 +264,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
     list_filter = ("owner",)
     ordering = ("schedule_id",)
 
-    def has_run_permission(self, request: Any) -> bool:
-        """Return whether the user may run schedules now."""
-        return bool(request.user.has_perm("pg_scheduler.run_schedule"))
+    has_run_permission = _may("run_schedule")
 
     @admin.action(description="Run the selected schedules now", permissions=["run"])
     def run(self, request: Any, queryset: Any) -> None:
