@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import isawaitable
@@ -61,7 +62,7 @@ class Caller(NamedTuple):
     """A connection with what runs on it.
 
     Attributes:
-        execute: Executes a statement with values, as the driver does.
+        execute: Executes a statement with values, as the driver does, with a cursor of its own.
         rollback: Ends the transaction.
         pid: The process of the session.
     """
@@ -93,10 +94,7 @@ async def measure(bench: Bench) -> None:
 async def _compare(caller: Caller, batches: int) -> dict[str, float]:
     """Return the median of the processor time of each call. Batches are short, since the load changes."""
     given = {"args": ARGUMENTS, "connection": caller.connection}
-    insert, notify = (
-        _insert(caller.mark),
-        f"SELECT pg_notify({caller.mark.format(1)}, {caller.mark.format(2)})",
-    )
+    insert, notify = _insert(caller.mark), _notify(caller.mark)
 
     async def insert_and_notify() -> None:
         await _settled(caller.execute(insert, _row()))
@@ -128,6 +126,12 @@ def _server_seconds(pid: int) -> float:
 
 async def _settled(value: Any) -> Any:
     return await value if isawaitable(value) else value
+
+
+def _execute(connection: Any, statement: str, values: Sequence[Any]) -> None:
+    """Execute a statement as applications do on connections that have no such method."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
 
 
 def _row() -> tuple[Any, ...]:
@@ -170,15 +174,16 @@ async def _caller(kind: str, dsn: str) -> AsyncIterator[Caller]:
         with psycopg.connect(dsn) as three:
             yield Caller(three, SyncScheduler(), three.execute, three.rollback, three.info.backend_pid)
     elif kind == "psycopg2":
-        with closing(psycopg2.connect(dsn)) as four, four.cursor() as cursor:
+        with closing(psycopg2.connect(dsn)) as four:
             pid = four.get_backend_pid()
-            yield Caller(four, SyncScheduler(), cursor.execute, four.rollback, pid)
+            yield Caller(four, SyncScheduler(), partial(_execute, four), four.rollback, pid)
     elif kind == "Django":
         connection, task = _django(dsn)
-        with connection.cursor() as cursor:  # which begins a transaction, as in atomic()
-            pid = connection.connection.info.backend_pid
-            tasks = {"Task.enqueue()": lambda: task.enqueue(*ARGUMENTS)}
-            yield Caller(connection, SyncScheduler(), cursor.execute, connection.rollback, pid, tasks)
+        connection.ensure_connection()
+        pid = connection.connection.info.backend_pid
+        tasks = {"Task.enqueue()": lambda: task.enqueue(*ARGUMENTS)}
+        execute = partial(_execute, connection)
+        yield Caller(connection, SyncScheduler(), execute, connection.rollback, pid, tasks)
         connection.close()
     else:
         engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://", 1), poolclass=NullPool)

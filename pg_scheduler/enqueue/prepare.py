@@ -64,7 +64,7 @@ class JobPreparer:
         self._tasks = tasks
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
-        self._last: tuple[Task | None, tuple[object, ...], bool, Shared | None] = (None, (), False, None)
+        self._shared: dict[tuple[str | None, bool], tuple[Task | None, tuple[object, ...], Shared]] = {}
 
     def prepare(
         self,
@@ -171,13 +171,13 @@ class JobPreparer:
         else:
             task = self._tasks.adopt(cast("JobFunction", func))  # a JobSpec takes a call() apart
             name = task.name
-        values, is_now = _shared_values(spec), spec.execution_time is None
-        last_task, last, was_now, shared = self._last
-        # The same objects as in the call before have been validated.
-        if shared is None or task is not last_task or is_now is not was_now or any(map(is_not, values, last)):
-            shared = self._derive(name, task, spec)
-            self._last = task, values, is_now, shared
-        return shared
+        values = _shared_values(spec)
+        key = None if task is None else task.name, spec.execution_time is None
+        found = self._shared.get(key)
+        # The same objects as in the call of this task before have been validated.
+        if found is None or task is not found[0] or any(map(is_not, values, found[1])):
+            found = self._shared[key] = task, values, self._derive(name, task, spec)
+        return found[2]
 
     def _derive(self, name: str, task: Task | None, spec: JobSpec) -> Shared:
         given = {

@@ -50,17 +50,16 @@ class JobInserts(Repository):
         """
         if not jobs:
             return set()
-        is_one, now = len(jobs) == 1, self._statements.now
-        columns = jobs[0] if is_one else zip(*jobs, strict=True)
+        job, is_one, now = jobs[0], len(jobs) == 1, self._statements.now
         fetch = self._statements.fetch_retrying if connection is None else self._statements.fetch
-        if message is None and all(isinstance(job, GeneratedIdJob) for job in jobs):
-            if not is_one:
-                await fetch("insert_generated_jobs", *columns, now, on=connection, route=route)
-                return {job.job_id for job in jobs}
-            if jobs[0].execution_time < LATE:
-                expiry = _expiry(jobs[0])
-                await fetch("insert_generated_job", *columns, now, expiry, on=connection, route=route)
-                return {jobs[0].job_id}
+        if message is None and is_one and isinstance(job, GeneratedIdJob) and job.execution_time < LATE:
+            values = (*job[:GENERATED_FIELDS], now, _expiry(job))
+            await fetch("insert_generated_job", *values, on=connection, route=route)
+            return {job.job_id}
+        columns = job if is_one else zip(*jobs, strict=True)
+        if message is None and not is_one and all(isinstance(job, GeneratedIdJob) for job in jobs):
+            await fetch("insert_generated_jobs", *columns, now, on=connection, route=route)
+            return {job.job_id for job in jobs}
         channel = await self._statements.channel(on=connection) if message else None
         name = "insert_job" if is_one else "insert_jobs"
         rows = await fetch(name, *columns, now, channel, message, lock_timeout, on=connection, route=route)
@@ -131,12 +130,12 @@ class JobInserts(Repository):
         self, row: PlainJob, extras: Extras, message: str | None, connection: Connection
     ) -> dict[str, datetime] | set[str]:
         statements, now = self._statements, self._statements.now
-        columns, extra = (*row[:2], *row[3:6], *row[7:]), (extras.options, extras.on_end)
+        values = (*row[:2], *row[3:6], row.timeout_seconds, now, extras.options, extras.on_end)
         if message is None:
-            rows = await statements.fetch("enqueue_due_job", *columns, now, *extra, on=connection)
+            rows = await statements.fetch("enqueue_due_job", *values, on=connection)
             return {row.job_id: rows[0][0]}
-        values = (*columns, await statements.channel(on=connection), message, now, *extra)
-        await statements.fetch("enqueue_generated_job", *values, on=connection)
+        channel = await statements.channel(on=connection)
+        await statements.fetch("enqueue_generated_job", *values, channel, message, on=connection)
         return {row.job_id}
 
     async def _values_of(
@@ -206,6 +205,10 @@ class JobInserts(Repository):
                 *zip(*(job.extras for job in jobs), strict=True),
                 on=connection,
             )
+
+
+GENERATED_FIELDS: Final = PlainJob._fields.index("function")
+"""How many values a job with a generated id has; it has no function and no lock."""
 
 
 def _is_immediate(job: PlainJob) -> bool:

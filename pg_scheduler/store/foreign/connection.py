@@ -52,6 +52,8 @@ _TOKEN: Final = re.compile(
     r"""|(?<!\w)\(\$(?P<json>\d+)::pg_catalog\.text\)(?=::pg_catalog\.jsonb)|(?P<bracket>[()])"""
     r"""|\b(?P<word>SELECT|INSERT|UPDATE|DELETE|RETURNING)\b"""
 )
+_NULL_OR_CLOCK: Final = re.compile(r"coalesce\(NULL, ([\w.]+\(\))\)")
+"""An expression that would be initialised at each execution."""
 
 
 class Rewritten(NamedTuple):
@@ -201,7 +203,8 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
     else:
         columns = _without_end(parts[returning + 1 :])
         text = f"{before} {body} RETURNING (SELECT {ROW_TEXT} FROM (SELECT {columns}) AS {ROW})"  # noqa: S608
-    return Rewritten(text.strip(), tuple(places), word == "SELECT" or returning is not None)
+    text = _NULL_OR_CLOCK.sub(r"\1", text.strip())
+    return Rewritten(text, tuple(places), word == "SELECT" or returning is not None)
 
 
 def _without_end(parts: Sequence[str]) -> str:

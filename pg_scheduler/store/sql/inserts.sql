@@ -2,6 +2,11 @@
     job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
     timeout_seconds, function, lock_key, created_at, expires_at
 
+-- Of a job with a generated id, which has neither a function nor a lock of its own.
+
+-- fragment: generated_columns
+    job_id, task_data, execution_time, job_name, priority, max_retries, timeout_seconds, created_at
+
 -- fragment: new_values
     $1, ($2::text)::jsonb, $3, $4, $5, $6, $7::integer, $8, $9, $10, coalesce($11, now()),
     $3::timestamptz + make_interval(secs => $7)
@@ -160,11 +165,11 @@ ON CONFLICT (job_id) DO UPDATE SET
 
 -- name: insert_generated_job
 -- route: pool | sticky
--- Insert one job whose generated id cannot be taken, and that expires at a time ($12, NULL for never).
+-- Insert one job whose generated id cannot be taken, and that expires at a time ($10, NULL for never).
 INSERT INTO {schema}scheduled_jobs (
-    {new_columns}
+    {generated_columns}, misfire_grace_time, expires_at
 ) VALUES (
-    $1, ($2::text)::jsonb, $3, $4, $5, $6, $7, $8, $9, $10, coalesce($11, now()), $12
+    $1, ($2::text)::jsonb, $3, $4, $5, $6, $8, coalesce($9, now()), $7, $10
 );
 
 -- name: insert_generated_jobs
@@ -221,25 +226,25 @@ RETURNING job_id, {called_at} AS called_at,
 -- route: pool
 -- Insert one job whose generated id cannot be taken, due now without expiry, and send a message as enqueue_job does.
 --
--- It may have options ($12) and consequences ($13). For transactions of callers. Each expression counts, and a row that
+-- It may have options ($8) and consequences ($9). For transactions of callers. Each expression counts, and a row that
 -- is returned costs a driver more than the job: so the value of a column sends the message.
 INSERT INTO {schema}scheduled_jobs (
-    {new_columns}, options, on_end
+    {generated_columns}, options, on_end
 ) VALUES (
-    $1, ($2::text)::jsonb, {called_at}, $3, $4, $5, NULL, $6, $7, $8,
-    CASE WHEN pg_notify($9, concat($10::text, ' ', extract(epoch FROM {called_at}))) IS NOT NULL
-        THEN coalesce($11, now()) END,
-    NULL, ($12::text)::jsonb, ($13::text)::jsonb
+    $1, ($2::text)::jsonb, coalesce($7, statement_timestamp()), $3, $4, $5, $6,
+    CASE WHEN pg_notify($10, concat($11::text, ' ', extract(epoch FROM coalesce($7, statement_timestamp()))))
+        IS NOT NULL THEN coalesce($7, now()) END,
+    ($8::text)::jsonb, ($9::text)::jsonb
 );
 
 -- name: enqueue_due_job
 -- route: pool
 -- Insert a job as enqueue_generated_job does, but send no message, and return the time of the call.
 INSERT INTO {schema}scheduled_jobs (
-    {new_columns}, options, on_end
+    {generated_columns}, options, on_end
 ) VALUES (
-    $1, ($2::text)::jsonb, coalesce($9, statement_timestamp()), $3, $4, $5, NULL, $6, $7, $8, coalesce($9, now()),
-    NULL, ($10::text)::jsonb, ($11::text)::jsonb
+    $1, ($2::text)::jsonb, coalesce($7, statement_timestamp()), $3, $4, $5, $6, coalesce($7, now()),
+    ($8::text)::jsonb, ($9::text)::jsonb
 )
 RETURNING execution_time;
 

@@ -13,7 +13,7 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.model import JobPriority, JobSpec, share_options
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, PlainJob
+from pg_scheduler.jobs.rows import EPOCH, ExtendedJob, GeneratedIdJob, PlainJob
 from pg_scheduler.jobs.task import JOB_OPTIONS, TaskOptions
 
 DUE = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -141,6 +141,16 @@ def test_prepare_applies_a_value_that_differs_from_the_previous_spec(
     changed = replace(first, **change)
     alone = [prepared(preparer, spec)[0][1:] for spec in (first, changed, first)]
     assert [job[1:] for job in prepared(preparer, first, changed, first)] == alone
+
+
+def test_calls_of_several_tasks_share_what_follows_from_each(preparer: JobPreparer) -> None:
+    kept = timedelta(days=1)
+    specs = [JobSpec(func, due, keep_result=kept) for func in (work, other) for due in (DUE, None)]
+    first, second = ([preparer.prepare([spec], allows_now=True)[0] for spec in specs] for _ in range(2))
+    for job, again in zip(first, second, strict=True):
+        assert isinstance(job, ExtendedJob)
+        assert isinstance(again, ExtendedJob)
+        assert again.extras is job.extras
 
 
 @pytest.mark.parametrize("option", JOB_OPTIONS)
