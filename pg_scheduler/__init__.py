@@ -36,7 +36,7 @@ from pg_scheduler.errors import (
     ServiceCancelledError,
     TransientFault,
 )
-from pg_scheduler.jobs.context import CurrentJob, current_job
+from pg_scheduler.jobs.context import CurrentJob, current_job, job_state
 from pg_scheduler.jobs.decorator import job
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.injected import Injected
@@ -147,6 +147,7 @@ __all__ = [
     "call",
     "current_job",
     "job",
+    "job_state",
     "periodic",
 ]
 

@@ -134,6 +134,9 @@ class Scheduler(
     WORKER_ID_LENGTH: ClassVar[int] = 8
     """Number of characters of ``worker_id``."""
 
+    state: Any = None
+    """An object of the application for its jobs, which `job_state()` returns; set it before ``start()``."""
+
     _runtime_class: ClassVar[type[Runtime]] = Runtime
 
     _catalogue: TaskRegistry | None = None

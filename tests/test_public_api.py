@@ -106,6 +106,7 @@ NAMES = [
     "call",
     "current_job",
     "job",
+    "job_state",
     "periodic",
 ]
 

@@ -8,9 +8,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from pg_scheduler.errors import JobCancelledError
+from pg_scheduler.foreign import class_name, is_a
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.progress import JobProgress, checked_progress
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 MAX_DEADLINE_S: Final = 1e9
 """The calendar of Python ends in the year 9999. As the first argument of ``min()``, it also replaces NaN."""
 
+
+T = TypeVar("T")
 
 GetScheduler: TypeAlias = "Callable[[], Scheduler]"
 """Returns the Scheduler to the thread that calls it."""
@@ -180,6 +183,34 @@ def current_job() -> CurrentJob:
         fire_time=fire_time,
         retry_count=claim.retry_count,
         max_retries=claim.max_retries,
+    )
+
+
+def job_state(kind: type[T]) -> T:
+    """Return ``Scheduler.state`` of the Scheduler that runs the attempt, in a job or in middleware.
+
+    Args:
+        kind: The class of the state.
+
+    Raises:
+        LookupError: The state is no object of that class, or the caller is not part of a running job.
+        NotRunningError: The job runs in a process, to which objects cannot go.
+
+    Example:
+        >>> from pg_scheduler import job_state
+        >>> class AppState:
+        ...     def __init__(self, rate: float) -> None:
+        ...         self.rate = rate
+        >>> async def convert(amount: float) -> float:
+        ...     return amount * job_state(AppState).rate
+    """
+    state = current_job().scheduler.state
+    if is_a(state, kind):
+        return state
+    found = "not set" if state is None else f"a {class_name(state)}"
+    raise LookupError(
+        f"scheduler.state is {found}, and job_state() was called for {kind.__qualname__}; set "
+        "scheduler.state to an object of that class before start()"
     )
 
 

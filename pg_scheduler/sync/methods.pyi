@@ -215,6 +215,7 @@ class BlockingMethods(Blocking):
     HEARTBEAT_THRESHOLD: ClassVar[float]
     LEASE_DURATION: ClassVar[float]
     WORKER_ID_LENGTH: ClassVar[int]
+    state: Any
     @property
     def worker_id(self) -> str:
         """The id of this Scheduler in the tables, from construction on."""

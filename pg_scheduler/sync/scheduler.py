@@ -119,6 +119,15 @@ class SyncScheduler(BlockingMethods):
         """The pool, for async jobs and subscribers."""
         return self._source().db_pool
 
+    @property
+    def state(self) -> Any:
+        """An object of the application for its jobs, which `job_state()` returns; see `Scheduler`."""
+        return self._draft.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._draft.state = self._last.state = state
+
     def close(self) -> None:
         """Shut down if started, close the pool and end the thread. The exit of the interpreter does so too.
 
@@ -196,6 +205,7 @@ class SyncScheduler(BlockingMethods):
             scheduler = PortalScheduler(pool, **self._settings)
             for name in CLASS_ATTRIBUTES:
                 setattr(scheduler, name, getattr(self, name))
+            scheduler.state = self._draft.state
             scheduler.close_in_children()
             for declare in self._declarations:
                 with suppress(NotRunningError):  # it needs a started Scheduler, as the parent process had

@@ -129,6 +129,7 @@ class KitScheduler(NamingScheduler):
                 clock=self._clock,
             )
             self._parts.config = replace(parts.config, only=(), skip=(), statistics=False)
+            self.state = source.state
         self._parts.outbox.gap_s = 0.0  # it sends at once, so it needs no timers
 
     @property

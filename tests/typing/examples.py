@@ -42,6 +42,7 @@ from pg_scheduler import (
     call,
     current_job,
     job,
+    job_state,
     periodic,
 )
 from pg_scheduler.events import Event, EventStream, JobCompleted, JobFailed
@@ -65,6 +66,7 @@ SOON = datetime(2030, 1, 1, tzinfo=UTC)
 )
 async def send(to: str, *, copies: int = 1) -> bool:
     assert_type(current_job(), CurrentJob)
+    assert_type(job_state(RetryPolicy), RetryPolicy)
     assert_type(current_job().deadline, datetime | None)
     assert_type(current_job().scheduler, Scheduler)
     await current_job().scheduler.enqueue(report)
