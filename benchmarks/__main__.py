@@ -31,10 +31,11 @@ RESULTS: Final = Path(__file__).resolve().parent / "results"
 ROWS: Final = (
     "drain",
     "drain_default",
+    "slots",
     "limited_drain",
     "one_at_a_time",
     "callback",
-    "two_workers",
+    "workers",
     "bulk",
     "enqueue",
     "sync_enqueue",

@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from benchmarks.peers.protocol import Order, Peer, nap, record, run, send_event
+from benchmarks.peers.protocol import SHORT_S, Order, Peer, nap, record, run, send_event
 from pg_scheduler import JobPriority, JobSpec, Limit, PollingConfig, Scheduler, VacuumConfig, VacuumPolicy
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.triggers import At
@@ -38,11 +38,17 @@ async def sleep(t: float, user: str) -> None:  # noqa: ARG001 - a typical argume
     await nap()
 
 
+async def short(t: float, user: str) -> None:  # noqa: ARG001 - a typical argument
+    """Record the start and wait for a millisecond."""
+    record(t)
+    await asyncio.sleep(SHORT_S)
+
+
 async def other(t: float, user: str) -> None:
     """Do nothing; workers do not register this job."""
 
 
-JOBS = {"work": work, "nap": sleep, "other": other}
+JOBS = {"work": work, "short": short, "nap": sleep, "other": other}
 
 
 class Ours(Peer):

@@ -28,13 +28,19 @@ run({
 
   async working(order) {
     const tuned = order.mode === "tuned";
+    const short = order.job === "short";
     const runner = await runWorker({
       connectionString: order.dsn,
       logger,
       noHandleSignals: true,
-      taskList: { work: async (job) => record(job.t) },
+      taskList: {
+        work: async (job) => {
+          record(job.t);
+          if (short) await new Promise((resolve) => setTimeout(resolve, 1));
+        },
+      },
       ...(tuned && {
-        concurrency: 100,
+        concurrency: order.options.slots ?? 100,
         pollInterval: 100,
         preset: { worker: { localQueue: { size: 1000 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 } },
       }),

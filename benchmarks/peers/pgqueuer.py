@@ -21,12 +21,18 @@ from pgqueuer.db import (  # type: ignore[import-not-found]
 )
 from pgqueuer.queries import Queries, SyncQueries  # type: ignore[import-not-found]
 
-from benchmarks.peers.protocol import Peer, record, run
+from benchmarks.peers.protocol import SHORT_S, Peer, record, run
 
 
 async def work(job: Any) -> None:
     """Record the start."""
     record(json.loads(job.payload)["t"])
+
+
+async def short(job: Any) -> None:
+    """Record the start and wait for a millisecond."""
+    await work(job)
+    await asyncio.sleep(SHORT_S)
 
 
 class Queuer(Peer):
@@ -86,8 +92,10 @@ class Queuer(Peer):
         connection = await asyncpg.connect(self.order.dsn)
         queuer = PgQueuer.from_asyncpg_connection(connection)
         most = self.order.options.get("max_running", 0)  # 0 for no limit
-        queuer.entrypoint("work", concurrency_limit=most)(work)
+        queuer.entrypoint("work", concurrency_limit=most)(short if self.order.job == "short" else work)
         settings = {"batch_size": 500} if self.order.tuned else {}
+        if slots := self.order.options.get("slots"):  # it requires room for two batches
+            settings = {"batch_size": slots // 2, "max_concurrent_tasks": slots}
         running = asyncio.create_task(queuer.run(**settings))
         # It does not report that it has started.
         await asyncio.sleep(0 if self.order.n >= 5000 else 1)

@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 Mode = Literal["default", "tuned"]
+SHORT_S = 0.001
+"""The duration of the job ``short``."""
 MARKS = 100
 """The points of a worker's progress curve."""
 
@@ -50,9 +52,11 @@ class Order:
         due: With ``many``: the instant when all jobs are due; None for immediately.
         lead: With ``single``: the seconds until each job is due; None for immediately.
         quiet: The seconds without a started job after which a worker stops; 0 for never.
-        job: The function: ``work``, ``nap`` (sleeps) or ``other`` (not registered by workers).
+        job: The function: ``work``, ``short`` (waits for a millisecond), ``nap`` (sleeps) or ``other`` (not
+            registered by workers).
         options: Options of one driver; for all, ``{"loop": "asyncio"}`` for the event loop of that module,
-            and ``{"spread": 4.0}`` for a ``lead`` that is longer by up to so many seconds.
+            and ``{"spread": 4.0}`` for a ``lead`` that is longer by up to so many seconds. Some have
+            ``{"slots": 16}``, the jobs that a worker runs at once.
     """
 
     op: Literal["install", "many", "single", "blocking", "work", "both", "results"]
@@ -65,7 +69,7 @@ class Order:
     due: float | None = None
     lead: float | None = None
     quiet: float = 0.0
-    job: Literal["work", "nap", "other"] = "work"
+    job: Literal["work", "short", "nap", "other"] = "work"
     options: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -1,4 +1,4 @@
-"""Throughput of two worker processes compared with one."""
+"""Throughput of two, four and eight worker processes compared with one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from benchmarks.contestants import Contestant
 from benchmarks.results import Goal
 from benchmarks.rows.drain import rate
 
-TITLE: Final = "two worker processes, tuned"
+TITLE: Final = "one, two, four and eight worker processes, tuned"
 
-GOALS: Final = (Goal("jobs/s, two workers", than="ours", than_measure="jobs/s, one worker", least=1.25),)
+GOALS: Final = (
+    Goal("jobs/s, 2 workers", than="ours", than_measure="jobs/s, 1 worker", least=1.25),
+    Goal("jobs/s, 2 workers", than="graphile-worker", least=1.15),
+    Goal("jobs/s, 4 workers", than="graphile-worker", least=1.1),
+)
+
+WORKERS: Final = {1: "1 worker", 2: "2 workers", 4: "4 workers", 8: "8 workers"}
 
 
 async def measure(bench: Bench) -> None:
-    """Drain the same backlog with one worker and with two, and measure the load of the processors."""
+    """Drain the same backlog with each number of workers, and measure the load of the processors."""
 
     async def one(contestant: Contestant, database: Database) -> None:
         n = contestant.drain // bench.scale(1, 5)
-        for workers, label in ((1, "one worker"), (2, "two workers")):
+        for workers, label in WORKERS.items():
             await database.fill(contestant, n)
             await database.settle()
             results, load = await bench.drained(contestant, database, n, "tuned", workers=workers)
