@@ -314,8 +314,9 @@ class Scheduler(
         Raises:
             SchemaError: A newer version of the library has migrated the database. With
                 ``migrations="verify"``, a table or a migration is missing.
-            ConfigurationError: A periodic job uses an advisory lock and the pool has one connection, or a
-                codec or ``reset=`` callable of the pool breaks the Scheduler's statements.
+            ConfigurationError: A periodic job uses an advisory lock and the pool has one connection, a codec
+                or ``reset=`` callable of the pool breaks the Scheduler's statements, or the server is not
+                PostgreSQL.
             ConnectionRejectedError: The server, or a callable of the pool, rejects connections.
             DatabaseUnavailableError: The database is unavailable, or the pool was closed.
         """
@@ -379,6 +380,7 @@ class Scheduler(
         A table that was dropped is created again, empty; a warning in the log names it.
 
         Raises:
+            ConfigurationError: The server is not PostgreSQL.
             SchemaError: A newer version of the library has migrated the database. With
                 ``migrations="verify"``, a table or a migration is missing.
         """

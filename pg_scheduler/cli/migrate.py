@@ -20,6 +20,7 @@ from pg_scheduler.migrate import (
     verify,
 )
 from pg_scheduler.migrate.apply import apply
+from pg_scheduler.migrate.engine import check_engine
 from pg_scheduler.migrate.indexes import build_progress
 from pg_scheduler.migrate.plan import Step
 from pg_scheduler.migrate.preview import pending_steps, render_script
@@ -109,6 +110,9 @@ async def upgrade(
             command.output.say(_count(steps, "to apply"))
             return ExitCode.SCHEMA if steps else ExitCode.DONE
         command.output.say(_describe(steps))
+        if steps:
+            async with command.connect() as other:
+                await check_engine(connection, other)
         done = await _apply(command, connection, steps, style)  # also recreates tables that were dropped
         home = await home_schema(connection, command.schema)
         _write(command, [step for step in steps if step.migration.version in done])

@@ -9,11 +9,12 @@ import asyncpg
 from pg_scheduler.clock import Clock, SystemClock
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.migrate import migrate, verify
+from pg_scheduler.migrate.engine import check_engine
 from pg_scheduler.store.audit import AuditRepository
 from pg_scheduler.store.claims import ClaimRepository
 from pg_scheduler.store.connections.codecs import check_codecs
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.connections.session import Connection, is_own_session
 from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
@@ -85,6 +86,10 @@ class Store:
             except SchemaMissingError as missing:
                 if mode == "verify":
                     raise SchemaMissingError(f"{missing.problem}{_UNCHANGED}", _OWNED) from missing
+                if self.connections.can_spare_one:
+                    async with self.connections.checkout() as other:
+                        if await is_own_session(other, timeout_s):  # a pooler may have no second one
+                            await check_engine(connection, other)
                 try:
                     await migrate(connection, schema=schema)
                 except asyncpg.InsufficientPrivilegeError as error:

@@ -20,6 +20,7 @@ from pg_scheduler.migrate import indexes, shipped_migrations, verify
 from tests.cli.conftest import Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
+from tests.support.engines import NO_LOCKS
 from tests.support.worker import PATIENCE
 
 HEAD = shipped_migrations()[-1].version
@@ -44,6 +45,14 @@ def test_migrate_creates_the_tables_and_then_finds_nothing_to_do(call: Run, empt
     again = call("migrate", "--dsn", empty_dsn)
     assert (again.code, again.out) == (0, "")
     assert "no migration was missing" in again.err
+
+
+def test_migrate_rejects_an_engine_before_it_creates_tables(call: Run, empty_dsn: str) -> None:
+    execute(empty_dsn, NO_LOCKS)
+    ran = call("migrate", "--dsn", empty_dsn)
+    assert ran.code == ExitCode.USAGE
+    assert "CockroachDB CCL v25.2.0" in ran.err
+    assert call("migrate", "--check", "--dsn", empty_dsn).code == ExitCode.SCHEMA, "nothing was created"
 
 
 def test_migrate_creates_the_schema_that_an_option_names(call: Run, empty_dsn: str) -> None:

@@ -199,6 +199,16 @@ async def test_scheduler_works_through_pgbouncer_without_a_direct_dsn(
     assert await session_state(pool, pgbouncer_dsn) == CLEAN
 
 
+async def test_schedulers_create_the_tables_through_a_pgbouncer_without_a_second_session(
+    empty_dsn: str, suite: str
+) -> None:
+    with running(empty_dsn, suite, "max_db_connections = 1") as through:
+        async with asyncpg.create_pool(through, min_size=1, max_size=6, statement_cache_size=0) as pooled:
+            async with asyncio.timeout(PATIENCE / 2):
+                await asyncio.gather(*(make_scheduler(pooled).initialize_db() for _ in range(3)))
+            assert await pooled.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+
+
 async def test_direct_dsn_restores_notifications_and_the_liveness_lock(
     pooled: asyncpg.Pool, pool: asyncpg.Pool, pgbouncer_dsn: str, dsn: str
 ) -> None:
