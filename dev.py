@@ -43,6 +43,7 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   package  build, then test the wheel in an empty environment and the tests of the sdist
   bench    run the benchmarks
   scale    measure the pages of the dashboard on a table with millions of jobs (--rows N)
+  soak     run for hours as a service does, and judge what grows (--hours N, --rate R)
   chaos    inject faults under load and verify that no job is lost (--minutes N, --seed S)
   compat   run the tests of pg-scheduler 0.2.3 on this package: dev.py compat FOLDER, a checkout
            of its repository
@@ -248,6 +249,7 @@ def main(words: list[str]) -> int:
         "screenshots": lambda: screenshots(environment, arguments),
         "bench": lambda: replace_process([python, "-m", "benchmarks", *arguments]),
         "scale": lambda: replace_process([python, "-m", "benchmarks.scale", *arguments]),
+        "soak": lambda: replace_process([python, "-m", "benchmarks.soak", *arguments]),
         "chaos": lambda: replace_process([python, "-m", "tools.chaos", *arguments]),
         "compat": lambda: replace_process([python, "-m", "tools.compat", *arguments]),
         "types": lambda: replace_process([*checks(python)["types"], *arguments]),

@@ -60,6 +60,7 @@ class Ours(Peer):
     all of them; ``role``, that of the worker;
     ``trace``, to time every claim; ``statements``, to list every statement with its time; ``keep``, False to
     delete jobs on completion; ``vacuum``, the minutes between two passes of the vacuum, None for none;
+    ``days``, for which completed jobs are kept then;
     ``report``, the seconds between two reports of memory; ``shutdown_timeout``.
     """
 
@@ -157,7 +158,8 @@ class Ours(Peer):
         if not options.get("keep", True):
             settings["vacuum_config"] = VacuumConfig(completed=VacuumPolicy.immediate(), interval_minutes=0.1)
         if minutes := options.get("vacuum"):
-            settings["vacuum_config"] = VacuumConfig(interval_minutes=minutes)
+            completed = VacuumPolicy.after_days(options.get("days", 1))
+            settings["vacuum_config"] = VacuumConfig(completed=completed, interval_minutes=minutes)
         elif "vacuum" in options:
             settings["vacuum_enabled"] = False
         settings["role"] = options.get("role", "both")
@@ -216,6 +218,7 @@ class Ours(Peer):
                 count=result["count"],
                 last=result["last"],
                 rss=result["rss"],
+                cpu=result["cpu"],
                 p50=1000 * samples[len(samples) // 2],
                 p99=1000 * samples[len(samples) * 99 // 100],
             )

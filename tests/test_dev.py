@@ -25,7 +25,7 @@ from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, parallel
 
 COMMANDS = {
     *("bench", "build", "chaos", "compat", "demo", "docs"),
-    *("lint", "package", "picture", "quick", "scale", "screenshots", "shell", "test", "types"),
+    *("lint", "package", "picture", "quick", "scale", "screenshots", "shell", "soak", "test", "types"),
 }
 
 
