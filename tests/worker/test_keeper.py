@@ -8,6 +8,7 @@ import logging
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -47,6 +48,7 @@ TERMINATE_HOLDER = (
     "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
     " AND pid <> pg_backend_pid() AND (classid::bigint << 32 | objid::bigint) = $1"
 )
+RELEASED = "SELECT lease_until < now() AND pg_try_advisory_xact_lock_shared($1) FROM scheduler_workers"
 
 
 class Kept:
@@ -95,6 +97,23 @@ async def key_of(pool: asyncpg.Pool) -> int | None:
 async def is_lock_free(pool: asyncpg.Pool, key: int) -> bool:
     answer: bool = await pool.fetchval("SELECT pg_try_advisory_xact_lock_shared($1)", key)
     return answer
+
+
+def block_until_renewed(kept: Kept, seconds: float) -> None:
+    """Block the event loop until the lease was renewed so many seconds after its last renewal, or later."""
+    end, enough = time.monotonic() + PATIENCE, kept.lease.renewed_at + seconds
+    while kept.lease.renewed_at < enough:
+        time.sleep(0.01)
+        assert time.monotonic() < end
+
+
+async def wait_until_released(dsn: str, key: int) -> None:
+    """Wait until the lease of the worker has expired, and its liveness lock is free."""
+    connection = await asyncpg.connect(dsn)
+    async with asyncio.timeout(PATIENCE):
+        while not await connection.fetchval(RELEASED, key):  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.01)
+    await connection.close()
 
 
 async def test_keeper_holds_a_lock_under_the_key_in_the_worker_row(parts: Parts, pool: asyncpg.Pool) -> None:
@@ -158,16 +177,14 @@ async def test_keeper_reconnects_and_renews_when_threads_of_jobs_outlive_the_shu
 async def test_keeper_renews_the_lease_of_a_blocked_loop_and_reports_the_stack(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
-    """Real time: a lease of one second, and a loop that is blocked for two."""
+    """Real time: a lease of one second, and a loop that is blocked for almost two at least."""
     async with Kept(parts, blocked_after_s=0.2, poll_interval_s=0.05) as kept:
-        before = kept.lease.renewed_at
-        time.sleep(2)  # noqa: ASYNC251 - the subject of the test
-        assert kept.lease.renewed_at > before + 1
+        block_until_renewed(kept, 2)
         assert kept.lease.is_trusted
         assert await pool.fetchval("SELECT lease_until > now() FROM scheduler_workers")
         (blocked,) = await seen.until(LoopBlocked)
         assert (blocked.job_id, blocked.job_name) == (None, None)
-        assert 1 < blocked.seconds < 10
+        assert 1 < blocked.seconds < PATIENCE
         assert "test_keeper_renews_the_lease" in blocked.stack
         assert "test_keeper_renews" not in repr(blocked), "a stack is no word for a log line"
         health = json.loads(await pool.fetchval("SELECT health FROM scheduler_workers"))
@@ -180,14 +197,13 @@ async def test_keeper_renews_the_lease_of_a_blocked_loop_and_reports_the_stack(
 
 
 async def test_keeper_releases_the_lease_when_the_loop_is_blocked_for_too_long(
-    parts: Parts, pool: asyncpg.Pool, seen: Recorder
+    parts: Parts, dsn: str, seen: Recorder
 ) -> None:
     async with Kept(parts, limit_s=0.3, blocked_after_s=0.1, poll_interval_s=0.05) as kept:
         key = kept.lease_connection.key
         assert key is not None
-        time.sleep(1)  # noqa: ASYNC251 - the subject of the test
-        assert await pool.fetchval("SELECT lease_until < now() FROM scheduler_workers")
-        assert await is_lock_free(pool, key)
+        with ThreadPoolExecutor() as other:
+            other.submit(asyncio.run, wait_until_released(dsn, key)).result()  # the loop is blocked meanwhile
         await seen.until(KeeperConnected, 2)  # it answers again, and is a worker again
 
 
@@ -208,11 +224,11 @@ async def test_keeper_renews_the_lease_when_a_log_handler_blocks_the_loop(
     logger.addHandler(handler)
     try:
         async with Kept(parts, blocked_after_s=0.2, poll_interval_s=0.05) as kept:
-            before = kept.lease.renewed_at
             handler.acquire()
-            time.sleep(1.5)  # noqa: ASYNC251 - the subject of the test
-            handler.release()
-            assert kept.lease.renewed_at > before + 0.5
+            try:
+                block_until_renewed(kept, 1.5)
+            finally:
+                handler.release()
             await seen.until(LoopBlocked)
     finally:
         logger.removeHandler(handler)
