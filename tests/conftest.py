@@ -227,4 +227,4 @@ async def pool(dsn: str) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5)
     yield pool
     # Without the timeout, a connection that was not released would block close().
-    await asyncio.wait_for(pool.close(), 5)
+    await asyncio.wait_for(pool.close(), 60)

@@ -14,7 +14,7 @@ from pg_scheduler import JobCounts, JobPriority, JobSpec, JobStatus, Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCancelled, JobCompleted, JobLost, JobStarted
 from tests.api.conftest import Make
-from tests.support.worker import PATIENCE, Gate, Recorder, now
+from tests.support.worker import PATIENCE, PROMPT, Gate, Recorder, now
 
 HOUR = timedelta(hours=1)
 
@@ -130,7 +130,7 @@ async def test_cancel_job_returns_false_for_an_unknown_id(make: Make) -> None:
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere", "a process that never starts"])
-async def test_cancel_job_cancels_a_running_job_within_a_second_from_any_process(
+async def test_cancel_job_cancels_a_running_job_without_a_poll_from_any_process(
     scheduler: Scheduler, seen: Recorder, make: Make, gate: Gate, where: str
 ) -> None:
     """Polling and heartbeats come too late here: only a notification cancels the job in time."""
@@ -139,7 +139,7 @@ async def test_cancel_job_cancels_a_running_job_within_a_second_from_any_process
         await caller.start()
     job_id = await scheduler.schedule(gate.job, execution_time=now(), max_retries=5)
     await gate.wait_begun()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PROMPT):
         assert await caller.cancel_job(job_id) is True
         (event,) = await seen.until(JobCancelled, job_id=job_id)
     assert event.reason == "cancelled by a caller"

@@ -37,7 +37,7 @@ from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.schedules.declared import periodic_catalogue
 from tests.api.conftest import Make
 from tests.support.logs import records_of
-from tests.support.worker import Recorder, now
+from tests.support.worker import PROMPT, Recorder, now
 
 ENABLED = "SELECT paused_at IS NULL FROM scheduler_schedules WHERE schedule_id = 'mine'"
 
@@ -239,7 +239,7 @@ async def test_job_runs_without_a_poll_when_retried_on_a_scheduler_that_was_not_
     await seen.until(JobCompleted, calls)
     for number in range(calls):
         assert await other.retry_job(f"{number}")
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PROMPT):
         await seen.until(JobCompleted, 2 * calls)
 
 

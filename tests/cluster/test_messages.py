@@ -11,7 +11,7 @@ import asyncpg
 from pg_scheduler import JobStatus, PollingConfig, Scheduler
 from pg_scheduler.events import Event, JobCompleted, ListenerConnected, ListenerLost
 from tests.cluster.fleet import Fleet
-from tests.support.worker import listening_pid
+from tests.support.worker import PROMPT, listening_pid
 
 NODES = 20
 NEVER_POLLS = PollingConfig(min_interval=60, max_interval=60, idle_start_interval=60)
@@ -75,11 +75,11 @@ async def test_listener_reconnects_when_its_connection_is_killed(
         node.subscribe(lambda event: done.set(), JobCompleted)
         listening = listening_pid(node)
         assert await pool.fetchval("SELECT pg_terminate_backend($1)", listening)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PROMPT):
             await lost.wait()
             await connected.wait()
         assert listening_pid(node) != listening
         # This node polls once a minute, so only a notification starts the job in time.
         await client.schedule(ping, execution_time=datetime.now(UTC))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PROMPT):
             await done.wait()

@@ -18,6 +18,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from tests.support.store import LEASE, Pool, worker
+from tests.support.worker import PATIENCE
 from tools.chaos.proxy import Proxy
 
 KEY = -(2**63)
@@ -586,7 +587,7 @@ async def test_sticky_connection_reports_no_error_when_its_release_fails(
             await asyncio.sleep(0)
         releasing = sticky.releasing
         proxy.reset()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.wait([releasing])
         assert releasing.exception() is None
         proxy.heal()
@@ -616,7 +617,7 @@ async def test_transaction_raises_unavailable_when_the_server_does_not_answer(
         if when == "before":
             proxy.drop()
         using = asyncio.create_task(use(connections))
-        await asyncio.wait([using], timeout=5)
+        await asyncio.wait([using], timeout=PATIENCE)
         assert using.done()
         assert isinstance(using.exception(), DatabaseUnavailableError)
         proxy.heal()

@@ -25,6 +25,9 @@ E = TypeVar("E", bound=Event)
 PATIENCE = 60.0
 """Seconds after which a test stops waiting; far more than anything here takes."""
 
+PROMPT = 10.0
+"""Seconds within which a busy machine handles a notification or a timer; heartbeats are 20 seconds apart."""
+
 LEASE = 60.0
 
 

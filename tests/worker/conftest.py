@@ -14,7 +14,7 @@ from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from tests.support.parts import Parts
-from tests.support.worker import Recorder, now
+from tests.support.worker import PATIENCE, Recorder, now
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def touchy(dsn: str) -> AsyncIterator[Store]:
     connections = Connections(pool)
     yield Store(connections)
     await connections.release_held()
-    await asyncio.wait_for(pool.close(), 5)
+    await asyncio.wait_for(pool.close(), PATIENCE)
 
 
 @pytest.fixture

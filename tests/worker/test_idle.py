@@ -65,7 +65,7 @@ async def parts(dsn: str, bus: EventBus, log: Log, size: int) -> AsyncIterator[P
         parts.signals.notifications_up.clear()
     yield parts
     await parts.store.connections.release_held()
-    await asyncio.wait_for(pool.close(), 5)
+    await asyncio.wait_for(pool.close(), PATIENCE)
 
 
 def bare(statement: str) -> list[str]:

@@ -19,6 +19,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 from tests.support.parts import Parts
 from tests.support.store import LEASE, worker
+from tests.support.worker import PATIENCE
 from tests.worker.test_idle import Log
 
 Node = Callable[[str], Parts]
@@ -55,7 +56,7 @@ async def node(dsn: str, bus: EventBus, clock: FakeClock, log: Log) -> AsyncIter
     store = Store(Connections(pool), clock=clock)
     yield lambda worker_id: Parts(store, bus, worker_id)
     await store.connections.release_held()
-    await asyncio.wait_for(pool.close(), 5)
+    await asyncio.wait_for(pool.close(), PATIENCE)
 
 
 async def make_pass(vacuum: Vacuum) -> int:
@@ -138,7 +139,7 @@ async def test_one_of_many_workers_begins_a_pass_when_all_find_it_due(dsn: str, 
             )
         )
         assert Counter(begun) == {0: 1, None: 7}
-    await asyncio.gather(*(asyncio.wait_for(each.close(), 5) for each in pools))
+    await asyncio.gather(*(asyncio.wait_for(each.close(), PATIENCE) for each in pools))
 
 
 async def test_another_worker_continues_the_pass_of_one_whose_row_is_gone(
