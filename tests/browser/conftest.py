@@ -92,7 +92,9 @@ async def open_page(browser: Browser, site: Site, problems: list[str]) -> AsyncI
         problems.append(f"{message.type}: {message.text}")
 
     async def open_page(path: str, **options: Any) -> Page:
-        context = await browser.new_context(**options)
+        context = await browser.new_context(
+            **{"timezone_id": "UTC"} | options
+        )  # in another, pages offer it too
         context.set_default_timeout(PATIENCE * 1000)
         contexts.append(context)
         context.on("console", record)
