@@ -75,7 +75,8 @@ class Scheduler(
             expiry.
         vacuum_config: When finished jobs are deleted; see VacuumConfig.
         vacuum_enabled: Whether finished jobs are deleted.
-        batch_claim_limit: Jobs claimed at most by one statement.
+        batch_claim_limit: Jobs claimed at most by one statement. None adapts it: 10 while the queue is short,
+            then up to 128, or up to half of the slots and 500.
         polling_config: Bounds of the fallback polling; see PollingConfig.
         schema: Schema of the tables, created if it does not exist; None for the connection's search path.
         direct_dsn: DSN of the PostgreSQL server itself, for LISTEN, heartbeats and advisory locks. Required
@@ -149,7 +150,7 @@ class Scheduler(
         misfire_grace_time: int | None = 300,
         vacuum_config: VacuumConfig | None = None,
         vacuum_enabled: bool = True,
-        batch_claim_limit: int = 10,
+        batch_claim_limit: int | None = None,
         polling_config: PollingConfig | None = None,
         *,
         schema: str | None = None,

@@ -248,7 +248,7 @@ class SchedulerConfig:
     """All settings of one Scheduler; its constructor documents them."""
 
     max_concurrent_jobs: Annotated[int, Field(ge=1, le=1_000_000)]
-    batch_claim_limit: Annotated[int, Field(ge=1, le=100_000)]
+    batch_claim_limit: Annotated[int, Field(ge=1, le=100_000)] | None
     misfire_grace_time: Annotated[int, Field(ge=0, le=2**31 - 1)] | None
     vacuum_enabled: bool
     vacuum: VacuumConfig

@@ -232,7 +232,7 @@ RAISE = "conflict_resolution=<ConflictResolution.RAISE: 'raise'>, misfire_grace_
 IGNORE = "conflict_resolution=<ConflictResolution.IGNORE: 'ignore'>"
 SETTINGS = (
     "max_concurrent_jobs=25, misfire_grace_time=300, vacuum_config=None, vacuum_enabled=True, "
-    "batch_claim_limit=10, polling_config=None, *, schema=None, direct_dsn=None, "
+    "batch_claim_limit=None, polling_config=None, *, schema=None, direct_dsn=None, "
     "keeper_dsn=None, max_crashes=3, max_loop_block=600.0, max_payload_bytes=1048576, "
     "max_result_bytes=1048576, shutdown_timeout=30.0, "
     "lease=None, "

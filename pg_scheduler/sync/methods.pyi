@@ -50,7 +50,7 @@ class Settings(TypedDict, total=False):
     misfire_grace_time: int | None
     vacuum_config: VacuumConfig | None
     vacuum_enabled: bool
-    batch_claim_limit: int
+    batch_claim_limit: int | None
     polling_config: PollingConfig | None
     schema: str | None
     direct_dsn: str | None

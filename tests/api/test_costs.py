@@ -64,9 +64,20 @@ UPKEEP = 12
 """Exchanges and transactions that are not for a full claim: the first, the last ones, heartbeats."""
 
 
-@pytest.mark.parametrize(("slots", "batch", "jobs"), [(1000, 500, 10_000), (25, 10, 1_500), (1, 10, 50)])
-async def test_scheduler_uses_one_transaction_per_claim_of_a_backlog(
-    make: Make, sent: Statements, slots: int, batch: int, jobs: int
+@pytest.mark.parametrize(
+    ("slots", "batch", "jobs", "size"),
+    [
+        (1000, 500, 10_000, 500),
+        (25, 10, 1_500, 10),
+        (16, 10, 1_000, 10),
+        (1, 10, 50, 1),
+        (16, None, 1_000, 16),
+        (128, None, 4_000, 128),
+        (1000, None, 10_000, 500),
+    ],
+)
+async def test_scheduler_uses_one_transaction_per_claim_of_a_backlog(  # noqa: PLR0917 - fixtures
+    make: Make, sent: Statements, slots: int, batch: int | None, jobs: int, size: int
 ) -> None:
     """Each claim is full and carries completions. Nothing else is sent for a job."""
     scheduler = make(max_concurrent_jobs=slots, batch_claim_limit=batch)
@@ -86,7 +97,7 @@ async def test_scheduler_uses_one_transaction_per_claim_of_a_backlog(
     async with asyncio.timeout(PATIENCE):
         await drained.wait()
     drain = await sent.take()
-    claims = jobs / min(slots, batch)
+    claims = jobs / size
     bulk = jobs / 1_000 * 2  # including the resets by the pool
     assert drain.named["exchange_jobs"] <= claims + UPKEEP
     assert drain.transactions <= bulk + claims + 2 * UPKEEP

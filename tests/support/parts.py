@@ -192,7 +192,7 @@ class Parts(Node):
         self,
         executor: Executor | None = None,
         *,
-        batch: int = 10,
+        batch: int | None = 10,
         max_crashes: int | None = 2,
         admission: Admission | None = None,
         **polling: Any,

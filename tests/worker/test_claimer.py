@@ -30,6 +30,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline import claimer as module
 from pg_scheduler.worker.pipeline import cursor
+from pg_scheduler.worker.pipeline.claim_size import ClaimSize
 from pg_scheduler.worker.pipeline.pacing import APPROACH_S
 from pg_scheduler.worker.service import NEVER, BackoffOptions, Service
 from tests.support.parts import Parts
@@ -79,6 +80,80 @@ async def test_claimer_claims_again_at_once_when_the_last_claim_was_full(known: 
     assert executor.free == 5
     assert known.calls == ["jobs_claimed"] * 2
     await finish(known, gate, executor)
+
+
+async def test_claims_grow_with_the_backlog_up_to_the_free_slots(known: Parts, gate: Gate) -> None:
+    """The first one leaves a short queue to other workers. None takes a job that it cannot start."""
+    await known.store.jobs.insert([new_job(str(n)) for n in range(110)])
+    executor = known.executor(slots=100)
+    claimer = known.claimer(executor, batch=None)
+    for free in (90, 70, 30, 0):
+        assert await claimer.run_once() == 0
+        assert executor.free == free
+    await claimer.run_once()
+    assert (await known.store.jobs.count_jobs(None)).running == 100
+    gate.open.set()
+    await Parts.ended(executor)
+    gate.open.clear()
+    assert await claimer.run_once() == 0
+    assert await claimer.run_once() > 0, "the queue is empty"
+    assert executor.free == 90
+    await known.store.jobs.insert([new_job(f"later {n}") for n in range(40)])
+    await claimer.run_once()
+    assert executor.free == 80, "a short queue again"
+    await finish(known, gate, executor)
+
+
+async def test_claims_are_small_again_after_one_that_failed(
+    touchy: Store, bus: EventBus, dsn: str, gate: Gate
+) -> None:
+    """They may be too large to be answered in time."""
+    parts = Parts(touchy, bus)
+    parts.tasks.register(gate.job, name="test.job")
+    await touchy.workers.register(new_worker(), LEASE)
+    await touchy.jobs.insert([new_job(str(n)) for n in range(60)])
+    executor = parts.executor(slots=100)
+    claimer = parts.claimer(executor, batch=None)
+    await claimer.run_once()
+    await claimer.run_once()
+    assert executor.free == 70
+    async with locked(dsn, "scheduled_jobs"):
+        with pytest.raises(DatabaseUnavailableError):
+            await claimer.run_once()
+    await claimer.run_once()
+    assert executor.free == 60
+    await finish(parts, gate, executor)
+
+
+@pytest.mark.parametrize("slots", [1, 25, 128, 256, 1_000])
+@pytest.mark.parametrize("given", [None, 10, 500])
+def test_claim_size_does_not_exceed_what_is_given_or_adapted(slots: int, given: int | None) -> None:
+    size = ClaimSize(given, slots)
+    seen = [size.limit]
+    for _ in range(10):
+        size.adapt(size.limit, size.limit)
+        seen.append(size.limit)
+    adapted = {1: 10, 25: 25, 128: 128, 256: 128, 1_000: 500}
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1]) == ((10, adapted[slots]) if given is None else (given, given))
+    size.adapt(1, 1)
+    assert size.limit == seen[-1], "one free slot says nothing about the backlog"
+    size.adapt(2, 1)
+    assert size.limit == seen[0]
+
+
+@pytest.mark.parametrize(("slots", "free"), [(16, 16), (20, 10)])
+async def test_jobs_of_a_claim_end_before_the_next_one_unless_that_has_as_many_slots(
+    known: Parts, gate: Gate, slots: int, free: int
+) -> None:
+    """Small claims cost as much as large ones. With slots to spare, the database works beside the jobs."""
+    gate.open.set()
+    await known.store.jobs.insert([new_job(str(n)) for n in range(10)])
+    executor = known.executor(slots=slots)
+    claimer = known.claimer(executor, batch=10)
+    assert await claimer.run_once() == 0
+    assert executor.free == free
+    await Parts.ended(executor)
 
 
 async def test_claimer_releases_unacknowledged_claims_after_a_lost_response(

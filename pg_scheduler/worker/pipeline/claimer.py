@@ -20,6 +20,7 @@ from pg_scheduler.store.claims import FROM_THE_START, ClaimPosition, ExchangeRes
 from pg_scheduler.store.faults import ROW_ERRORS, is_timeout
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.admission import Admission
+from pg_scheduler.worker.pipeline.claim_size import ClaimSize
 from pg_scheduler.worker.pipeline.cursor import ClaimCursor
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.pacing import Pacing
@@ -38,7 +39,8 @@ class Claimer(Service):
 
     name: ClassVar[str] = "claimer"
     yields_between_passes: ClassVar[bool] = False
-    """The next claim is sent before the jobs of this one run: the database works while they do."""
+    """While slots are free for as many jobs again, the next claim is sent before the jobs of this one run:
+    the database works while they do."""
     max_failed_claims = 5
     """Claims in succession that may fail by an error that no row was found to cause. Another worker may have
     locked that row to quarantine it."""
@@ -56,7 +58,7 @@ class Claimer(Service):
         self._worker_id = node.worker_id
         self._signals = node.signals
         self._clock = node.clock
-        self._batch = node.config.batch_claim_limit
+        self._size = ClaimSize(node.config.batch_claim_limit, node.config.max_concurrent_jobs)
         self._polling = polling
         self.isolated_from: Final = (
             ISOLATED_FROM if max_crashes is None else min(max(max_crashes - 1, 1), ISOLATED_FROM)
@@ -105,6 +107,7 @@ class Claimer(Service):
                 await self._quarantine_unreadable()
                 return self._polling.min_interval
             except DatabaseUnavailableError as fault:
+                self._size.reset()  # a smaller claim may be answered in time
                 self._has_timed_out = self._has_timed_out or is_timeout(fault)
                 raise
             self._failed_claims = 0
@@ -137,7 +140,7 @@ class Claimer(Service):
         self.wake()
 
     async def _claim(self) -> float:
-        limit = min(self._executor.free, self._batch)
+        limit = min(self._executor.free, self._size.limit)
         if limit == 0:
             if self._results.has_results:  # more jobs run than there are slots: no claim follows
                 self._signals.results_waiting()
@@ -155,18 +158,21 @@ class Claimer(Service):
             self._clock.read(answer.at, sent_at)
         found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
         is_full = len(found) == limit
+        self._size.adapt(limit, len(found))
         self._record("full" if is_full else "part" if found else "empty", claim_s)
+        self._results.claims_follow = is_full and self.is_running  # as soon as a slot is free
         if trusted_until < time.monotonic():
             # The event loop was blocked while the answer waited: other workers may have the jobs by now.
             for job in answer.jobs:
                 self._results.put(job, RELEASE)
         elif answer.jobs:
+            # A small claim would follow, and jobs that never wait free their slots for a larger one.
+            starts_now = not is_full or self._executor.free < 2 * limit
             jobs = self._admission.keep_limited(answer.jobs)
-            self._executor.submit_all(jobs, soon=is_full)  # then once the next claim has been sent
+            self._executor.submit_all(jobs, soon=not starts_now)  # else once the next claim has been sent
             self._signals.jobs_claimed()
-            if not is_full:
-                await asyncio.sleep(0)  # the jobs start now, before this pass ends
-        self._results.claims_follow = is_full and self.is_running  # as soon as a slot is free
+            if starts_now:
+                await asyncio.sleep(0)  # the jobs start before this pass ends
         if found:
             self._pacing.reset_polls()
         if not is_full:
@@ -299,7 +305,7 @@ class Claimer(Service):
         """Fail the due jobs whose rows cannot be read: each would end every claim."""
         self._start_over()
         await self._release_unacknowledged()
-        names, limit = self._names(), min(self._executor.free, self._batch)
+        names, limit = self._names(), min(self._executor.free, self._size.limit)
         left_out = self.isolated_from if self._in_flight.has_crashed_job else None
         for job in await self._claims.quarantine_unreadable(names, limit, isolated_from=left_out):
             self._failed_claims = 0
@@ -310,7 +316,7 @@ class Claimer(Service):
         self._start_over()
         names = self._names()
         left_out = self.isolated_from if self._in_flight.has_crashed_job else None
-        for job in await self._claims.quarantine_oversized(names, self._batch, isolated_from=left_out):
+        for job in await self._claims.quarantine_oversized(names, self._size.limit, isolated_from=left_out):
             self._events.publish(JobFailed(*job))
         self._has_timed_out = False
 
