@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable
@@ -163,10 +162,9 @@ def basic_auth(user: str, password: str, *, access: Access | None = None) -> Aut
     granted = Access(user[:MAX_ACTOR_LENGTH]) if access is None else access
 
     def authorize(request: Request) -> Access | Response:
-        scheme, _, value = request.headers.get("authorization", "").partition(" ")
         try:
-            given = base64.b64decode(value.strip(), validate=True) if scheme.lower() == "basic" else b""
-        except (binascii.Error, ValueError):
+            given = base64.b64decode(_credentials(request, "basic"), validate=True)
+        except ValueError:  # also one of binascii
             given = b""
         if compare_digest(given, expected):
             return granted
@@ -191,9 +189,7 @@ def bearer(token: str, *, access: Access | None = None) -> Authorize:
     granted = Access("bearer") if access is None else access
 
     def authorize(request: Request) -> Access | Response:
-        scheme, _, value = request.headers.get("authorization", "").partition(" ")
-        given = value.strip() if scheme.lower() == "bearer" else ""
-        if compare_digest(given.encode(), token.encode()):
+        if compare_digest(_credentials(request, "bearer").encode(), token.encode()):
             return granted
         return _challenge(request, 'Bearer realm="pg_scheduler"')
 
@@ -228,6 +224,11 @@ def trusted_header(name: str, *, role: Role = "viewer") -> Authorize:
 def _check_secret(name: str, secret: object) -> None:
     if not isinstance(secret, str) or not secret:
         raise ValueError(f"{name} must be a str that is not empty")
+
+
+def _credentials(request: Request, scheme: str) -> str:
+    given, _, value = request.headers.get("authorization", "").partition(" ")
+    return value.strip() if given.lower() == scheme else ""
 
 
 def _challenge(request: Request, scheme: str) -> Response:

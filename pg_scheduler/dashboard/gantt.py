@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.timeline import Attempt
@@ -30,7 +30,6 @@ MIN_STEP_S: Final = 1
 """The bars of a job that has not ended change in steps of a second, or of 2 % of its age at most."""
 
 STEPS: Final = (1 / 3, 2 / 3)
-"""Where the axis has labels between its ends."""
 
 KINDS: Final = {
     None: "running",
@@ -41,10 +40,12 @@ KINDS: Final = {
     "snoozed": "released",
     "lost": "released",
 }
-"""The states of attempts by their outcomes; others failed."""
 
 WAITS: Final = frozenset({"wait", "backoff", "limit"})
-"""The kinds of bars for the time between attempts."""
+
+
+Span: TypeAlias = tuple[str, datetime, datetime, str, str]
+"""The kind, the start and the end of a bar, its title, and the number of its attempt; empty for a wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,6 @@ class Gantt:
     steps: Sequence[str]
     """The times since its begin at one and two thirds of the axis."""
     is_open: bool
-    """Whether its end is now."""
     summary: str
     """How long the job took, and how much of that it ran; empty if it has not ended."""
 
@@ -113,12 +113,26 @@ def gantt_of(job: Job, attempts: Sequence[Attempt], now: datetime) -> Gantt | No
         begin = first - (end - first) / LONGEST_WAIT
     if end <= begin:
         return None
-    scale = _Scale(begin, end)
-    bars = list(_bars(job, attempts, now, scale))
+
+    def place(at: datetime) -> float:
+        return round(min(max((at - begin) / (end - begin), 0.0), 1.0) * 100, 2)
+
+    bars, last = list[Bar](), -NUMBER_WIDTH
+    for kind, since, until, title, label in _spans(job, attempts, now):
+        x, width = place(since), round(place(until) - place(since), 2)
+        if label:
+            width = max(width, MIN_WIDTH)
+            bar = Bar(kind, min(x, 100 - width), width, title, label)
+            has_room = bar.middle - last >= NUMBER_WIDTH
+            last = bar.middle if has_room else last
+        else:
+            bar = Bar(kind, x, width, title, title)
+            has_room = kind != "wait" and width >= LABEL_WIDTH
+        bars.append(bar if has_room else replace(bar, label=""))
     return Gantt(
         begin=begin,
         end=end,
-        bars=_labelled(bars),
+        bars=bars,
         steps=[f"+{length((end - begin) * share)}" for share in STEPS],
         is_open=job.finished_at is None and end == now,
         summary=_summary(job, attempts),
@@ -140,73 +154,36 @@ def _summary(job: Job, attempts: Sequence[Attempt]) -> str:
     return f"{length(job.finished_at - job.created_at)} from its creation to its end{ran}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    begin: datetime
-    end: datetime
-
-    def place(self, at: datetime) -> float:
-        """Return where an instant is, in percent."""
-        share = (at - self.begin) / (self.end - self.begin)
-        return round(min(max(share, 0.0), 1.0) * 100, 2)
-
-    def bar(self, kind: str, since: datetime, until: datetime, what: str, *, is_open: bool = False) -> Bar:
-        """Return the bar of a span, with its length unless it continues: its end is not exact then."""
-        x, right = self.place(since), self.place(until)
-        title = what.rstrip(",") if is_open else f"{what} {length(until - since)}"
-        return Bar(kind, x, round(right - x, 2), title)
-
-
-def _bars(job: Job, attempts: Sequence[Attempt], now: datetime, scale: _Scale) -> Iterator[Bar]:
+def _spans(job: Job, attempts: Sequence[Attempt], now: datetime) -> Iterator[Span]:
     at, before = job.created_at, None
     for each in attempts:
         if each.started_at is None:
             continue
-        yield from _wait(scale, at, each.started_at, before, was_limited=each.was_limited)
+        yield from _wait(at, each.started_at, before, was_limited=each.was_limited)
         at, before = each.ended_at or now, each
-        title = f"attempt {each.number}: {each.outcome or 'running'},"
-        bar = scale.bar(state_of(each), each.started_at, at, title, is_open=each.ended_at is None)
-        width = max(bar.width, MIN_WIDTH)
-        yield replace(bar, x=min(bar.x, 100 - width), width=width, label=str(each.number))
+        ran = "" if each.ended_at is None else f", {length(at - each.started_at)}"
+        title = f"attempt {each.number}: {each.outcome or 'running'}{ran}"
+        yield state_of(each), each.started_at, at, title, str(each.number)
     if job.status is JobStatus.PENDING:
         due = max(job.execution_time, at)
-        yield from _wait(scale, at, due, before)
-        is_limited = (job.blocked_on or "").startswith(BLOCKED_BY_LIMIT)
-        yield from _wait(scale, due, now, None, was_limited=is_limited, is_open=True)
+        yield from _wait(at, due, before)
+        if (job.blocked_on or "").startswith(BLOCKED_BY_LIMIT):
+            kind, title = "limit", "a limit"
+        else:
+            kind, title = "wait", "waits"
+        if now > due:  # it continues, so its length is not exact
+            yield kind, due, now, title, ""
     elif not attempts:
-        yield from _wait(scale, at, now, None)
+        yield from _wait(at, now, None)
 
 
 def _wait(
-    scale: _Scale,
-    since: datetime,
-    until: datetime,
-    before: Attempt | None,
-    *,
-    was_limited: bool = False,
-    is_open: bool = False,
-) -> Iterator[Bar]:
-    if until <= since:
-        return
+    since: datetime, until: datetime, before: Attempt | None, *, was_limited: bool = False
+) -> Iterator[Span]:
+    kind, what = "wait", "waited"
     if was_limited:
-        what = "a limit," if before is None else "backoff and a limit,"
-        yield scale.bar("limit", since, until, what, is_open=is_open)
-    elif before is None:
-        yield scale.bar("wait", since, until, "waits" if is_open else "waited", is_open=is_open)
-    else:
-        yield scale.bar("backoff", since, until, "postponed" if before.outcome == "snoozed" else "backoff")
-
-
-def _labelled(bars: Sequence[Bar]) -> list[Bar]:
-    """Return the bars with the labels that have room."""
-    found: list[Bar] = []
-    last = -NUMBER_WIDTH
-    for bar in bars:
-        label = bar.label
-        if bar.is_attempt:
-            label = label if bar.middle - last >= NUMBER_WIDTH else ""
-            last = bar.middle if label else last
-        elif bar.kind != "wait" and bar.width >= LABEL_WIDTH:
-            label = bar.title
-        found.append(replace(bar, label=label))
-    return found
+        kind, what = "limit", "a limit," if before is None else "backoff and a limit,"
+    elif before is not None:
+        kind, what = "backoff", "postponed" if before.outcome == "snoozed" else "backoff"
+    if until > since:
+        yield kind, since, until, f"{what} {length(until - since)}", ""

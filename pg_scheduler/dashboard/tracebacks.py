@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from typing import Final
 
@@ -145,15 +145,11 @@ def highlighted(frame: Frame) -> Markup:
         if is_mark:
             html.append(Markup('<span class="mark">{}</span>').format(text))
         else:
-            html.append(Markup(highlight(text, _lexer(), _formatter()).rstrip("\n")))  # noqa: S704 - it escapes
+            html.append(Markup(_highlighter()(text).rstrip("\n")))  # noqa: S704 - it escapes
     return Markup("\n").join(html)
 
 
 @cache
-def _lexer() -> PythonLexer:
-    return PythonLexer(stripnl=False, ensurenl=False)
-
-
-@cache
-def _formatter() -> HtmlFormatter[str]:
-    return HtmlFormatter(nowrap=True)
+def _highlighter() -> Callable[[str], str]:
+    lexer = PythonLexer(stripnl=False, ensurenl=False)
+    return partial(highlight, lexer=lexer, formatter=HtmlFormatter(nowrap=True))
