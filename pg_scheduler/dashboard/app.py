@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -25,18 +25,18 @@ from pg_scheduler.dashboard.access import (
 from pg_scheduler.dashboard.actions import ACTIONS, act
 from pg_scheduler.dashboard.answers import PUBLIC_STYLE, refusal, wants_json
 from pg_scheduler.dashboard.cache import Cache, SharedReads
-from pg_scheduler.dashboard.compression import compressed
 from pg_scheduler.dashboard.context import (
     NotFoundError,
     PageRequest,
     RejectedError,
     Settings,
+    View,
     base_of,
     path_of,
 )
 from pg_scheduler.dashboard.csrf import check_origins, is_own_request
 from pg_scheduler.dashboard.export import export
-from pg_scheduler.dashboard.headers import secured
+from pg_scheduler.dashboard.headers import compressed, secured
 from pg_scheduler.dashboard.live import stream
 from pg_scheduler.dashboard.metrics import metrics
 from pg_scheduler.dashboard.operations import Operations
@@ -69,21 +69,11 @@ STREAMS: Final = {
     "/value": raw_value,
 }
 REPEATED: Final = frozenset({"q", "cols"})
-"""Parameters that an address may have several times."""
-
 MIN_REFRESH_S: Final = 0.5
 STATIC_AGE_S: Final = 365 * 86400
 CHANGED_STATIC_AGE_S: Final = 60
 
 _VERSION: Final = re.compile(r"[0-9a-f]{12}")
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorPage:
-    """Why there is no page."""
-
-    status: int
-    text: str
 
 
 def dashboard(
@@ -334,15 +324,16 @@ async def _build(path: str, http: Request, request: PageRequest, *, is_json: boo
             raise NotFoundError("there is no such page")
         request = await request.dated()
         found = await page.build(request)
-        status = getattr(found, "http_status", 200)
+        status = getattr(found, "_status", 200)
         return await render(found, page.template, request, path, is_json=is_json, status=status)
     except RejectedError as error:
-        failure = ErrorPage(error.status, str(error))
+        status, text = error.status, str(error)
     except DatabaseUnavailableError:
-        failure = ErrorPage(503, "the database did not answer in time; reload the page")
+        status, text = 503, "the database did not answer in time; reload the page"
     except SchedulerError as error:
-        failure = ErrorPage(503, str(error))
-    return await render(failure, "error", request, path, is_json=is_json, status=failure.status)
+        status, text = 503, str(error)
+    failure = View(status=status, text=text)
+    return await render(failure, "error", request, path, is_json=is_json, status=status)
 
 
 def _check_method(request: Request, settings: Settings) -> Response | None:

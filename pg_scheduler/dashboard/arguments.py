@@ -10,7 +10,6 @@ from pg_scheduler.dashboard.texts import visible
 from pg_scheduler.inspect.parameters import Parameter
 
 FIELD: Final = "arg."
-"""The prefix of the fields."""
 
 
 class FieldError(ValueError):

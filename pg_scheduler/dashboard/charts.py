@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 from pg_scheduler.inspect.texts import length, rounded
 
 LEAST_LOG_S: Final = 0.001
-"""The start of a logarithmic axis, in seconds."""
-
 MAX_TICKS: Final = 7
 MANY: Final = 10_000
 """Numbers from which on digits after the point are left out, and the axis has thousands."""
@@ -131,14 +129,12 @@ class Slot(NamedTuple):
     is_minor: bool
     """Whether there is no room for the label on a phone."""
     is_open: bool
-    """Whether it is not complete."""
     is_right: bool
     """Whether it is in the right half, so that its readout is to its left."""
     has_failures: bool
     has_release: bool
     """Whether a release first started in it."""
     flag: Flag | None
-    """The flag that is shown at it."""
 
     @property
     def term(self) -> str:
@@ -255,6 +251,11 @@ class Chart:
         if self.unit == "s":
             return length(value)
         return f"{value:,.4g}" if value < MANY else f"{value:,.0f}"
+
+    def points(self, series: int) -> Sequence[float]:
+        """Return the values of a series without that of the last slot; none if all of them are 0."""
+        values = self.series[series].values[:-1]
+        return [value or 0.0 for value in values] if any(values) else []
 
     def rows(self) -> Iterator[tuple[datetime, list[str]]]:
         """Yield the values as rows of a table, the newest first."""

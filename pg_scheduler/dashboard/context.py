@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from types import SimpleNamespace
+from typing import Final, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
@@ -14,12 +15,18 @@ from starlette.requests import Request
 from pg_scheduler.dashboard.access import Access, Authorize
 from pg_scheduler.dashboard.cache import SharedReads
 from pg_scheduler.dashboard.operations import Operations
-from pg_scheduler.dashboard.redaction import Redaction
+from pg_scheduler.dashboard.redaction import HIDDEN, Redaction, without_key
 from pg_scheduler.dashboard.rights import Right
-from pg_scheduler.inspect import Bounds, Inspector
+from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage, parse_search
+from pg_scheduler.inspect.names import TaskNames
+from pg_scheduler.inspect.parameters import Parameter, parameters_of
 from pg_scheduler.inspect.texts import term
+from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import Job, Worker
 from pg_scheduler.text.times import OutOfRangeError, TimeError, read_instant
+
+T = TypeVar("T")
+Text = TypeVar("Text", bound=str)
 
 JobTexts: TypeAlias = Callable[[Job], str]
 JobLinks: TypeAlias = Callable[[Job], Mapping[str, str]]
@@ -32,7 +39,14 @@ _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
 
 
 WORKERS_AGE_S: Final = 10.0
-"""Seconds for which workers are kept."""
+
+
+class View(SimpleNamespace):
+    """What a page shows: the values that its template names, in the order in which its JSON has them.
+
+    The JSON leaves out values whose names start with ``_``. A page with values that other code uses too is a
+    dataclass instead.
+    """
 
 
 class RejectedError(Exception):
@@ -48,6 +62,11 @@ class NotFoundError(RejectedError):
 
     def __init__(self, text: str) -> None:
         super().__init__(text, 404)
+
+    @classmethod
+    def of(cls, kind: str, name: str) -> NotFoundError:
+        """Return the error about an object."""
+        return cls(f"there is no {kind} {name[:200]!r}, or you may not see it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +88,6 @@ class Settings:
     sources: tuple[str, ...] = ()
     """The names of all sources; empty for one without a name."""
     source: str | None = None
-    """The name of the source of this dashboard."""
     has_read_pool: bool = False
     """Whether pages are read on a pool of their own, which may lead to a standby."""
 
@@ -112,6 +130,113 @@ class PageRequest:
                 "standby", self.settings.refresh_s, self.inspector.standby_lag_s, is_data=False
             )
         return replace(self, now=self.operations.now, cache=cache, standby_lag_s=lag_s)
+
+    def check_search(self, q: str) -> None:
+        """Reject a search that is invalid, or whose result would show what the request may not see.
+
+        Raises:
+            SearchError: It is rejected.
+        """
+        self.settings.redaction.check_search(parse_search(q, now=self.now, tz=UTC), self.access)
+
+    async def search_jobs(self, where: str, limit: int, after: str | None = None) -> SearchPage:
+        """Return a page of the visible jobs that match a search, whose times are in UTC."""
+        names = self.access.visible_names
+        return await self.inspector.search_jobs(where, limit=limit, after=after, tz=UTC, names=names)
+
+    async def sample_jobs(
+        self, where: str, limit: int, age_s: float, *, version: Hashable = None, is_data: bool = True
+    ) -> Sequence[Job]:
+        """Return the first visible jobs that match a search; requests share the read.
+
+        Args:
+            where: The search.
+            limit: The number of jobs.
+            age_s: For how many seconds they are kept.
+            version: Changes when they must be read again before.
+            is_data: Whether the age of the read matters to those who read the page.
+        """
+
+        async def read() -> Sequence[Job]:
+            try:
+                return (await self.search_jobs(where, limit)).items
+            except SearchError:  # a text of a row written by hand, for which no search can be written
+                return ()
+
+        key = "jobs", where, limit, version, self.access.visible_names
+        return await self.cache.get(key, age_s, read, is_data=is_data)
+
+    def visible_job(self, job: Job) -> Job:
+        """Return a job as far as the request may see it: the one place that hides parts of jobs.
+
+        Without arguments, there are no metadata, progress notes and log lines either, and the keys of limits
+        and of unique jobs are hidden; the latter also with any value, because it may be a digest of the
+        arguments. With ``names=``, the history has no entry that names another job.
+        """
+        hide, errors = self.settings.redaction.values, job.errors
+        if self.access.visible_names is not None:
+            errors = tuple(each for each in errors if each.outcome != PARENT)
+        if self.access.sees_arguments:
+            return replace(
+                job,
+                args=tuple(hide(job.args)),
+                kwargs=hide(job.kwargs),
+                metadata=hide(job.metadata),
+                errors=errors,
+                unique_key=job.unique_key if self.sees_all(job) else job.unique_key and HIDDEN,
+            )
+        return replace(
+            job,
+            args=(),
+            kwargs={},
+            metadata={},
+            errors=tuple(replace(each, log=()) for each in errors),
+            progress=None if job.progress is None else replace(job.progress, note=None),
+            unique_key=job.unique_key and HIDDEN,
+            blocked_on=without_key(job.blocked_on),
+        )
+
+    def sees_all(self, job: Job) -> bool:
+        """Return whether the request may see every argument and all metadata of a job."""
+        values = {"args": list(job.args), "kwargs": job.kwargs, "metadata": job.metadata}
+        if not self.access.sees_arguments:
+            return False
+        redaction = self.settings.redaction
+        return redaction.is_empty or bool(redaction.values(values) == values)  # what is too deep is unequal
+
+    async def visible(
+        self, kind: str, key: str, read: Callable[[str], Awaitable[T | None]], sees: Callable[[T], bool]
+    ) -> T:
+        """Return an object that the request sees.
+
+        Args:
+            kind: What it is, for the message.
+            key: Its id.
+            read: Reads it.
+            sees: Returns whether the request sees it.
+
+        Raises:
+            NotFoundError: It does not exist, or is hidden.
+        """
+        try:
+            found = await read(key)
+        except ValueError as error:  # no id that a row can have
+            raise NotFoundError.of(kind, key) from error
+        if found is None or not sees(found):
+            raise NotFoundError.of(kind, key)
+        return found
+
+    async def task_names(self) -> TaskNames:
+        """Return the visible tasks that live workers claim, whose main names every page offers and lists."""
+        workers = await self.workers()
+        return TaskNames.of((each for each in workers if each.is_alive), self.access.sees_name)
+
+    async def task_parameters(self, task: str | None) -> Sequence[Parameter]:
+        """Return the parameters of a visible task that live workers report; none if arguments are hidden."""
+        if task is None or not self.access.sees_arguments or not self.access.sees_name(task):
+            return ()
+        main = (await self.task_names()).task_of(task)
+        return parameters_of(await self.workers(), main) or ()
 
     async def workers(self, *, is_data: bool = False) -> Sequence[Worker]:
         """Return every worker that has a row; all requests share the read for some seconds.
@@ -158,17 +283,18 @@ class PageRequest:
             raise RejectedError(f"the parameter {name!r} is missing in the address")
         return value
 
-    def choice(self, name: str, known: Collection[str], default: str = "") -> str:
+    def choice(self, name: str, known: Collection[Text], default: str = "") -> Text:
         """Return a parameter that is one of several values.
 
         Raises:
             RejectedError: It is none of them.
         """
         value = self.parameters.get(name) or default
-        if value not in known:
+        found = next((each for each in known if each == value), None)
+        if found is None:
             shown = ", ".join(filter(None, known))
             raise RejectedError(f"{name} must be one of {shown}, not {value[:50]!r}")
-        return value
+        return found
 
 
 def base_of(request: Request, *, trust_forwarded: bool) -> str:

@@ -11,8 +11,6 @@ from pg_scheduler.dashboard.actions.request import read_form
 from pg_scheduler.dashboard.pages import PAGES
 
 PATH: Final = "/density"
-"""The address that the form is sent to."""
-
 COMPACT: Final = "compact"
 MAX_AGE_S: Final = 365 * 86400
 

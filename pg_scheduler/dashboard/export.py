@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import UTC
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +15,7 @@ from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.job_rows import row_of, tags_of
 from pg_scheduler.dashboard.pages import audit
 from pg_scheduler.dashboard.texts import plain
-from pg_scheduler.inspect import AuditPage, SearchPage, parse_search
+from pg_scheduler.inspect import AuditPage, SearchPage
 from pg_scheduler.jobs.model import Job
 
 PAGE_LENGTH: Final = 500
@@ -79,14 +78,15 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
 
 
 async def _jobs(request: PageRequest) -> _Table:
+    q = request.parameters.get("q", "")
+    read = partial(request.search_jobs, q, PAGE_LENGTH)
     try:
-        parsed = parse_search(request.parameters.get("q", ""), now=request.now, tz=UTC)
-        request.settings.redaction.check_search(parsed, request.access)
-        first = await _read(request, None)
+        request.check_search(q)
+        first = await read(None)
     except ValueError as error:  # a SearchError
         raise RejectedError(str(error)) from error
     columns = [*COLUMNS, *(CLOSED_COLUMNS if request.access.sees_arguments else ())]
-    return _Table("jobs", columns, first, partial(_read, request), partial(_row, request))
+    return _Table("jobs", columns, first, read, partial(_row, request))
 
 
 async def _records(request: PageRequest) -> _Table:
@@ -97,16 +97,6 @@ async def _records(request: PageRequest) -> _Table:
         await read(None),
         read,
         lambda record: plain(audit.visible(record, request)),
-    )
-
-
-async def _read(request: PageRequest, after: str | None) -> SearchPage:
-    return await request.inspector.search_jobs(
-        request.parameters.get("q", ""),
-        limit=PAGE_LENGTH,
-        after=after,
-        tz=UTC,
-        names=request.access.visible_names,
     )
 
 

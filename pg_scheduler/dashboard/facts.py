@@ -14,12 +14,9 @@ from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.status import JobStatus
 
 AGE_S: Final = 30.0
-"""Seconds for which the facts are kept."""
-
 ERRORS_SINCE: Final = timedelta(days=1)
 
 MAX_READ: Final = 500
-"""Schedules and groups of errors that are read."""
 
 
 class Facts(NamedTuple):

@@ -90,8 +90,6 @@ LINKS: Final[Mapping[FindingCode, tuple[str, str, str]]] = {
 """The label and the path of the page that shows the subject of a finding; of a search, what precedes it."""
 
 START: Final = "pg-scheduler worker myapp.jobs"
-"""An example of the command that starts a worker."""
-
 WITHOUT_SUBJECT: Final = frozenset({"/workers", "/schedules"})
 
 _QUOTED: Final = r"""'[^']*'|"[^"]*\""""
@@ -99,7 +97,6 @@ _STEP: Final = re.compile(rf"(?:{_QUOTED}|(?!; |, then ).)+", re.DOTALL)
 _PROSE: Final = (
     r", or |, and |, before |, after | shows | with a | of the finding| instead| for | the table| its id"
 )
-"""What follows a command or a statement in a remedy."""
 _CODE: Final = re.compile(
     r"(?<![\w'\"])(?:pg-scheduler |(?:ALTER|VACUUM|REINDEX|DROP|CREATE|GRANT|REVOKE|SELECT|ANALYZE) "
     r"|await |@job\()(?:" + _QUOTED + r"|(?!" + _PROSE + r").)+",
@@ -122,7 +119,6 @@ class FindingRow:
     code: str
     severity: Severity
     title: str
-    """The problem, with its subject if the request may see it."""
     meaning: str
     subject: str | None
     name: str | None
@@ -130,7 +126,6 @@ class FindingRow:
     evidence: str | None
     remedy: str | None
     runbook: str
-    """The address of its entry in the runbook."""
     link: tuple[str, str] | None
     """The label and the address of a page that shows the subject."""
     mute_id: str = ""

@@ -1,4 +1,10 @@
-"""The headers of every answer."""
+"""What every answer gets: headers, and compression unless another site makes a browser request it.
+
+A site that makes browsers request pages with texts of its choice, and sees the lengths of the encrypted
+answers, finds out what else a compressed page contains: BREACH. Browsers state with ``Sec-Fetch-Site`` which
+site a request comes from, so only those of the dashboard's own pages, and those that a user makes, are
+compressed. Streams and files that are exported are not.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from starlette.datastructures import MutableHeaders
-from starlette.types import Message, Send
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp, Message, Send
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -22,6 +31,14 @@ ALWAYS: Final[Mapping[str, str]] = {
     "cache-control": "no-store",
 }
 """Headers that an answer has unless it sets them itself."""
+
+OWN_SITES: Final = frozenset({"same-origin", "none"})
+"""Where a request comes from: a page of the same origin, or the user, who enters an address."""
+
+STATIC: Final = ("text/css", "text/javascript", "image/svg+xml")
+MIN_BYTES: Final = 1000
+LEVEL: Final = 5
+"""Level 9 takes twice as long for 3 % less."""
 
 
 def secured(send: Send, *, has_policy: bool, has_body: bool) -> Send:
@@ -46,3 +63,12 @@ def secured(send: Send, *, has_policy: bool, has_body: bool) -> Send:
         await send(message)
 
     return send_secured
+
+
+def compressed(response: Response, request: Request) -> ASGIApp:
+    """Return an answer that is compressed if the browser accepts it, or the answer as it is."""
+    is_own = request.headers.get("sec-fetch-site") in OWN_SITES
+    is_static = response.headers.get("content-type", "").startswith(STATIC)
+    if is_static or (is_own and isinstance(response, HTMLResponse)):
+        return GZipMiddleware(response, minimum_size=MIN_BYTES, compresslevel=LEVEL)
+    return response

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pauses import pauses_of
+from pg_scheduler.dashboard.redaction import without_key
 from pg_scheduler.dashboard.texts import plain, short
-from pg_scheduler.dashboard.visible import visible_job, without_key
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.errors import QUARANTINED
 from pg_scheduler.inspect.related import read_blockers
@@ -27,11 +27,7 @@ from pg_scheduler.status import JobStatus
 from pg_scheduler.text.values import copy_fields
 
 MAX_ERROR_LENGTH: Final = 300
-"""Characters of an error in a list."""
-
 MAX_ARGUMENTS_LENGTH: Final = 120
-"""Characters of the arguments in a list."""
-
 MAX_TAGS: Final = 20
 
 AFTER: Final = "after"
@@ -62,7 +58,6 @@ class JobRow:
     ran_s: float | None
     """The length of its last attempt in seconds."""
     worker: str | None
-    """The id of its worker."""
     worker_name: str | None
     """The name that people gave it, else its id."""
     schedule: str | None
@@ -175,7 +170,7 @@ def row_of(
         JobRow,
         job,
         name=job.job_name,
-        state=_state(job, request.now),
+        state=state_of(job, request.now),
         arguments=_arguments(job, request) if with_arguments else None,
         due=job.execution_time,
         max_attempts=last_attempt(job),
@@ -197,7 +192,8 @@ def row_of(
     )
 
 
-def _state(job: Job, now: datetime) -> str:
+def state_of(job: Job, now: datetime) -> str:
+    """Return the status of a job; of a pending one, what it waits for."""
     if job.status is not JobStatus.PENDING:
         is_quarantined = job.status is JobStatus.FAILED and (job.error_message or "").startswith(QUARANTINED)
         return "quarantined" if is_quarantined else job.status.value
@@ -225,11 +221,9 @@ def _ran_s(job: Job, now: datetime) -> float | None:
 def _arguments(job: Job, request: PageRequest) -> str | None:
     if not request.access.sees_arguments:
         return None
-    redaction = request.settings.redaction
     if request.settings.format_arguments is None:
-        return arguments_line(job.args, job.kwargs, redaction.is_hidden)
-    shown = visible_job(job, request.access, redaction)
-    return short(str(request.settings.format_arguments(shown)))
+        return arguments_line(job.args, job.kwargs, request.settings.redaction.is_hidden)
+    return short(str(request.settings.format_arguments(request.visible_job(job))))
 
 
 def arguments_line(

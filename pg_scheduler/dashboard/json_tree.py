@@ -13,14 +13,10 @@ from pg_scheduler.dashboard.texts import plain, visible
 from pg_scheduler.inspect.texts import counted
 
 MAX_ITEMS: Final = 100
-"""Items of one list or object that are shown."""
-
 MAX_LENGTH: Final = 20_000
 """Characters of one value that are shown."""
 
 MAX_TEXT_LENGTH: Final = 1_000
-"""Characters of one text that are shown."""
-
 OPEN_LEVELS: Final = 3
 OPEN_LINES: Final = 60
 """Lines that are open; further lists and objects are folded."""

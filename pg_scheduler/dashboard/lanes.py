@@ -15,8 +15,6 @@ from pg_scheduler.inspect.texts import counted, length
 SPAN: Final = timedelta(hours=1)
 
 STEP: Final = timedelta(seconds=15)
-"""The places of attempts change this often."""
-
 MINUTES: Final = 60
 
 SHORTEST: Final = timedelta(seconds=5)
@@ -29,7 +27,6 @@ MIN_WIDTH: Final = 0.15
 
 FAILED: Final = frozenset({"failed", "error", "timeout", "crashed", "lost", "expired"})
 TONES: Final = {"completed": "ok", "running": "run"} | dict.fromkeys(FAILED, "bad")
-"""The class of the color of an outcome; others have that of waiting."""
 
 
 @dataclass(frozen=True, slots=True)

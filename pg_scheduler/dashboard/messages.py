@@ -28,7 +28,6 @@ INVERSES: Final[Mapping[str, Right]] = {
     "/actions/schedules/pause": "schedule_pause",
     "/actions/schedules/resume": "schedule_pause",
 }
-"""The rights of the actions that restore something."""
 
 _CODE: Final = re.compile(r"([a-z_]{1,40})((?:\.[0-9]{1,9}){0,4})")
 

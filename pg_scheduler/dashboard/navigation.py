@@ -19,7 +19,6 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Capacity": ("/tasks", "/workers", "/limits"),
     "System": ("/doctor", "/audit", "/about"),
 }
-"""The paths of the items."""
 
 
 @dataclass(frozen=True, slots=True)

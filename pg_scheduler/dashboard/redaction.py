@@ -1,4 +1,4 @@
-"""Remove from jobs what a request may not see."""
+"""Hide values by their keys, and the keys of limits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pg_scheduler.dashboard.access import Access
 from pg_scheduler.dashboard.texts import MAX_DEPTH
 from pg_scheduler.inspect import Search, SearchError
 from pg_scheduler.inspect.search.terms import JsonTerm, TextField, TextTerm
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 
 HIDDEN: Final = "[hidden]"
-"""Replaces a value."""
-
 IsHidden: TypeAlias = Callable[[str], bool]
 """A function that returns whether the value of a key is hidden."""
 
@@ -102,3 +101,9 @@ class Redaction:
         # The text of an object or a list contains what is hidden in it, so it is compared with no pattern.
         if any(each.literal is None or each.is_part or each.literal[:1] in "{[" for each in term.patterns):
             raise SearchError("some values are hidden, so write arg. and metadata. with whole values", 0)
+
+
+def without_key(blocked_on: str | None) -> str | None:
+    """Return what blocks a job, without the key of a limit."""
+    name, _, key = (blocked_on or "").removeprefix(BLOCKED_BY_LIMIT).partition(":")
+    return f"{BLOCKED_BY_LIMIT}{name}:{HIDDEN}" if key else blocked_on

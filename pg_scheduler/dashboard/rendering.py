@@ -14,33 +14,32 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
+from pg_scheduler.dashboard import texts
 from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.charts import small_bars, small_line
-from pg_scheduler.dashboard.columns import columns_of
-from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.columns import COLUMNS
+from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.gantt import state_of
+from pg_scheduler.dashboard.job_rows import share_done
 from pg_scheduler.dashboard.messages import message_of, undo_of
 from pg_scheduler.dashboard.navigation import GROUPS, item_of, read_counts
-from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
+from pg_scheduler.dashboard.pages import (
+    LIVE_PARAMETERS,
+    PAGES,
+    audit,
+    errors,
+    history,
+    schedule_form,
+    tasks,
+    workers,
+)
+from pg_scheduler.dashboard.search_bar import STATES
 from pg_scheduler.dashboard.snapshot import Snapshot
 from pg_scheduler.dashboard.team_views import team_views
-from pg_scheduler.dashboard.texts import (
-    DOCUMENTATION,
-    RUNBOOK,
-    ago,
-    initials,
-    json_text,
-    linked,
-    plain,
-    sentence,
-    short,
-    timed,
-    took,
-    utc,
-    visible,
-)
 from pg_scheduler.dashboard.tracebacks import blocks_of, highlighted
+from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.inspect.texts import counted, length, rounded, term
+from pg_scheduler.triggers.zones import zone_names
 from pg_scheduler.version import __version__
 
 MEDIA_TYPES: Final = {
@@ -57,7 +56,19 @@ LIVE: Final = "live_"
 """The prefix of the blocks that are parts of a page."""
 
 UNAVAILABLE: Final = 503
-"""The status of an answer without the database."""
+
+
+OF_REQUEST: Final = (
+    "access", "may", "settings", "url", "search_url", "source_url", "now", "standby_lag_s", "is_compact",
+)  # fmt: skip
+"""What templates refer to of the request."""
+
+FILTERS: Final = (
+    texts.ago, texts.initials, texts.json_text, texts.linked, texts.sentence, texts.short, texts.timed,
+    texts.took, texts.utc, counted, rounded, share_done, small_bars, small_line, audit.verb_of,
+    errors.error_text, errors.release_at, errors.retrying, workers.grouped,
+)  # fmt: skip
+"""Functions that templates apply under their names."""
 
 
 class StaticFile(NamedTuple):
@@ -91,7 +102,7 @@ async def render(
     """Return the answer with a page.
 
     Args:
-        page: The view model, a dataclass.
+        page: A `View`, or a dataclass.
         template: The name of its template, without ``.html``.
         request: The request.
         path: The path of the page.
@@ -105,7 +116,10 @@ async def render(
             "oldest_s": request.cache.oldest_s,
             "standby_lag_s": request.standby_lag_s,
         }
-        document = {**document_of(template, plain(page)), "read": plain(age)}
+        data = page
+        if isinstance(page, View):
+            data = {name: value for name, value in vars(page).items() if not name.startswith("_")}
+        document = {**document_of(template, texts.plain(data)), "read": texts.plain(age)}
         return JsonAnswer(document, status_code=status, headers=vary)
     counts = {} if status == UNAVAILABLE else await read_counts(request)
     names = _names(page, request, path) | {"counts": counts}
@@ -147,37 +161,21 @@ def _yield(html: str, _context: Context) -> Iterator[str]:
 def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
     """Return what templates refer to; ``show`` has the macros."""
     undo = undo_of(request.did)
-    names = {
+    names: dict[str, Any] = {name: getattr(request, name) for name in OF_REQUEST}
+    names |= {
         "page": page,
-        "access": request.access,
-        "may": request.may,
         "message": message_of(request.did),
         "undo": undo if undo is not None and request.may(undo.right) else None,
-        "settings": request.settings,
-        "url": request.url,
-        "runbook": RUNBOOK,
-        "documentation": DOCUMENTATION,
-        "search_url": request.search_url,
         "team_views": partial(team_views, request),
-        "source_url": request.source_url,
-        "term": term,
-        "columns_of": columns_of,
-        "now": request.now,
         "oldest_s": request.cache.oldest_s,
-        "standby_lag_s": request.standby_lag_s,
         "path": path,
         "is_page": path in PAGES,
         "here": request.url(path, **request.parameters).removeprefix(request.base),
-        "is_compact": request.is_compact,
         "live_url": request.url(
             "/live", page=path, **{name: request.parameters.get(name) for name in LIVE_PARAMETERS}
         ),
-        "navigation": {path: page.label for path, page in PAGES.items() if page.label},
-        "groups": GROUPS,
         "item": item_of(path),
         "static": lambda name: request.url(f"/static/{static_version()}/{name}"),
-        "modules": [name for name in sorted(static_files()) if name.endswith(".js") and name != FIRST_SCRIPT],
-        "version": __version__,
     }
     names["show"] = _environment().get_template("macros.html").make_module(names)
     return names
@@ -193,26 +191,33 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "ago": ago,
+    environment.globals |= {
+        "columns": list(COLUMNS.values()),
+        "documentation": texts.DOCUMENTATION,
+        "groups": GROUPS,
+        "modules": [name for name in sorted(static_files()) if name.endswith(".js") and name != FIRST_SCRIPT],
+        "navigation": {path: page.label for path, page in PAGES.items() if page.label},
+        "ranges": list(history.RANGES),
+        "runbook": texts.RUNBOOK,
+        "search_fields": [f"{field}:{value}" for field, value in FIELDS.items()],
+        "spans": list(errors.SPANS),
+        "states": STATES,
+        "task_badges": tasks.BADGES,
+        "task_ranges": list(tasks.RANGES),
+        "term": term,
+        "trigger_kinds": schedule_form.KINDS,
+        "units": schedule_form.UNITS,
+        "version": __version__,
+        "zones": zone_names,
+    }
+    environment.filters |= {each.__name__: each for each in FILTERS} | {
         "attempt_state": state_of,
-        "counted": counted,
         "frames": blocks_of,
-        "initials": initials,
-        "json_text": json_text,
-        "percent": lambda text: quote(text, safe=""),
+        "jobs_of_group": errors.search_of,
         "length_of": length,
-        "linked": linked,
         "number": lambda number: f"{number:,}",
+        "percent": lambda text: quote(text, safe=""),
         "python": highlighted,
-        "rounded": rounded,
-        "sentence": sentence,
-        "short": short,
-        "took": took,
-        "small_bars": small_bars,
-        "small_line": small_line,
-        "timed": timed,
-        "utc": utc,
     }
     return environment
 
@@ -221,4 +226,4 @@ def _finalize(value: Any) -> Any:
     """Show every text that is not a template with escapes for characters that reorder or hide text."""
     if isinstance(value, Markup):
         return value
-    return visible(value) if isinstance(value, str) else value
+    return texts.visible(value) if isinstance(value, str) else value

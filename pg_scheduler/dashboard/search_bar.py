@@ -39,7 +39,6 @@ ORDERS: Final[Mapping[str, str]] = {
 """The orders in which the jobs of the tabs are read."""
 
 MAX_MEANT: Final = 5
-"""Terms that are offered for a search that finds nothing."""
 
 
 class Term(NamedTuple):
@@ -52,7 +51,6 @@ class Term(NamedTuple):
     value: str
     is_negated: bool
     rest: str
-    """The search without the term."""
 
 
 class Tab(NamedTuple):

@@ -69,8 +69,7 @@ def _is_visible(address: str, request: PageRequest) -> bool:
         return False
     q = query.get("q", "") if path == "/jobs" else ""
     try:
-        search = parse_search(q, now=request.now, tz=UTC)
-        request.settings.redaction.check_search(search, request.access)
+        request.check_search(q)
     except ValueError:
         return False
     terms = [each.value for each in terms_of(q) if each.field == "name" and not each.is_negated]

@@ -22,7 +22,6 @@ MAX_DEPTH: Final = 50
 """Levels of a value that are shown; deeper ones are an ellipsis."""
 
 SHORT_LENGTH: Final = 120
-"""Characters of a text in a table."""
 
 _INSTANT: Final = re.compile(
     r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC\b(?:, \d+ (?:ms|s|min|h|d) ago\b)?", re.ASCII

@@ -113,6 +113,18 @@ async def test_traceback_has_its_own_frames_and_folds_those_of_libraries(
     assert len([attrs for attrs in page.all("div") if attrs.get("class") == "own"]) == 1
 
 
+async def test_job_that_postponed_itself_has_the_state_of_the_list_on_its_page(
+    pool: asyncpg.Pool, app: App
+) -> None:
+    changes: dict[str, Any] = dict.fromkeys(("started_at", "finished_at", "worker_id", "error_message"))
+    changes |= {"status": "pending", "retry_count": 0, "errors": [entry(1, outcome="snoozed")]}
+    await insert_failed(pool, execution_time="2100-01-01T00:00:00Z", **changes)
+    (listed,) = (await request(app, "/jobs", headers=JSON)).data["items"]
+    page = await shown(app, "/job?id=pay:1")
+    assert listed["state"] == "scheduled"
+    assert "Scheduled: board.charge" in page.text
+
+
 @pytest.mark.parametrize(
     "columns", [{"error_message": quarantine_error(1)}, {"error_message": "E.", "status": "expired"}]
 )

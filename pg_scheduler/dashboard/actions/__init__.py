@@ -22,9 +22,9 @@ from pg_scheduler.dashboard.actions import (
     tasks,
     workers,
 )
-from pg_scheduler.dashboard.actions.confirm import ConfirmPage
 from pg_scheduler.dashboard.actions.request import (
     ActionRequest,
+    ConfirmPage,
     Done,
     NothingSelectedError,
     Shown,
@@ -65,7 +65,7 @@ class Action(NamedTuple):
 
 ACTIONS: Final[dict[str, Action]] = {
     "/actions/jobs/cancel": Action({"cancel"}, jobs.cancel),
-    "/actions/jobs/retry": Action({"retry"}, jobs.retry),
+    "/actions/jobs/retry": Action({"retry"}, partial(jobs.change, "retry")),
     "/actions/jobs/run": Action({"move"}, jobs.run),
     "/actions/jobs/move": Action({"move"}, jobs.move),
     "/actions/jobs/delete": Action({"delete"}, jobs.delete),

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
-from pg_scheduler.dashboard.actions.confirm import ConfirmPage
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done
+from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Done
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.pages.errors import SPANS
 from pg_scheduler.dashboard.pages.run import visible_state
-from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.bulk_runs import BulkAction, BulkJobs, BulkState
 from pg_scheduler.inspect.texts import counted
 
@@ -24,8 +22,6 @@ MIN_MARGIN: Final = 10
 """Jobs by which the number may have grown since the question was shown, or a tenth of it if that is more."""
 
 MAX_COUNTED: Final = 20
-"""Steps by which jobs are counted for a question."""
-
 MAX_RATE: Final = 10_000
 MAX_GROUPS: Final = 1000
 
@@ -35,8 +31,7 @@ async def change_all(
 ) -> Done | ConfirmPage:
     """Change all jobs of a search; moved ones are due at a time, or that of the form, or now."""
     where = request.page.parameters.get("q", "").strip()
-    search = parse_search(where, now=request.page.now, tz=UTC)
-    request.page.settings.redaction.check_search(search, request.access)
+    request.page.check_search(where)
     jobs = BulkJobs(verb=action, where=where, names=request.access.visible_names, rate=_rate(request))
     if action == "move":
         jobs = replace(jobs, to=(to or request.instant("to") or request.page.now).isoformat())

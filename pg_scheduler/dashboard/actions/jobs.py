@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from pg_scheduler.dashboard.actions.bulk import change_all
-from pg_scheduler.dashboard.actions.confirm import ConfirmPage
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done
+from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Done
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of
 from pg_scheduler.inspect import Progress
@@ -19,23 +18,13 @@ from pg_scheduler.status import JobStatus
 
 async def cancel(request: ActionRequest) -> Done | ConfirmPage:
     """Cancel pending and running jobs; one that runs, after a question."""
-    if _is_one(request) and not request.is_for_all and not request.is_confirmed:
-        (job_id,) = _ids(request)
+    if request.is_one and not request.is_for_all and not request.is_confirmed:
+        (job_id,) = request.ids
         job = (await request.page.inspector.get_jobs([job_id])).get(job_id)
         if job is not None and job.status is JobStatus.RUNNING and request.access.sees_name(job.job_name):
             question = "Cancel this job? Its attempt runs now and is stopped; what it has done stays done."
             return ConfirmPage(question, "Cancel the job", "/job", rows=[job_id])
-    return await _change(request, "cancel", "cancel")
-
-
-async def retry(request: ActionRequest) -> Done | ConfirmPage:
-    """Run finished jobs again."""
-    return await _change(request, "retry", "retry")
-
-
-async def run(request: ActionRequest) -> Done | ConfirmPage:
-    """Make pending jobs due now."""
-    return await _change(request, "run", "move", to=request.page.now)
+    return await change("cancel", request)
 
 
 async def move(request: ActionRequest) -> Done | ConfirmPage:
@@ -43,11 +32,11 @@ async def move(request: ActionRequest) -> Done | ConfirmPage:
     to = request.instant("to")
     if to is None:
         raise RejectedError("enter the time to which the jobs are moved")
-    if request.is_for_all or not _is_one(request):
-        return await _change(request, "move", "move", to=to)
-    (job_id,) = _ids(request)
+    if request.is_for_all or not request.is_one:
+        return await change("move", request, to=to)
+    (job_id,) = request.ids
     before = (await request.page.inspector.get_jobs([job_id])).get(job_id)
-    done = await _change(request, "move", "move", to=to)
+    done = await change("move", request, to=to)
     if not isinstance(done, Done) or before is None or before.status is not JobStatus.PENDING:
         return done
     if before.execution_time <= request.page.now:
@@ -59,41 +48,41 @@ async def move(request: ActionRequest) -> Done | ConfirmPage:
 async def delete(request: ActionRequest) -> Done | ConfirmPage:
     """Delete jobs that do not run, after a question."""
     if request.is_for_all or request.is_confirmed:
-        return await _change(request, "delete", "delete")
-    ids = _ids(request)
+        return await change("delete", request)
+    ids = request.ids
     jobs = await request.page.inspector.get_jobs(ids)
     visible = [each for each in ids if each in jobs and request.access.sees_name(jobs[each].job_name)]
     if not visible:
         raise NotFoundError("there are no such jobs, or you may not see them")
     many = "this job" if len(visible) == 1 else f"these {len(visible):,} jobs"
     question = f"Delete {many}? Nothing can bring them back."
-    back = "/job" if _is_one(request) else "/jobs"
+    back = "/job" if request.is_one else "/jobs"
     return ConfirmPage(question, "Delete", back, rows=visible)
 
 
-async def _change(
-    request: ActionRequest, did: str, verb: BulkAction, **arguments: datetime
+async def run(request: ActionRequest) -> Done | ConfirmPage:
+    """Make pending jobs due now."""
+    return await change("move", request, "run", to=request.page.now)
+
+
+async def change(
+    verb: BulkAction, request: ActionRequest, did: str = "", **arguments: datetime
 ) -> Done | ConfirmPage:
-    """Change all jobs of a search, or in one transaction those that the request names and sees."""
+    """Change all jobs of a search, or in one transaction those that the request names and sees.
+
+    ``did`` is the code of the message if it is not that of the verb.
+    """
     if request.is_for_all:
         return await change_all(verb, request, **arguments)
     call: Any = getattr(request.page.inspector, f"{verb}_jobs")
     steps: AsyncGenerator[Progress, None] = call(
-        ids=_ids(request), names=request.access.visible_names, **arguments
+        ids=request.ids, names=request.access.visible_names, **arguments
     )
     last = [step async for step in steps][-1]
-    if _is_one(request) and not last.done and not last.refused:
+    if request.is_one and not last.done and not last.refused:
         raise NotFoundError("there is no such job, or you may not see it")
-    code = code_of(did, last.done, last.refused, last.skipped)
+    code = code_of(did or verb, last.done, last.refused, last.skipped)
     parameters = request.page.parameters
-    if _is_one(request) and verb != "delete":
+    if request.is_one and verb != "delete":
         return Done("/job", code, {"id": parameters["id"]})
     return Done("/jobs", code, {name: parameters.get(name) for name in ("q", "after", "sort", "cols")})
-
-
-def _is_one(request: ActionRequest) -> bool:
-    return "id" in request.page.parameters
-
-
-def _ids(request: ActionRequest) -> Sequence[str]:
-    return [request.page.required("id")] if _is_one(request) else request.rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -18,44 +19,31 @@ MAX_NOTE: Final = 500
 
 async def mute(kind: MutedKind, request: ActionRequest) -> Done:
     """Mute a finding or a group for some days, with a note."""
-    done, name = await _found(kind, request), request.page.required("id")
     days = request.number("days")
     if days is None or not 1 <= days <= MAX_DAYS:
         raise RejectedError(f"days must be a whole number from 1 to {MAX_DAYS}, not {days}")
     details = {"until": (request.page.now + timedelta(days=days)).isoformat()}
     if note := request.text("note")[:MAX_NOTE]:
         details["note"] = note
-    return await _record(f"mute_{kind}", name, details, request, done)
+    return await _record(kind, "mute", request, details)
 
 
 async def unmute(kind: MutedKind, request: ActionRequest) -> Done:
     """End the mute of a finding or a group."""
-    done = await _found(kind, request)
-    return await _record(f"unmute_{kind}", request.page.required("id"), {}, request, done)
+    return await _record(kind, "unmute", request, {})
 
 
-async def _record(
-    action: str, name: str, details: dict[str, str], request: ActionRequest, done: Done
-) -> Done:
-    await request.operations.inspector.record_action(action, name, **details)
-    return Done(done.path, action, done.parameters)
-
-
-async def _found(kind: MutedKind, request: ActionRequest) -> Done:
-    """Return the page of a finding or a group, which the request sees.
-
-    Raises:
-        NotFoundError: There is none.
-    """
-    asked = request.page.required("id")
+async def _record(kind: MutedKind, verb: str, request: ActionRequest, details: Mapping[str, str]) -> Done:
+    """Record what is done with a finding or a group that the request sees, and return to its page."""
+    asked, action = request.page.required("id"), f"{verb}_{kind}"
     if kind == "error":
         since, _, groups = await errors.read_groups(request.page)
-        names, done = (
-            {each.fingerprint for each in groups},
-            Done("/error", None, {"id": asked, "since": since}),
-        )
+        names = {each.fingerprint for each in groups}
+        done = Done("/error", action, {"id": asked, "since": since})
     else:
-        names, done = {each.mute_id for each in (await doctor.build(request.page)).findings}, Done("/doctor")
-    if asked in names:
-        return done
-    raise NotFoundError(f"there is no {kind} {asked[:200]!r} now, or you may not see it")
+        names = {each.mute_id for each in (await doctor.build(request.page)).findings}
+        done = Done("/doctor", action)
+    if asked not in names:
+        raise NotFoundError(f"there is no {kind} {asked[:200]!r} now, or you may not see it")
+    await request.operations.inspector.record_action(action, asked, **details)
+    return done

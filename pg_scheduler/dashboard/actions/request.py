@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
@@ -20,6 +20,7 @@ MAX_FIELDS: Final = 600
 MAX_ROWS: Final = 500
 """Rows of a list that one request can select."""
 
+MAX_SHOWN: Final = 10
 MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
 
 Form = Mapping[str, Sequence[str]]
@@ -56,6 +57,30 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmPage:
+    """A question before something is changed that cannot be undone: a page that sends the same form again."""
+
+    question: str
+    label: str
+    back: str
+    rows: Sequence[str] = ()
+    fields: Mapping[str, str] = field(default_factory=dict)
+    number: int | None = None
+    """The number that has to be typed; None for none."""
+    problem: str | None = None
+    """Why the question is asked again; None for the first time."""
+    rate: str | None = None
+    """The jobs per second that the form proposes, empty for no bound; None if it does not ask for them."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """The parameters of the address, which are those of the page before too."""
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """The first ids."""
+        return self.rows[:MAX_SHOWN]
+
+
+@dataclass(frozen=True, slots=True)
 class ActionRequest:
     """A request to change something.
 
@@ -87,6 +112,16 @@ class ActionRequest:
     def is_for_all(self) -> bool:
         """Whether the change concerns all that a search finds, and not only the selected rows."""
         return self.text("all") == "yes"
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the address names the object, so that it is none of the selected rows."""
+        return "id" in self.page.parameters
+
+    @property
+    def ids(self) -> list[str]:
+        """The id in the address, or those of the selected rows."""
+        return [self.page.required("id")] if self.is_one else self.rows
 
     def text(self, name: str) -> str:
         """Return a field without surrounding space; empty if it is missing."""

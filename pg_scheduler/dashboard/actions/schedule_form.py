@@ -12,7 +12,6 @@ from pg_scheduler.dashboard.actions.schedules import found
 from pg_scheduler.dashboard.arguments import FIELD, FieldError, read_fields
 from pg_scheduler.dashboard.context import RejectedError
 from pg_scheduler.dashboard.pages import schedule_form
-from pg_scheduler.dashboard.pages.names import task_names
 from pg_scheduler.dashboard.pages.schedule_form import (
     DEFAULTS,
     MAX_ARGUMENTS,
@@ -110,7 +109,7 @@ async def _entered(request: ActionRequest) -> FormPage:
     """Return the form with what was entered."""
     values = {name: request.text(name) if name in request.form else text for name, text in DEFAULTS.items()}
     arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
-    if "id" in request.page.parameters:
+    if request.is_one:
         given = arguments if "kwargs" in request.form else None
         return await edit_form(request.page, await found(request), values, given)
     return await schedule_form.new_form(request.page, values, arguments)
@@ -125,7 +124,7 @@ async def _read(request: ActionRequest, page: FormPage) -> tuple[dict[str, Any],
         "max_runs": lambda: request.number("max_runs"),
     }
     if page.schedule_id is None:
-        tasks = await task_names(request.page)
+        tasks = await request.page.task_names()
         readers |= {
             "task": lambda: _task(page.values["task"], tasks),
             "schedule_id": lambda: _schedule_id(page.values["schedule_id"]),
@@ -133,7 +132,7 @@ async def _read(request: ActionRequest, page: FormPage) -> tuple[dict[str, Any],
     else:
         readers["version"] = lambda: request.number("version")
     if page.has_arguments and (page.schedule_id is None or "kwargs" in request.form):
-        readers["kwargs"] = lambda: _all_arguments(page)
+        readers["kwargs"] = lambda: _arguments(page)
     read: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for name, reader in readers.items():
@@ -156,17 +155,12 @@ def _schedule_id(text: str) -> str | None:
     return check_schedule_id(text) if text else None
 
 
-def _all_arguments(page: FormPage) -> dict[str, Any]:
-    """Return the arguments of the fields and of the JSON object."""
-    others = _arguments(page)
-    return {**read_fields(page.arguments, page.parameters, others), **others}
-
-
 def _sorted(arguments: Mapping[str, Any]) -> str:
     return json.dumps(arguments, sort_keys=True)
 
 
 def _arguments(page: FormPage) -> dict[str, Any]:
+    """Return the arguments of the fields and of the JSON object."""
     text = page.values["kwargs"]
     if len(text) > MAX_ARGUMENTS:
         raise RejectedError(f"the arguments have {len(text):,} characters; the limit is {MAX_ARGUMENTS:,}")
@@ -176,7 +170,7 @@ def _arguments(page: FormPage) -> dict[str, Any]:
         raise RejectedError(f"the arguments must be a JSON object: {error}") from error
     if not isinstance(arguments, dict):
         raise RejectedError('the arguments must be a JSON object, such as {"tenant": 7}')
-    return arguments
+    return {**read_fields(page.arguments, page.parameters, arguments), **arguments}
 
 
 def _again(page: FormPage, errors: dict[str, str], status: int = 400) -> Shown:

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Final, Literal
 from urllib.parse import quote
 
-from pg_scheduler.dashboard.actions.confirm import ConfirmPage
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Done, Shown
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of, message_of
 from pg_scheduler.dashboard.pages.schedules import build_pause, is_claimed, visible_schedule
@@ -30,7 +29,6 @@ _DID: Final[Mapping[str, str]] = {
     "resume": "schedule_resumed",
     "trigger": "schedule_triggered",
 }
-"""The codes of the messages about one schedule."""
 
 
 async def pause(request: ActionRequest) -> Done | Shown:
@@ -68,7 +66,7 @@ async def resume(request: ActionRequest) -> Done:
 
 async def trigger(request: ActionRequest) -> Done | ConfirmPage:
     """Enqueue one job of each schedule now; of several ones, after a question."""
-    rows = [] if "id" in request.page.parameters else list(dict.fromkeys(request.rows))
+    rows = list(dict.fromkeys(request.ids))
     if len(rows) > 1 and not request.is_confirmed:
         question = f"Run {len(rows)} schedules now? A job of each is enqueued at once."
         return ConfirmPage(question, "Run now", "/schedules", rows=rows)
@@ -92,7 +90,7 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
 
     ``change`` returns False if that was not necessary.
     """
-    if "id" in request.page.parameters:
+    if request.is_one:
         schedule = await found(request)
         undo = _undo_of(schedule, action, request) if await change(schedule) else None
         return Done("/schedule", _DID[action], {"id": schedule.schedule_id}, undo)

@@ -46,6 +46,6 @@ async def _found(request: ActionRequest) -> tuple[str, TaskState | None]:
     names = request.operations.names_of(name)
     states = {task.name: task for task in (await request.page.inspector.tasks()).items}
     if not names & set(states) or not all(map(request.access.sees_name, names)):
-        raise NotFoundError(f"there is no task {name[:200]!r}, or you may not see it")
+        raise NotFoundError.of("task", name)
     paused = (states[each] for each in sorted(names & set(states)) if states[each].paused_at is not None)
     return name, next(paused, None)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pg_scheduler.dashboard.actions.confirm import ConfirmPage
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done
+from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Done
 from pg_scheduler.dashboard.context import NotFoundError
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect.texts import counted

@@ -1,4 +1,4 @@
-"""The pages by their paths. Each is a dataclass, built from a request and shown by a template."""
+"""The pages by their paths. Each is built from a request and shown by a template, or as JSON."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pg_scheduler.dashboard.pages import (
     about,
     audit,
     calendar,
-    chart,
     doctor,
     errors,
     find,
+    history,
     job,
     job_form,
     jobs,
@@ -54,7 +54,7 @@ class Page(NamedTuple):
 
 PAGES: Final[dict[str, Page]] = {
     "/": Page(overview.build, "overview", "Overview", is_live=True),
-    "/chart": Page(chart.build, "chart", parent="/"),
+    "/chart": Page(history.build, "chart", parent="/"),
     "/jobs": Page(jobs.build, "jobs", "Jobs", is_live=True),
     "/job": Page(job.build, "job", is_live=True, parent="/jobs"),
     "/job-form": Page(job_form.build, "job_form", parent="/jobs"),

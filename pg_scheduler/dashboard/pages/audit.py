@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from pg_scheduler.dashboard.context import PageRequest, RejectedError
-from pg_scheduler.dashboard.pages.schedule_history import changed_parts
+from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import utc
 from pg_scheduler.inspect import AuditPage, AuditRecord
 from pg_scheduler.inspect.bulk_runs import PREFIX
-from pg_scheduler.inspect.schedule_history import ChangedPart
+from pg_scheduler.inspect.schedule_history import ChangedPart, differences
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.history import instant_from
 
@@ -65,7 +65,11 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "stop_bulk": ("stopped the bulk run", "/run"),
     "end_bulk": ("ended the bulk run", "/run"),
 }
-"""What an actor did to the subject of a record, and the path of the page about that subject."""
+
+MAX_VALUE_LENGTH: Final = 2_000
+
+CLOSED: Final = frozenset({"arguments", "metadata"})
+"""Parts of a definition that are hidden with arguments."""
 
 MANY: Final = frozenset({"cancel_jobs", "retry_jobs", "delete_jobs", "move_jobs"})
 """Actions on a batch of jobs, which has one job as its subject if it is the only one."""
@@ -106,33 +110,20 @@ class AuditItem:
         return {key: value for key, value in self.record.details.items() if key not in shown}
 
 
-@dataclass(frozen=True, slots=True)
-class AuditView:
-    """A page of the audit, the newest record first."""
-
-    filters: Mapping[str, str]
-    since: str
-    items: Sequence[AuditItem]
-    summary: str
-    next: str | None
-
-    @property
-    def given(self) -> Mapping[str, str]:
-        """The filters that have a value."""
-        return {name: value for name, value in self.filters.items() if value}
-
-    @property
-    def actions(self) -> Sequence[str]:
-        """The actions to choose from, among them one that only the address names."""
-        return sorted({*VERBS, self.filters["action"]} - {""})
-
-
-async def build(request: PageRequest) -> AuditView:
-    """Read a page of the audit."""
+async def build(request: PageRequest) -> View:
+    """Read a page of the audit, the newest record first."""
     page = await read(request, PAGE_LENGTH, request.parameters.get("after") or None)
     filters = {name: request.parameters.get(name, "") for name in FILTERS}
     items = [item_of(record, request) for record in page.items]
-    return AuditView(filters, request.parameters.get("since", ""), items, page.summary, page.next)
+    return View(
+        filters=filters,
+        since=request.parameters.get("since", ""),
+        items=items,
+        summary=page.summary,
+        next=page.next,
+        _given={name: value for name, value in filters.items() if value},
+        _actions=sorted({*VERBS, filters["action"]} - {""}),  # also one that only the address names
+    )
 
 
 async def read(request: PageRequest, limit: int, after: str | None) -> AuditPage:
@@ -171,10 +162,15 @@ def visible(record: AuditRecord, request: PageRequest) -> AuditRecord:
     return replace(record, details=shown)
 
 
+def verb_of(action: str) -> tuple[str, str]:
+    """Return what an action did to its subject, and the path of the page about that."""
+    return VERBS.get(action, (action.replace("_", " "), ""))
+
+
 def item_of(record: AuditRecord, request: PageRequest) -> AuditItem:
     """Return a record as a sentence, with what the request may see of it."""
     shown = visible(record, request)
-    verb, path = VERBS.get(record.action, (record.action.replace("_", " "), ""))
+    verb, path = verb_of(record.action)
     is_run = (record.subject or "").startswith(PREFIX)
     count, where = shown.details.get("count"), shown.details.get("where")
     jobs = counted(count, "job") if isinstance(count, int) else "jobs"
@@ -187,7 +183,7 @@ def item_of(record: AuditRecord, request: PageRequest) -> AuditItem:
         f"dead, {jobs} reclaimed" if record.action == "declare_dead" else _until(shown),
         where if isinstance(where, str) and where != HIDDEN else "",
         is_run and record.action in MANY,
-        changed_parts(record, request),
+        _changed_parts(record, request),
     )
 
 
@@ -195,3 +191,25 @@ def _until(record: AuditRecord) -> str:
     """Return when a mute or a pause ends, as the sentence states it; empty if it has no end."""
     until = instant_from(record.details.get("until"))
     return f"until {utc(until)}" if until is not None else ""
+
+
+def _changed_parts(record: AuditRecord, request: PageRequest) -> list[ChangedPart]:
+    """Return the parts of a schedule before and after a change, with the values that the request may see."""
+    return [
+        replace(
+            each,
+            before=_shown(each.key, each.before, request),
+            after=_shown(each.key, each.after, request),
+        )
+        for each in differences(record)
+    ]
+
+
+def _shown(key: str, value: object, request: PageRequest) -> str | None:
+    if value is None:
+        return None
+    if key in CLOSED and not request.access.sees_arguments:
+        return HIDDEN
+    shown = request.settings.redaction.values({key: value})[key]
+    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False, sort_keys=True)
+    return text[:MAX_VALUE_LENGTH]

@@ -10,28 +10,20 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Final
 
-from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
 from pg_scheduler.inspect.calendar import FirePlan, ScheduleFires, plan_fires
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.triggers.zones import named_zone, zone_names
+from pg_scheduler.triggers.zones import named_zone
 
 SPANS: Final = ("day", "week", "month")
 MAX_SCHEDULES: Final = 500
 AGE_S: Final = 30.0
-"""Seconds for which the fire times of a period are kept."""
-
 FIRES_OF_HOUR: Final = 200
-"""Fire times of the chosen hour that are listed."""
-
 NAMES_OF_HOUR: Final = 8
-"""Schedules of an hour that are named."""
-
 MANY: Final = 5
 """Schedules that fire in the same minute and are called a collision."""
 
 SHOWN: Final = 20
-"""Collisions, and schedules of each kind, that are listed."""
-
 YEARS: Final = range(1980, 2200)
 DAY: Final = timedelta(days=1)
 
@@ -52,9 +44,7 @@ class CalendarHour:
 
     count: int
     names: Sequence[str]
-    """The schedules that fire in it, the first eight."""
     others: int
-    """The number of further ones."""
     is_collision: bool
     """Whether five or more of them fire in the same minute."""
 
@@ -70,75 +60,7 @@ class CalendarDay:
     """The effects of a clock change of this day on schedules."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collision:
-    """A minute in which many schedules fire."""
-
-    at: datetime
-    local: str
-    count: int
-    schedules: Sequence[str]
-    """Some of their ids."""
-
-
-@dataclass(frozen=True, slots=True)
-class CalendarPage:
-    """A day, a week or a month."""
-
-    zone: str
-    span: str
-    start: date
-    today: date
-    now_hour: int
-    """The hour of today that is now."""
-    before: date
-    after: date
-    task: str | None
-    """Only schedules of this task are shown; None for all."""
-    hour: int | None
-    """The hour of the day ``start`` whose fire times are listed; None for none."""
-    fires: Sequence[CalendarFire]
-    """The fire times of that hour, 200 at most."""
-    days: Sequence[CalendarDay]
-    collisions: Sequence[Collision]
-    frequent: Mapping[str, str]
-    """Schedules that fire too often to be listed, with their triggers in words."""
-    problems: Mapping[str, str]
-    """Schedules whose fire times could not be computed."""
-    summary: str
-
-    @property
-    def spans(self) -> Sequence[str]:
-        """The values of ``span`` to choose from."""
-        return SPANS
-
-    @property
-    def zones(self) -> Sequence[str]:
-        """The time zones to choose from."""
-        return zone_names()
-
-    @property
-    def weeks(self) -> Sequence[Sequence[CalendarDay]]:
-        """The days by week."""
-        return [self.days[place : place + 7] for place in range(0, len(self.days), 7)]
-
-    def is_outside(self, day: CalendarDay) -> bool:
-        """Return whether the day belongs to the month before or after."""
-        return self.span == "month" and day.day.month != self.start.month
-
-    def is_past(self, day: CalendarDay, hour: int = 24) -> bool:
-        """Return whether a day, or an hour of it, has passed."""
-        return (day.day, hour) < (self.today, self.now_hour if hour < 24 else 0)
-
-    def load(self, count: int) -> int:
-        """Return how busy an hour is, or in a month a day, from 0 to 4."""
-        counts = [day.count for day in self.days]
-        if self.span != "month":
-            counts = [hour.count for day in self.days for hour in day.hours]
-        return -(-4 * count // max(counts)) if count else 0
-
-
-async def build(request: PageRequest) -> CalendarPage:
+async def build(request: PageRequest) -> View:
     """Compute the fire times of a period; they are shared among all requests for some seconds."""
     given = request.parameters
     try:
@@ -158,7 +80,7 @@ async def build(request: PageRequest) -> CalendarPage:
     plan, is_capped = await request.cache.get(("calendar", since, until), AGE_S, read)
     days = [first + number * DAY for number in range((last - first).days + 1)]
 
-    def page() -> CalendarPage:
+    def page() -> View:
         items = [
             item for item in plan.items if request.access.sees_name(item.task) and task in {None, item.task}
         ]
@@ -174,9 +96,11 @@ async def build(request: PageRequest) -> CalendarPage:
         for fire in fires:
             local = fire.at.astimezone(zone)
             by_hour[local.date(), local.hour].append(fire)
+        shown = _days(days, by_hour, items, zone)
+        parts = shown if span == "month" else [hour for day in shown for hour in day.hours]
         frequent = {item.schedule_id: item.described for item in items if item.is_frequent}
         problems = {item.schedule_id: item.problem for item in items if item.problem is not None}
-        return CalendarPage(
+        return View(
             zone=name,
             span=span,
             start=chosen,
@@ -187,7 +111,7 @@ async def build(request: PageRequest) -> CalendarPage:
             task=task,
             hour=hour,
             fires=[] if hour is None else by_hour[chosen, hour][:FIRES_OF_HOUR],
-            days=_days(days, by_hour, items, zone),
+            days=shown,
             collisions=_collisions(fires, zone),
             frequent=dict(list(frequent.items())[:SHOWN]),
             problems=dict(list(problems.items())[:SHOWN]),
@@ -198,6 +122,7 @@ async def build(request: PageRequest) -> CalendarPage:
                 plan.left_out if request.access.visible_names is None else 0,
                 is_capped=is_capped,
             ),
+            _most=max(each.count for each in parts),
         )
 
     # Up to 20,000 fire times take a tenth of a second, so other requests continue meanwhile.
@@ -263,8 +188,8 @@ def _minute(fire: CalendarFire) -> datetime:
     return fire.at.replace(second=0, microsecond=0)
 
 
-def _collisions(fires: Sequence[CalendarFire], zone: tzinfo) -> list[Collision]:
-    """Return the minutes in which many schedules fire, those with most of them first."""
+def _collisions(fires: Sequence[CalendarFire], zone: tzinfo) -> list[dict[str, object]]:
+    """Return the minutes in which many schedules fire, with some of them, those with most first."""
     counts = Counter(map(_minute, fires))
     chosen = sorted((at for at, count in counts.items() if count >= MANY), key=lambda at: (-counts[at], at))[
         :SHOWN
@@ -274,7 +199,15 @@ def _collisions(fires: Sequence[CalendarFire], zone: tzinfo) -> list[Collision]:
         found = ids.get(_minute(fire))
         if found is not None and fire.schedule_id not in found and len(found) < MANY:
             found.append(fire.schedule_id)
-    return [Collision(at, f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}", counts[at], ids[at]) for at in chosen]
+    return [
+        {
+            "at": at,
+            "local": f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}",
+            "count": counts[at],
+            "schedules": ids[at],
+        }
+        for at in chosen
+    ]
 
 
 def _summary(fires: int, schedules: int, frequent: int, left_out: int, *, is_capped: bool) -> str:

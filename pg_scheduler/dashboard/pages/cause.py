@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from pg_scheduler.inspect import Explanation, Reason, ReasonCode, Verdict
+from pg_scheduler.dashboard.context import View
+from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
 from pg_scheduler.inspect.timeline import Attempt, retries_used
 from pg_scheduler.jobs.model import Job
 
@@ -55,31 +55,12 @@ VERDICTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """The most decisive reason, and the others.
+def cause_of(job: Job, explanation: Explanation, attempts: Sequence[Attempt], limit: str = "") -> View | None:
+    """Return why a job is where it is, with the name of the limit that it waits for; None if it completed.
 
-    Attributes:
-        title: What holds the job, in a few words.
-        tone: The color: ``bad``, ``warn``, ``held``, ``run`` or ``wait``.
-        error: The error that a person wrote; empty for none.
-        text: Further facts; empty for none.
-        reason: The reason itself, with its code, remedy and command.
-        others: Further reasons.
+    It has what holds the job in a few words, the error that a person wrote, further facts, the most decisive
+    reason with its code, remedy and command, and the other reasons.
     """
-
-    title: str
-    tone: str
-    error: str
-    text: str
-    reason: Reason
-    others: Sequence[Reason] = ()
-
-
-def cause_of(
-    job: Job, explanation: Explanation, attempts: Sequence[Attempt], limit: str = ""
-) -> Cause | None:
-    """Return why a job is where it is, with the name of the limit that it waits for; None if it completed."""
     if not explanation.reasons:
         return None
     reason, *others = explanation.reasons
@@ -98,7 +79,7 @@ def cause_of(
     tone = TONES.get(reason.code, VERDICTS.get(explanation.verdict, "wait"))
     if reason.code is ReasonCode.CANCELLED:
         tone = "wait"
-    return Cause(title, tone, error, text, reason, others)
+    return View(title=title, tone=tone, error=error, text=text, reason=reason, others=others)
 
 
 def _failure(job: Job, attempts: Sequence[Attempt]) -> tuple[str, str, str]:

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -18,10 +17,9 @@ from starlette.responses import Response
 
 from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.pages.names import task_names
 from pg_scheduler.dashboard.redaction import IsHidden
 from pg_scheduler.dashboard.texts import plain, visible
-from pg_scheduler.inspect import SearchError, parse_search
+from pg_scheduler.inspect import SearchError
 from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.inspect.search.terms import SearchStatus
 from pg_scheduler.inspect.texts import quoted, term
@@ -43,17 +41,10 @@ MAX_MEANT: Final = 3
 """Arguments in which a value is offered to be searched."""
 
 MAX_TYPED: Final = 200
-"""Characters of a term that is completed."""
-
 MAX_PATHS: Final = 100
-"""Values of a job that are taken."""
-
 MAX_LEVELS: Final = 4
 MAX_ELEMENTS: Final = 3
-"""Elements of a list that are taken."""
-
 MAX_VALUE_LENGTH: Final = 100
-"""Characters of a value that is offered."""
 
 
 class Completion(NamedTuple):
@@ -81,7 +72,7 @@ class Sample(NamedTuple):
         sample = cls(Counter(), Counter())
         read = request.inspector.job_names
         counted = await request.cache.get("job names", SAMPLE_AGE_S, read, is_data=False)
-        names = {*filter(request.access.sees_name, counted), *(await task_names(request)).main}
+        names = {*filter(request.access.sees_name, counted), *(await request.task_names()).main}
         sample.terms.update({term("name", each): 0 for each in sorted(names)})
         for job in jobs:
             found = set(_contents(job, request))
@@ -105,7 +96,8 @@ class Sample(NamedTuple):
         matching = [
             Completion(f"{sign}{each}", count or None)
             for each, count in found.items()
-            if each != text and (each.lower().startswith(starts) or _last_part(each).startswith(starts))
+            if each != text
+            and any(part.startswith(starts) for part in (each.lower(), each.lower().rpartition(".")[2]))
         ]
         return sorted(matching, key=lambda each: -(each.jobs or 0))[:MAX_COMPLETIONS]
 
@@ -114,10 +106,6 @@ class Sample(NamedTuple):
         found = [Completion(each, None) for each in _CHOICES]
         found += [Completion(each, count or None) for each, count in self.terms.most_common(MAX_LISTED)]
         return found[:MAX_LISTED]
-
-
-def _last_part(text: str) -> str:
-    return text.lower().rpartition(".")[2]
 
 
 _CHOICES: Final = (
@@ -167,16 +155,12 @@ async def _read(request: PageRequest, q: str, typed: str) -> Sample:
 
 
 async def _search(request: PageRequest, where: str) -> Sample:
-    parsed = parse_search(where, now=request.now, tz=UTC)
-    request.settings.redaction.check_search(parsed, request.access)
-    access = request.access
+    request.check_search(where)
 
     async def read() -> Sample:
-        names = access.visible_names
-        page = await request.inspector.search_jobs(where, limit=SAMPLE_JOBS, tz=UTC, names=names)
-        return await Sample.of(page.items, request)
+        return await Sample.of((await request.search_jobs(where, SAMPLE_JOBS)).items, request)
 
-    key = ("sample", where, access.visible_names, access.sees_arguments)
+    key = ("sample", where, request.access.visible_names, request.access.sees_arguments)
     return await request.cache.get(key, SAMPLE_AGE_S, read, is_data=False)
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.dashboard.charts import Mark
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest
-from pg_scheduler.dashboard.job_rows import JobRow, row_of, tags_of
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
+from pg_scheduler.dashboard.job_rows import row_of, tags_of
 from pg_scheduler.dashboard.pages.history import read_releases
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain
-from pg_scheduler.inspect import ErrorGroup, SearchError
+from pg_scheduler.inspect import ErrorGroup
 from pg_scheduler.inspect.errors import QUARANTINED, ErrorGroups, is_in_group
-from pg_scheduler.inspect.mutes import Mute, is_muted, read_mutes
+from pg_scheduler.inspect.mutes import is_muted, read_mutes
 from pg_scheduler.inspect.texts import counted, quoted, term
 from pg_scheduler.jobs.model import Job, Worker
 from pg_scheduler.status import JobStatus
@@ -33,7 +33,6 @@ SAMPLE_AGE_S: Final = 10.0
 SHOWN_JOBS: Final = 10
 SHOWN_VALUES: Final = 8
 MAX_VALUE: Final = 80
-"""Characters of an argument that is counted."""
 
 SPANS: Final[Mapping[str, timedelta | None]] = {
     "1h": timedelta(hours=1),
@@ -46,13 +45,12 @@ SPANS: Final[Mapping[str, timedelta | None]] = {
 STATES: Final = ("failed", "expired", "quarantined", "cancelled", "muted")
 """The states of groups, each of which has a tab. What was cancelled is no error."""
 
-SORTS: Final = {
-    "jobs": ("Most jobs", lambda group: (-group.count, -group.last_at.timestamp())),
-    "newest": ("Newest job", lambda group: -group.last_at.timestamp()),
-    "first": ("First seen last", lambda group: -group.first_at.timestamp()),
-    "task": ("Task", lambda group: (group.job_name, -group.count)),
+SORTS: Final[Mapping[str, Callable[[ErrorGroup], Any]]] = {
+    "jobs": lambda group: (-group.count, -group.last_at.timestamp()),
+    "newest": lambda group: -group.last_at.timestamp(),
+    "first": lambda group: -group.first_at.timestamp(),
+    "task": lambda group: (group.job_name, -group.count),
 }
-"""The orders of groups by the parameter ``sort``: their labels and keys."""
 
 _KIND: Final = re.compile(r"([A-Za-z_][\w.]*): +(?=\S)|([A-Za-z_][\w.]*(?:Error|Exception|Exit))$")
 
@@ -86,90 +84,12 @@ def error_text(text: str, status: JobStatus = JobStatus.FAILED) -> ErrorText:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorsPage:
-    """Groups of errors of one state."""
-
-    since: str
-    state: str
-    sort: str
-    counts: Mapping[str, int]
-    """How many groups there are of each state."""
-    items: Sequence[ErrorGroup]
-    total: str
-    """The numbers of groups and jobs of all states."""
-    summary: str
-    is_complete: bool
-    releases: Sequence[Mark] = ()
-    """When releases first started, the newest first."""
-    mutes: Mapping[str, Mute] = field(default_factory=dict)
-    """The mutes of groups by their fingerprints."""
-
-    @property
-    def spans(self) -> Sequence[str]:
-        """The values of ``since`` to choose from."""
-        return list(SPANS)
-
-    @property
-    def sorts(self) -> Mapping[str, str]:
-        """The labels of the values of ``sort`` to choose from."""
-        return {sort: label for sort, (label, _) in SORTS.items()}
-
-    def retrying(self, group: ErrorGroup) -> str:
-        """Return the search for jobs that wait for a retry after the error of a group."""
-        return retrying(group)
-
-    def where(self, group: ErrorGroup) -> str:
-        """Return the search for the jobs of a group."""
-        return search_of(group)
-
-    def text(self, group: ErrorGroup) -> ErrorText:
-        """Return the class and the message of a group."""
-        return error_text(group.text, group.status)
-
-    def began_in(self, group: ErrorGroup) -> str | None:
-        """Return the release that had started last when the first error of a group was found."""
-        return release_at(group.first_at, self.releases)
-
-
-@dataclass(frozen=True, slots=True)
 class Share:
     """How many jobs of a sample have a value."""
 
     label: str
     jobs: int
     worker_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorPage:
-    """A group of errors, with a sample of its newest jobs. What the request may not see is empty."""
-
-    group: ErrorGroup
-    since: str
-    state: str
-    kind: str
-    message: str
-    began_in: str | None
-    error: str | None
-    """The error of the newest job."""
-    traceback: str | None
-    """The traceback of its last attempt; None if it has none."""
-    sampled: int
-    """The number of jobs of the sample."""
-    releases: Sequence[Share]
-    workers: Sequence[Share]
-    values: Sequence[Share]
-    """Arguments that most of the jobs, and at least two, have in common."""
-    tags: Sequence[Share]
-    jobs: Sequence[JobRow]
-    """The newest jobs."""
-    where: str
-    """The search for its jobs."""
-    retrying: str
-    """The search for jobs that wait for a retry after this error."""
-    is_muted: bool
-    mutes: Sequence[Mute]
-    """Who muted it, the newest record first."""
 
 
 def retrying(group: ErrorGroup) -> str:
@@ -211,7 +131,7 @@ async def read_groups(request: PageRequest) -> tuple[str, ErrorGroups, Sequence[
     return since, found, [group for group in found.items if request.access.sees_name(group.job_name)]
 
 
-async def build(request: PageRequest) -> ErrorsPage:
+async def build(request: PageRequest) -> View:
     """Group the newest errors, and return those of a state."""
     state, sort = request.choice("state", STATES, STATES[0]), request.choice("sort", SORTS, "jobs")
     since, found, visible = await read_groups(request)
@@ -219,7 +139,7 @@ async def build(request: PageRequest) -> ErrorsPage:
     mutes = {key: each[0] for key, each in found_mutes.items() if is_muted(each, request.now)}
     states = ["muted" if group.fingerprint in mutes else group.state for group in visible]
     items = [group for group, each in zip(visible, states, strict=True) if each == state]
-    items.sort(key=SORTS[sort][1])
+    items.sort(key=SORTS[sort])
     summary = found.summary
     if request.access.visible_names is not None:
         summary = f"{counted(len(visible), 'group')} that you may see" + (
@@ -229,21 +149,21 @@ async def build(request: PageRequest) -> ErrorsPage:
             summary += f", by id; the index {found.missing_index} is missing"
     if len(items) > SHOWN_GROUPS:
         summary = f"{summary}; the first {SHOWN_GROUPS} are shown"
-    return ErrorsPage(
-        since,
-        state,
-        sort,
-        {each: states.count(each) for each in STATES},
-        items[:SHOWN_GROUPS],
-        f"{counted(len(visible), 'group')}, {counted(sum(group.count for group in visible), 'job')}",
-        summary,
-        found.is_complete,
-        await read_releases(request.inspector, None),
-        mutes,
+    return View(
+        since=since,
+        state=state,
+        sort=sort,
+        counts={each: states.count(each) for each in STATES},
+        items=items[:SHOWN_GROUPS],
+        total=f"{counted(len(visible), 'group')}, {counted(sum(group.count for group in visible), 'job')}",
+        summary=summary,
+        is_complete=found.is_complete,
+        releases=await read_releases(request.inspector, None),
+        mutes=mutes,
     )
 
 
-async def build_one(request: PageRequest) -> ErrorPage:
+async def build_one(request: PageRequest) -> View:
     """Read a group, its newest job, and a sample of its jobs."""
     fingerprint = request.required("id")
     since, _, visible = await read_groups(request)
@@ -253,50 +173,38 @@ async def build_one(request: PageRequest) -> ErrorPage:
             f"there is no group of errors {fingerprint[:50]!r} in this period, or you may not see it"
         )
     where = search_of(group)
-
-    async def read() -> Sequence[Job]:
-        try:
-            page = await request.inspector.search_jobs(where, limit=SAMPLE, names=names)
-        except SearchError:  # a text of a row written by hand, for which no search can be written
-            return ()
-        return [job for job in page.items if is_in_group(job, group)]
-
-    names = request.access.visible_names
-    jobs = await request.cache.get(("error", where, group.last_at, names), SAMPLE_AGE_S, read)
+    found = await request.sample_jobs(where, SAMPLE, SAMPLE_AGE_S, version=group.last_at)
+    jobs = [job for job in found if is_in_group(job, group)]
     newest = await request.inspector.get_job(group.last_job_id)
+    attempts = () if newest is None else newest.errors
     releases = await read_releases(request.inspector, None)
     known = {worker.worker_id: worker for worker in await request.workers()}
     names_of_workers = await request.worker_names()
     text = error_text(group.text, group.status)
     mutes = (await read_mutes(request.inspector, "error", [fingerprint])).get(fingerprint, ())
-    return ErrorPage(
-        group,
-        since,
-        group.state,
-        text.kind,
-        text.message,
-        release_at(group.first_at, releases),
-        newest.error_message if newest is not None else group.example,
-        None if newest is None else traceback_of(newest),
-        len(jobs),
-        _shares(_release_of(job, known, releases) for job in jobs),
-        [
-            Share(names_of_workers.get(share.label, share.label), share.jobs, share.label)
-            for share in _shares(job.worker_id for job in jobs)
+    return View(
+        group=group,
+        since=since,
+        state=group.state,
+        kind=text.kind,
+        message=text.message,
+        began_in=release_at(group.first_at, releases),
+        error=newest.error_message if newest is not None else group.example,
+        traceback=next((each.traceback for each in reversed(attempts) if each.traceback), None),
+        sampled=len(jobs),
+        releases=_shares(_release_of(job, known, releases) for job in jobs),
+        workers=[
+            replace(each, label=names_of_workers.get(each.label, each.label), worker_id=each.label)
+            for each in _shares(job.worker_id for job in jobs)
         ],
-        _repeated(jobs, request),
-        _shares(tag for job in jobs for tag in tags_of(job, request)),
-        [row_of(job, request) for job in jobs[:SHOWN_JOBS]],
-        where,
-        retrying(group),
-        is_muted(mutes, request.now),
-        mutes,
+        values=[each for each in frequent_values(jobs, request) if 2 * each.jobs > len(jobs)],
+        tags=_shares(tag for job in jobs for tag in tags_of(job, request)),
+        jobs=[row_of(job, request) for job in jobs[:SHOWN_JOBS]],
+        where=where,
+        retrying=retrying(group),
+        is_muted=is_muted(mutes, request.now),
+        mutes=mutes,
     )
-
-
-def traceback_of(job: Job) -> str | None:
-    """Return the traceback of the last attempt that has one."""
-    return next((each.traceback for each in reversed(job.errors) if each.traceback), None)
 
 
 def _shares(labels: Iterable[str | None]) -> list[Share]:
@@ -314,19 +222,15 @@ def _release_of(job: Job, workers: Mapping[str, Worker], releases: Sequence[Mark
     return None if job.finished_at is None else release_at(job.finished_at, releases)
 
 
-def _repeated(jobs: Sequence[Job], request: PageRequest) -> list[Share]:
-    """Return the visible arguments that most of the jobs have in common, the most frequent ones first."""
+def frequent_values(jobs: Sequence[Job], request: PageRequest) -> list[Share]:
+    """Return the visible arguments that two or more jobs have in common, the most frequent ones first."""
     if not request.access.sees_arguments:
         return []
-    found = Counter(value for job in jobs for value in set(values_of(job, request)))
-    return [
-        Share(label, number)
-        for label, number in found.most_common(SHOWN_VALUES)
-        if number >= 2 and 2 * number > len(jobs)
-    ]
+    found = _shares(value for job in jobs for value in set(_values_of(job, request)))
+    return [each for each in found if each.jobs > 1]
 
 
-def values_of(job: Job, request: PageRequest) -> Iterator[str]:
+def _values_of(job: Job, request: PageRequest) -> Iterator[str]:
     """Yield the visible arguments of a job that are no objects or lists, as ``name = value``."""
     hide = request.settings.redaction.values
     for name, value in [*enumerate(hide(job.args)), *hide(job.kwargs).items()]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.facts import Facts, read_facts
 
 MAX_OF_KIND: Final = 8
@@ -33,20 +33,12 @@ class Found:
     action: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FindPage:
-    """What has a text in its name."""
-
-    q: str
-    items: Sequence[Found]
-
-
-async def build(request: PageRequest) -> FindPage:
+async def build(request: PageRequest) -> View:
     """Find what the request sees."""
     q = request.parameters.get("q", "").strip()[:MAX_QUERY]
     if q.startswith(">"):
-        return FindPage(q, await _actions(q.removeprefix(">").casefold().split(), request))
-    return FindPage(q, await _objects(q, request) if q else [])
+        return View(q=q, items=await _actions(q.removeprefix(">").casefold().split(), request))
+    return View(q=q, items=await _objects(q, request) if q else [])
 
 
 async def _objects(q: str, request: PageRequest) -> list[Found]:

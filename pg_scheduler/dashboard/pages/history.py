@@ -1,4 +1,4 @@
-"""A period of statistics, and its charts with flags where releases first started."""
+"""A period of statistics, and its charts with flags where releases first started; the page of one chart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from pg_scheduler.dashboard.charts import QUANTILES, Chart, Mark, Series
-from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.statistics import MAX_STATISTICS_AGE, Statistics
 from pg_scheduler.measure.figures import OUTCOMES, Histogram, JobFigures
@@ -32,9 +32,8 @@ NOTHING: Final = JobFigures()
 
 MAX_RELEASES: Final = 20
 
+MAX_NAMES: Final = 20
 FAILURES: Final = ("failed", "retried", "lost")
-"""Outcomes of attempts that failed."""
-
 ALWAYS_SHOWN: Final = frozenset({"completed", "failed"})
 """Outcomes that the chart shows even if nothing ended so."""
 
@@ -46,16 +45,13 @@ class Period:
     range: str
     width: timedelta
     times: Sequence[datetime]
-    """The starts of its slots."""
     figures: Sequence[JobFigures]
-    """The figures of its slots."""
     total: JobFigures
     before: JobFigures | None
     """The figures of the period before it; None if they are not kept that long."""
     releases: Sequence[Mark]
     """When releases first started within it, the newest first."""
     is_complete: bool
-    """Whether it contains all statistics."""
     uncounted: str | None
     """Which live workers count nothing."""
     until: datetime
@@ -186,3 +182,16 @@ def attempts(figures: JobFigures) -> int:
 def failed_share(figures: JobFigures) -> float | None:
     """Return the share of attempts that failed; None without attempts."""
     return failures(figures) / attempts(figures) if attempts(figures) else None
+
+
+async def build(request: PageRequest) -> View:
+    """Read the statistics of the chart that ``id`` names, of all jobs or of those that ``name`` names."""
+    name, wanted = request.parameters.get("name") or None, request.required("id")
+    if name is not None and not request.access.sees_name(name):
+        raise NotFoundError.of("task", name)
+    names = None if name is None else (await request.task_names()).all_of(name)[:MAX_NAMES]
+    period = await read_period(request, names)
+    found = next((each for each in period.charts() if each.id == wanted), None)
+    if found is None:
+        raise NotFoundError(f"there is no chart {wanted[:50]!r}")
+    return View(chart=found, range=period.range, name=name)

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
-from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.gantt import Gantt, gantt_of
-from pg_scheduler.dashboard.job_rows import share_done
-from pg_scheduler.dashboard.json_tree import JsonTree, json_tree
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
+from pg_scheduler.dashboard.gantt import gantt_of
+from pg_scheduler.dashboard.job_rows import share_done, state_of
+from pg_scheduler.dashboard.json_tree import json_tree
 from pg_scheduler.dashboard.pages import job_form
-from pg_scheduler.dashboard.pages.cause import Cause, cause_of
+from pg_scheduler.dashboard.pages.cause import cause_of
 from pg_scheduler.dashboard.pages.job_context import (
-    LastRuns,
-    Siblings,
     last_runs_of,
     limits_of,
+    results_of,
     siblings_of,
 )
-from pg_scheduler.dashboard.pages.job_values import missing, read_job, read_result, values_of
-from pg_scheduler.dashboard.pages.limits import LimitRow
-from pg_scheduler.dashboard.pages.schedule_history import results_of
-from pg_scheduler.dashboard.visible import sees_all
+from pg_scheduler.dashboard.pages.job_values import read_job, read_result, values_of
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
-from pg_scheduler.inspect.schedule_history import PastFire
 from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.inspect.texts import command as shell_command
 from pg_scheduler.inspect.texts import later
-from pg_scheduler.inspect.timeline import Attempt, Event, attempts_of, timeline_of
+from pg_scheduler.inspect.timeline import attempts_of, timeline_of
 from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job
@@ -56,159 +51,29 @@ OTHERS: Final[Mapping[ReasonCode, str]] = {
 }
 """Reasons whose texts mention other jobs, names or sessions, without those."""
 
-CHANGED: Final = {
-    "add_job": "added it",
-    "cancel_jobs": "cancelled it",
-    "move_jobs": "moved it to another time",
-    "retry_jobs": "retried it",
-    "run_job": "ran it",
-}
-"""What the actions of the audit did."""
-
-WAYS: Final = {
-    "api": "in a program",
-    "cli": "on the command line",
-    "code": "in the code",
-    "dashboard": "in the dashboard",
-    "inspector": "in a program",
-}
-"""How changes were made."""
-
 WITH_STATEMENTS: Final = frozenset({ReasonCode.LOCK_HELD, ReasonCode.ROW_LOCKED})
 """Reasons whose texts contain the statement of another session, which may contain arguments."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobPage:
-    """A job and what surrounds it. What the request may not see is empty."""
-
-    job: Job
-    """The job, as far as it is visible."""
-    sees_arguments: bool
-    explanation: Explanation
-    timeline: Sequence[Event]
-    has_result: bool
-    """Whether a value was kept and may be seen."""
-    result: Any
-    arguments: str | None
-    """The arguments as ``format_arguments`` shows them; None without that function."""
-    links: Mapping[str, str]
-    command: str | None
-    """Adds such a job in a shell; None if a value is hidden."""
-    limits: Sequence[LimitRow]
-    """The limits that live workers declare for the name of the job."""
-    limit: str
-    """The limit that it waits for; empty for none, or if it may not be seen."""
-    dependencies: Dependencies
-    last_runs: LastRuns
-    schedule_results: Sequence[PastFire]
-    """The last 20 fire times of its schedule, the newest first; empty without a schedule."""
-    siblings: Siblings | None
-    """The group of its error; None without an error."""
-    changes: Sequence[AuditRecord]
-    """The last 10 changes of the job with their actors, the newest first, without details."""
-    workers: Mapping[str, str]
-    """The names of its workers that have one, by their ids."""
-    actions: Sequence[str]
-    """Those that the request may make and that can succeed: ``cancel``, ``retry``, ``add`` (a job like
-    it), ``run``, ``move``, ``delete``."""
-    _trees: Mapping[str, JsonTree]
-
-    @property
-    def attempts(self) -> list[Attempt]:
-        """The attempts that its row keeps, the newest first."""
-        return attempts_of(self.job)[::-1]
-
-    @property
-    def cause(self) -> Cause | None:
-        """Why the job is where it is."""
-        return cause_of(self.job, self.explanation, attempts_of(self.job), self.limit)
-
-    @property
-    def state(self) -> str:
-        """Its status, or what kind of failed or pending job it is."""
-        code = self.explanation.reasons[0].code if self.explanation.reasons else None
-        if code is ReasonCode.QUARANTINED:
-            return "quarantined"
-        if self.job.status is not JobStatus.PENDING:
-            return self.job.status.value
-        if self.job.blocked_on is not None:
-            return "blocked"
-        if code is ReasonCode.BACKOFF:
-            return "retrying"
-        return "scheduled" if code is ReasonCode.NOT_DUE else "due"
-
-    @property
-    def ahead(self) -> list[Event]:
-        """What is expected."""
-        return [each for each in self.timeline if each.is_ahead]
-
-    @property
-    def share_done(self) -> float | None:
-        """The share of its work that is done; None if it is unknown."""
-        return share_done(self.job)
-
-    @property
-    def limit_key(self) -> str:
-        """The key of the limit that it waits for; empty for none."""
-        return limit_of(self.job.blocked_on)[1]
-
-    @property
-    def values(self) -> Mapping[str, JsonTree]:
-        """The values that may be seen, as trees: ``result``, ``arguments``, ``metadata``."""
-        return self._trees
-
-    @property
-    def change_texts(self) -> list[tuple[str, AuditRecord]]:
-        """The changes as sentences."""
-        return [
-            (f"{CHANGED.get(each.action, each.action)} {WAYS.get(each.via, each.via)}", each)
-            for each in self.changes
-        ]
-
-    @property
-    def trace_id(self) -> str | None:
-        """The trace in which the job was created."""
-        return metadata.trace_id_of(self.job.metadata)
-
-    @property
-    def tags(self) -> Sequence[str]:
-        """Its tags."""
-        return metadata.tags_of(self.job.metadata)[:MAX_TAGS]
-
-    def gantt(self, now: datetime) -> Gantt | None:
-        """Return its attempts to scale."""
-        return gantt_of(self.job, attempts_of(self.job), now)
-
-    def end_at(self, now: datetime) -> datetime | None:
-        """Return when it will end at its rate, to the minute; None if that is unknown."""
-        share, since = self.share_done, self.job.started_at
-        if self.job.status is not JobStatus.RUNNING or since is None or not share:
-            return None
-        left_s = (now - since).total_seconds() * (1 - share) / share
-        end = later(now, max(left_s, 0.0))
-        return None if end is None else end.replace(second=0, microsecond=0) + timedelta(minutes=1)
-
-    def worker(self, worker_id: str | None) -> str:
-        """Return the name of a worker."""
-        return self.workers.get(worker_id or "", worker_id or "")
-
-
-async def build(request: PageRequest) -> JobPage:
-    """Read a job, its explanation and its result."""
+async def build(request: PageRequest) -> View:
+    """Read a job and what surrounds it. What the request may not see is empty."""
     raw, job = await read_job(request)
     try:
         explanation = await request.inspector.explain_job(job.job_id)
     except JobNotFoundError as error:  # deleted since
-        raise missing(job.job_id) from error
+        raise NotFoundError.of("job", job.job_id) from error
     result = await read_result(job, request)
     dependencies = await read_dependencies(request.inspector, raw, request.access.sees_name)
     results = await results_of(job.schedule_id, request)
     used = {job.worker_id, *(each.worker_id for each in job.errors)}
-    return JobPage(
+    shown = _visible(explanation, raw, job, request)
+    attempts = attempts_of(job)
+    limit, limit_key = limit_of(job.blocked_on)
+    limit = limit if request.access.visible_names is None else ""
+    return View(
         job=job,
         sees_arguments=request.access.sees_arguments,
-        explanation=_visible(explanation, raw, job, request),
+        explanation=shown,
         timeline=list(timeline_of(job, request.now)),
         has_result=bool(result),
         result=result[0] if result else None,
@@ -216,7 +81,7 @@ async def build(request: PageRequest) -> JobPage:
         links=_links(job, request),
         command=_command(raw, request),
         limits=await limits_of(job, request),
-        limit="" if request.access.visible_names is not None else limit_of(job.blocked_on)[0],
+        limit=limit,
         dependencies=dependencies,
         last_runs=await last_runs_of(job, results, request),
         schedule_results=results,
@@ -224,8 +89,26 @@ async def build(request: PageRequest) -> JobPage:
         changes=await _changes(job.job_id, request),
         workers={id_: name for id_, name in (await request.worker_names()).items() if id_ in used},
         actions=list(_actions(raw, dependencies, request)),
-        _trees={part: json_tree(value) for part, value in values_of(job, result, request).items()},
+        _state=state_of(job, request.now),
+        _cause=cause_of(job, shown, attempts, limit),
+        _attempts=attempts[::-1],
+        _gantt=gantt_of(job, attempts, request.now),
+        _end_at=_end_at(job, request.now),
+        _limit_key=limit_key,
+        _values={part: json_tree(value) for part, value in values_of(job, result, request).items()},
+        _tags=metadata.tags_of(job.metadata)[:MAX_TAGS],
+        _trace_id=metadata.trace_id_of(job.metadata),
     )
+
+
+def _end_at(job: Job, now: datetime) -> datetime | None:
+    """Return when a job will end at its rate, to the minute; None if that is unknown."""
+    share, since = share_done(job), job.started_at
+    if job.status is not JobStatus.RUNNING or since is None or not share:
+        return None
+    left_s = (now - since).total_seconds() * (1 - share) / share
+    end = later(now, max(left_s, 0.0))
+    return None if end is None else end.replace(second=0, microsecond=0) + timedelta(minutes=1)
 
 
 def _actions(job: Job, dependencies: Dependencies, request: PageRequest) -> Iterator[str]:
@@ -277,7 +160,7 @@ def _arguments(job: Job, request: PageRequest) -> str | None:
 
 def _command(raw: Job, request: PageRequest) -> str | None:
     """Return the command that adds such a job; None if the request may not see all that it contains."""
-    if not sees_all(raw, request.access, request.settings.redaction):
+    if not request.sees_all(raw):
         return None
     values = {"args": list(raw.args), "kwargs": raw.kwargs, "metadata": raw.metadata}
     try:

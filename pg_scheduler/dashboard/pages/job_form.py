@@ -9,14 +9,11 @@ from typing import Any, Final
 from pg_scheduler.dashboard.arguments import fields_of, json_of
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.pages.job_values import read_job
-from pg_scheduler.dashboard.pages.names import task_parameters
-from pg_scheduler.dashboard.visible import sees_all
 from pg_scheduler.inspect.parameters import Parameter
 from pg_scheduler.jobs.metadata import TRACE
 from pg_scheduler.jobs.model import UNSET, Job
 
 MAX_LENGTH: Final = 100_000
-"""Characters of arguments that the form takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,6 @@ class JobFormPage:
     parameters: Sequence[Parameter] = ()
     """Those of the task that a live worker reports, for a job without positional arguments."""
     arguments: Mapping[str, str] = field(default_factory=dict)
-    """The texts of their fields."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -64,7 +60,7 @@ async def build(request: PageRequest) -> JobFormPage:
         raise RejectedError(
             "arguments or metadata of this job are hidden, no JSON, or too long for a form", 403
         )
-    parameters = () if raw.args else await task_parameters(request, job.job_name)
+    parameters = () if raw.args else await request.task_parameters(job.job_name)
     if not parameters:
         return JobFormPage(job, values, raw)
     arguments, others = fields_of(raw.kwargs, parameters)
@@ -73,7 +69,7 @@ async def build(request: PageRequest) -> JobFormPage:
 
 def values_of(raw: Job, request: PageRequest) -> dict[str, str] | None:
     """Return the arguments of a job as the form has them; None if it cannot show all of them."""
-    if not sees_all(raw, request.access, request.settings.redaction):
+    if not request.sees_all(raw):
         return None
     try:
         values = {"args": json_of(list(raw.args), 2), "kwargs": json_of(raw.kwargs, 2)}

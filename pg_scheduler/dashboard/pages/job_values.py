@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.texts import plain
-from pg_scheduler.dashboard.visible import visible_job
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.status import JobStatus
@@ -17,7 +16,6 @@ from pg_scheduler.status import JobStatus
 MEDIA_TYPE: Final = "application/json"
 
 Result: TypeAlias = tuple[()] | tuple[Any]
-"""The value of a job, or nothing."""
 
 
 async def raw_value(request: PageRequest, *, is_head: bool) -> Response:
@@ -42,14 +40,9 @@ async def read_job(request: PageRequest) -> tuple[Job, Job]:
     Raises:
         NotFoundError: It does not exist, or is hidden.
     """
-    job_id = request.required("id")
-    try:
-        job = await request.inspector.get_job(job_id)
-    except ValueError as error:  # no id that a row can have
-        raise missing(job_id) from error
-    if job is None or not request.access.sees_name(job.job_name):
-        raise missing(job_id)
-    return job, visible_job(job, request.access, request.settings.redaction)
+    sees_name, read = request.access.sees_name, request.inspector.get_job
+    job = await request.visible("job", request.required("id"), read, lambda job: sees_name(job.job_name))
+    return job, request.visible_job(job)
 
 
 async def read_result(job: Job, request: PageRequest) -> Result:
@@ -74,8 +67,3 @@ def values_of(job: Job, result: Result, request: PageRequest) -> dict[str, Any]:
         if job.metadata:
             found["metadata"] = job.metadata
     return found
-
-
-def missing(job_id: str) -> NotFoundError:
-    """Return the error for a job that does not exist or is hidden."""
-    return NotFoundError(f"there is no job {job_id[:200]!r}, or you may not see it")

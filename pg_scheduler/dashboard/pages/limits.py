@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import ClassVar, Final
+from typing import Final
 
-from pg_scheduler.dashboard.charts import Chart
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest
-from pg_scheduler.dashboard.pages.history import RANGES, read_period
-from pg_scheduler.dashboard.pages.names import MAX_NAMES
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
+from pg_scheduler.dashboard.pages.history import MAX_NAMES, read_period
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import LimitKeyState, LimitState
 from pg_scheduler.inspect.limit_jobs import LimitJobs, LimitOverview, limit_jobs, limit_overview
@@ -44,70 +42,25 @@ class LimitRow:
     next_start_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsPage:
-    """The limits that live workers declare, by name."""
-
-    items: Sequence[LimitRow]
-    summary: str
-    is_capped: bool
-    """Whether there may be more limits or waiting jobs."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRow:
-    """A key of a limit, with some of its jobs.
-
-    Attributes:
-        holders: Jobs that run within it, the oldest first.
-        queue: Jobs that start next.
-        next_start_at: When it admits the next start, if it is full.
-    """
-
-    state: LimitKeyState
-    holders: Sequence[LimitJobRow] = ()
-    queue: Sequence[LimitJobRow] = ()
-    next_start_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LimitPage:
-    """A limit and its keys: those with the most waiting jobs first."""
-
-    limit: LimitRow
-    keys: Sequence[KeyRow]
-    summary: str
-    charts: Sequence[Chart] = ()
-    """Outcomes and lateness of the attempts of its tasks."""
-    range: str = ""
-    where: str = ""
-    """The search for their jobs."""
-    is_capped: bool = False
-    """Whether there may be more keys or waiting jobs."""
-    sees_keys: bool = True
-    """Whether the keys are shown, and not only their numbers."""
-    ranges: ClassVar[Sequence[str]] = tuple(RANGES)
-
-
-async def build(request: PageRequest) -> LimitsPage:
-    """Read the limits."""
-    found = await _find(request)
-    items = _visible(found, request)
-    limits = found.limits
+async def build(request: PageRequest) -> View:
+    """Read the limits that live workers declare, by name."""
+    limits, items = (await _find(request)).limits, await limit_rows(request)
     summary = counted(len(items), "limit", is_capped=limits.is_capped)
     if request.access.visible_names is None:  # else the sum includes hidden limits
         summary += limits.summary[limits.summary.index(", ") :]
-    return LimitsPage(items, summary, limits.is_capped or limits.is_waiting_capped)
+    return View(items=items, summary=summary, is_capped=limits.is_capped or limits.is_waiting_capped)
 
 
-async def build_one(request: PageRequest) -> LimitPage:
-    """Read the keys of a limit, and jobs of the first ones."""
+async def build_one(request: PageRequest) -> View:
+    """Read the keys of a limit, those with the most waiting jobs first, and jobs of the first ones."""
     name = request.required("name")
-    limit = next((each for each in _visible(await _find(request), request) if each.name == name), None)
+    limit = next((each for each in await limit_rows(request) if each.name == name), None)
     if limit is None:
         raise NotFoundError(f"no live worker declares the limit {name[:200]!r}, or you may not see it")
     if limit.is_shared:
-        return LimitPage(limit, [], "tasks share this limit that you may not see")
+        summary = "tasks share this limit that you may not see"
+        nothing = {"charts": (), "range": "", "where": "", "is_capped": False, "sees_keys": True}
+        return View(limit=limit, keys=[], summary=summary, **nothing)
 
     async def read() -> tuple[Sequence[LimitKeyState], LimitJobs, str, bool]:
         found = await request.inspector.limit_keys(name)
@@ -117,18 +70,27 @@ async def build_one(request: PageRequest) -> LimitPage:
     keys, jobs, summary, is_capped = await request.cache.get(("limit", name), AGE_S, read)
     sees = request.access.sees_arguments  # from which keys are made
     rows = [
-        KeyRow(
-            each if sees or not each.key else replace(each, key=HIDDEN),
-            _jobs(jobs.holders.get(each.key, ()), request),
-            _jobs(jobs.queue.get(each.key, ()), request),
-            jobs.next_starts.get(each.key),
-        )
+        {
+            "state": each if sees or not each.key else replace(each, key=HIDDEN),
+            "holders": _jobs(jobs.holders.get(each.key, ()), request),
+            "queue": _jobs(jobs.queue.get(each.key, ()), request),
+            "next_start_at": jobs.next_starts.get(each.key),
+        }
         for each in keys
     ]
     period = await read_period(request, limit.tasks[:MAX_NAMES])
     outcomes, lateness, _ = await asyncio.to_thread(period.charts)
     where = f"name:{','.join(map(quoted, limit.tasks[:MAX_NAMES]))}"
-    return LimitPage(limit, rows, summary, [outcomes, lateness], period.range, where, is_capped, sees)
+    return View(
+        limit=limit,
+        keys=rows,
+        summary=summary,
+        charts=[outcomes, lateness],
+        range=period.range,
+        where=where,
+        is_capped=is_capped,
+        sees_keys=sees,
+    )
 
 
 def without_hidden(limit: LimitState, request: PageRequest) -> LimitState:
@@ -148,7 +110,9 @@ def _jobs(rows: Iterable[LimitJobRow], request: PageRequest) -> list[LimitJobRow
     return [replace(row, key="") for row in rows if request.access.sees_name(row.job_name)]
 
 
-def _visible(found: LimitOverview, request: PageRequest) -> list[LimitRow]:
+async def limit_rows(request: PageRequest) -> list[LimitRow]:
+    """Return the limits of visible tasks that live workers declare, by name."""
+    found = await _find(request)
     by_name: dict[str, list[LimitState]] = {}
     for each in found.limits.items:
         by_name.setdefault(each.name, []).append(each)

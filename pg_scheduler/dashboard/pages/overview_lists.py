@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.history import attempts, failed_share, failures
-from pg_scheduler.dashboard.pages.workers import WorkerRow, row_of
+from pg_scheduler.dashboard.pages.workers import WorkerRow, listed_row
 from pg_scheduler.inspect import TaskState
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.jobs.model import Worker
@@ -96,8 +96,4 @@ def usual_s(rows: Sequence[StatisticsRow]) -> float | None:
 def worker_rows(workers: Sequence[Worker], request: PageRequest) -> list[WorkerRow]:
     """Return the first workers, those that need attention first, without what only their pages show."""
     first = sorted(workers, key=lambda each: (each.is_alive, each.identity or each.worker_id))[:SHOWN_WORKERS]
-    rows = [row_of(each, request) for each in first]
-    return [
-        replace(row, worker=replace(row.worker, names=None, health={}, settings={}, metadata={}))
-        for row in rows
-    ]
+    return [listed_row(each, request) for each in first]

@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.search_bar import FIELD, terms_of
-from pg_scheduler.inspect import SearchError, parse_search
+from pg_scheduler.inspect import SearchError
 from pg_scheduler.inspect.bulk_runs import BulkJobs, BulkState, recent_runs
 from pg_scheduler.inspect.related import Changed, read_changed
 from pg_scheduler.inspect.search.values import MAX_VALUES
 from pg_scheduler.inspect.search.words import MAX_LENGTH
 from pg_scheduler.inspect.texts import counted, extent_of, quoted, term
 from pg_scheduler.status import JobStatus
-from pg_scheduler.text.values import copy_fields
 
 PAGE_LENGTH: Final = 50
 
 OUTCOME_AGE_S: Final = 2.0
 
 UNFINISHED: Final = {JobStatus.PENDING, JobStatus.RUNNING}
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A run in a list."""
-
-    run_id: str
-    action: str
-    which: str
-    """The search or the group of errors."""
-    phase: str
-    done: int
-    actor: str
-    """Who started it, in a list; else who started or resumed it last."""
-    started_at: datetime
-    """When."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunsPage:
-    """The runs that were started last."""
-
-    items: Sequence[RunRow]
 
 
 class Outcome(NamedTuple):
@@ -58,56 +33,15 @@ class Outcome(NamedTuple):
     """A search for them; None if the request may not see that of the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunPage(RunRow):
-    """A run."""
-
-    sentence: str
-    share: float | None
-    """The share of the jobs that were examined; None if it is unknown."""
-    searched: int | None
-    """The jobs that were examined; None if the request does not see all of them."""
-    rate: float | None
-    to: str | None
-    last_at: datetime
-    error: str | None
-    can_stop: bool
-    can_resume: bool
-    outcomes: Sequence[Outcome] = ()
-    """What became of the jobs that it changed, once it has ended."""
-    examined: int = 0
-    """The jobs that were looked up for it: those of its last batches."""
-
-    @property
-    def gone(self) -> int:
-        """The jobs that were changed and do not exist any more."""
-        return self.examined - sum(each.number for each in self.outcomes)
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the page changes."""
-        return self.phase in {"running", "stopping"}
-
-
-async def build(request: PageRequest) -> RunsPage:
+async def build(request: PageRequest) -> View:
     """Read the runs that were started last."""
-    rows = [
-        copy_fields(
-            RunRow,
-            each,
-            action=each.jobs.verb,
-            which=_which(each.jobs, request),
-            actor=each.created_by,
-            started_at=each.created_at,
-        )
-        for each in await recent_runs(request.inspector, limit=PAGE_LENGTH)
-        if _sees(each.jobs, request)
-    ]
-    return RunsPage(rows)
+    states = await recent_runs(request.inspector, limit=PAGE_LENGTH)
+    visible = (each for each in states if _sees(each.jobs, request))
+    return View(items=[_row(each, each.created_by, each.created_at, request) for each in visible])
 
 
-async def build_one(request: PageRequest) -> RunPage:
-    """Read a run."""
+async def build_one(request: PageRequest) -> View:
+    """Read a run, and what became of the jobs that it changed, once it has ended."""
     state = await visible_state(request, request.required("id"))
     may, sees_all = request.may(state.jobs.verb), request.access.visible_names is None
     changed = Changed({}, 0)
@@ -116,24 +50,38 @@ async def build_one(request: PageRequest) -> RunPage:
         changed = await request.cache.get(
             key, OUTCOME_AGE_S, lambda: read_changed(request.inspector, state.run_id)
         )
-    return copy_fields(
-        RunPage,
-        state,
-        action=state.jobs.verb,
-        which=_which(state.jobs, request),
+    outcomes = [
+        Outcome(status.value, len(ids), _search_for(status, ids, state, request))
+        for status, ids in changed.jobs.items()
+    ]
+    return View(
+        **_row(state, state.actor, state.started_at, request),
         sentence=_sentence(state, request.now, sees_all=sees_all),
         share=_share(state) if sees_all or state.phase == "complete" else None,
         searched=state.searched if sees_all else None,
         rate=state.jobs.rate,
         to=state.jobs.to,
+        last_at=state.last_at,
+        error=state.error,
         can_stop=may and state.phase == "running",
         can_resume=may and state.phase != "complete" and not state.is_here,
-        outcomes=[
-            Outcome(status.value, len(ids), _search_for(status, ids, state, request))
-            for status, ids in changed.jobs.items()
-        ],
+        outcomes=outcomes,
         examined=changed.examined,
+        _gone=changed.examined - sum(each.number for each in outcomes),
     )
+
+
+def _row(state: BulkState, actor: str, started_at: datetime, request: PageRequest) -> dict[str, Any]:
+    """Return what a list shows of a run, and of who started it; or who started or resumed it last."""
+    return {
+        "run_id": state.run_id,
+        "action": state.jobs.verb,
+        "which": _which(state.jobs, request),
+        "phase": state.phase,
+        "done": state.done,
+        "actor": actor,
+        "started_at": started_at,
+    }
 
 
 def _search_for(status: JobStatus, ids: Sequence[str], state: BulkState, request: PageRequest) -> str | None:
@@ -159,14 +107,8 @@ async def visible_state(request: PageRequest, run_id: str) -> BulkState:
     Raises:
         NotFoundError: It does not exist, or the request does not see it.
     """
-    missing = NotFoundError(f"there is no bulk run {run_id[:200]!r}, or you may not see it")
-    try:
-        state = await request.operations.runs.state(run_id)
-    except ValueError as error:  # no text that a row can have
-        raise missing from error
-    if state is None or not _sees(state.jobs, request):
-        raise missing
-    return state
+    runs = request.operations.runs
+    return await request.visible("bulk run", run_id, runs.state, lambda state: _sees(state.jobs, request))
 
 
 def _sees(jobs: BulkJobs, request: PageRequest) -> bool:
@@ -180,8 +122,7 @@ def _which(jobs: BulkJobs, request: PageRequest) -> str:
     if jobs.group is not None:
         return ": ".join(jobs.group[:2])
     try:
-        search = parse_search(jobs.where, now=request.now, tz=UTC)
-        request.settings.redaction.check_search(search, request.access)
+        request.check_search(jobs.where)
     except SearchError:
         return HIDDEN
     return jobs.where

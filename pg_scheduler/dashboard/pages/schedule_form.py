@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.arguments import FieldError, fields_of
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.pages.names import task_names, task_parameters
 from pg_scheduler.dashboard.pages.schedules import FIRE_TIMES, FireTime, local_fires, visible_schedule
 from pg_scheduler.inspect.clock_changes import mark_fires
 from pg_scheduler.inspect.fire_searches import search_one
@@ -19,7 +18,7 @@ from pg_scheduler.inspect.parameters import Parameter
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers import At, CalendarInterval, Cron, Every, FixedDelay, Trigger, parse_trigger
 from pg_scheduler.triggers.phrases import write_trigger
-from pg_scheduler.triggers.zones import named_zone, zone_names
+from pg_scheduler.triggers.zones import named_zone
 
 KINDS: Final[Mapping[str, str]] = {
     "cron": "Cron",
@@ -32,8 +31,6 @@ KINDS: Final[Mapping[str, str]] = {
 """The kinds of triggers with their labels. Each has a field of its name, ``calendar`` has several."""
 
 MAX_ARGUMENTS: Final = 100_000
-"""Characters of the arguments of a schedule."""
-
 UNITS: Final = ("days", "weeks", "months", "years")
 DEFAULTS: Final[Mapping[str, str]] = {
     "kind": "cron",
@@ -56,11 +53,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "task": "",
     "kwargs": "",
 }
-"""The fields of the form."""
 
 TRIGGER_FIELDS: Final = (*KINDS, "kind", "unit", "time", "first", "missing_day", "timezone")
-"""The fields that define the trigger."""
-
 Texts = Mapping[str, str]
 
 
@@ -77,30 +71,12 @@ class FormPage:
     parameters: Sequence[Parameter] = ()
     """Those of the task, if a live worker reports them."""
     arguments: Texts = field(default_factory=dict)
-    """What was entered for them."""
     has_arguments: bool = True
     """Whether the form has the arguments; not if the request may not see all of those of the schedule."""
     errors: Texts = field(default_factory=dict)
     """What is wrong, by field; that of the empty name concerns the whole."""
     described: str | None = None
-    """The trigger in words, of a preview."""
     fire_times: Sequence[FireTime] = ()
-    """The next fire times, of a preview."""
-
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        """The kinds of triggers with their labels."""
-        return KINDS
-
-    @property
-    def units(self) -> Sequence[str]:
-        """The units of an interval of the calendar."""
-        return UNITS
-
-    @property
-    def zones(self) -> Sequence[str]:
-        """The time zones to choose from."""
-        return zone_names()
 
 
 async def build(request: PageRequest) -> FormPage:
@@ -115,9 +91,9 @@ async def build(request: PageRequest) -> FormPage:
 
 async def new_form(request: PageRequest, values: Texts, arguments: Texts | None = None) -> FormPage:
     """Return the form of a new schedule with fields for the parameters of its task."""
-    names = await task_names(request)
+    names = await request.task_names()
     task = values["task"] or next(iter(names.main), None)
-    parameters = await task_parameters(request, task)
+    parameters = await request.task_parameters(task)
     return FormPage(None, None, names.main, values, parameters, arguments or {})
 
 
@@ -130,7 +106,7 @@ async def edit_form(
     redaction = request.settings.redaction
     if not request.access.sees_arguments or not (redaction.is_empty or redaction.values(given) == given):
         return page
-    parameters = () if schedule.args else await task_parameters(request, schedule.task)
+    parameters = () if schedule.args else await request.task_parameters(schedule.task)
     try:
         fields, others = fields_of(schedule.kwargs, parameters)
     except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have

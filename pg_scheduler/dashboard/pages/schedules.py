@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import Any, Final
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError, entered_instant
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View, entered_instant
 from pg_scheduler.dashboard.pages.audit import AuditItem, item_of
 from pg_scheduler.dashboard.pauses import pauses_of
 from pg_scheduler.dashboard.positions import read_after, write_next
@@ -29,7 +29,7 @@ from pg_scheduler.inspect.schedule_lists import (
     pauser_of,
     upcoming_after_pause,
 )
-from pg_scheduler.inspect.store.schedules import OVERDUE_S, STATES, ScheduleState
+from pg_scheduler.inspect.store.schedules import OVERDUE_S, STATES
 from pg_scheduler.inspect.texts import count, length
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.pause import Pause
@@ -42,15 +42,11 @@ PAGE_LENGTH: Final = 25
 
 FIRE_TIMES: Final = 20
 TICKS: Final = 200
-"""Fire times of the next day that are drawn."""
-
 DAY: Final = timedelta(days=1)
 HIDDEN_VALUES: Final[dict[str, Any]] = {"args": (), "kwargs": {}, "metadata": {}}
 """The values of a schedule that not everybody may see, as others see them."""
 
 SHOWN: Final = 8
-"""Fire times that are shown first."""
-
 MAX_AFFECTED: Final = 100
 NO_CHANGES: Final[Mapping[datetime, str]] = {}
 UNSUCCESSFUL: Final = frozenset({"failed", "expired"})
@@ -121,31 +117,6 @@ class ShownSchedule(Schedule):
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulesPage:
-    """A page of schedules, by their ids."""
-
-    items: Sequence[ShownSchedule]
-    next: str | None
-    """The position of the following page; None for the last page."""
-    counts: Mapping[ScheduleState, int]
-    """The numbers of schedules by state."""
-    is_capped: bool
-    """Whether schedules beyond the first 10,000 are not counted."""
-    state: ScheduleState
-    task: str | None
-    """Only schedules of this task are shown; None for all."""
-    q: str | None
-    """Only schedules whose id or task contains this text are shown; None for all."""
-    after: str | None
-    """The position of this page; None for the first one."""
-
-    @property
-    def summary(self) -> str:
-        """The number of schedules in one line."""
-        return count(self.counts["all"], is_capped=self.is_capped)
-
-
-@dataclass(frozen=True, slots=True)
 class FireTime:
     """A fire time, as an instant, and as a text in the zone of the trigger."""
 
@@ -171,7 +142,6 @@ class SchedulePage(ShownSchedule):
     ticks: Sequence[datetime]
     """The fire times of the next 24 hours, 200 at most."""
     problem: str | None
-    """Why there are no fire times; None if they were computed."""
     changes: Sequence[AuditItem] | None
     """The last 50 changes; None if only some names are visible."""
     sees_arguments: bool
@@ -216,12 +186,10 @@ class PausePage(SchedulePage):
         return len(self.affected) == MAX_AFFECTED
 
 
-async def build(request: PageRequest) -> SchedulesPage:
+async def build(request: PageRequest) -> View:
     """Read a page of schedules."""
     given = request.parameters
-    state = next((each for each in STATES if each == (given.get("state") or "all")), None)
-    if state is None:
-        raise RejectedError(f"state must be one of {', '.join(STATES)}, not {given['state'][:50]!r}")
+    state = request.choice("state", STATES, "all")
     task, text = (given.get(name) or None for name in ("task", "q"))
     visible, sees = request.access.visible_names, request.access.sees_name
     try:
@@ -252,15 +220,16 @@ async def build(request: PageRequest) -> SchedulesPage:
         )
         for each in found.items
     ]
-    return SchedulesPage(
-        items,
-        await write_next(request, found.next),
-        found.counts,
-        found.is_capped,
-        state,
-        task,
-        text,
-        given.get("after") or None,
+    return View(
+        items=items,
+        next=await write_next(request, found.next),
+        counts=found.counts,
+        is_capped=found.is_capped,
+        state=state,
+        task=task,
+        q=text,
+        after=given.get("after") or None,
+        _summary=count(found.counts["all"], is_capped=found.is_capped),
     )
 
 
@@ -270,14 +239,8 @@ async def visible_schedule(request: PageRequest, schedule_id: str) -> Schedule:
     Raises:
         NotFoundError: It does not exist, or the request does not see it.
     """
-    missing = NotFoundError(f"there is no schedule {schedule_id[:200]!r}, or you may not see it")
-    try:
-        schedule = await request.inspector.get_schedule(schedule_id)
-    except ValueError as error:  # no id that a row can have
-        raise missing from error
-    if schedule is None or not request.access.sees_name(schedule.task):
-        raise missing
-    return schedule
+    sees_name, read = request.access.sees_name, request.inspector.get_schedule
+    return await request.visible("schedule", schedule_id, read, lambda schedule: sees_name(schedule.task))
 
 
 def is_claimed(schedule: Schedule, workers: Iterable[Worker]) -> bool:

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
 from pg_scheduler.dashboard.pages import history
 from pg_scheduler.dashboard.pages.history import failed_share, failures
 from pg_scheduler.dashboard.pages.limits import without_hidden
-from pg_scheduler.dashboard.pages.names import task_names
 from pg_scheduler.inspect import LimitState, TaskState
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.statistics import Statistics
@@ -70,9 +69,7 @@ class TaskRow(TaskState):
     other_names: Sequence[str] = ()
     """Its visible other names, whose jobs and attempts count too."""
     started: int = 0
-    """Attempts that started."""
     per_minute: float = 0.0
-    """Attempts that started, per minute."""
     failed: int = 0
     """Attempts that failed, those that are retried included."""
     failed_share: float | None = None
@@ -86,11 +83,8 @@ class TaskRow(TaskState):
     lateness_p95_s: float | None = None
     """The lateness that 95 % of the starts did not exceed, in seconds; None without starts."""
     starts: Sequence[int] = ()
-    """The starts in each part of the period, the oldest first."""
     failures: Sequence[int] = ()
-    """The failures in each of them."""
     limits: Sequence[str] = ()
-    """The limits that live workers declare for it."""
     state: str | None = None
     """``paused``, ``no worker`` or ``limit full``; None if it starts jobs."""
 
@@ -100,7 +94,6 @@ BADGES: Final = {
     "no worker": ("overdue", "No worker"),
     "limit full": ("blocked", "Limit full"),
 }
-"""The kinds and labels of the badges of states."""
 
 SORTS: Final[Mapping[str, Callable[[TaskRow], float | str]]] = {
     "name": lambda task: task.name,
@@ -116,43 +109,13 @@ SORTS: Final[Mapping[str, Callable[[TaskRow], float | str]]] = {
 """The orders of tasks by the parameter ``sort``, in which ``-`` precedes a descending one."""
 
 
-@dataclass(frozen=True, slots=True)
-class TasksPage:
-    """The names that workers claim, that have due or running jobs, or that are paused."""
-
-    range: str
-    sort: str
-    q: str
-    """A part of the names that are shown; empty for all."""
-    items: Sequence[TaskRow]
-    summary: str
-    is_capped: bool
-    """Whether counting the jobs stopped, so that there may be more."""
-    uncounted: str | None
-    """Which live workers count nothing, as in the overview; None if all count."""
-    is_complete: bool
-    """Whether the figures contain all statistics of the period."""
-
-    ranges: ClassVar[Sequence[str]] = tuple(RANGES)
-    badges: ClassVar[Mapping[str, tuple[str, str]]] = BADGES
-
-    def next_sort(self, name: str) -> str:
-        """Return the order that the head of a column leads to."""
-        first = name if name == "name" else f"-{name}"
-        return first if self.sort != first else first.removeprefix("-") if first[0] == "-" else f"-{name}"
-
-    def direction(self, name: str) -> str:
-        """Return the direction of a column: ``asc``, ``desc``, or nothing."""
-        return {name: "asc", f"-{name}": "desc"}.get(self.sort, "")
-
-
-async def build(request: PageRequest) -> TasksPage:
-    """Read the tasks."""
+async def build(request: PageRequest) -> View:
+    """Read the names that workers claim, that have due or running jobs, or that are paused."""
     chosen, sort = request.choice("range", RANGES, "1h"), request.parameters.get("sort") or "name"
     if sort.removeprefix("-") not in SORTS:
         known = ", ".join(SORTS)
         raise RejectedError(f"sort must be one of {known}, with '-' for descending, not {sort[:50]!r}")
-    names, limits = await task_names(request), await visible_limits(request)
+    names, limits = await request.task_names(), await visible_limits(request)
     found = await request.inspector.tasks()
     figures = await _figures(request, chosen)
     q, rows = request.parameters.get("q", "").strip()[:MAX_QUERY], []
@@ -163,15 +126,15 @@ async def build(request: PageRequest) -> TasksPage:
         counted = [figures.names[each] for each in own if each in figures.names]
         rows.append(row_of(state, own, NameFigures.added(counted), limits, RANGES[chosen]))
     rows.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
-    return TasksPage(
-        chosen,
-        sort,
-        q,
-        rows,
-        replace(found, items=rows).summary,
-        found.is_capped,
-        request.uncounted(figures.uncounted),
-        figures.is_complete,
+    return View(
+        range=chosen,
+        sort=sort,
+        q=q,
+        items=rows,
+        summary=replace(found, items=rows).summary,
+        is_capped=found.is_capped,
+        uncounted=request.uncounted(figures.uncounted),
+        is_complete=figures.is_complete,
     )
 
 

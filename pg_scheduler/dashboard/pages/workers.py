@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import AuditRecord
 from pg_scheduler.inspect.attempts import Attempt, running_attempts
@@ -17,15 +17,9 @@ from pg_scheduler.store.author import release_of
 
 MAX_WORKERS: Final = 500
 MAX_NUMBER: Final = 1e9
-"""The largest number of a worker's health that is shown."""
-
 DEAD_FOR: Final = timedelta(days=1)
-"""How long a dead worker is shown."""
-
 MAX_DEAD: Final = 200
 DEAD_AGE_S: Final = 10.0
-"""Seconds for which the records of dead workers are kept."""
-
 RUNNING_AGE_S: Final = 5.0
 
 DECLARE_DEAD: Final = "declare_dead"
@@ -86,58 +80,39 @@ GROUPS: Final[Mapping[str, Callable[[WorkerRow], str]]] = {
 """The headings of workers in a list, by the parameter ``group``."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersPage:
-    """The workers of a tab. A list has no names, health, settings and metadata."""
-
-    items: Sequence[WorkerRow]
-    counts: Mapping[str, int]
-    """The workers of each tab."""
-    summary: str
-    state: str
-    group: str
-
-    @property
-    def groups(self) -> Mapping[str, Sequence[WorkerRow]]:
-        """The workers by their headings; one without a name if they are not grouped."""
-        found: dict[str, list[WorkerRow]] = {}
-        heading = GROUPS.get(self.group)
-        for row in self.items:
-            found.setdefault("" if heading is None else heading(row), []).append(row)
-        return dict(sorted(found.items()))
-
-
-async def build(request: PageRequest) -> WorkersPage:
-    """Read the workers."""
+async def build(request: PageRequest) -> View:
+    """Read the workers of a tab. A list has no names, health, settings and metadata."""
     state, group = request.choice("state", TABS), request.choice("group", ("", *GROUPS))
     workers = await request.inspector.workers()
     running = await request.cache.get(
         "running attempts", RUNNING_AGE_S, lambda: running_attempts(request.inspector)
     )
+    sees = request.access.sees_name
     rows = [
         replace(
-            row_of(worker, request),
-            worker=replace(visible_worker(worker, request), names=None, health={}, settings={}, metadata={}),
-            oldest=next(
-                (
-                    each
-                    for each in running.get(worker.worker_id, ())
-                    if request.access.sees_name(each.job_name)
-                ),
-                None,
-            ),
+            listed_row(worker, request),
+            oldest=next((each for each in running.get(worker.worker_id, ()) if sees(each.job_name)), None),
         )
         for worker in workers[:MAX_WORKERS]
     ]
     rows += await _dead(request, {worker.worker_id for worker in workers})
     rows.sort(key=lambda row: (row.died_at is not None, -row.died_at.timestamp() if row.died_at else 0.0))
-    return WorkersPage(
-        [row for row in rows if TABS[state](row)],
-        {name: sum(map(is_in, rows)) for name, is_in in TABS.items()},
-        _summary(rows, has_more=len(workers) > MAX_WORKERS),
-        state,
-        group,
+    return View(
+        items=[row for row in rows if TABS[state](row)],
+        counts={name: sum(map(is_in, rows)) for name, is_in in TABS.items()},
+        summary=_summary(rows, has_more=len(workers) > MAX_WORKERS),
+        state=state,
+        group=group,
     )
+
+
+def grouped(rows: Sequence[WorkerRow], group: str) -> Mapping[str, Sequence[WorkerRow]]:
+    """Return workers by their headings; under one without a name if they are not grouped."""
+    found: dict[str, list[WorkerRow]] = {}
+    heading = GROUPS.get(group)
+    for row in rows:
+        found.setdefault("" if heading is None else heading(row), []).append(row)
+    return dict(sorted(found.items()))
 
 
 def _summary(rows: Sequence[WorkerRow], *, has_more: bool) -> str:
@@ -193,15 +168,17 @@ def dead_row(record: AuditRecord, request: PageRequest) -> WorkerRow:
         metadata={"release": release} if release else {},
     )
     is_open = request.access.visible_names is None  # else the jobs may have hidden names
-    return replace(
-        row_of(worker, request),
-        worker=replace(worker, metadata={}),
-        died_at=record.at,
-        reclaimed=number(record.details.get("count")) if is_open else None,
-    )
+    reclaimed = number(record.details.get("count")) if is_open else None
+    return replace(listed_row(worker, request), died_at=record.at, reclaimed=reclaimed)
 
 
-def visible_worker(worker: Worker, request: PageRequest) -> Worker:
+def listed_row(worker: Worker, request: PageRequest) -> WorkerRow:
+    """Return a worker as lists show it, without what only its page shows."""
+    row = row_of(worker, request)
+    return replace(row, worker=replace(row.worker, names=None, health={}, settings={}, metadata={}))
+
+
+def _visible_worker(worker: Worker, request: PageRequest) -> Worker:
     """Return a worker without what the request may not see: settings and health may mention any job."""
     is_open = request.access.visible_names is None
     return replace(
@@ -219,7 +196,7 @@ def row_of(worker: Worker, request: PageRequest) -> WorkerRow:
     if release and request.settings.redaction.is_hidden("release"):
         release = HIDDEN
     return WorkerRow(
-        visible_worker(worker, request),
+        _visible_worker(worker, request),
         _state(worker),
         release,
         _problems(worker),
