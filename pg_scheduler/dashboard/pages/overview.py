@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.cache import in_time
-from pg_scheduler.dashboard.charts import Chart, Mark
-from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.findings import ABOUT_NAMES, FindingRow
 from pg_scheduler.dashboard.findings import rows_of as finding_rows
-from pg_scheduler.dashboard.job_rows import JobRow, rows_of
-from pg_scheduler.dashboard.pages.errors import ErrorText, error_text
+from pg_scheduler.dashboard.job_rows import rows_of
 from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, Period, read_period
 from pg_scheduler.dashboard.pages.jobs import state_counts
-from pg_scheduler.dashboard.pages.overview_lists import (
+from pg_scheduler.dashboard.pages.overview_parts import (
     LOAD_PERIOD,
-    TaskLoad,
     by_load,
+    later,
     load_of,
+    rates,
+    slots_in_use,
     usual_s,
+    waiting,
+    waits_late,
     worker_rows,
 )
-from pg_scheduler.dashboard.pages.overview_tiles import Tile, later, rates, slots_in_use, waiting, waits_late
-from pg_scheduler.dashboard.pages.workers import RUNNING_AGE_S, WorkerRow
-from pg_scheduler.inspect import ErrorGroup, Finding, TaskState, Totals
+from pg_scheduler.dashboard.pages.workers import RUNNING_AGE_S
+from pg_scheduler.inspect import ErrorGroup, Finding, TaskState
 from pg_scheduler.inspect.attempts import Attempt, running_attempts
 from pg_scheduler.inspect.mutes import is_muted, read_mutes
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
@@ -46,89 +46,6 @@ MAX_SCHEDULES: Final = 500
 MAX_PROBLEMS: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class NextFire:
-    """The next fire time of a schedule."""
-
-    at: datetime
-    is_overdue: bool
-    """Whether it had passed by a minute when it was read."""
-    schedule_id: str
-    task: str
-    described: str
-
-
-@dataclass(frozen=True, slots=True)
-class OverviewPage:
-    """The state of the jobs that the request may see."""
-
-    sentence: str
-    """The worst problem, or that all is well."""
-    is_well: bool
-    """Whether there is no problem, none is muted, no job waits late, and all checks and reads were made."""
-    problems: Sequence[FindingRow]
-    """The findings of the doctor for which `pg-scheduler status` does not say that all is well either."""
-    unread: Sequence[str]
-    """What is missing because it was not read in time: ``backlog``, ``charts``, ``errors``, ``findings``,
-    ``fires``, ``running``, ``states`` or ``tasks``."""
-    is_new: bool
-    """Whether nothing was ever scheduled, as far as the request sees, and no worker has started."""
-    workers: int
-    dead_workers: int
-    slots_busy: int | None
-    """The number of running jobs of all names, as their rows say, which heartbeats say later; None if it was
-    not read in time, like the numbers of due and running jobs."""
-    slots: int
-    due: int | None
-    is_due_capped: bool
-    running: int | None
-    blocked: int | None
-    """Blocked jobs; None if only some names are visible, or if they were not read in time."""
-    totals: Totals | None
-    """About how many jobs there are; None if only some names are visible."""
-    range: str
-    tiles: Sequence[Tile]
-    charts: Sequence[Chart]
-    releases: Sequence[Mark]
-    """When releases first started within the range, the newest first."""
-    is_history_complete: bool
-    """Whether the charts contain all statistics of their range."""
-    uncounted: str | None
-    """Which live workers count nothing, so that the charts lack their attempts, without their names if only
-    some job names are visible; None if all count."""
-    errors: Sequence[ErrorGroup]
-    tasks: Sequence[TaskLoad]
-    paused: Mapping[str, str | None]
-    """The notes of paused tasks by name."""
-    next_fires: Sequence[NextFire]
-    running_jobs: Sequence[JobRow]
-    usual_s: Mapping[str, float | None]
-    """The duration that half of the attempts of the last hour did not exceed, by the names of these jobs."""
-    worker_list: Sequence[WorkerRow]
-    """The first workers; none if only some names are visible."""
-    worker_jobs: Mapping[str, int]
-    """The running jobs of workers by their ids, as the rows of the jobs say."""
-
-    @property
-    def ranges(self) -> Sequence[str]:
-        """The values of ``range`` to choose from."""
-        return list(RANGES)
-
-    @property
-    def severities(self) -> str:
-        """How many problems there are of each severity."""
-        found = Counter(each.severity for each in self.problems)
-        return ", ".join(counted(number, severity.value) for severity, number in found.items())
-
-    def text(self, group: ErrorGroup) -> ErrorText:
-        """Return the class and the message of the newest error of a group."""
-        return error_text((group.example.splitlines() or [""])[0], group.status)
-
-    def began_in(self, group: ErrorGroup) -> str | None:
-        """Return the release of the range that had started last when the first error of a group was found."""
-        return next((each.label for each in self.releases if each.at <= group.first_at), None)
-
-
 class _Slow(NamedTuple):
     """The facts that change slowly; None for what was not read in time."""
 
@@ -141,10 +58,11 @@ class _Slow(NamedTuple):
     read_at: datetime
 
 
-async def build(request: PageRequest) -> OverviewPage:
+async def build(request: PageRequest) -> View:
     """Read the state; the statistics are shared among all requests for some seconds.
 
-    A part that is not read in time is missing, and the others are shown.
+    A part that is not read in time is missing, as ``unread`` states, and the others are shown. Busy slots and
+    running jobs are counted as their rows say, which heartbeats say later.
     """
     inspector, access, cache = request.inspector, request.access, request.cache
     chosen, visible = request.choice("range", RANGES, "1h"), access.visible_names
@@ -155,7 +73,7 @@ async def build(request: PageRequest) -> OverviewPage:
     attempts = await in_time(
         cache.get("running attempts", RUNNING_AGE_S, lambda: running_attempts(inspector))
     )
-    running = await in_time(inspector.search_jobs("status:running", limit=SHOWN_JOBS, names=visible))
+    running = await in_time(request.search_jobs("status:running", SHOWN_JOBS))
     states = await in_time(state_counts(request))
     diagnosis = await in_time(cache.get("status", HISTORY_AGE_S, lambda: inspector.doctor(only=STATUS_CODES)))
     is_open = visible is None
@@ -184,7 +102,8 @@ async def build(request: PageRequest) -> OverviewPage:
     blocked = sum(backlog.blocked.values()) if backlog else None
     is_capped = backlog is not None and backlog.is_capped
     has_jobs = backlog is None or bool(names or blocked) or (totals is not None and bool(totals.jobs))
-    return OverviewPage(
+    severities = Counter(each.severity for each in problems[:MAX_PROBLEMS])
+    return View(
         sentence=_sentence(
             problems,
             len(alive),
@@ -233,13 +152,13 @@ async def build(request: PageRequest) -> OverviewPage:
             if task.paused_at is not None and access.sees_name(task.name)
         },
         next_fires=[
-            NextFire(
-                each.next_fire_at,
-                (slow.read_at - each.next_fire_at).total_seconds() > OVERDUE_S,
-                each.schedule_id,
-                each.task,
-                each.described,
-            )
+            {
+                "at": each.next_fire_at,
+                "is_overdue": (slow.read_at - each.next_fire_at).total_seconds() > OVERDUE_S,
+                "schedule_id": each.schedule_id,
+                "task": each.task,
+                "described": each.described,
+            }
             for each in slow.schedules or ()
             if each.next_fire_at is not None and access.sees_name(each.task)
         ][:SHOWN_FIRES],
@@ -249,6 +168,7 @@ async def build(request: PageRequest) -> OverviewPage:
         else {},
         worker_list=worker_rows(workers, request) if is_open else [],
         worker_jobs=_worker_jobs(workers, attempts) if is_open else {},
+        _severities=", ".join(counted(number, severity.value) for severity, number in severities.items()),
     )
 
 

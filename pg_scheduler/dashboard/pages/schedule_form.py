@@ -32,29 +32,20 @@ KINDS: Final[Mapping[str, str]] = {
 
 MAX_ARGUMENTS: Final = 100_000
 UNITS: Final = ("days", "weeks", "months", "years")
+TRIGGER_FIELDS: Final = (*KINDS, "kind", "unit", "time", "first", "missing_day", "timezone")
+
 DEFAULTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys((*TRIGGER_FIELDS, "start", "end", "max_runs", "version"), ""),
+    **dict.fromkeys(("schedule_id", "task", "kwargs"), ""),
     "kind": "cron",
-    "cron": "",
-    "interval": "",
     "calendar": "1",
     "unit": "days",
     "time": "09:00",
-    "first": "",
     "missing_day": "last",
-    "instants": "",
-    "after": "",
-    "json": "",
     "timezone": "UTC",
-    "start": "",
-    "end": "",
-    "max_runs": "",
-    "version": "",
-    "schedule_id": "",
-    "task": "",
-    "kwargs": "",
 }
+"""What the fields of the form of a new schedule contain."""
 
-TRIGGER_FIELDS: Final = (*KINDS, "kind", "unit", "time", "first", "missing_day", "timezone")
 Texts = Mapping[str, str]
 
 

@@ -12,7 +12,6 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View, ent
 from pg_scheduler.dashboard.pages.audit import AuditItem, item_of
 from pg_scheduler.dashboard.pauses import pauses_of
 from pg_scheduler.dashboard.positions import read_after, write_next
-from pg_scheduler.dashboard.texts import json_text
 from pg_scheduler.foreign import class_name, message_of
 from pg_scheduler.inspect.clock_changes import mark_fires, zone_of
 from pg_scheduler.inspect.fire_searches import search_one
@@ -30,7 +29,7 @@ from pg_scheduler.inspect.schedule_lists import (
     upcoming_after_pause,
 )
 from pg_scheduler.inspect.store.schedules import OVERDUE_S, STATES
-from pg_scheduler.inspect.texts import count, length
+from pg_scheduler.inspect.texts import count
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.schedules.schedule import Schedule
@@ -68,16 +67,6 @@ class ShownSchedule(Schedule):
     """The last 20 fire times and requested jobs, the newest first. A list has fire times only, and none of a
     schedule for which they were not computed in time."""
 
-    @property
-    def is_declared(self) -> bool:
-        """Whether code declares it."""
-        return self.owner == "code"
-
-    @property
-    def sentence(self) -> str:
-        """The trigger in words, without the zone."""
-        return self.described.removesuffix(f", {self.zone}")
-
     def next_local(self, now: datetime) -> str | None:
         """Return the next fire time in the zone: within six days with its weekday, else with its date."""
         if self.next_fire_at is None:
@@ -85,18 +74,6 @@ class ShownSchedule(Schedule):
         local = self.next_fire_at.astimezone(parse_timezone(self.zone))
         is_near = self.next_fire_at - now < 6 * DAY
         return f"{local:%a %H:%M}" if is_near else f"{local:%Y-%m-%d %H:%M}"
-
-    @property
-    def catch_up_text(self) -> str:
-        """What its missed fire times become, in words."""
-        policy = self.catch_up
-        said = {
-            "latest": "one job, for the last of them",
-            "earliest": "one job, for the first of them",
-            "all": f"a job for each of the last {policy.limit}",
-            "none": "no jobs",
-        }[policy.selection]
-        return said if policy.within is None else f"{said}, not older than {length(policy.within)}"
 
     @property
     def last_run(self) -> PastFire | None:
@@ -152,16 +129,6 @@ class SchedulePage(ShownSchedule):
     def is_dense(self) -> bool:
         """Whether there may be further fire times in the next 24 hours."""
         return len(self.ticks) == TICKS
-
-    @property
-    def arguments(self) -> str:
-        """The arguments as a text."""
-        return json_text({"args": self.args, "kwargs": self.kwargs})
-
-    @property
-    def longest_s(self) -> float:
-        """The duration of the longest result, in seconds."""
-        return max((each.duration_s or 0.0 for each in self.results), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

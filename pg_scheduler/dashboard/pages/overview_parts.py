@@ -1,0 +1,225 @@
+"""The parts of the overview: tiles with the change since the period before, tasks by load, workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.pages.history import Period, attempts, completed, failed_share, failures
+from pg_scheduler.dashboard.pages.workers import WorkerRow, listed_row
+from pg_scheduler.dashboard.search_bar import text_of
+from pg_scheduler.inspect import TaskState
+from pg_scheduler.inspect.states import StateCount
+from pg_scheduler.inspect.store.statistics import StatisticsRow
+from pg_scheduler.inspect.texts import length
+from pg_scheduler.jobs.model import Worker
+from pg_scheduler.measure.figures import JobFigures
+
+POINTS: Final = 20
+"""Points of the line of a tile."""
+
+UNREAD: Final = "no answer in time"
+"""The note of a tile whose number the server did not return in time."""
+
+
+LOAD_PERIOD: Final = timedelta(hours=1)
+"""The period of the tasks by load."""
+
+LOAD_PARTS: Final = 12
+"""Parts of that period, each a bar of a task."""
+
+MANY_FAILURES: Final = 0.05
+"""The share of failed attempts from which on it is red."""
+
+SHOWN_TASKS: Final = 8
+SHOWN_WORKERS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A number with its change since the period before, and a small line."""
+
+    label: str
+    value: str
+    unit: str
+    note: str
+    """The change, or another number that belongs to it."""
+    mood: str
+    """How the note is meant: ``ok``, ``bad``, ``warn``; empty for neither."""
+    path: str
+    terms: str
+    """The search to which it leads; empty for none."""
+    values: Sequence[float]
+    tone: str
+    since: datetime | None = None
+    """Since when the oldest of what it counts has been there."""
+
+
+def rates(period: Period) -> Iterator[Tile]:
+    """Yield the tiles of completed jobs, failed attempts and lateness."""
+    total, before = period.total, period.before
+    rate, unit = completed(total) / period.minutes, "/min"
+    earlier = None if before is None or not attempts(before) else before
+    change = _change(rate, completed(earlier) / period.minutes) if earlier else ("", "")
+    if 0 < rate < 1:
+        rate, unit = rate * 60, "/h"
+    value = f"{rate:,.3g}" if rate < 100 else f"{rate:,.0f}"
+    points = _points(period, completed)
+    yield Tile("Completed", value, unit, *change, "/jobs", "status:completed", points, "ok")
+    share = failed_share(total)
+    note, mood = "", ""
+    if share is not None and earlier is not None and (past := failed_share(earlier)) is not None:
+        rise = 100 * (share - past)
+        note = f"{'▲' if rise > 0 else '▼'} {abs(rise):.1f} pt" if abs(rise) >= 0.05 else ""
+        mood = "bad" if rise > 0 else "ok"
+    value, unit = ("-", "") if share is None else (f"{100 * share:.2g}", "% of attempts")
+    tone = "bad" if share else ""
+    points = _points(period, failed_share)
+    yield Tile("Failed", value, unit, note, mood if note else "", "/errors", "", points, tone)
+    late = total.lateness.quantile(0.95)
+    past_late = earlier.lateness.quantile(0.95) if earlier else None
+    change = _change(late, past_late, is_bad_up=True) if late is not None and past_late else ("", "")
+    value, _, unit = "-".partition(" ") if late is None else length(late).partition(" ")
+    points = _points(period, lambda figures: figures.lateness.quantile(0.95))
+    yield Tile("Lateness p95", value, unit, *change, "/chart", "", points, "run")
+
+
+def waits_late(oldest: datetime | None, now: datetime) -> bool:
+    """Return whether the oldest due job has waited for over a minute."""
+    return oldest is not None and now - oldest > timedelta(minutes=1)
+
+
+def waiting(
+    period: Period, due: int | None, oldest: datetime | None, now: datetime, *, is_capped: bool
+) -> Tile:
+    """Return the tile of due jobs; its line shows how many waited on average."""
+    width = period.width.total_seconds()
+    waited = _points(period, lambda figures: figures.lateness.total / width)
+    mood = "warn" if waits_late(oldest, now) else ""
+    return Tile(
+        "Waiting",
+        "-" if due is None else f"{due:,}{'+' if is_capped else ''}",
+        "due",
+        UNREAD if due is None else "",
+        mood,
+        "/jobs",
+        "status:due",
+        waited,
+        mood,
+        oldest,
+    )
+
+
+def slots_in_use(period: Period, busy: int | None, slots: int) -> Tile:
+    """Return the tile of slots; its line shows how many were in use on average."""
+    width = period.width.total_seconds()
+    used = _points(period, lambda figures: figures.durations.total / width)
+    if busy is None:
+        return Tile("Slots in use", "-", f"of {slots:,}", UNREAD, "", "/workers", "", used, "run")
+    share = f"{100 * busy / slots:.0f} %" if slots else ""
+    mood = "warn" if slots and busy >= slots else ""
+    return Tile("Slots in use", f"{busy:,}", f"of {slots:,}", share, mood, "/workers", "", used, "run")
+
+
+def later(counts: Mapping[str, StateCount] | None) -> Tile:
+    """Return the tile of jobs that are not due: the blocked ones if there are any, else those due later."""
+    if counts is None:
+        return Tile("Scheduled", "-", "", UNREAD, "", "/jobs", "status:scheduled", (), "")
+    state, other = ("blocked", "scheduled") if counts["blocked"].number else ("scheduled", "blocked")
+    note = f"{text_of(counts[other])} {other}" if counts[other].number else ""
+    number, terms = text_of(counts[state]), f"status:{state}"
+    return Tile(state.capitalize(), number, "", note, "", "/jobs", terms, (), "")
+
+
+def _points(period: Period, value_of: Callable[[JobFigures], float | None]) -> list[float]:
+    """Return the values of a tile as few points with few digits, since each update of the page sends them."""
+    values = [value_of(figures) or 0 for figures in period.figures[:-1]]  # the last slot is not complete
+    size = max(math.ceil(len(values) / POINTS), 1)
+    parts = [values[place : place + size] for place in range(0, len(values), size)]
+    return [float(f"{sum(part) / len(part):.3g}") for part in parts]
+
+
+def _change(value: float, before: float, *, is_bad_up: bool = False) -> tuple[str, str]:
+    """Return how a value changed, and whether that is good; lateness that grows is bad."""
+    if not before:
+        return "", ""
+    share = value / before - 1
+    if abs(share) < 0.005:
+        return "", ""
+    text = f"{'▲' if share > 0 else '▼'} {100 * abs(share):.0f} %" if share < 10 else f"▲ {share + 1:.0f}x"
+    return text, ("bad" if (share > 0) == is_bad_up else "ok") if is_bad_up else ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLoad:
+    """A task with what its attempts of the last hour did."""
+
+    name: str
+    due: int
+    workers: int | None
+    is_paused: bool
+    per_minute: float
+    failed: float | None
+    """The share of its attempts that failed; None without attempts."""
+    p50_s: float | None
+    p95_s: float | None
+    starts: Sequence[int]
+    """Attempts that ended in each part of the hour."""
+    failures: Sequence[int]
+    """Those that failed."""
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether so many of its attempts failed that the number is red."""
+        return self.failed is not None and self.failed >= MANY_FAILURES
+
+    @property
+    def has_trouble(self) -> bool:
+        """Whether due jobs cannot start: the task is paused, or no worker claims it."""
+        return self.due > 0 and (self.is_paused or self.workers == 0)
+
+
+def load_of(task: TaskState, rows: Sequence[StatisticsRow], until: datetime) -> TaskLoad:
+    """Return a task with its statistics of the last hour."""
+    figures = JobFigures.added(*(row.figures for row in rows)) if rows else JobFigures()
+    start, part = until - LOAD_PERIOD, LOAD_PERIOD / LOAD_PARTS
+    starts, failed = [0] * LOAD_PARTS, [0] * LOAD_PARTS
+    for row in rows:
+        place = min(max(int((row.at - start) / part), 0), LOAD_PARTS - 1)
+        starts[place] += attempts(row.figures)
+        failed[place] += failures(row.figures)
+    return TaskLoad(
+        task.name,
+        task.due,
+        task.workers,
+        task.paused_at is not None,
+        figures.started / (LOAD_PERIOD / timedelta(minutes=1)),
+        failed_share(figures),
+        figures.durations.quantile(0.5),
+        figures.durations.quantile(0.95),
+        starts,
+        failed,
+    )
+
+
+def by_load(tasks: Sequence[TaskLoad]) -> list[TaskLoad]:
+    """Return the tasks with the most attempts, and those whose due jobs cannot start at the end."""
+    ordered = sorted(tasks, key=lambda each: (-each.per_minute, -each.due, each.name))
+    troubled = [each for each in ordered if each.has_trouble][:SHOWN_TASKS]
+    others = [each for each in ordered if each not in troubled and (each.per_minute or each.due)]
+    return [*others[: SHOWN_TASKS - min(len(troubled), SHOWN_TASKS // 2)], *troubled][:SHOWN_TASKS]
+
+
+def usual_s(rows: Sequence[StatisticsRow]) -> float | None:
+    """Return the duration that half of the attempts did not exceed; None if it is unknown."""
+    return JobFigures.added(*(row.figures for row in rows)).durations.quantile(0.5) if rows else None
+
+
+def worker_rows(workers: Sequence[Worker], request: PageRequest) -> list[WorkerRow]:
+    """Return the first workers, those that need attention first, without what only their pages show."""
+    first = sorted(workers, key=lambda each: (each.is_alive, each.identity or each.worker_id))[:SHOWN_WORKERS]
+    return [listed_row(each, request) for each in first]
