@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from starlette.responses import Response, StreamingResponse
 
@@ -15,7 +15,7 @@ from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.job_rows import row_of, tags_of
 from pg_scheduler.dashboard.pages import audit
 from pg_scheduler.dashboard.texts import plain
-from pg_scheduler.inspect import AuditPage, SearchPage
+from pg_scheduler.inspect import AuditPage, AuditRecord, SearchPage
 from pg_scheduler.jobs.model import Job
 
 PAGE_LENGTH: Final = 500
@@ -34,24 +34,6 @@ FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 AUDIT_COLUMNS: Final = ("id", "at", "actor", "via", "action", "subject", "details")
 
 
-class _Table(NamedTuple):
-    """The rows of a file.
-
-    Attributes:
-        name: The name of the file without an ending.
-        columns: Its columns.
-        first: The first page, which is read before the answer starts.
-        read: Reads the page at a position.
-        row_of: Returns an item of a page as a row.
-    """
-
-    name: str
-    columns: Sequence[str]
-    first: SearchPage | AuditPage
-    read: Callable[[str], Awaitable[SearchPage | AuditPage]]
-    row_of: Callable[[Any], dict[str, Any]]
-
-
 async def export(request: PageRequest, *, is_head: bool) -> Response:
     """Return the jobs of a search, or the records of the audit (``page=audit``), in a file.
 
@@ -60,56 +42,46 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
     """
     form = request.choice("format", FORMATS, "jsonl")
     media_type, write = FORMATS[form]
-    table = await (_records(request) if request.parameters.get("page") == "audit" else _jobs(request))
-    headers = {"content-disposition": f'attachment; filename="{table.name}.{form}"'}
+    q, is_audit = request.parameters.get("q", ""), request.parameters.get("page") == "audit"
+    read: Callable[[str | None], Awaitable[SearchPage | AuditPage]]
+    try:
+        if is_audit:
+            columns: Sequence[str] = AUDIT_COLUMNS
+            read = partial(audit.read, request, PAGE_LENGTH)
+        else:
+            columns = [*COLUMNS, *(CLOSED_COLUMNS if request.access.sees_arguments else ())]
+            request.check_search(q)
+            read = partial(request.search_jobs, q, PAGE_LENGTH)
+        first = await read(None)  # before the answer starts
+    except ValueError as error:  # a SearchError
+        raise RejectedError(str(error)) from error
+    headers = {"content-disposition": f'attachment; filename="{"audit" if is_audit else "jobs"}.{form}"'}
     if is_head:
         return Response(media_type=media_type, headers=headers)
 
     async def body() -> AsyncIterator[str]:
         if form == "csv":
-            yield write([dict(zip(table.columns, table.columns, strict=True))])
-        page: SearchPage | AuditPage | None = table.first
+            yield write([dict(zip(columns, columns, strict=True))])
+        page: SearchPage | AuditPage | None = first
         while page is not None:
             if page.items:
-                yield write(map(table.row_of, page.items))
-            page = None if page.next is None else await table.read(page.next)
+                yield write(_row(request, each) for each in page.items)
+            page = None if page.next is None else await read(page.next)
 
     return StreamingResponse(body(), media_type=media_type, headers=headers)
 
 
-async def _jobs(request: PageRequest) -> _Table:
-    q = request.parameters.get("q", "")
-    read = partial(request.search_jobs, q, PAGE_LENGTH)
-    try:
-        request.check_search(q)
-        first = await read(None)
-    except ValueError as error:  # a SearchError
-        raise RejectedError(str(error)) from error
-    columns = [*COLUMNS, *(CLOSED_COLUMNS if request.access.sees_arguments else ())]
-    return _Table("jobs", columns, first, read, partial(_row, request))
-
-
-async def _records(request: PageRequest) -> _Table:
-    read = partial(audit.read, request, PAGE_LENGTH)
-    return _Table(
-        "audit",
-        AUDIT_COLUMNS,
-        await read(None),
-        read,
-        lambda record: plain(audit.visible(record, request)),
-    )
-
-
-def _row(request: PageRequest, job: Job) -> dict[str, Any]:
-    """Return a job with what the request may see."""
-    listed = row_of(job, request, with_arguments=False)
+def _row(request: PageRequest, item: Job | AuditRecord) -> dict[str, Any]:
+    """Return a job or a record with what the request may see."""
+    if isinstance(item, AuditRecord):
+        return dict(plain(audit.visible(item, request)))
+    listed = row_of(item, request, with_arguments=False)
     row = {name: getattr(listed, name) for name in COLUMNS}
-    row |= {"error": job.error_message, "tags": tags_of(job, request)}  # a list shortens them
+    row |= {"error": item.error_message, "tags": tags_of(item, request)}  # a list shortens them
     if request.access.sees_arguments:
         hide = request.settings.redaction.values
-        row |= {"args": hide(job.args), "kwargs": hide(job.kwargs), "metadata": hide(job.metadata)}
-    shown: dict[str, Any] = plain(row)
-    return shown
+        row |= {"args": hide(item.args), "kwargs": hide(item.kwargs), "metadata": hide(item.metadata)}
+    return dict(plain(row))
 
 
 def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -75,6 +75,10 @@ class Redaction:
             for place, each in enumerate(values)
         ]
 
+    def shows(self, values: Mapping[str, Any]) -> bool:
+        """Return whether nothing of values is hidden; what is too deep to be shown counts as hidden."""
+        return self.is_empty or bool(self.values(values) == values)
+
     def check_search(self, search: Search, access: Access) -> None:
         """Reject a search whose result would show what the request may not see.
 
