@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pg_scheduler.dashboard import density, flash
+from pg_scheduler.dashboard import density, messages
 from pg_scheduler.dashboard.access import (
     Access,
     Authorize,
@@ -270,14 +270,14 @@ class _Dashboard:
             self._operations.now,
             SharedReads(self._cache),
             self._operations,
-            flash.read(request, base) if path in PAGES and request.method == "GET" and not is_json else "",
+            messages.read(request, base) if path in PAGES and request.method == "GET" and not is_json else "",
             density.is_compact(request),
         )
         if page_request.did and access.rights:  # another process may have made the change
             page_request.cache.forget_recent()
         answer = await _build(path, request, page_request, is_json=is_json)
         if page_request.did:
-            flash.remove(answer, request, base)
+            messages.remove(answer, request, base)
         return answer
 
     def _inspector(self) -> Inspector:

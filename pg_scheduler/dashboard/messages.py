@@ -2,7 +2,8 @@
 
 A cookie carries a code and numbers to that page, and no text, so it shows nothing but one of these sentences.
 With them goes the action that restores what was changed: its address and the fields of its form. The page
-offers it as a button, which needs the same right as any other.
+offers it as a button, which needs the same right as any other. That page removes the cookie, so a reload does
+not repeat the message, and no link can show one.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Final
 from urllib.parse import parse_qs, quote, unquote, urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.dashboard.texts import visible
 from pg_scheduler.inspect.bulk import RULES
 from pg_scheduler.inspect.store.bulk import BulkAction
 
+MAX_AGE_S: Final = 10
 MAX_UNDO: Final = 2000
 """Characters of the action that restores; a cookie has 4,096 at most."""
 
@@ -90,7 +96,7 @@ class Undo:
         return INVERSES[self.path]
 
 
-def written(code: str, undo: Undo | None) -> str:
+def _written(code: str, undo: Undo | None) -> str:
     """Return a message as a cookie carries it.
 
     It has no action that is too long, or whose fields a page would show with escapes.
@@ -137,3 +143,29 @@ def _many_message(action: str, done: int, refused: int, missing: int, failed: in
     if failed:
         parts.append(f"{failed:,} failed (their own pages state why, if you do it there)")
     return ", ".join(parts)
+
+
+def _name(request: Request, base: str) -> str:
+    """Return the name of the cookie, which differs between the dashboards of a host.
+
+    With the prefix, browsers accept it over HTTPS only, and not from another host of the domain.
+    """
+    prefix = "__Host-" if request.url.scheme == "https" else ""
+    return f"{prefix}pg_scheduler-{sha256(base.encode()).hexdigest()[:8]}"
+
+
+def keep(response: Response, request: Request, base: str, code: str, undo: Undo | None) -> None:
+    """Let the next page show a message, with the action that restores what was changed."""
+    name, text, is_https = _name(request, base), _written(code, undo), request.url.scheme == "https"
+    response.set_cookie(name, text, MAX_AGE_S, secure=is_https, httponly=True, samesite="strict")
+
+
+def read(request: Request, base: str) -> str:
+    """Return the message for this page; empty if there is none."""
+    return request.cookies.get(_name(request, base), "")
+
+
+def remove(response: Response, request: Request, base: str) -> None:
+    """Let no other page show the message."""
+    is_https = request.url.scheme == "https"
+    response.delete_cookie(_name(request, base), secure=is_https, httponly=True, samesite="strict")

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, get_args
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from pg_scheduler.dashboard import flash
+from pg_scheduler.dashboard import messages
 from pg_scheduler.dashboard.actions import (
     bulk,
     job_form,
@@ -32,7 +32,6 @@ from pg_scheduler.dashboard.actions.request import (
 )
 from pg_scheduler.dashboard.answers import wants_json
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
-from pg_scheduler.dashboard.messages import written
 from pg_scheduler.dashboard.rendering import render
 from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.errors import (
@@ -127,7 +126,7 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
         page.cache.forget_recent()
         answer = RedirectResponse(page.url(found.path, **(found.parameters or {})), 303)
         if found.did is not None:
-            flash.keep(answer, http, page.base, written(found.did, found.undo))
+            messages.keep(answer, http, page.base, found.did, found.undo)
         return answer
     if isinstance(found, ConfirmPage):
         found = Shown(replace(found, parameters=page.parameters), "confirm")
