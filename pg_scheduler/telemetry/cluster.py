@@ -132,9 +132,9 @@ class ClusterCollector(Collector):
     def _add_jobs(self, families: Families, figures: ClusterFigures) -> None:
         claimed = sorted(figures.claimed)
         empty = [(name, JobFigures()) for name in claimed]  # increase() finds no first value of a series
-        totals = self._merge([*figures.jobs, *empty], JobFigures.added)
+        totals = self._names.merge([*figures.jobs, *empty], JobFigures.added)
         numbers = [(row.name, row.due) for row in figures.backlog]
-        due = self._merge([*numbers, *((name, 0) for name in claimed)], add)
+        due = self._names.merge([*numbers, *((name, 0) for name in claimed)], add)
         families.gauge("jobs_due", "Due jobs that wait for a slot.", _by_name(due), "job_name")
         text = "Whether counting due jobs stopped after 50,000 unfinished jobs."
         families.gauge("jobs_due_capped", text, figures.is_capped)
@@ -145,9 +145,9 @@ class ClusterCollector(Collector):
             )
             for row in figures.backlog
         ]
-        oldest = self._merge([*ages, *((name, 0.0) for name in claimed)], max)
+        oldest = self._names.merge([*ages, *((name, 0.0) for name in claimed)], max)
         families.gauge("oldest_due_seconds", "Age of the oldest due job.", _by_name(oldest), "job_name")
-        unknown = self._merge([*figures.unknown(), *((name, 0) for name in claimed)], add)
+        unknown = self._names.merge([*figures.unknown(), *((name, 0) for name in claimed)], add)
         text = "Due jobs of names that no live worker claims."
         families.gauge("jobs_unknown_name", text, _by_name(unknown), "job_name")
         if figures.quarantined is not None:
@@ -162,7 +162,9 @@ class ClusterCollector(Collector):
             families.gauge("jobs_unfinished_estimate", text, unfinished)
             finished = max(about.jobs - unfinished, 0)
             families.gauge("jobs_finished_estimate", "About how many jobs have ended.", finished)
-        paused = dict.fromkeys([*totals, *due], 0) | self._merge(((name, 1) for name in figures.paused), max)
+        paused = dict.fromkeys([*totals, *due], 0) | self._names.merge(
+            ((name, 1) for name in figures.paused), max
+        )
         families.gauge("task_paused", "Whether the task is paused.", _by_name(paused), "job_name")
         add_jobs(families, totals)
 
@@ -179,11 +181,6 @@ class ClusterCollector(Collector):
         families.gauge("oldest_transaction_seconds", text, figures.oldest_transaction_s)
         text = "Clock of the database minus the clock of this host."
         families.gauge("clock_skew_seconds", text, figures.clock_skew_s)
-
-    def _merge(
-        self, values: Iterable[tuple[str, Value]], plus: Callable[[Value, Value], Value]
-    ) -> dict[str, Value]:
-        return self._names.merge(values, plus)
 
 
 def _add_workers(families: Families, figures: ClusterFigures) -> None:

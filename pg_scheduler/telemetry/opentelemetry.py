@@ -14,8 +14,7 @@ from opentelemetry.trace import TracerProvider, get_tracer
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.telemetry.observed import observe
-from pg_scheduler.telemetry.recorded import JobHistograms, MessagingMetrics
+from pg_scheduler.telemetry.observed import JobHistograms, MessagingMetrics, observe
 from pg_scheduler.telemetry.tracing import Propagation, Tracing
 from pg_scheduler.version import __version__
 

@@ -19,13 +19,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.measure.meter import Meter
 from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.telemetry.asgi import Answer, App, Request, answering, text_answer
 from pg_scheduler.telemetry.families import Families
 from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges
-from pg_scheduler.telemetry.server import ThreadServer, listen
+from pg_scheduler.telemetry.server import Answer, App, Request, ThreadServer, answering, listen, text_answer
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.health import gauges_of
 
@@ -58,13 +56,18 @@ class SchedulerCollector(Collector):
     def __init__(self, scheduler: Scheduler) -> None:
         refuse_multiprocess_mode()
         self._scheduler = scheduler
-        self._meter = _meter_of(scheduler)
+        meter = scheduler._parts.meter  # noqa: SLF001 - a front end of the Scheduler
+        if meter is None:
+            raise ConfigurationError(
+                "this Scheduler counts nothing: it has statistics=False; leave it at True"
+            )
+        self._meter = meter
         self._schema_version = shipped_migrations()[-1].version
 
     def collect(self) -> Iterable[Metric]:
         """Return the families of this instant."""
         scheduler = self._scheduler
-        families = Families(PREFIX, scheduler._parts.config.schema)  # noqa: SLF001 - a front end of the Scheduler
+        families = Families(PREFIX, scheduler._parts.config.schema)  # noqa: SLF001
         version = (__version__, str(self._schema_version), platform.python_version())
         text = "The release of pg_scheduler, of its tables and of Python."
         families.gauge("build_info", text, {version: 1}, "version", "schema_version", "python")
@@ -151,10 +154,3 @@ def _registry_of(source: Scheduler | Collector) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(SchedulerCollector(source) if isinstance(source, Scheduler) else source)
     return registry
-
-
-def _meter_of(scheduler: Scheduler) -> Meter:
-    meter = scheduler._parts.meter  # noqa: SLF001 - a front end of the Scheduler
-    if meter is None:
-        raise ConfigurationError("this Scheduler counts nothing: it has statistics=False; leave it at True")
-    return meter

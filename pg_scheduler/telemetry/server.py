@@ -1,8 +1,9 @@
-"""An HTTP server in a thread, with an event loop of its own and the standard library only.
+"""ASGI applications of a single function, and an HTTP server in a thread, with the standard library only.
 
-It shares the file descriptors of the process with the jobs and the connections to the database, so it has a
-bounded number of connections. When all are in use, the one ends whose client has kept it waiting longest. A
-probe or a scrape sends its request at once, so it is answered while others hold connections.
+The server has an event loop of its own. It shares the file descriptors of the process with the jobs and the
+connections to the database, so it has a bounded number of connections. When all are in use, the one ends
+whose client has kept it waiting longest. A probe or a scrape sends its request at once, so it is answered
+while others hold connections.
 """
 
 from __future__ import annotations
@@ -10,13 +11,82 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
-from typing import Final, Self
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from pg_scheduler.foreign import call_in_daemon
-from pg_scheduler.telemetry.asgi import Answer, Request, text_answer
+
+Message: TypeAlias = MutableMapping[str, Any]
+App: TypeAlias = Callable[
+    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
+
+
+class Request(NamedTuple):
+    """The parts of a request that these applications read. The path is that within the application."""
+
+    method: str
+    path: str
+    query: str
+    accept: str
+
+
+class Answer(NamedTuple):
+    """The status, media type and body of an answer that nothing may store."""
+
+    status: int
+    kind: str
+    body: bytes
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers of the answer."""
+        return [
+            (b"content-type", self.kind.encode()),
+            (b"content-length", b"%d" % len(self.body)),
+            (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"),
+        ]
+
+
+def text_answer(status: int, text: str) -> Answer:
+    """Return an answer of plain text."""
+    return Answer(status, "text/plain; charset=utf-8", text.encode())
+
+
+def answering(answer: Callable[[Request], Awaitable[Answer]]) -> App:
+    """Return an application that answers each request by this function, and accepts no websocket."""
+
+    async def app(
+        scope: Message,
+        receive: Callable[[], Awaitable[Message]],
+        send: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        if scope["type"] == "lifespan":
+            for phase in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{phase}.complete"})
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        else:
+            accept = b",".join(value for name, value in scope["headers"] if name == b"accept")
+            query = scope.get("query_string", b"").decode("latin-1")
+            request = Request(scope["method"], _path_of(scope), query, accept.decode("latin-1"))
+            found = await answer(request)
+            await send({"type": "http.response.start", "status": found.status, "headers": found.headers})
+            body = b"" if scope["method"] == "HEAD" else found.body
+            await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+def _path_of(scope: Message) -> str:
+    """Return the path within the application. ``path`` contains the ``root_path`` or not."""
+    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
+    return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
+
 
 MAX_CONNECTIONS: Final = 32
 """Connections at once."""

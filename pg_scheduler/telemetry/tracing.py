@@ -32,8 +32,8 @@ from pg_scheduler.jobs.metadata import trace_from
 from pg_scheduler.jobs.middleware import ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.telemetry.observed import Attributes, JobHistograms, MessagingMetrics
 from pg_scheduler.telemetry.outcomes import ERRORS, outcome_of
-from pg_scheduler.telemetry.recorded import Attributes, JobHistograms, MessagingMetrics
 from pg_scheduler.worker.runners.call import JobCall
 
 Propagation: TypeAlias = Literal["auto", "link", "parent"]

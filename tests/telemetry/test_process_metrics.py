@@ -23,9 +23,9 @@ from pg_scheduler.events import (
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.model import JobSpec
 from pg_scheduler.measure.figures import BOUNDS, DURATIONS, LATENESS, OUTCOMES
-from pg_scheduler.telemetry.asgi import App
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.prometheus import SchedulerCollector, metrics_app, serve_metrics
+from pg_scheduler.telemetry.server import App
 from tests.support.prometheus import Exposition, promtool
 from tests.support.worker import Gate, Recorder, now
 

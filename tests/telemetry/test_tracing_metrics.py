@@ -17,8 +17,8 @@ from pg_scheduler import JobSpec, Scheduler
 from pg_scheduler.events import JobCompleted, JobFailed
 from pg_scheduler.measure.figures import DURATIONS, LATENESS
 from pg_scheduler.measure.meter import MAX_NAMES, OTHER
+from pg_scheduler.telemetry.observed import JobHistograms
 from pg_scheduler.telemetry.opentelemetry import instrument
-from pg_scheduler.telemetry.recorded import JobHistograms
 from tests.support.otlp import receiving
 from tests.support.worker import PATIENCE, Recorder, now
 

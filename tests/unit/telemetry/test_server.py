@@ -12,8 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from pg_scheduler.telemetry.asgi import Answer, Request, text_answer
-from pg_scheduler.telemetry.server import ThreadServer, listen
+from pg_scheduler.telemetry.server import Answer, Request, ThreadServer, listen, text_answer
 
 TIMEOUT_S = 20
 MAX_CONNECTIONS = 4
