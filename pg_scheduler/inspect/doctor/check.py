@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from pg_scheduler.inspect.doctor.codes import FindingCode
+from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.tasks import tasks_of_aliases
+from pg_scheduler.jobs.naming import likely_new_name
 
 Found: TypeAlias = AsyncIterator[Finding | UnmadeCheck]
 
@@ -59,3 +60,24 @@ class Check(NamedTuple):
 def check(*codes: FindingCode) -> Callable[[Callable[[SharedFacts, Thresholds], Found]], Check]:
     """Make a function the check of these codes."""
     return partial(Check, codes)
+
+
+def error(code: FindingCode, subject: str, evidence: str, remedy: str | None) -> Finding:
+    """Return a finding because of which jobs do not run, or will not."""
+    return Finding(code, Severity.ERROR, subject, evidence, remedy)
+
+
+def warning(code: FindingCode, subject: str, evidence: str, remedy: str | None) -> Finding:
+    """Return a finding that costs performance, or becomes an error."""
+    return Finding(code, Severity.WARNING, subject, evidence, remedy)
+
+
+def info(code: FindingCode, subject: str, evidence: str, remedy: str | None) -> Finding:
+    """Return a finding for which nothing has to be done."""
+    return Finding(code, Severity.INFO, subject, evidence, remedy)
+
+
+def hint_at_new_name(name: str, known: Sequence[str]) -> str:
+    """Return how to declare the name that a function probably has now; empty if none is likely."""
+    near = likely_new_name(name, known)
+    return f"; or is {near!r} its new name? then @job(name={near!r}, aliases=[{name!r}])" if near else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import SettingRow
@@ -36,9 +36,8 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Fo
         yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SINGLE)
     if arrives is not False:
         return
-    yield Finding(
+    yield warning(
         FindingCode.LISTEN_NO_DELIVERY,
-        Severity.WARNING,
         "notifications",
         f"a notification to ourselves did not arrive within {thresholds.notification_s:g} s by "
         f"{'direct_dsn=' if is_direct else 'the pool'}, so workers with these connections poll",
@@ -52,12 +51,11 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Fo
 async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
     try:
         changes = await facts.store.server.changes_session()
-    except ConfigurationError as error:
-        if not isinstance(error.__cause__, LOST_STATEMENTS):
+    except ConfigurationError as caught:
+        if not isinstance(caught.__cause__, LOST_STATEMENTS):
             raise
-        yield Finding(
+        yield error(
             FindingCode.POOLER,
-            Severity.ERROR,
             "pool",
             "prepared statements fail: the pool leads to a pooler in transaction mode that loses them",
             POOLER_REMEDY,
@@ -67,9 +65,8 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
         yield UnmadeCheck(FindingCode.POOLER, SINGLE)
     if not changes:
         return
-    yield Finding(
+    yield info(
         FindingCode.POOLER,
-        Severity.INFO,
         "pool",
         "a connection of the pool gets another session of the server for each transaction: it leads to a "
         "pooler in transaction mode",
@@ -112,9 +109,8 @@ def judge_server(
     used = sum(group.connections for group in groups)
     holders = listed([f"{group.connections} of {group.role} {group.application}".strip() for group in groups])
     if wanted > usable:
-        yield Finding(
+        yield warning(
             FindingCode.CONNECTIONS,
-            Severity.WARNING,
             "pools",
             f"the pools of {counted(len(sizes), 'live worker')} may open {wanted} connections; the server "
             f"has {usable} for ordinary roles, of which {max(usable - used, 0)} are left; in use: {holders}",
@@ -122,9 +118,8 @@ def judge_server(
             f"max_connections = {wanted + most - usable}",
         )
     elif usable - used < MIN_LEFT:
-        yield Finding(
+        yield warning(
             FindingCode.CONNECTIONS,
-            Severity.WARNING,
             "server",
             f"{max(usable - used, 0)} of {usable} connections for ordinary roles are left; in use: {holders}",
             "close connections of the largest group, use a pooler, or raise max_connections",

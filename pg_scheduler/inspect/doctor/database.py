@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import SettingRow
@@ -38,9 +38,8 @@ async def _check_version(facts: SharedFacts, _: Thresholds) -> Found:
 async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> Found:
     ping = await facts.store.server.ping()
     if ping.seconds >= thresholds.round_trip_s:
-        yield Finding(
+        yield warning(
             FindingCode.DB_RTT,
-            Severity.WARNING,
             "server",
             f"a statement takes {ping.seconds * 1000:.1f} ms at least, and each claim takes one",
             "run the workers closer to the server, in its region and zone",
@@ -78,9 +77,8 @@ async def _check_settings(facts: SharedFacts, _: Thresholds) -> Found:
     for name in TIMEOUTS:
         setting = settings.get(name)
         if setting is not None and 0 < int(setting.value) < MIN_TIMEOUT_MS:
-            yield Finding(
+            yield warning(
                 FindingCode.TIMEOUTS,
-                Severity.WARNING,
                 name,
                 f"{name} is {int(setting.value) / 1000:g} s for the role {role.name!r} (from: "
                 f"{setting.source}); the vacuum and migrations have longer statements",
@@ -88,9 +86,8 @@ async def _check_settings(facts: SharedFacts, _: Thresholds) -> Found:
             )
     isolation = settings.get(ISOLATION)
     if isolation is not None and isolation.value != "read committed":
-        yield Finding(
+        yield warning(
             FindingCode.ISOLATION,
-            Severity.WARNING,
             ISOLATION,
             f"{ISOLATION} is {isolation.value!r} for the role {role.name!r} (from: {isolation.source}); "
             "claims of several workers would conflict",
@@ -102,9 +99,7 @@ def judge_version(number: str, version: str) -> Iterator[Finding]:
     """Yield a finding if PostgreSQL is too old."""
     if int(number) < MIN_VERSION:
         evidence = f"the server is PostgreSQL {version}; the library needs 14"
-        yield Finding(
-            FindingCode.DB_VERSION, Severity.ERROR, "server", evidence, "upgrade PostgreSQL to 14 or newer"
-        )
+        yield error(FindingCode.DB_VERSION, "server", evidence, "upgrade PostgreSQL to 14 or newer")
 
 
 def judge_clocks(
@@ -113,18 +108,16 @@ def judge_clocks(
     """Yield clocks that differ: of this machine, or of the server since a heartbeat."""
     if ping is not None and abs(ping.ahead_s) >= most_s + ping.seconds / 2:
         direction = "ahead of" if ping.ahead_s > 0 else "behind"
-        yield Finding(
+        yield warning(
             FindingCode.CLOCK,
-            Severity.WARNING,
             "this machine",
             f"the clock of this machine is {length(abs(ping.ahead_s))} {direction} that of the server",
             "synchronize both clocks by NTP",
         )
     for worker in workers:
         if now is not None and (ahead := (worker.last_beat - now).total_seconds()) > most_s:
-            yield Finding(
+            yield warning(
                 FindingCode.CLOCK,
-                Severity.WARNING,
                 worker.worker_id,
                 f"the last heartbeat of {worker.worker_id} on {worker.hostname} lies {length(ahead)} in the "
                 "future: the clock of the server was set back",
@@ -141,9 +134,8 @@ def judge_holders(holders: Sequence[HolderRow], seconds: float, transactions: in
         age = f"{holder.transactions:,} transactions" if holder.seconds is None else length(holder.seconds)
         application = f" ({holder.application})" if holder.application else ""
         statement = f", last statement: {short(holder.statement)}" if holder.statement else ""
-        yield Finding(
+        yield warning(
             FindingCode.XMIN_HELD,
-            Severity.WARNING,
             f"{holder.kind} {holder.subject}",
             f"{holder.kind} {holder.subject}{application} has kept dead rows for {age}{statement}",
             _release(holder),
@@ -243,9 +235,8 @@ def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> It
         remedy = "; ".join(statements)
     else:
         return
-    yield Finding(
+    yield info(
         FindingCode.RIGHTS,
-        Severity.INFO,
         role.name,
         f"the role {role.name!r} {excess}; a worker needs to read and write rows only",
         remedy,

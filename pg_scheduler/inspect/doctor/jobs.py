@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
-from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, hint_at_new_name, warning
+from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.statistics import why_uncounted
@@ -16,7 +16,6 @@ from pg_scheduler.inspect.store.doctor import FailingRow, QuarantinedRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, term
-from pg_scheduler.jobs.naming import likely_new_name
 
 SAMPLE: Final = 1000
 MAX_RETRIED: Final = 20
@@ -73,9 +72,8 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> Found:
         ids = [job.job_id for job in jobs]
         others = sorted({each for job in jobs for each in together[job.finished_at]} - set(ids))
         beside = f"; {listed(others)} ran on the same worker" if others else ""
-        yield Finding(
+        yield warning(
             FindingCode.QUARANTINE,
-            Severity.WARNING,
             name,
             f"{counted(len(jobs), 'quarantined job')} of {name!r}, the last one at "
             f"{instant(jobs[0].finished_at)}: {listed(ids)}{beside}",
@@ -103,15 +101,14 @@ async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> Found:
                 f"the lease of {row.job_id!r} ({row.name!r}) on worker {row.worker_id} expired "
                 f"{length(row.expired_s)} ago"
             )
-            yield Finding(FindingCode.STUCK, Severity.WARNING, row.job_id, text, remedy)
+            yield warning(FindingCode.STUCK, row.job_id, text, remedy)
             continue
         if row.durations is None or row.durations.number < MIN_DURATIONS or row.running_s is None:
             continue
         usual = row.durations.quantile(0.99) or 0.0
         if row.running_s >= max(stuck_s, usual * STUCK_FACTOR):
-            yield Finding(
+            yield warning(
                 FindingCode.STUCK,
-                Severity.WARNING,
                 row.job_id,
                 f"attempt {row.attempt} of {row.job_id!r} runs for {length(row.running_s)} on worker "
                 f"{row.worker_id}; 99 % of the attempts of {row.name!r} take at most {length(usual)}",
@@ -130,9 +127,8 @@ async def _uncounted(facts: SharedFacts, code: FindingCode) -> Found:
 @check(FindingCode.PAYLOAD)
 async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> Found:
     for row in await facts.store.doctor.payloads(SAMPLE, thresholds.payload_bytes):
-        yield Finding(
+        yield warning(
             FindingCode.PAYLOAD,
-            Severity.WARNING,
             row.name,
             f"{row.jobs} of the first {SAMPLE:,} unfinished jobs of each priority are of {row.name!r} and "
             f"have up to {row.most / 1000:,.0f} kB of arguments, such as {row.example!r}",
@@ -141,19 +137,14 @@ async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> Found:
 
 
 def _unknown(row: BacklogRow, known: Sequence[str], workers: Sequence[InspectedWorker]) -> Finding:
-    near = likely_new_name(row.name, known)
-    renamed = (
-        f"; or is {near!r} its new name? then @job(name={near!r}, aliases=[{row.name!r}])" if near else ""
-    )
     missing = next(filter(None, (each.missing_executor(row.name) for each in workers)), None)
-    return Finding(
+    return error(
         FindingCode.NAME_UNKNOWN,
-        Severity.ERROR,
         row.name,
         f"{counted(row.due, 'due job')} of {row.name!r} not started, the oldest since "
         f"{instant(row.oldest_due_at)}, and none of {counted(len(workers), 'live worker')} claims that name"
         + ("" if missing is None else f": the executor {missing!r} is missing"),
-        f"import the module of the function in a worker{renamed}"
+        f"import the module of the function in a worker{hint_at_new_name(row.name, known)}"
         if missing is None
         else f"pass executors={{{missing!r}: ...}} to the Scheduler of a worker",
     )
@@ -166,9 +157,8 @@ def _late(
     free = sum(max(each.slots - each.running_jobs, 0) for each in workers)
     found = command("jobs", "list", "status:due", term("name", row.name), "--limit", "1")
     explain = f"{found}, then pg-scheduler jobs explain its id"
-    return Finding(
+    return warning(
         FindingCode.LATE,
-        Severity.WARNING,
         row.name,
         f"{counted(row.due, 'due job')} of {row.name!r} not started, the oldest for {length(late)}; "
         f"{free} of {slots}{SLOTS_FREE}{_ahead(row, rows)}",
@@ -200,9 +190,8 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
         share = row.failed / row.ended if row.ended else 0.0
         if row.failed < failures or share <= ratio or share < min(2 * earlier, ALWAYS_FAILING):
             continue
-        yield Finding(
+        yield warning(
             FindingCode.FAILING,
-            Severity.WARNING,
             row.job_name,
             f"{row.failed:,} of {row.ended:,} attempts of {row.job_name!r} failed in the last 15 minutes; "
             f"{before}",

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pg_scheduler.errors import SchemaForbiddenError
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
-from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, warning
+from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
 from pg_scheduler.inspect.statistics import why_uncounted
@@ -60,9 +60,8 @@ class Growth:
 async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
     for table in await facts.once(facts.store.doctor.tables):
         if table.bytes >= thresholds.table_bytes:
-            yield Finding(
+            yield warning(
                 FindingCode.RETENTION,
-                Severity.WARNING,
                 table.name,
                 f"the table {table.name} has {table.bytes / 1e9:.1f} GB, without its indexes",
                 "vacuum_enabled=True with a shorter retention; VACUUM FULL or pg_repack gives the space back",
@@ -82,9 +81,8 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
     for status, seconds in sorted(oldest.items()):
         days = policies.get(status)
         if days is not None and seconds > max(FACTOR * days, 1) * DAY_S:
-            yield Finding(
+            yield warning(
                 FindingCode.RETENTION,
-                Severity.WARNING,
                 status,
                 f"the oldest {status} job ended {length(seconds)} ago; the workers keep such jobs for "
                 f"{days:g} days",
@@ -139,9 +137,8 @@ def judge_growth(growth: Growth, most: int, within_days: float) -> Iterator[Find
     then = _age(fitting - growth.unfinished, kept)
     if math.isinf(now) or then - now > within_days:
         return
-    yield Finding(
+    yield warning(
         FindingCode.RETENTION,
-        Severity.WARNING,
         TABLE,
         f"the table {TABLE} has {growth.bytes / 1e9:.2g} GB in about {growth.rows:,} rows; with "
         f"{sum(number for number, _ in kept):,.0f} jobs a day, as in the last {length(growth.since_s)}, "

@@ -9,14 +9,13 @@ from time import monotonic
 from typing import Final
 
 from pg_scheduler.inspect.clock_changes import clock_effects
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
-from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, hint_at_new_name, info
+from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import OverdueRow, ZonedRow
 from pg_scheduler.inspect.store.inspections import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, short
-from pg_scheduler.jobs.naming import likely_new_name
 
 AHEAD: Final = timedelta(days=7)
 MAX_SECONDS: Final = 2.0
@@ -40,13 +39,9 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
     for row in await facts.store.doctor.schedule_tasks():
         if count_claiming(workers, row.task, with_draining=True) != 0:
             continue
-        near = likely_new_name(row.task, known)
-        renamed = (
-            f"; or is {near!r} its new name? then @job(name={near!r}, aliases=[{row.task!r}])" if near else ""
-        )
-        yield Finding(
+        renamed = hint_at_new_name(row.task, known)
+        yield error(
             FindingCode.SCHED_UNKNOWN,
-            Severity.ERROR,
             row.task,
             f"the task {row.task!r} of {counted(row.schedules, 'schedule')} "
             f"({listed(row.ids, row.schedules)}) is claimed by none of "
@@ -58,9 +53,8 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
 @check(FindingCode.SCHED_BROKEN)
 async def _check_broken(facts: SharedFacts, _: Thresholds) -> Found:
     for row in await facts.store.doctor.broken():
-        yield Finding(
+        yield error(
             FindingCode.SCHED_BROKEN,
-            Severity.ERROR,
             row.schedule_id,
             f"the planner paused the schedule {row.schedule_id!r}: {short(row.note or 'no reason')}",
             f"await scheduler.schedules.update({row.schedule_id!r}, trigger=...) with a valid trigger, then "
@@ -84,9 +78,8 @@ async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> Found:
 @check(FindingCode.SCHED_HERD)
 async def _check_herds(facts: SharedFacts, thresholds: Thresholds) -> Found:
     for row in await facts.store.doctor.herds(thresholds.herd):
-        yield Finding(
+        yield info(
             FindingCode.SCHED_HERD,
-            Severity.INFO,
             instant(row.second),
             f"{row.schedules:,} schedules fire at {instant(row.second)}: {listed(row.ids, row.schedules)}",
             "jitter= for these schedules spreads their jobs",
@@ -107,9 +100,8 @@ def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]
                 f"no node plans it: a node needs its task and the trigger kinds {listed(sorted(row.kinds))}"
             )
             remedy = "read the logs of the workers; their records name schedules that cannot be planned"
-        yield Finding(
+        yield error(
             FindingCode.SCHED_OVERDUE,
-            Severity.ERROR,
             row.schedule_id,
             f"the schedule {row.schedule_id!r} should have fired {length(row.overdue_s)} ago; {cause}",
             remedy,
@@ -124,9 +116,8 @@ def judge_clock_changes(rows: Sequence[ZonedRow], now: datetime) -> Iterator[Fin
         except (ValueError, RecursionError):  # written by hand: SCHED-BROKEN once the planner has read it
             continue
         for effect in effects:
-            yield Finding(
+            yield info(
                 FindingCode.SCHED_DST,
-                Severity.INFO,
                 row.schedule_id,
                 f"the schedule {row.schedule_id!r}: {effect.text}",
                 f"{command('schedules', 'preview', row.schedule_id)} shows when it fires; or choose UTC",

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.errors import SchemaMissingError, SchemaTooNewError
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds
 from pg_scheduler.inspect.store.doctor import IndexRow, SettingRow, TableRow
@@ -108,9 +108,8 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> Found:
     for table in tables:
         if table.dead <= thresholds.dead_rows or table.dead <= table.live:
             continue
-        yield Finding(
+        yield warning(
             FindingCode.BLOAT,
-            Severity.WARNING,
             table.name,
             f"about {table.dead:,} dead rows and {table.live:,} live ones in {table.bytes / 1e6:,.0f} MB; "
             f"last vacuum: {_last(table.vacuumed_at)}",
@@ -149,9 +148,8 @@ def judge_hot(
         remedy = f"DROP INDEX CONCURRENTLY {quote_identifier(schema)}.{name}"
         if index.constraint is not None:
             remedy = f"ALTER TABLE {table} DROP CONSTRAINT {quote_identifier(index.constraint)}"
-        yield Finding(
+        yield warning(
             FindingCode.HOT_LOST,
-            Severity.WARNING,
             index.name,
             f"the index {index.name} uses {listed(changed)}, which each claim and heartbeat changes, so each "
             f"writes to every index{ratio}",
@@ -165,9 +163,8 @@ def judge_autovacuum(
     """Yield the settings of the server and of tables that keep autovacuum from the tables."""
     for name in ("autovacuum", "track_counts"):
         if name in settings and settings[name].value == "off":
-            yield Finding(
+            yield error(
                 FindingCode.AUTOVACUUM,
-                Severity.ERROR,
                 name,
                 f"the server has {name} = off, so it never removes dead rows",
                 f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()",
@@ -179,9 +176,8 @@ def judge_autovacuum(
             missing["autovacuum_enabled"] = "on"
         if missing:
             values = ", ".join(f"{name} = {value}" for name, value in sorted(missing.items()))
-            yield Finding(
+            yield warning(
                 FindingCode.AUTOVACUUM,
-                Severity.WARNING,
                 table.name,
                 f"{table.name} lacks the storage settings {values}",
                 f"ALTER TABLE {_quoted(schema, table.name)} SET ({values})",

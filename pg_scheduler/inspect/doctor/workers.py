@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.errors import SchemaForbiddenError
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check
-from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, warning
+from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.inspections import BacklogRow
@@ -81,9 +81,8 @@ def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
         idle = [each for each in workers if each.is_alive and not each.is_stopping]
         roles = listed(sorted({each.role for each in idle}))
         others = f": the {len(idle)} live ones have the roles {roles}" if idle else ""
-        yield Finding(
+        yield error(
             FindingCode.WORKER_NONE,
-            Severity.ERROR,
             "workers",
             f"no live worker runs jobs{others}",
             "start a worker",
@@ -95,9 +94,8 @@ def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
                 if claiming
                 else "start a worker, which reclaims its jobs"
             )
-            yield Finding(
+            yield warning(
                 FindingCode.WORKER_DEAD,
-                Severity.WARNING,
                 worker.worker_id,
                 f"the lease of {_name(worker)} expired at {instant(worker.lease_until)}, "
                 f"{length(now - worker.lease_until)} ago, with {counted(worker.running_jobs, 'running job')}",
@@ -122,9 +120,8 @@ def judge_drained_names(
         return
     oldest = min(row.oldest_due_at or now for row in waiting)
     ids = ["--all"] if all(map(_drains, running)) else sorted(draining)[:MAX_RESUMED]
-    yield Finding(
+    yield error(
         FindingCode.WORKER_DRAINING,
-        Severity.ERROR,
         "workers",
         f"{counted(sum(row.due for row in waiting), 'due job')} of "
         f"{listed([repr(row.name) for row in waiting])} not started, the oldest for {length(now - oldest)}: "
@@ -147,9 +144,8 @@ def judge_drains(
         ago = "" if at is None else f" {length(now - at)} ago"
         jobs = counted(worker.running_jobs, "job") if worker.running_jobs else "no job"
         wait = f"{command('workers', 'drain', worker.worker_id, '--wait')}, then "
-        yield Finding(
+        yield warning(
             FindingCode.WORKER_DRAINING,
-            Severity.WARNING,
             worker.worker_id,
             f"{_name(worker)} was requested to drain{ago}, runs {jobs} and claims none",
             f"{wait if worker.running_jobs else ''}stop its process, or "
@@ -164,9 +160,8 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
         ("release", [(release_of(each.metadata) or "none", each.hostname) for each in alive]),
     ):
         if shown := _differing(stated):
-            yield Finding(
+            yield warning(
                 FindingCode.WORKER_MIXED,
-                Severity.WARNING,
                 subject,
                 f"live workers have different {subject}s: {shown}",
                 "finish the deployment",
@@ -176,9 +171,8 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
     for name in names:
         values = {_shown(each.settings.get(name)) for each in reporting}
         if len(values) > 1:
-            yield Finding(
+            yield info(
                 FindingCode.WORKER_MIXED,
-                Severity.INFO,
                 f"setting {name}",
                 f"live workers have different values of {name}: {listed(sorted(map(_cut, values)))}",
                 "finish the deployment, or give the workers the same settings",
@@ -191,9 +185,8 @@ def judge_zones(alive: Sequence[Worker]) -> Iterator[Finding]:
         (_cut(str(each.settings[ZONE_DATA])), each.hostname) for each in alive if each.settings.get(ZONE_DATA)
     ]
     if shown := _differing(stated):
-        yield Finding(
+        yield warning(
             FindingCode.TZDATA,
-            Severity.WARNING,
             "time zone data",
             f"live workers have different time zone data: {shown}",
             "install the newest tzdata on every host, then restart its workers",
@@ -211,17 +204,15 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
         pool = worker.health.get("pool")
         size = f" (max_size of its pool: {pool['max']})" if isinstance(pool, dict) and "max" in pool else ""
         if worker.health.get("is_listening") is False:
-            yield Finding(
+            yield warning(
                 FindingCode.WORKER_NO_LISTEN,
-                Severity.WARNING,
                 worker.worker_id,
                 f"{_name(worker)} receives no notifications, so it polls{size}",
                 "a pool with max_size of 4 or more, or direct_dsn= behind a pooler",
             )
         if worker.health.get("has_liveness_lock") is False:
-            yield Finding(
+            yield warning(
                 FindingCode.WORKER_NO_LOCK,
-                Severity.WARNING,
                 worker.worker_id,
                 f"{_name(worker)} holds no liveness lock: if it is killed, its jobs wait for its lease{size}",
                 "a pool with max_size of 4 or more, or keeper_dsn= or direct_dsn=",
@@ -245,9 +236,8 @@ def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
         else:
             continue
         log = "" if job else "its log names the job; "
-        yield Finding(
+        yield warning(
             FindingCode.LOOP_BLOCKED,
-            Severity.WARNING,
             worker.worker_id,
             f"the event loop of {_name(worker)} {block}{job}",
             f"{log}declare the blocking function as a plain one, which runs in a thread",
