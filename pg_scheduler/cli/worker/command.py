@@ -27,6 +27,9 @@ from .target import Source, load_targets
 
 PREFIX: Final = "PG_SCHEDULER_WORKER_"
 
+PASSED_ON: Final = ("slots", "batch", "names", "migrations", "max-jobs", "max-rss", "max-age", "log-format")
+"""Options of each process; the supervisor answers the probes."""
+
 _FORMATS: Final = ("text", "json")
 
 
@@ -104,18 +107,9 @@ async def _supervise(command: Command, targets: list[str], options: WorkerOption
 
 
 def _arguments(options: WorkerOptions) -> list[str]:
-    """Return the options of each process; the supervisor answers the probes."""
-    values = {
-        "slots": options.slots,
-        "batch": options.batch,
-        "names": options.names,
-        "migrations": options.migrations,
-        "max-jobs": options.max_jobs,
-        "max-rss": options.max_rss,
-        "max-age": options.max_age,
-        "log-format": options.log_format,
-    }
-    given = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    """Return the options of each process."""
+    values = ((name, getattr(options, name.replace("-", "_"))) for name in PASSED_ON)
+    given = [f"--{name}={value}" for name, value in values if value is not None]
     return [*given, *(["--drain"] if options.drain else [])]
 
 

@@ -57,7 +57,9 @@ async def run_here(
             raise UsageError("the target starts its Scheduler; pass one that returns it before its start")
         await verify_tables(scheduler)
         job = await check(scheduler, job_id)
-        _check_name(await task_of(scheduler, job_id) or job.job_name, registered_names(scheduler))
+        name, names = await task_of(scheduler, job_id) or job.job_name, registered_names(scheduler)
+        if name not in names:
+            raise UsageError(f"no function is registered as {name!r} here{hint_at(name, names)}")
         configure(scheduler, role="observer", vacuum_enabled=False)  # it claims and plans nothing by itself
         if use_pdb:
             add_middleware(scheduler, _debug)
@@ -86,12 +88,6 @@ async def _run(scheduler: Scheduler, job_id: str) -> Job:
             return found
         await asyncio.sleep(CHECK_INTERVAL_S)
     raise CommandError(ExitCode.NEGATIVE, f"job {job_id!r} was deleted after its end")
-
-
-def _check_name(name: str, names: list[str]) -> None:
-    if name not in names:
-        hint = hint_at(name, names)
-        raise UsageError(f"no function is registered as {name!r} here{hint}")
 
 
 async def _debug(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ARG001 - a middleware

@@ -234,13 +234,10 @@ def _listening(option: str, port: int) -> Iterator[None]:
 
 
 def _settings_of(options: WorkerOptions) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    if options.slots is not None:
-        settings["max_concurrent_jobs"] = options.slots
-    if options.batch is not None:
-        settings["batch_claim_limit"] = options.batch
-    if options.patterns:
-        settings["only"] = options.patterns
-    if options.migrations is not None:
-        settings["migrations"] = options.migrations
-    return settings
+    settings = {
+        "max_concurrent_jobs": options.slots,
+        "batch_claim_limit": options.batch,
+        "only": options.patterns or None,
+        "migrations": options.migrations,
+    }
+    return {name: value for name, value in settings.items() if value is not None}

@@ -132,14 +132,7 @@ class SearchRepository(Repository):
     ) -> Examined:
         """Examine pending and running jobs of priorities that are not blocked, by their due time.
 
-        As many rows of each priority are read as there are rows to examine.
-
-        Args:
-            priorities: The numbers of the priorities.
-            after: The due time and the id after which the scan starts.
-            until: The due time before which it ends; None for no bound.
-            scan: The conditions and bounds.
-            on: The connection of the page.
+        As many rows of each priority are read as there are rows to examine. Else it is as ``waiting()``.
         """
         return await self._examine("search_due", (priorities, *after, until), scan, on)
 
