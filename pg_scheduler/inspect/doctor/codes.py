@@ -24,7 +24,7 @@ class FindingCode(StrEnum):
     BLOAT = "BLOAT"
     """A table has many dead rows."""
     AUTOVACUUM = "AUTOVACUUM"
-    """Autovacuum is off, or a table lacks the storage settings of the migrations."""
+    """Autovacuum is off or begins late, or a table lacks the storage settings of the migrations."""
     WRAPAROUND = "WRAPAROUND"
     """A table has not been frozen for many transactions."""
     WORKER_NONE = "WORKER-NONE"
@@ -148,7 +148,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "resolve XMIN-HELD and AUTOVACUUM findings, then VACUUM the table",
     ),
     FindingCode.AUTOVACUUM: Advice(
-        "autovacuum is off, or the storage settings that migrations give a table were reset",
+        "autovacuum is off, or storage settings were reset or let dead rows grow with the finished jobs",
         "execute the ALTER TABLE ... SET (...) of the finding as the owner of the table",
     ),
     FindingCode.WRAPAROUND: Advice(

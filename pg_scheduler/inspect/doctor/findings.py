@@ -110,7 +110,7 @@ class Thresholds:
     """
 
     dead_rows: int = 200_000
-    """Dead rows of a table that are more than half of its rows: BLOAT."""
+    """Dead rows of a table that are more than half of its rows: BLOAT. Those before a vacuum: AUTOVACUUM."""
     freeze_age: int | None = None
     """Transactions since a table was frozen: WRAPAROUND. None for 1.2 x ``autovacuum_freeze_max_age``."""
     multixact_age: int | None = None

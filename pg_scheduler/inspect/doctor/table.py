@@ -76,6 +76,9 @@ FREEZE_MARGIN: Final = 1.2
 WRAPAROUND_AGE: Final = 1_500_000_000
 """Transactions or multixacts after which the server is about to reject further ones: at 2,100,000,000."""
 
+FACTOR: Final = "autovacuum_vacuum_scale_factor"
+THRESHOLD: Final = "autovacuum_vacuum_threshold"
+
 FREEZE_AGE: Final = "autovacuum_freeze_max_age"
 MULTIXACT_AGE: Final = "autovacuum_multixact_freeze_max_age"
 SERVER_SETTINGS: Final = ("autovacuum", "track_counts", FREEZE_AGE, MULTIXACT_AGE, "server_version_num")
@@ -103,6 +106,8 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> Found:
         for name, most in ((FREEZE_AGE, thresholds.freeze_age), (MULTIXACT_AGE, thresholds.multixact_age))
     ]
     for finding in judge_autovacuum(schema, tables, settings):
+        yield finding
+    for finding in _judge_factors(schema, tables, thresholds.dead_rows):
         yield finding
     transactions, multixacts = ages
     for table in tables:
@@ -182,6 +187,25 @@ def judge_autovacuum(
                 f"{table.name} lacks the storage settings {values}",
                 f"ALTER TABLE {_quoted(schema, table.name)} SET ({values})",
             )
+
+
+def _judge_factors(schema: str, tables: Sequence[TableRow], dead_rows: int) -> Iterator[Finding]:
+    """Yield tables that are vacuumed at more dead rows than these, because a factor counts finished jobs."""
+    for table in tables:
+        shipped = {name: shipped_storage().get(table.name, {}).get(name) for name in (FACTOR, THRESHOLD)}
+        factor, threshold = (float(table.options.get(name, "0")) for name in shipped)
+        most = round(threshold + factor * table.live)
+        if None in shipped.values() or most <= dead_rows:
+            continue
+        values = ", ".join(f"{name} = {value}" for name, value in shipped.items())
+        yield Finding(
+            FindingCode.AUTOVACUUM,
+            Severity.WARNING,
+            table.name,
+            f"{table.name} has about {table.live:,} rows in {table.bytes / 1e9:.2g} GB, finished ones too: "
+            f"{FACTOR} = {factor:g} and {THRESHOLD} = {threshold:g} mean a vacuum at {most:,} dead rows",
+            f"ALTER TABLE {_quoted(schema, table.name)} SET ({values})",
+        )
 
 
 def _quoted(schema: str, table: str) -> str:

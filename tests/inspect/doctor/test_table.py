@@ -85,6 +85,28 @@ async def test_storage_settings_that_were_reset_are_found_until_they_are_set(poo
     assert await subjects(pool, FindingCode.AUTOVACUUM) == []
 
 
+async def test_scale_factor_is_found_while_it_delays_the_vacuum_of_a_table_with_finished_jobs(
+    pool: asyncpg.Pool,
+) -> None:
+    await pool.execute(
+        "ALTER TABLE scheduled_jobs "
+        "SET (autovacuum_vacuum_scale_factor = 0.2, autovacuum_vacuum_threshold = 50)"
+    )
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at) "
+        "SELECT n::text, 'x', now(), 'completed', now() FROM generate_series(1, 1000) AS n"
+    )
+    await until(pool, FindingCode.AUTOVACUUM, ["scheduled_jobs"], dead_rows=249)
+    assert await subjects(pool, FindingCode.AUTOVACUUM, dead_rows=250) == []
+    finding = await find(pool, FindingCode.AUTOVACUUM, dead_rows=249)
+    assert "about 1,000 rows in 0.00" in finding.evidence
+    assert "mean a vacuum at 250 dead rows" in finding.evidence
+    values = "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000"
+    assert finding.remedy == f'ALTER TABLE "public".scheduled_jobs SET ({values})'
+    await pool.execute(finding.remedy)
+    assert await subjects(pool, FindingCode.AUTOVACUUM) == []
+
+
 def test_server_without_autovacuum_is_an_error() -> None:
     settings = {
         "autovacuum": SettingRow("off", "configuration file"),
