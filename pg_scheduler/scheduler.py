@@ -37,6 +37,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import EventLog, GapLog
 from pg_scheduler.jobs.middleware import Middleware
+from pg_scheduler.jobs.model import Notify
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from pg_scheduler.jobs.validation import check_count, check_kind
@@ -173,7 +174,7 @@ class Scheduler(
         statistics: bool = True,
         middleware: Sequence[Middleware] = (),
         migrations: Literal["apply", "verify"] = "apply",
-        notify: Literal["commit", "hint", "never"] = "hint",
+        notify: Notify = "hint",
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(db_pool, asyncpg.Pool):

@@ -247,6 +247,7 @@ PERIODIC = (
     "start=None, end=None, pause_after_failures=None"
 )
 LATER = "timeout=UNSET, keep_result=UNSET, metadata=None, after=(), after_outcome='completed', unique=UNSET"
+CALLER = "connection=None, notify=None"
 SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
@@ -266,16 +267,16 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
         (Scheduler.register, f"(func=None, *, name=None, aliases=(), {TASK})"),
         (
             Scheduler.schedule,
-            f"(func, *, execution_time, args=(), kwargs=None, {SCHEDULE}, {LATER}, connection=None)",
+            f"(func, *, execution_time, args=(), kwargs=None, {SCHEDULE}, {LATER}, {CALLER})",
         ),
         (
             Scheduler.enqueue,
-            f"(func, *, args=(), kwargs=None, delay=None, {SCHEDULE}, {LATER}, connection=None)",
+            f"(func, *, args=(), kwargs=None, delay=None, {SCHEDULE}, {LATER}, {CALLER})",
         ),
-        (Scheduler.schedule_bulk, f"(jobs, *, {IGNORE}, batch_size=1000, connection=None)"),
+        (Scheduler.schedule_bulk, f"(jobs, *, {IGNORE}, batch_size=1000, {CALLER})"),
         (
             Scheduler.schedule_job,
-            f"(job_name, execution_time, task_data, {SCHEDULE}, *, {LATER}, connection=None)",
+            f"(job_name, execution_time, task_data, {SCHEDULE}, *, {LATER}, {CALLER})",
         ),
         (Scheduler.cancel_job, "(job_id, *, connection=None)"),
         (

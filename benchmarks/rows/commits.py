@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import asyncpg
 
@@ -14,10 +14,9 @@ from benchmarks.bench import Bench, Database
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.results import Goal, percentile
 from pg_scheduler import Scheduler, job
+from pg_scheduler.jobs.model import Notify
 
 TITLE: Final = "transactions of 64 writers, a second, each with a job or none; pick-up after the commit, ms"
-
-Notify: TypeAlias = Literal["commit", "hint", "never"]
 
 WRITERS: Final = 64
 MODES: Final[tuple[Notify, ...]] = ("commit", "hint", "never")

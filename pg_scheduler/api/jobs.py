@@ -15,6 +15,7 @@ from pg_scheduler.jobs.model import (
     JobFunction,
     JobPriority,
     JobSpec,
+    Notify,
     Unset,
 )
 from pg_scheduler.jobs.naming import check_name
@@ -47,6 +48,7 @@ class JobMethods(SchedulerMethods):
         after_outcome: AfterOutcome = "completed",
         unique: Unique | str | Unset | None = UNSET,
         connection: AnyConnection | None = None,
+        notify: Notify | None = None,
     ) -> str:
         """Schedule one job at one time.
 
@@ -77,6 +79,9 @@ class JobMethods(SchedulerMethods):
                 the key. None for a job that is not unique. Default: the task's, else None.
             connection: Your connection, session or ConnectionAdapter: asyncpg inside a transaction, psycopg,
                 SQLAlchemy or SQLModel. The job exists if and only if its transaction commits.
+            notify: With ``connection``, how workers are notified of a job that is due soon: by this process
+                after the transaction ("hint"), by the commit ("commit"), or not ("never"). Default: the
+                setting of the Scheduler.
 
         Returns:
             The id of the job; under IGNORE and REPLACE that of the existing one.
@@ -85,7 +90,7 @@ class JobMethods(SchedulerMethods):
             TypeError: ``func`` is not a coroutine function or cannot be called with the arguments, or a value
                 has the wrong type.
             ValueError: ``execution_time`` is naive, ``connection`` is not in a transaction that the call
-                needs, or another value is out of range.
+                needs, ``notify`` is given without one, or another value is out of range.
             PayloadError: JSON cannot represent an argument, or arguments and metadata exceed
                 ``max_payload_bytes``. Nothing is stored.
             JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE; or under
@@ -120,7 +125,7 @@ class JobMethods(SchedulerMethods):
             unique=unique,
         )
         (job,) = self._parts.preparer.prepare((spec,))
-        return await self._parts.enqueuer.insert(job, conflict_resolution, connection)
+        return await self._parts.enqueuer.insert(job, conflict_resolution, connection, notify=notify)
 
     async def enqueue(
         self,
@@ -141,6 +146,7 @@ class JobMethods(SchedulerMethods):
         after_outcome: AfterOutcome = "completed",
         unique: Unique | str | Unset | None = UNSET,
         connection: AnyConnection | None = None,
+        notify: Notify | None = None,
     ) -> str:
         """Run one job now, or after a delay, by the clock of the database.
 
@@ -168,6 +174,7 @@ class JobMethods(SchedulerMethods):
             unique: A key or a ``Unique()``, as in ``schedule()``.
             connection: A connection of yours; see ``schedule()``. A delay counts from this call, not from the
                 commit.
+            notify: With ``connection``, how workers are notified; see ``schedule()``.
 
         Returns:
             The id of the job.
@@ -198,7 +205,9 @@ class JobMethods(SchedulerMethods):
             unique=unique,
         )
         (job,) = self._parts.preparer.prepare((spec,), allows_names=True, allows_now=True)
-        return await self._parts.enqueuer.insert(job, conflict_resolution, connection, is_delayed=True)
+        return await self._parts.enqueuer.insert(
+            job, conflict_resolution, connection, is_delayed=True, notify=notify
+        )
 
     async def schedule_bulk(
         self,
@@ -207,6 +216,7 @@ class JobMethods(SchedulerMethods):
         conflict_resolution: ConflictResolution = ConflictResolution.IGNORE,
         batch_size: int = 1000,
         connection: AnyConnection | None = None,
+        notify: Notify | None = None,
     ) -> list[str | None]:
         """Schedule many jobs with few statements, at the times that they give or now.
 
@@ -218,6 +228,7 @@ class JobMethods(SchedulerMethods):
                 the last.
             batch_size: Jobs per statement.
             connection: A connection of yours; see ``schedule()``.
+            notify: With ``connection``, how workers are notified; see ``schedule()``.
 
         Returns:
             The ids in the order of ``jobs``, None where a job was not inserted. Under REPLACE, the id of a
@@ -225,7 +236,8 @@ class JobMethods(SchedulerMethods):
 
         Raises:
             TypeError: A value has the wrong type, or a function cannot be called with the arguments.
-            ValueError: A value is out of range, or ``connection`` is not in a transaction.
+            ValueError: A value is out of range, ``connection`` is not in a transaction, or ``notify`` is
+                given without one.
             PayloadError: JSON cannot represent an argument, or the arguments of a job are too large.
             JobConflictError: An id or a unique key exists or occurs twice, and the resolution is RAISE; a
                 ValueError.
@@ -233,7 +245,9 @@ class JobMethods(SchedulerMethods):
             DatabaseUnavailableError: The database is unavailable, or its response was lost; see
                 ``schedule()``.
         """
-        return await self._parts.enqueuer.insert_all(jobs, conflict_resolution, batch_size, connection)
+        return await self._parts.enqueuer.insert_all(
+            jobs, conflict_resolution, batch_size, connection, notify=notify
+        )
 
     async def schedule_job(  # noqa: PLR0917 - the signature is the contract with users of 0.2.x
         self,
@@ -253,6 +267,7 @@ class JobMethods(SchedulerMethods):
         after_outcome: AfterOutcome = "completed",
         unique: Unique | str | Unset | None = UNSET,
         connection: AnyConnection | None = None,
+        notify: Notify | None = None,
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.
 
@@ -273,6 +288,7 @@ class JobMethods(SchedulerMethods):
             after_outcome: ``"completed"`` or ``"ended"``.
             unique: A key or a ``Unique()``, as in ``schedule()``.
             connection: A connection of yours, as in ``schedule()``.
+            notify: With ``connection``, how workers are notified, as in ``schedule()``.
 
         Returns:
             The id of the job. ``schedule()`` lists the errors.
@@ -295,4 +311,4 @@ class JobMethods(SchedulerMethods):
             unique=unique,
         )
         (job,) = self._parts.preparer.prepare((spec,), allows_names=True, allows_trace=True)
-        return await self._parts.enqueuer.insert(job, conflict_resolution, connection)
+        return await self._parts.enqueuer.insert(job, conflict_resolution, connection, notify=notify)

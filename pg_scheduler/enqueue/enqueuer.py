@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, get_args
 
 from pg_scheduler.enqueue.bulk import PREPARE_BATCH, BulkInserter
 from pg_scheduler.enqueue.failure_alerts import FailureAlerts
@@ -18,7 +18,7 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.writer import JobWriter
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import EventBus, JobScheduled
-from pg_scheduler.jobs.model import ConflictResolution, JobSpec
+from pg_scheduler.jobs.model import ConflictResolution, JobSpec, Notify
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, PlainJob
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.measure.meter import Meter
@@ -28,7 +28,9 @@ from pg_scheduler.store.queries import Route
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
 
-InsertOne: TypeAlias = Callable[[AnyJob, Connection | None], Awaitable[bool]]
+InsertOne: TypeAlias = Callable[[AnyJob, Connection | None, Notify | None], Awaitable[bool]]
+
+NOTIFY: Final = get_args(Notify)
 
 METER_BATCH: Final = 10_000
 """Jobs that are counted before other tasks run: some two milliseconds."""
@@ -65,6 +67,7 @@ class Enqueuer:
         connection: AnyConnection | None,
         *,
         is_delayed: bool = False,
+        notify: Notify | None = None,
     ) -> str:
         """Insert one validated job and return its id.
 
@@ -74,6 +77,7 @@ class Enqueuer:
             connection: The transaction of the caller; None for none.
             is_delayed: Whether the job is due a delay from now, see ``EPOCH``. The statement that inserts it
                 reads the clock, unless something needs the time before.
+            notify: How workers are notified of a job in the transaction of the caller; None for the setting.
 
         Raises:
             JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE.
@@ -81,6 +85,8 @@ class Enqueuer:
         """
         connection = self._store.connections.check_call(connection)
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
+        if notify is not None:
+            _check_notify(notify, connection)
         publishes = connection is None and self._events.wants(JobScheduled)
         replaces = conflict_resolution is ConflictResolution.REPLACE
         if is_delayed and needs_time(job, conflict_resolution):
@@ -91,11 +97,11 @@ class Enqueuer:
         if replaces:
             unique = await self._writer.replace([job], connection)
             job = unique.get(job.unique_key, job)
-            await self._announce(job.execution_time, connection)
+            await self._outbox.notify_due(job.execution_time, connection, notify)
         else:
             insert = self._statement_of(job, is_delayed=is_delayed)
-            if not await insert(job, connection):
-                existing = await self._find_or_insert(job, insert, conflict_resolution, connection)
+            if not await insert(job, connection, notify):
+                existing = await self._find_or_insert(job, insert, conflict_resolution, connection, notify)
                 if existing is not None:
                     return existing
         if connection is None and self._meter is not None:
@@ -117,7 +123,9 @@ class Enqueuer:
             return self._insert_dependent
         return (self._delayed_extended if is_delayed else self._extended).insert
 
-    async def _insert_dependent(self, job: AnyJob, connection: Connection | None) -> bool:
+    async def _insert_dependent(
+        self, job: AnyJob, connection: Connection | None, _: Notify | None = None
+    ) -> bool:
         return bool(await self._writer.insert([job], connection))
 
     async def _find_or_insert(
@@ -126,6 +134,7 @@ class Enqueuer:
         insert: InsertOne,
         conflict_resolution: ConflictResolution,
         connection: Connection | None,
+        notify: Notify | None,
     ) -> str | None:
         """Return the id of the job that exists instead; None if that one ended and this one was inserted."""
         for _ in range(MAX_ROUNDS):
@@ -136,7 +145,7 @@ class Enqueuer:
                 raise conflict
             if conflict is not None:
                 return conflict.job_id
-            if await insert(job, connection):
+            if await insert(job, connection, notify):
                 return None
         raise JobConflictError(job.job_id, ENDED, job.unique_key)
 
@@ -147,6 +156,7 @@ class Enqueuer:
         batch_size: int,
         connection: AnyConnection | None,
         *,
+        notify: Notify | None = None,
         change: Callable[[Sequence[AnyJob]], Awaitable[list[AnyJob]]] | None = None,
     ) -> list[str | None]:
         """Validate and insert many jobs; return their ids in order, None where one was not inserted.
@@ -156,6 +166,7 @@ class Enqueuer:
             conflict_resolution: The reaction to ids and unique keys that exist.
             batch_size: Jobs per statement.
             connection: The transaction of the caller; None for none.
+            notify: As in ``insert()``.
             change: Changes the validated jobs before they are inserted; None to leave them.
 
         Raises:
@@ -166,6 +177,8 @@ class Enqueuer:
         connection = self._store.connections.check_call(connection)
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_count("batch_size", batch_size, least=1)
+        if notify is not None:
+            _check_notify(notify, connection)
         jobs = await self._bulk.prepare(specs)
         first_due = _first_due(jobs)
         if first_due is not None and first_due <= EPOCH:  # some may be due now
@@ -176,7 +189,7 @@ class Enqueuer:
             jobs = await change(jobs)
         ids = await self._bulk.insert(jobs, conflict_resolution, batch_size, connection)
         if first_due is not None:
-            await self._announce(first_due, connection)
+            await self._outbox.notify_due(first_due, connection, notify)
         if connection is None and self._meter is not None:
             await self._record_all(self._meter, jobs, ids)
         if connection is None and self._events.wants(JobScheduled):
@@ -203,8 +216,14 @@ class Enqueuer:
             if place % PREPARE_BATCH == 0:
                 await asyncio.sleep(0)
 
-    async def _announce(self, due: datetime, connection: Connection | None) -> None:
-        await self._outbox.notify_due(due, connection)
+
+def _check_notify(notify: Notify, connection: Connection | None) -> None:
+    if notify not in NOTIFY:
+        raise ValueError(f"notify must be {', '.join(map(repr, NOTIFY))} or None, not {notify!r}")
+    if connection is None:
+        raise ValueError(
+            f"notify={notify!r} is for a job in a transaction of yours; pass connection= too, or omit notify="
+        )
 
 
 def _first_due(jobs: Sequence[AnyJob]) -> datetime | None:

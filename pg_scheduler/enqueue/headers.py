@@ -14,7 +14,7 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.metadata import with_trace
 from pg_scheduler.jobs.middleware import Middleware, ScheduledCall, SendingMiddleware
-from pg_scheduler.jobs.model import ConflictResolution, JobSpec
+from pg_scheduler.jobs.model import ConflictResolution, JobSpec, Notify
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob
 from pg_scheduler.store.foreign.adapter import AnyConnection
 
@@ -89,6 +89,7 @@ class SendingEnqueuer:
         connection: AnyConnection | None,
         *,
         is_delayed: bool = False,
+        notify: Notify | None = None,
     ) -> str:
         """Insert one validated job, as ``Enqueuer.insert()``."""
         if is_delayed and needs_time(job, conflict_resolution):
@@ -97,7 +98,9 @@ class SendingEnqueuer:
         call = ScheduledCall(job.job_id, job.job_name, due, None, job.task_data)
         with self._sender.sending(call):
             job = job.with_task_data(self._sender.with_headers(job.task_data, call))
-            return await self.enqueuer.insert(job, conflict_resolution, connection, is_delayed=is_delayed)
+            return await self.enqueuer.insert(
+                job, conflict_resolution, connection, is_delayed=is_delayed, notify=notify
+            )
 
     async def insert_all(
         self,
@@ -105,12 +108,14 @@ class SendingEnqueuer:
         conflict_resolution: ConflictResolution,
         batch_size: int,
         connection: AnyConnection | None,
+        *,
+        notify: Notify | None = None,
     ) -> list[str | None]:
         """Validate and insert many jobs, as ``Enqueuer.insert_all()``."""
         specs = list(specs)
         with self._sender.sending(None, len(specs)):
             return await self.enqueuer.insert_all(
-                specs, conflict_resolution, batch_size, connection, change=self._add_to_all
+                specs, conflict_resolution, batch_size, connection, notify=notify, change=self._add_to_all
             )
 
     async def _add_to_all(self, jobs: Sequence[AnyJob]) -> list[AnyJob]:

@@ -24,6 +24,7 @@ from pg_scheduler.enqueue.locked_inserts import (
 )
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.jobs.model import Notify
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, GeneratedIdJob
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
@@ -60,10 +61,10 @@ class InsertBatcher:
         self._batch: Batch = {}
         self._busy = False
 
-    async def insert(self, job: AnyJob, connection: Connection | None) -> bool:
+    async def insert(self, job: AnyJob, connection: Connection | None, notify: Notify | None = None) -> bool:
         """Insert a job; return False if its id exists or its unique key is taken."""
         if connection is not None:
-            return await self._insert_within(job, connection)
+            return await self._insert_within(job, connection, notify)
         if not (self._locked.names and self._locked.has(job)):
             try:
                 if self._busy:
@@ -82,16 +83,16 @@ class InsertBatcher:
                     raise
         return await self._locked.insert(job, self._write)
 
-    async def _insert_within(self, job: AnyJob, connection: Connection) -> bool:
+    async def _insert_within(self, job: AnyJob, connection: Connection, notify: Notify | None) -> bool:
         """Insert a job in the transaction of the caller, and notify workers by its commit or afterwards."""
         due, message = job.execution_time, None
         is_near = self._outbox.is_near(due, self._origin)
-        if is_near and self._outbox.is_sent_by_commit(connection):
+        if is_near and self._outbox.is_sent_by_commit(connection, notify):
             message = due_message("") if self._is_delayed else due_message("", due)
         inserted = await self._insert([job], message=message, connection=connection)
         if inserted and is_near and message is None:
             due = min(inserted.values()) if isinstance(inserted, dict) else due
-            self._outbox.notify_due_after(connection, due)
+            self._outbox.notify_due_after(connection, due, notify)
         return bool(inserted)
 
     async def _write(self, jobs: Sequence[AnyJob], wait: LockWait) -> Collection[str]:

@@ -19,11 +19,12 @@ import asyncio
 import time
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.foreign import guarded
+from pg_scheduler.jobs.model import Notify
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.listen import TASKS
 from pg_scheduler.store.connections.session import Connection, transaction_of
@@ -53,7 +54,7 @@ class Outbox:
         *,
         horizon_s: float,
         mark: str = "",
-        notify: Literal["commit", "hint", "never"] = "hint",
+        notify: Notify = "hint",
         meter: Meter | None = None,
     ) -> None:
         self._store = store
@@ -121,15 +122,17 @@ class Outbox:
         self._queue_due(due)
         self._set_timer()
 
-    async def notify_due(self, due: datetime, connection: Connection | None = None) -> None:
+    async def notify_due(
+        self, due: datetime, connection: Connection | None = None, notify: Notify | None = None
+    ) -> None:
         """Notify workers of a job that is due at this time: at once, or for a caller by ``notify``."""
         if not self.is_near(due):
             return
         if connection is not None:
-            if self.is_sent_by_commit(connection):
+            if self.is_sent_by_commit(connection, notify):
                 await self._store.locks.notify([due_message("", due)], connection=connection)
             else:
-                self.notify_due_after(connection, due)
+                self.notify_due_after(connection, due, notify)
         elif self.may_carry():
             self._due_here(due)
             self._queue_due(due)
@@ -137,14 +140,20 @@ class Outbox:
         else:
             self.notify_due_later(due)
 
-    def is_sent_by_commit(self, connection: Connection) -> bool:
-        """Return whether the commit of a caller notifies workers: by the setting, or since no one sees it."""
-        return self._notify == "commit" or (self._notify == "hint" and transaction_of(connection) is None)
+    def is_sent_by_commit(self, connection: Connection, notify: Notify | None = None) -> bool:
+        """Return whether the commit of a caller notifies workers: by the setting, or since no one sees it.
 
-    def notify_due_after(self, connection: Connection, due: datetime | None) -> None:
+        The setting is that of the call; None for that of the Scheduler.
+        """
+        notify = notify or self._notify
+        return notify == "commit" or (notify == "hint" and transaction_of(connection) is None)
+
+    def notify_due_after(
+        self, connection: Connection, due: datetime | None, notify: Notify | None = None
+    ) -> None:
         """Notify workers of a due job once the transaction of the caller has ended, unless never."""
         read = transaction_of(connection)
-        if self._notify == "hint" and read is not None:
+        if (notify or self._notify) == "hint" and read is not None:
             self._look_later(read, guarded(read, lambda _: None), due, self.first_look_s)
 
     def _look_later(

@@ -21,6 +21,7 @@ from pg_scheduler.jobs.model import (
     JobFunction,
     JobPriority,
     JobSpec,
+    Notify,
     Page,
     Unset,
     Worker,
@@ -72,7 +73,7 @@ class Settings(TypedDict, total=False):
     statistics: bool
     middleware: Sequence[Middleware]
     migrations: Literal["apply", "verify"]
-    notify: Literal["commit", "hint", "never"]
+    notify: Notify
     clock: Clock | None
 
 class BlockingTasks(BlockingFacet):
@@ -378,6 +379,7 @@ class BlockingMethods(Blocking):
         after_outcome: AfterOutcome = "completed",
         unique: Unique | str | Unset | None = UNSET,
         connection: AnySyncConnection | None = None,
+        notify: Notify | None = None,
     ) -> str:
         """Schedule one job at one time.
 
@@ -402,6 +404,7 @@ class BlockingMethods(Blocking):
         after_outcome: AfterOutcome = "completed",
         unique: Unique | str | Unset | None = UNSET,
         connection: AnySyncConnection | None = None,
+        notify: Notify | None = None,
     ) -> str:
         """Run one job now, or after a delay, by the clock of the database.
 
@@ -416,6 +419,7 @@ class BlockingMethods(Blocking):
         conflict_resolution: ConflictResolution = ConflictResolution.IGNORE,
         batch_size: int = 1000,
         connection: AnySyncConnection | None = None,
+        notify: Notify | None = None,
     ) -> list[str | None]:
         """Schedule many jobs with few statements, at the times that they give or now.
 
@@ -439,6 +443,7 @@ class BlockingMethods(Blocking):
         after_outcome: AfterOutcome = "completed",
         unique: Unique | str | Unset | None = UNSET,
         connection: AnySyncConnection | None = None,
+        notify: Notify | None = None,
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.
 

@@ -24,6 +24,7 @@ from pg_scheduler import (
     PayloadError,
     Scheduler,
 )
+from pg_scheduler.jobs.model import Notify
 from pg_scheduler.triggers import Every
 from tests.support.transactions import ASYNC_KINDS, KINDS, Application, application, settled
 from tests.support.worker import PATIENCE, now
@@ -182,6 +183,55 @@ async def test_commit_of_the_caller_notifies_only_by_the_setting(
             return bool(await received())
 
     assert [await notified(each) for each in ("commit", "hint", "never")] == [True, False, False]
+
+
+@pytest.mark.parametrize("setting", ["commit", "hint", "never"])
+async def test_commit_of_the_caller_notifies_by_the_mode_of_the_call(
+    setting: Notify, pool: asyncpg.Pool
+) -> None:
+    async def notified(method: str, *args: Any, **options: Any) -> bool:
+        async with listening(pool) as received:
+            async with pool.acquire() as connection, connection.transaction():
+                await getattr(scheduler, method)(*args, connection=connection, **options)
+            return bool(await received())
+
+    scheduler = Scheduler(pool, notify=setting)
+    scheduler._parts.outbox.first_look_s = HOUR.total_seconds()
+    calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+        "schedule": ((work,), {"execution_time": now()}),
+        "enqueue": ((work,), {"keep_result": HOUR}),
+        "schedule_bulk": (([JobSpec(work, now())],), {"conflict_resolution": ConflictResolution.REPLACE}),
+        "schedule_job": (("any", now(), {}), {"conflict_resolution": ConflictResolution.REPLACE}),
+    }
+    for method, (args, options) in calls.items():
+        for mode, expected in (
+            ("commit", True),
+            ("hint", False),
+            ("never", False),
+            (None, setting == "commit"),
+        ):
+            assert await notified(method, *args, **options, notify=mode) is expected, (method, mode)
+
+
+async def test_hint_of_a_call_notifies_after_the_transaction_whatever_the_setting(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool, notify="never")
+    async with listening(pool) as received:
+        async with pool.acquire() as connection, connection.transaction():
+            await scheduler.enqueue(work, connection=connection)
+            await scheduler.enqueue(work, connection=connection, notify="hint")
+        assert len(await received(1)) == 1
+
+
+async def test_mode_of_a_call_needs_a_transaction_of_the_caller(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+    with pytest.raises(ValueError, match="pass connection= too, or omit notify="):
+        await scheduler.enqueue(work, notify="never")
+    with pytest.raises(ValueError, match="pass connection= too, or omit notify="):
+        await scheduler.schedule_bulk([JobSpec(work, now())], notify="hint")
+    async with pool.acquire() as connection, connection.transaction():
+        with pytest.raises(ValueError, match="notify must be 'commit', 'hint', 'never' or None, not 'soon'"):
+            await scheduler.schedule(work, execution_time=now(), connection=connection, notify="soon")  # type: ignore[arg-type]
+    assert await ids_in(pool) == set()
 
 
 async def test_hint_finds_a_connection_that_was_released_and_is_silent_by_never(pool: asyncpg.Pool) -> None:
