@@ -79,7 +79,7 @@ def test_workflow_has_read_only_permissions_unless_a_job_declares_more(path: Pat
 @pytest.mark.parametrize("path", WORKFLOWS, ids=name)
 def test_workflow_has_a_time_limit_for_every_job_with_steps(path: Path) -> None:
     for job in load(path)["jobs"].values():
-        assert "uses" in job or job["timeout-minutes"] <= 150
+        assert "uses" in job or job["timeout-minutes"] <= 330
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=name)
