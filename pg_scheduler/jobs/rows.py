@@ -51,7 +51,10 @@ class PlainJob(NamedTuple):
 
 
 class GeneratedIdJob(PlainJob):
-    """A plain job with a generated id. The id cannot exist, so the job may be inserted by COPY."""
+    """A plain job with a generated id. The id cannot exist, so the job may be inserted by COPY.
+
+    It has neither a function nor a lock, which only jobs of schedules have.
+    """
 
     __slots__ = ()
 

@@ -23,6 +23,9 @@ from pg_scheduler.store.queries import Route
 from pg_scheduler.store.statements import Repository
 from pg_scheduler.store.unique_keys import detecting_taken_keys
 
+GENERATED_FIELDS: Final = PlainJob._fields.index("function")
+"""How many values a job with a generated id has: it has no function and no lock."""
+
 LATE: Final = datetime(9931, 1, 1, tzinfo=UTC)
 """Jobs that are due from then on may expire after the year 9999, which Python cannot represent."""
 
@@ -207,10 +210,6 @@ class JobInserts(Repository):
             )
 
 
-GENERATED_FIELDS: Final = PlainJob._fields.index("function")
-"""How many values a job with a generated id has; it has no function and no lock."""
-
-
 def _is_immediate(job: PlainJob) -> bool:
     """Return whether a delayed job with a generated id is due now and never expires."""
     is_due = job.execution_time == EPOCH and job.misfire_grace_time is None
@@ -229,7 +228,7 @@ def _delayed(row: PlainJob) -> tuple[Any, ...]:
 
 # -- rows of COPY --------------------------------------------------------------------------------------
 
-COLUMNS: Final = (*PlainJob._fields, "expires_at")
+COLUMNS: Final = (*PlainJob._fields[:GENERATED_FIELDS], "expires_at")
 """Columns in the order of the rows. ``created_at`` follows if the database does not set it."""
 
 CHUNK_ROWS: Final = 500
@@ -279,8 +278,6 @@ def _tail(job: PlainJob) -> bytes:
             _integer(4, job.max_retries),
             NULL if grace is None else _integer(4, grace),
             NULL if job.timeout_seconds is None else _double(8, job.timeout_seconds),
-            NULL if job.function is None else _text(job.function),
-            NULL if job.lock_key is None else _bigint(8, job.lock_key),
             NULL if grace is None else _instant(due + grace * 1_000_000),
         )
     )

@@ -25,7 +25,7 @@ KINDS = [
     new_job(),
     new_job(priority=1, max_retries=MAX_INTEGER, misfire_grace_time=0, timeout_seconds=None),
     new_job(misfire_grace_time=MAX_INTEGER, timeout_seconds=1e-9),
-    new_job(timeout_seconds=1e300, function="app.moved", lock_key=-(2**63)),
+    new_job(timeout_seconds=1e300),
     new_job(job_name=SPECIAL, task_data=encode((SPECIAL, 1.5, None), {SPECIAL: [SPECIAL, {"a": 10**300}]})),
     new_job(execution_time=INFINITIES[0] + MICROSECOND),
     new_job(execution_time=INFINITIES[1] - MICROSECOND, misfire_grace_time=MAX_INTEGER),
