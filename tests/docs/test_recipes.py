@@ -207,15 +207,18 @@ async def test_schedule_pauses_when_its_job_fails(load: Load, pool: Pool) -> Non
 async def test_missed_hours_are_made_up_for_one_by_one(load: Load, pool: Pool) -> None:
     await load("guides/schedules.md hourly.py")
     async with running(pool) as (scheduler, seen):
-        await pool.execute(
+        first = await pool.fetchval(
             "UPDATE scheduler_schedules SET next_fire_at = date_trunc('hour', now()) - interval '2 hours'"
+            " RETURNING next_fire_at"
         )
         assert scheduler._parts.runtime is not None
         scheduler._parts.runtime.node.signals.schedules_changed()
         await seen.until(JobCompleted, 3)
         schedule = await scheduler.schedules.get("hourly")
     assert schedule is not None
-    assert (schedule.runs, schedule.missed) == (3, 0)
+    assert schedule.next_fire_at is not None
+    assert schedule.runs == (schedule.next_fire_at - first) // timedelta(hours=1) >= 3  # a new hour may begin
+    assert schedule.missed == 0
 
 
 def with_driver(dsn: str, driver: str = "asyncpg") -> str:
