@@ -86,7 +86,7 @@ async def test_cron_schedule_with_seconds_fires_on_whole_seconds(make: Make) -> 
     scheduler = make()
     seen = Recorder(scheduler)
     await scheduler.start()
-    (started,) = await seen.until(JobStarted)
+    started, *_ = await seen.until(JobStarted)
     assert started.execution_time.microsecond == 0
 
 
