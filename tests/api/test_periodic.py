@@ -58,7 +58,7 @@ async def test_interval_schedule_fires_without_drift(make: Make) -> None:
     await scheduler.start()
     started = await seen.until(JobStarted, 4)
     times = [event.execution_time for event in started]
-    assert len(set(times)) == 4
+    assert len(set(times)) == len(times)  # a busy machine starts several at once
     assert {(time - times[0]) % timedelta(seconds=0.1) for time in times} == {timedelta(0)}
 
 
