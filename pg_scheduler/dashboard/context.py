@@ -24,6 +24,7 @@ from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import Job, Worker
 from pg_scheduler.text.times import OutOfRangeError, TimeError, read_instant
+from pg_scheduler.triggers.zones import named_zone
 
 T = TypeVar("T")
 Text = TypeVar("Text", bound=str)
@@ -34,6 +35,9 @@ JobLinks: TypeAlias = Callable[[Job], Mapping[str, str]]
 EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
 LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 """The times of a form, so that each is an instant in any zone, and also a moment later."""
+
+MORNING: Final = " 08:00"
+"""What follows a day in the choices of a form."""
 
 _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
 
@@ -311,8 +315,14 @@ def path_of(request: Request) -> str:
     return path.rstrip("/") or "/"
 
 
-def entered_instant(name: str, text: str, now: datetime) -> datetime | None:
-    """Return the instant of a field, which is in UTC unless it has an offset; None if the field is empty.
+def entered_instant(name: str, text: str, now: datetime, zone: str = "") -> datetime | None:
+    """Return the instant of a field; None if the field is empty.
+
+    Args:
+        name: The name of the field.
+        text: The time, or the time from now on or the morning of a list of choices.
+        now: The time.
+        zone: The time zone of a time without an offset; empty for UTC.
 
     Raises:
         RejectedError: It is none.
@@ -320,7 +330,14 @@ def entered_instant(name: str, text: str, now: datetime) -> datetime | None:
     if not text:
         return None
     try:
-        found: datetime | None = read_instant(text, now, UTC)
+        tz = named_zone(zone or "UTC")[1]
+    except ValueError as error:
+        raise RejectedError(str(error)) from error
+    day = text.removesuffix(MORNING)
+    try:
+        found: datetime | None = read_instant(day, now, tz)
+        if found is not None and day != text:
+            found = found.astimezone(tz).replace(hour=8)
     except OutOfRangeError:
         found = None
     except TimeError as error:

@@ -3,15 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.context import PageRequest, entered_instant
 from pg_scheduler.inspect.tasks import paused_tasks
 from pg_scheduler.jobs.pause import Pause
 
 PAUSES_AGE_S: Final = 2.0
 """Seconds for which the pauses are kept."""
+
+
+FIELDS: Final = ("until", "for", "zone", "note", "at_end")
+"""The fields of the form of a pause."""
+
+
+class PauseForm(NamedTuple):
+    """The form of a pause as it was sent.
+
+    Attributes:
+        until: The end of the pause, by the clock of ``zone``; empty for none.
+        span: Its length or a morning, if it was chosen instead.
+        zone: The time zone; empty for UTC.
+        note: The note.
+        at_end: What becomes of the fire times of a schedule when the pause ends.
+        wrong: What is wrong with the end; empty for nothing.
+    """
+
+    until: str = ""
+    span: str = ""
+    zone: str = ""
+    note: str = ""
+    at_end: str = ""
+    wrong: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> PauseForm:
+        """Return the form with the fields of an address."""
+        return cls(*(given.get(name, "") for name in FIELDS))
+
+    def ends_at(self, now: datetime) -> datetime | None:
+        """Return the end of the pause; None for none.
+
+        Raises:
+            RejectedError: It is no time.
+        """
+        return entered_instant("until", self.until or self.span, now, self.zone)
 
 
 async def pauses_of(names: Iterable[str], request: PageRequest) -> Mapping[str, Pause]:

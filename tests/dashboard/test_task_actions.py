@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -9,6 +10,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.triggers import Every
@@ -60,6 +63,50 @@ async def test_expiring_jobs_of_all_names_of_a_task_are_counted(
     for name in ("board.renamed", "board.former"):
         assert (await Inspector(scheduler).count_expiring(name, None)).jobs == 2
     assert (await Inspector(pool).count_expiring("board.former", None)).jobs == 1
+
+
+@pytest.mark.parametrize(
+    "end",
+    [{"until": "2020-01-01T09:30"}, {"until": "soon"}, {"until": "2031-01-01T09:30", "zone": "Mars/Base"}],
+)
+async def test_refused_pause_of_a_task_keeps_what_was_typed(
+    end: dict[str, str], admin: App, pool: asyncpg.Pool
+) -> None:
+    await add_worker(pool, names=["board.mail"])
+    answer = await send(admin, "/actions/tasks/pause?id=board.mail", {**end, "note": "a <b>mail</b>"})
+    page = Page(answer.text)
+    fields = {
+        str(each["name"]): each for each in page.all("input") if each.get("name") in {"until", "zone", "note"}
+    }
+    assert answer.status == 400
+    assert {name: fields[name]["value"] for name in end} == end
+    assert fields["note"]["value"] == "a <b>mail</b>"
+    assert fields["until"]["aria-describedby"] == "wrong-until"
+    assert re.search("has passed|must be a time|time zone", page.text)
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_tasks") == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "until"),
+    [
+        ({"until": "2031-01-01T09:30", "zone": "Asia/Tokyo"}, "2031-01-01T00:30:00+00:00"),
+        ({"until": "2031-01-01T09:30"}, "2031-01-01T09:30:00+00:00"),
+        ({"until": "2031-01-01T09:30", "for": "+1h"}, "2031-01-01T09:30:00+00:00"),
+        ({"for": "+4h", "zone": "Asia/Tokyo"}, "2030-12-31T21:00:00+00:00"),
+        ({"for": "tomorrow 08:00", "zone": "Asia/Tokyo"}, "2031-01-01T23:00:00+00:00"),
+        ({"for": "tomorrow 08:00", "zone": "America/New_York"}, "2031-01-01T13:00:00+00:00"),
+    ],
+)
+async def test_pause_ends_at_a_time_of_the_zone_or_after_a_length(
+    fields: dict[str, str], until: str, pool: asyncpg.Pool
+) -> None:
+    clock = FakeClock(datetime(2030, 12, 31, 17, tzinfo=UTC))
+    app = dashboard(Scheduler(pool, clock=clock), authorize=lambda _: Access("ada", role="admin"))
+    await add_worker(pool, names=["board.mail"])
+    await pool.execute("UPDATE scheduler_workers SET lease_until = '2031-01-01'")
+    assert (await send(app, "/actions/tasks/pause?id=board.mail", fields)).status == 303
+    found = await pool.fetchval("SELECT paused_until FROM scheduler_tasks")
+    assert found == datetime.fromisoformat(until)
 
 
 async def test_task_is_paused_and_resumed(admin: App, pool: asyncpg.Pool) -> None:

@@ -14,6 +14,7 @@ from pg_scheduler.dashboard.access import Access
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, entered_instant
 from pg_scheduler.dashboard.messages import Undo
 from pg_scheduler.dashboard.operations import Operations
+from pg_scheduler.dashboard.pauses import FIELDS, PauseForm
 
 MAX_BODY_BYTES: Final = 512 * 1024
 MAX_FIELDS: Final = 600
@@ -141,12 +142,17 @@ class ActionRequest:
         return int(text)
 
     def instant(self, name: str) -> datetime | None:
-        """Return an instant, which is in UTC unless it has an offset; None if the field is empty.
+        """Return an instant, which is in the zone of the field ``zone``; None if the field is empty.
 
         Raises:
             RejectedError: It is none.
         """
-        return entered_instant(name, self.text(name), self.page.now)
+        return entered_instant(name, self.text(name), self.page.now, self.text("zone"))
+
+    @property
+    def pause(self) -> PauseForm:
+        """The fields of the form of a pause."""
+        return PauseForm.of({name: self.text(name) for name in FIELDS})
 
     @property
     def rows(self) -> list[str]:

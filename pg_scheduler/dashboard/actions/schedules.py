@@ -13,6 +13,7 @@ from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, D
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of, message_of
 from pg_scheduler.dashboard.pages.schedules import build_pause, is_claimed, visible_schedule
+from pg_scheduler.dashboard.pauses import FIELDS
 from pg_scheduler.dashboard.texts import utc
 from pg_scheduler.errors import JobConflictError, ScheduleNotFoundError, SchedulerError
 from pg_scheduler.inspect.fire_searches import search_one
@@ -33,8 +34,14 @@ _DID: Final[Mapping[str, str]] = {
 
 async def pause(request: ActionRequest) -> Done | Shown:
     """Pause schedules, until a time or until they are resumed."""
-    until, note = request.instant("until"), request.text("note") or None
-    start: Literal["now", "pause"] = "pause" if until and request.text("at_end") == "pause" else "now"
+    form, is_one = request.pause, "id" in request.page.parameters
+    try:
+        until = form.ends_at(request.page.now)
+    except RejectedError as error:
+        if is_one:
+            return await _asked_again(request, str(error))
+        raise
+    note, start = form.note or None, _resume_from(until is not None and form.at_end == "pause")
 
     async def change(schedule: Schedule) -> bool:
         await request.operations.scheduler.schedules.pause(
@@ -45,17 +52,25 @@ async def pause(request: ActionRequest) -> Done | Shown:
     try:
         return await _change(request, "pause", change)
     except ValueError as error:
-        if until is None:
+        if until is None or not is_one:
             raise
-        given = {name: request.text(name) for name in ("until", "note", "at_end")}
-        entered = replace(request.page, parameters={**request.page.parameters, **given})
-        page = await build_pause(entered)
-        return Shown(replace(page, wrong=str(error)), "schedule_pause", 400)
+        return await _asked_again(request, str(error))
+
+
+async def _asked_again(request: ActionRequest, wrong: str) -> Shown:
+    """Return the form of a pause as it was sent, with what is wrong with its end."""
+    given = {name: request.text(name) for name in FIELDS}
+    page = await build_pause(replace(request.page, parameters={**request.page.parameters, **given}))
+    return Shown(replace(page, entered=page.entered._replace(wrong=wrong)), "schedule_pause", 400)
+
+
+def _resume_from(is_caught_up: bool) -> Literal["now", "pause"]:
+    return "pause" if is_caught_up else "now"
 
 
 async def resume(request: ActionRequest) -> Done:
     """Resume schedules; ``from`` decides about the fire times of the pause."""
-    start: Literal["now", "pause"] = "pause" if request.text("from") == "pause" else "now"
+    start = _resume_from(request.text("from") == "pause")
 
     async def change(schedule: Schedule) -> bool:
         await request.operations.scheduler.schedules.resume(schedule.schedule_id, resume_from=start)

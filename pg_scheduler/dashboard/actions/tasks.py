@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done
-from pg_scheduler.dashboard.context import NotFoundError
+from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.context import NotFoundError, RejectedError, View
 from pg_scheduler.dashboard.messages import Undo, code_of
+from pg_scheduler.dashboard.pages import task
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect.tasks import TaskState
 
 
-async def pause(request: ActionRequest) -> Done:
+async def pause(request: ActionRequest) -> Done | Shown:
     """Pause a task, until a time or until it is resumed."""
     name, before = await _found(request)
-    until, note = request.instant("until"), request.text("note") or None
-    await request.operations.scheduler.tasks.pause(name, until=until, note=note)
+    form = request.pause
+    try:
+        until = form.ends_at(request.page.now)
+        await request.operations.scheduler.tasks.pause(name, until=until, note=form.note or None)
+    except (RejectedError, ValueError) as error:
+        page = vars(await task.build(request.page))
+        return Shown(View(**{**page, "_pause": form._replace(wrong=str(error))}), "task", 400)
     undo = Undo("/actions/tasks/resume", {"id": name}) if before is None else _pause_of(name, before, request)
     try:
         expiring = await request.page.inspector.count_expiring(name, until)
@@ -44,7 +50,7 @@ async def _found(request: ActionRequest) -> tuple[str, TaskState | None]:
     """Return the name of a task that exists, and its pause. The request sees its main name too."""
     name = request.page.required("id")
     names = request.operations.names_of(name)
-    states = {task.name: task for task in (await request.page.inspector.tasks()).items}
+    states = {each.name: each for each in (await request.page.inspector.tasks()).items}
     if not names & set(states) or not all(map(request.access.sees_name, names)):
         raise NotFoundError.of("task", name)
     paused = (states[each] for each in sorted(names & set(states)) if states[each].paused_at is not None)

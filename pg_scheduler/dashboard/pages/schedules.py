@@ -8,9 +8,9 @@ from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import Any, Final
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View, entered_instant
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError, View
 from pg_scheduler.dashboard.pages.audit import AuditItem, item_of
-from pg_scheduler.dashboard.pauses import pauses_of
+from pg_scheduler.dashboard.pauses import PauseForm, pauses_of
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.foreign import class_name, message_of
 from pg_scheduler.inspect.clock_changes import mark_fires, zone_of
@@ -135,14 +135,8 @@ class SchedulePage(ShownSchedule):
 class PausePage(SchedulePage):
     """The form that pauses or resumes a schedule, with the fire times that this affects."""
 
-    until: str
-    """The end of the pause, as entered; empty for none."""
-    note: str
-    """The note of the pause, or the one that was entered; empty for none."""
-    at_end: str
-    """What becomes of the fire times of the pause when it ends: ``now`` or ``pause``, as for ``pause()``."""
-    wrong: str = ""
-    """What is wrong with the end that was entered; empty for nothing."""
+    entered: PauseForm
+    """The form as it was entered."""
     affected: Sequence[FireTime]
     """The first 100 fire times of the pause: up to now, or those before the end that was entered. Without an
     end, the next eight."""
@@ -151,6 +145,11 @@ class PausePage(SchedulePage):
     def is_more(self) -> bool:
         """Whether there may be further fire times of the pause."""
         return len(self.affected) == MAX_AFFECTED
+
+    @property
+    def _status(self) -> int:
+        """The status of the answer."""
+        return 400 if self.entered.wrong else 200
 
 
 async def build(request: PageRequest) -> View:
@@ -250,8 +249,11 @@ async def build_one(request: PageRequest) -> SchedulePage:
 
 async def build_pause(request: PageRequest) -> PausePage:
     """Read a schedule, and compute the fire times that a pause affects."""
-    page, given = await build_one(request), request.parameters
-    until = entered_instant("until", given.get("until", ""), request.now)
+    page, entered, until = await build_one(request), PauseForm.of(request.parameters), None
+    try:
+        until = entered.ends_at(request.now)
+    except RejectedError as error:
+        entered = entered._replace(wrong=str(error))
     affected: list[datetime] = []
     if page.problem is None:  # a kind of trigger that cannot be searched can still be paused
         found = await search_one(page.trigger, partial(page.upcoming, MAX_AFFECTED))
@@ -262,9 +264,7 @@ async def build_pause(request: PageRequest) -> PausePage:
         page,
         **HIDDEN_VALUES,
         changes=None,
-        until=given.get("until", ""),
-        note=page.note or given.get("note", ""),
-        at_end="pause" if given.get("at_end") == "pause" else "now",
+        entered=entered,
         affected=local_fires(affected, parse_timezone(page.zone)),
     )
 

@@ -20,6 +20,7 @@ from pg_scheduler.dashboard.pages.tasks import (
     visible_limits,
     visible_tasks,
 )
+from pg_scheduler.dashboard.pauses import PauseForm
 from pg_scheduler.inspect import AuditRecord, TaskState
 from pg_scheduler.inspect.texts import quoted
 from pg_scheduler.jobs.model import Job
@@ -83,6 +84,7 @@ async def build(request: PageRequest) -> View:
         settings=await _settings(own, request),
         changes=await _changes(own[:MAX_CHANGED], request),
         charts=await asyncio.to_thread(period.charts, task.oldest_due_at),
+        _pause=PauseForm(),
     )
 
 

@@ -119,10 +119,9 @@ theme.addEventListener("click", () => {
 // -- times: in UTC, in the zone of the browser, or in that of the schedule that is shown
 
 const zone = document.getElementById("times");
-const own = document.querySelector("[data-zone]")?.dataset.zone;
 const local = Intl.DateTimeFormat().resolvedOptions().timeZone;
-const zones = [...new Set(["UTC", local, own].filter(Boolean))];
-let shownZone = zones.includes(stored("zone")) ? stored("zone") : "UTC";
+let shownZone = stored("zone") ?? "UTC";
+const zones = [...new Set(["UTC", local, document.querySelector("[data-zone]")?.dataset.zone, shownZone].filter(Boolean))];
 
 const isRelative = (time) => ["ago", "until", "late"].some((name) => name in time.dataset);
 
@@ -134,6 +133,7 @@ export const formatter = (timeStyle) => {
 
 const showTimes = () => {
   const format = formatter("medium");
+  for (const each of all("input[data-times]")) each.value = shownZone;
   for (const each of all("time[datetime]")) {
     each.dataset.utc ??= isRelative(each) ? each.title : each.textContent;
     const text = shownZone === "UTC" ? each.dataset.utc : format(each.dateTime);
@@ -141,11 +141,11 @@ const showTimes = () => {
     else each.textContent = text;
   }
 };
-zone.closest("label").hidden = zones.length < 2;
+zone.closest("label").hidden = false;
 zone.append(...zones.map((each) => new Option(each, each, false, each === shownZone)));
 zone.addEventListener("change", () => {
   shownZone = zone.value;
-  stored("zone", shownZone);
+  stored("zone", formatter("medium") && shownZone); // once the browser knows it
   updated();
 });
 
