@@ -82,6 +82,44 @@ async def test_lists_of_a_phone_stay_within_their_cards(open_page: Open, shop: S
     assert outside == 0
 
 
+async def test_phone_shows_the_triggers_of_schedules(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/schedules", **PHONE)
+    trigger = page.locator(f'[data-key="{shop.schedule}"] .trigger .clip')
+    await expect(trigger).to_be_visible()
+    box = await trigger.bounding_box()
+    assert box is not None
+    assert box["width"] > 100
+
+
+async def test_row_of_a_schedule_opens_it_by_a_click_anywhere(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/schedules")
+    await page.locator(f'[data-key="{shop.schedule}"] .trigger').click()
+    await expect(page).to_have_url(re.compile(f"/schedule\\?id={shop.schedule}$"))
+
+
+async def test_message_covers_no_part_of_the_side_bar(open_page: Open, shop: Shop) -> None:
+    page = await open_page(f"/schedule-pause?id={shop.schedule}")
+    await page.get_by_role("button", name="Pause").click()
+    message = await page.locator("[data-toast]").bounding_box()
+    release = await page.locator(".release").bounding_box()
+    assert message is not None
+    assert release is not None
+    assert message["x"] >= release["x"] + release["width"]
+
+
+async def test_zone_that_was_chosen_is_that_of_every_page_and_form(
+    open_page: Open, shop: Shop, site: Site
+) -> None:
+    page = await open_page(f"/schedule?id={shop.schedule}", timezone_id="UTC")
+    zone = page.get_by_label("Show times in")
+    assert await zone.locator("option").all_inner_texts() == ["UTC", "Europe/Berlin"], "that of the trigger"
+    await zone.select_option("Europe/Berlin")
+    for path in ("/jobs", "/schedules", f"/schedule-pause?id={shop.schedule}"):
+        await page.goto(site.url + path)
+        await expect(zone).to_have_value("Europe/Berlin")
+    await expect(page.locator("input[name=zone]")).to_have_value("Europe/Berlin")
+
+
 async def test_question_is_a_dialog_that_can_be_closed_or_answered(
     open_page: Open, shop: Shop, scheduler: Scheduler
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import asyncpg
@@ -167,10 +168,20 @@ async def test_phone_shows_errors_and_the_tab_of_the_state(open_page: Open, shop
     assert state is not None
     assert error["height"] > 0
     assert error["y"] < state["y"], "the error precedes the state"
+    arguments = await row.locator(".main .sub").bounding_box()
+    assert arguments is not None
+    assert arguments["height"] > 0
+    assert arguments["y"] < error["y"]
     tab = await page.locator(".tabs [aria-current]").bounding_box()
     assert tab is not None
     assert tab["x"] >= 0
     assert tab["x"] + tab["width"] <= 390
+    await page.locator(".tabs").evaluate("each => { each.scrollLeft = 0; }")
+    edges = await page.locator(".tabs a").evaluate_all(
+        "tabs => tabs.map((each) => each.getBoundingClientRect()).map((box) => [box.left, box.right])"
+    )
+    places = sorted(map(tuple, edges))
+    assert all(left >= before for (_, before), (left, _) in pairwise(places)), "none is covered"
 
 
 async def test_boxes_of_columns_are_beside_their_labels(open_page: Open, shop: Shop) -> None:

@@ -138,7 +138,7 @@ async def test_head_states_the_order_of_the_jobs_and_what_was_searched_for_those
     }.items():
         assert await head_of(app, url) == head, url
     await pool.execute("DELETE FROM scheduled_jobs WHERE job_id > 'j020'")
-    assert await head_of(app, "/jobs") == f"searched all of 20 jobs, 20 found; {all_jobs}"
+    assert await head_of(app, "/jobs") == f"{all_jobs}; searched all of 20 jobs, 20 found"
 
 
 async def test_each_term_has_a_link_to_the_search_without_it(pool: asyncpg.Pool, app: App) -> None:

@@ -79,7 +79,7 @@ async def build(request: PageRequest) -> View:
     order = "" if sort or state is None or len(terms) > 1 else ORDERS[state]
     is_unfiltered = page.searched == page.found and request.access.visible_names is None
     summary = summary_of(page, request)
-    head = ("" if is_unfiltered and not page.is_complete else summary, order if rows else "")
+    head = (order if rows else "", "" if is_unfiltered and not page.is_complete else summary)
     return View(
         q=q,
         error=None,
