@@ -128,6 +128,8 @@ class FindingRow:
     runbook: str
     link: tuple[str, str] | None
     """The label and the address of a page that shows the subject."""
+    retry: str | None = None
+    """The address of the action that retries the jobs of the subject; None if the request may not."""
     mute_id: str = ""
     """Identifies it in the audit; empty if the request does not see its subject."""
     is_muted: bool = False
@@ -184,6 +186,7 @@ def _row(
         remedy=finding.remedy if is_open else ADVICE[finding.code].remedy,
         runbook=RUNBOOK + finding.anchor,
         link=None if subject is None else _link(finding, request),
+        retry=None if subject is None else _retry(finding, request),
         mute_id="" if subject is None else finding_id(finding),
         is_muted=is_muted(mutes, request.now),
         mutes=() if subject is None else mutes,
@@ -195,9 +198,20 @@ def _link(finding: Finding, request: PageRequest) -> tuple[str, str] | None:
         return None
     label, path, terms = LINKS[finding.code]
     if terms:
-        before, _, field = terms.rpartition(" ")
-        return label, request.url(path, q=f"{before} {term(field, finding.subject)}")
+        return label, request.url(path, q=_terms(finding))
     return label, request.url(path) if path in WITHOUT_SUBJECT else request.url(path, id=finding.subject)
+
+
+def _retry(finding: Finding, request: PageRequest) -> str | None:
+    if finding.code is not FindingCode.QUARANTINE or not request.may("retry"):
+        return None
+    return request.url("/actions/bulk/retry", q=_terms(finding))
+
+
+def _terms(finding: Finding) -> str:
+    """Return the search for the jobs of a finding."""
+    before, _, field = LINKS[finding.code][2].rpartition(" ")
+    return f"{before} {term(field, finding.subject)}"
 
 
 def _own_evidence(finding: Finding) -> str | None:

@@ -16,7 +16,8 @@ from pg_scheduler.dashboard.findings import TITLES, steps_of
 from pg_scheduler.dashboard.texts import timed
 from pg_scheduler.inspect import Diagnosis, FindingCode, Inspector, Thresholds
 from pg_scheduler.triggers import Every
-from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.client import JSON, App, Page, request, send
+from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.inspect.workers import add_worker
 
@@ -54,6 +55,28 @@ async def test_findings_have_evidence_remedy_and_an_entry_in_the_runbook(
     assert "Jobs of doctored.mail cannot start: no live worker has this task" in shown
     assert found["runbook"] in page.links()
     assert "/jobs?q=status%3Adue%20name%3Adoctored.mail" in page.links()
+
+
+async def test_quarantined_jobs_are_retried_from_their_finding(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, attempt, crash_count,"
+        " finished_at, error_message) SELECT 'job-' || n, 'board.' || n % 2, now(), 'failed', 3, 3, now(),"
+        " 'quarantined: 3 workers died' FROM generate_series(1, 5) AS n"
+    )
+    viewer, admin = build(), as_role(build, "admin")
+    assert "Retry them" not in Page((await request(viewer, "/doctor")).text).text
+    page = Page((await request(admin, "/doctor")).text)
+    (action,) = [
+        str(each["action"])
+        for each in page.all("form")
+        if "bulk" in str(each["action"]) and "board.1" in str(each)
+    ]
+    asked = await send(admin, action, {})
+    assert "3 jobs found" in asked.text
+    answer = await send(admin, action, {"confirm": "yes", "shown": "3", "rate": "", "all": "yes"})
+    assert answer.did == "run_started"
 
 
 async def test_a_diagnosis_is_shared_by_all_requests_of_a_minute(

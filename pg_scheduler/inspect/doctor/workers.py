@@ -202,20 +202,24 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
         if worker.last_beat <= worker.started_at or worker.state == "stopping":
             continue
         pool = worker.health.get("pool")
-        size = f" (max_size of its pool: {pool['max']})" if isinstance(pool, dict) and "max" in pool else ""
+        most = pool.get("max") if isinstance(pool, dict) else None
+        size = "" if most is None else f" (max_size of its pool: {most})"
+        larger = "a pool with max_size of 4 or more"
+        if isinstance(most, int) and most >= 4:
+            larger = "a larger pool if other code uses its connections"
         if worker.health.get("is_listening") is False:
             yield warning(
                 FindingCode.WORKER_NO_LISTEN,
                 worker.worker_id,
                 f"{_name(worker)} receives no notifications, so it polls{size}",
-                "a pool with max_size of 4 or more, or direct_dsn= behind a pooler",
+                f"{larger}, or direct_dsn= behind a pooler",
             )
         if worker.health.get("has_liveness_lock") is False:
             yield warning(
                 FindingCode.WORKER_NO_LOCK,
                 worker.worker_id,
                 f"{_name(worker)} holds no liveness lock: if it is killed, its jobs wait for its lease{size}",
-                "a pool with max_size of 4 or more, or keeper_dsn= or direct_dsn=",
+                f"{larger}, or keeper_dsn= or direct_dsn=",
             )
 
 

@@ -107,6 +107,12 @@ async def test_worker_with_a_small_pool_neither_listens_nor_holds_a_lock(
             "it has just registered"
         )
         assert list(judge_connections([replace(worker, state="stopping")])) == [], "it shuts down"
+        assert all("max_size of 4 or more" in str(each.remedy) for each in found)
+        large = replace(worker, health={**worker.health, "pool": {"max": 10}})
+        for finding in judge_connections([large]):
+            assert "max_size of its pool: 10" in finding.evidence
+            assert "4 or more" not in str(finding.remedy)
+            assert str(finding.remedy).startswith("a larger pool if other code uses its connections, or ")
         await scheduler.shutdown()
     scheduler = await make()
     await beat(scheduler)
