@@ -108,6 +108,32 @@ async def test_records_are_sentences_that_lead_to_their_subjects(pool: asyncpg.P
     assert {*expected, "/schedule?id=hourly", "/worker?id=w1"} <= links
 
 
+async def test_batches_of_a_bulk_run_are_one_sentence(pool: asyncpg.Pool, app: App) -> None:
+    for action, subject, count in (
+        ("start_bulk", "bulk-7", 0),
+        ("retry_jobs", "bulk-7", 500),
+        ("retry_jobs", "bulk-8", 3),
+        ("pause_task", "mail.send", 0),
+        ("retry_jobs", "bulk-7", 500),
+        ("retry_jobs", "bulk-7", 64),
+        ("end_bulk", "bulk-7", 0),
+    ):
+        await pool.execute(
+            "INSERT INTO scheduler_audit (at, actor, via, action, subject, details)"
+            " VALUES (now(), 'dana', 'dashboard', $1, $2, jsonb_build_object('count', $3::integer))",
+            action,
+            subject,
+            count,
+        )
+    text = " ".join(Page((await request(app, "/audit")).text).text.split())
+    assert text.count("dana retried") == 2
+    assert "dana retried 1,064 jobs (bulk run, 3 batches)" in text
+    assert "dana retried 3 jobs (bulk run)" in text
+    assert "dana started the bulk run" in text
+    exported = (await request(app, "/export?page=audit&format=jsonl")).text
+    assert len(exported.splitlines()) == 7, "each record"
+
+
 async def test_audit_is_exported(scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]) -> None:
     await fill(scheduler, pool)
     await pool.execute("UPDATE scheduler_audit SET actor = '=cmd()' WHERE action = 'pause_task'")

@@ -87,6 +87,7 @@ class AuditItem:
         where: The search that found them; empty if it is hidden, or there is none.
         is_batch: Whether a bulk run, its subject, changed the jobs.
         changes: The parts of a schedule before and after.
+        batches: The records of batches of the same run that it stands for.
     """
 
     record: AuditRecord
@@ -96,6 +97,7 @@ class AuditItem:
     where: str
     is_batch: bool
     changes: Sequence[ChangedPart]
+    batches: int = 1
 
     @property
     def details(self) -> Mapping[str, Any]:
@@ -114,7 +116,7 @@ async def build(request: PageRequest) -> View:
     """Read a page of the audit, the newest record first."""
     page = await read(request, PAGE_LENGTH, request.parameters.get("after") or None)
     filters = {name: request.parameters.get(name, "") for name in FILTERS}
-    items = [item_of(record, request) for record in page.items]
+    items = folded([item_of(record, request) for record in page.items])
     return View(
         filters=filters,
         since=request.parameters.get("since", ""),
@@ -185,6 +187,25 @@ def item_of(record: AuditRecord, request: PageRequest) -> AuditItem:
         is_run and record.action in MANY,
         _changed_parts(record, request),
     )
+
+
+def folded(items: Sequence[AuditItem]) -> list[AuditItem]:
+    """Return items in which the newest batch of a bulk run stands for all, with the number of their jobs."""
+    found: dict[object, AuditItem] = {}
+    for item in items:
+        record = item.record
+        key = (record.subject, record.action, record.actor, record.via) if item.is_batch else record.id
+        known = found.get(key)
+        found[key] = item if known is None else _added(known, item)
+    return list(found.values())
+
+
+def _added(item: AuditItem, older: AuditItem) -> AuditItem:
+    counts = [each.record.details.get("count") for each in (item, older)]
+    number = sum(each for each in counts if isinstance(each, int))
+    record = replace(item.record, details={**item.record.details, "count": number})
+    verb = f"{VERBS[record.action][0]} {counted(number, 'job')}"
+    return replace(item, record=record, verb=verb, batches=item.batches + 1)
 
 
 def _until(record: AuditRecord) -> str:
