@@ -519,8 +519,10 @@ async def test_positional_arguments_of_a_schedule_stay(
     await scheduler.schedules.add(
         "board.mail", Every(HOUR), schedule_id="mine", args=("ada",), kwargs={"copies": 1}
     )
-    fields = entered((await request(admin, "/schedule-form?id=mine")).text)
+    html = (await request(admin, "/schedule-form?id=mine")).text
+    fields = entered(html)
     assert "arg.copies" not in fields
+    assert 'Positional arguments, which are kept: "ada"' in " ".join(Page(html).text.split())
     assert (await send(admin, UPDATE, {**fields, "kwargs": '{"copies": 2}'})).did == "schedule_updated"
     schedule = await scheduler.schedules.get("mine")
     assert schedule is not None

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.arguments import FieldError, fields_of
 from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.job_rows import arguments_line
 from pg_scheduler.dashboard.pages.schedules import FIRE_TIMES, FireTime, local_fires, visible_schedule
 from pg_scheduler.inspect.clock_changes import mark_fires
 from pg_scheduler.inspect.fire_searches import search_one
@@ -62,6 +63,8 @@ class FormPage:
     parameters: Sequence[Parameter] = ()
     """Those of the task, if a live worker reports them."""
     arguments: Texts = field(default_factory=dict)
+    positional: str = ""
+    """The positional arguments of the schedule, in one line, which the form keeps; empty for none."""
     has_arguments: bool = True
     """Whether the form has the arguments; not if the request may not see all of those of the schedule."""
     errors: Texts = field(default_factory=dict)
@@ -105,7 +108,11 @@ async def edit_form(
         return page
     if arguments is None:
         values, arguments = {**values, "kwargs": others}, fields
-    return replace(page, values=values, parameters=parameters, arguments=arguments, has_arguments=True)
+    positional = (
+        arguments_line(schedule.args, {}, request.settings.redaction.is_hidden) if schedule.args else ""
+    )
+    page = replace(page, positional=positional, has_arguments=True)
+    return replace(page, values=values, parameters=parameters, arguments=arguments)
 
 
 def values_of(schedule: Schedule) -> Texts:
