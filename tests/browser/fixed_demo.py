@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Final
+from zlib import crc32
 
 import asyncpg
 
@@ -58,6 +59,11 @@ UPDATE_SCHEDULE: Final = """
     UPDATE scheduler_schedules SET created_at = $2, last_fire_at = $3, last_job_id = $4, runs = $5, owner = $6
     WHERE schedule_id = $1
 """
+INSERT_STARTS: Final = """
+    INSERT INTO scheduler_starts (key, job_id, attempt, at)
+    SELECT 'limit:bank:', job_id, attempt, $1 FROM scheduled_jobs
+    WHERE job_name = 'shop.charge' AND status = 'running'
+"""
 INSERT_RELEASE: Final = """
     INSERT INTO scheduler_audit (at, actor, via, action, subject)
     VALUES ($1, 'node-3', 'worker', 'start_release', '2027.12')
@@ -72,6 +78,7 @@ async def open_fixed_demo(pool: asyncpg.Pool) -> Scheduler:
     await scheduler.tasks.pause("shop.report", note="the warehouse is being moved")
     fires = await _add_schedules(scheduler, pool)
     await pool.execute(INSERT_JOBS, json.dumps([*_jobs(), *fires]))
+    await pool.execute(INSERT_STARTS, NOW - SECOND)
     await pool.execute(INSERT_RELEASE, NOW - 34 * MINUTE)
     await pool.execute("VACUUM ANALYZE scheduled_jobs")
     return scheduler
@@ -91,7 +98,7 @@ async def _add_workers(pool: asyncpg.Pool) -> None:
             worker_id,
             identity,
             2543 + place,
-            4 - 3 * place,
+            4 - 2 * place,
             [*TASKS, "shop.invoices", "shop.stock"],
             json.dumps(health),
             json.dumps({"limits": [limit]}),
@@ -191,7 +198,7 @@ def _ended(
             "attempt": 1,
             "worker_id": WORKERS["node-4"],
             "started_at": began + 0.01 * SECOND,
-            "finished_at": began + 0.42 * SECOND,
+            "finished_at": began + (0.05 + crc32(job_id.encode()) % 8 / 10) * SECOND,
             "error_message": None if status == "completed" else "TimeoutError: no answer within 30 s",
             **columns,
         },
@@ -251,6 +258,7 @@ def _jobs() -> Iterator[dict[str, Any]]:
     yield _ended(
         next(ids), "shop.legacy", NOW - MINUTE, "failed", crash_count=3, error_message=quarantine_error(3)
     )
+    yield _job(next(ids), "shop.charge", NOW - SECOND, 8, max_retries=2, **_running("node-4", 1))
 
 
 def _declined(job_id: str, ended_at: datetime, order: int) -> dict[str, Any]:
@@ -276,6 +284,7 @@ def _declined(job_id: str, ended_at: datetime, order: int) -> dict[str, Any]:
         "failed",
         order,
         created_at=ended_at - 14 * SECOND,
+        finished_at=ended_at,
         attempt=3,
         retry_count=2,
         max_retries=2,
