@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from pg_scheduler.dashboard.access import Access
@@ -16,13 +16,6 @@ from pg_scheduler.inspect import parse_search
 
 MAX_VIEWS: Final = 50
 EXAMPLE: Final = '{"Failed": "/jobs?q=status:failed"}'
-
-
-class TeamView(NamedTuple):
-    """A view that a request may open."""
-
-    name: str
-    url: str
 
 
 def check_views(views: Mapping[str, str]) -> Mapping[str, str]:
@@ -54,13 +47,13 @@ def check_views(views: Mapping[str, str]) -> Mapping[str, str]:
     return dict(views)
 
 
-def team_views(request: PageRequest) -> list[TeamView]:
-    """Return the views whose pages the request may see, and that name no jobs which it does not see."""
-    return [
-        TeamView(name, request.base + address)
+def team_views(request: PageRequest) -> dict[str, str]:
+    """Return the addresses of the views whose pages the request may see, and that name no hidden jobs."""
+    return {
+        name: request.base + address
         for name, address in request.settings.views.items()
         if _is_visible(address, request)
-    ]
+    }
 
 
 def _is_visible(address: str, request: PageRequest) -> bool:

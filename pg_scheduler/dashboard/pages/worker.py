@@ -85,7 +85,7 @@ def _chips(row: WorkerRow) -> Iterator[dict[str, object]]:
         yield chip(f"lag {length(row.lag_s)}", title, is_bad=row.lag_s > 1)
     if row.pool is not None:
         title = "connections of its pool that are in use, of their maximum number"
-        yield chip(f"pool {row.pool.in_use:g} of {row.pool.most:g}", title)
+        yield chip("pool {in_use:g} of {most:g}".format(**row.pool), title)
     health = row.worker.health
     if isinstance(is_listening := health.get("is_listening"), bool):
         title = "it receives a notification of each new job, and starts it at once; otherwise it polls"

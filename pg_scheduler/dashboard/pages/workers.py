@@ -26,14 +26,6 @@ DECLARE_DEAD: Final = "declare_dead"
 
 
 @dataclass(frozen=True, slots=True)
-class PoolUse:
-    """The connections of a worker's pool that are in use, and their maximum number."""
-
-    in_use: float
-    most: float
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerRow:
     """A worker, with what follows from its row, or from the record of its death.
 
@@ -43,6 +35,7 @@ class WorkerRow:
         release: The release of the application; None if its metadata name none.
         problems: What is wrong with it, as it reports it.
         lag_s: Seconds for which its event loop kept a callback waiting; None if that is unknown.
+        pool: The connections of its pool that are ``in_use``, and the ``most`` that it can have.
         died_at: When it was declared dead, or its lease expired; None for a live worker.
         reclaimed: How many of its jobs were reclaimed then; None if that is unknown or hidden.
         oldest: The visible job that it has run for the longest time.
@@ -53,7 +46,7 @@ class WorkerRow:
     release: str | None
     problems: Sequence[str] = ()
     lag_s: float | None = None
-    pool: PoolUse | None = None
+    pool: Mapping[str, float] | None = None
     died_at: datetime | None = None
     reclaimed: int | None = None
     oldest: Attempt | None = None
@@ -213,10 +206,12 @@ def _number(value: object) -> float | None:
     return float(value)
 
 
-def _pool(value: object) -> PoolUse | None:
+def _pool(value: object) -> dict[str, float] | None:
     found = value if isinstance(value, Mapping) else {}
     size, idle, most = (_number(found.get(name)) for name in ("size", "idle", "max"))
-    return None if size is None or idle is None or most is None else PoolUse(size - idle, most)
+    if size is None or idle is None or most is None:
+        return None
+    return {"in_use": size - idle, "most": most}
 
 
 def _state(worker: Worker) -> str:
