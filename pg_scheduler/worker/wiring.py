@@ -6,7 +6,6 @@ A wake-up that comes before the sleep ends that sleep at once, so no signal is l
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
 
 from pg_scheduler.worker.runtime import Runtime
 from pg_scheduler.worker.signals import Signal
@@ -51,18 +50,3 @@ def connect(to: Runtime) -> None:
     """Connect every signal to its receivers in the table."""
     for signal, receivers in wiring(to):
         signal.connect(*receivers)
-
-
-def markdown(to: Runtime) -> str:
-    """Return the wiring as a Markdown table, for the documentation."""
-    names = {signal: name for name, signal in to.node.signals}
-    lines = ["| Signal | Sent when | Wakes |", "|---|---|---|"]
-    for signal, receivers in wiring(to):
-        woken = ", ".join(f"`{_name(receiver)}`" for receiver in receivers)
-        lines.append(f"| `{names[signal]}` | {signal.meaning} | {woken} |")
-    return "\n".join(lines)
-
-
-def _name(receiver: Callable[..., None]) -> str:
-    method = cast("Any", receiver)
-    return f"{type(method.__self__).__name__}.{method.__name__}"

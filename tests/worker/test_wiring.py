@@ -1,17 +1,13 @@
-"""Every signal wakes what the table says, and the documentation prints that table."""
+"""Every signal wakes what the table says."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import asyncpg
 
 from pg_scheduler import Scheduler
 from pg_scheduler.worker.signals import Condition, Signal, Signals
-from pg_scheduler.worker.wiring import markdown, wiring
+from pg_scheduler.worker.wiring import wiring
 from tests.support.worker import holds
-
-PAGE = Path(__file__).parents[2] / "docs/development/architecture.md"
 
 
 def test_signal_calls_its_receivers_in_the_order_of_the_table() -> None:
@@ -43,13 +39,6 @@ async def test_wiring_has_every_signal_once(pool: asyncpg.Pool) -> None:
         for signal, receivers in wiring(runtime):
             assert receivers
             assert signal._receivers == receivers, "connected as the table says"
-
-
-async def test_architecture_page_prints_the_wiring(pool: asyncpg.Pool) -> None:
-    async with Scheduler(pool) as scheduler:
-        runtime = scheduler._parts.runtime
-        assert runtime is not None
-        assert markdown(runtime) in PAGE.read_text(encoding="utf-8")
 
 
 def test_signals_of_two_workers_are_independent() -> None:
