@@ -1,6 +1,6 @@
 """Reject the words that the glossary replaces: ``python -m tools.language [PATH ...]``.
 
-The rejected words are the third column of docs/development/glossary.md; tools/language.toml lists the
+tools/language.toml has the words, by the term of docs/development/glossary.md that replaces them, and the
 legitimate uses.
 """
 
@@ -11,13 +11,13 @@ import sys
 import tokenize
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from tools.environment import ROOT
 
-GLOSSARY = ROOT / "docs" / "development" / "glossary.md"
-ALLOWED = ROOT / "tools" / "language.toml"
+WORDS = ROOT / "tools" / "language.toml"
 CHECKED = (
     "*.md",
     "dev.py",
@@ -48,15 +48,15 @@ class Use(NamedTuple):
     reason: str
 
 
-def read_rejected(glossary: str) -> list[str]:
-    """Return the rejected words of a glossary."""
-    rows = [line.split("|") for line in glossary.splitlines() if line.startswith("|")]
-    return [word for row in rows[2:] for word in re.findall(r"`([^`]+)`", row[3])]
+def read_rejected(words: str) -> dict[str, list[str]]:
+    """Return the rejected words, by the term that replaces them."""
+    rejected: dict[str, list[str]] = tomllib.loads(words)["rejected"]
+    return rejected
 
 
-def read_allowed(allowed: str) -> list[Use]:
+def read_allowed(words: str) -> list[Use]:
     """Return the legitimate uses."""
-    return [Use(**entry) for entry in tomllib.loads(allowed).get("use", [])]
+    return [Use(**entry) for entry in tomllib.loads(words)["use"]]
 
 
 def compile_words(words: Iterable[str]) -> re.Pattern[str]:
@@ -131,9 +131,10 @@ def main(arguments: Sequence[str]) -> int:
     """Check the files, all by default; 1 if a rejected word was found."""
     paths = [Path(argument).resolve() for argument in arguments]
     paths = paths or sorted({path for pattern in CHECKED for path in ROOT.glob(pattern)})
-    paths = [path for path in paths if path != GLOSSARY and "_build" not in path.parts]
-    pattern = compile_words(read_rejected(GLOSSARY.read_text(encoding="utf-8")))
-    complaints = check(ROOT, paths, pattern, read_allowed(ALLOWED.read_text(encoding="utf-8")))
+    paths = [path for path in paths if "_build" not in path.parts]
+    words = WORDS.read_text(encoding="utf-8")
+    pattern = compile_words(chain.from_iterable(read_rejected(words).values()))
+    complaints = check(ROOT, paths, pattern, read_allowed(words))
     print(*complaints, sep="\n", end="\n" if complaints else "")
     if complaints:
         print(f"{len(complaints)} findings; docs/development/glossary.md lists the accepted terms")
