@@ -31,6 +31,7 @@ from pg_scheduler import (
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY
 from pg_scheduler.testing import AsyncTestKit, TestKit
 from tests.docs.snippets import PAGES, ROOT, snippets_of
+from tools.reference.extension import complete_modules
 from tools.reference.source import PUBLIC_MODULES, find
 
 NAMES = [
@@ -409,7 +410,7 @@ def test_every_module_of_the_package_is_public_or_private() -> None:
 
 
 def test_documentation_lists_the_public_modules() -> None:
-    page = (ROOT / "docs" / "operations" / "upgrading.md").read_text(encoding="utf-8")
+    page = complete_modules()["operations/upgrading"]
     section = page.partition("## Public modules\n")[2].partition("\n## ")[0]
     assert tuple(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE)) == PUBLIC_MODULES
 

@@ -135,7 +135,8 @@ class ClusterCollector(Collector):
         totals = self._names.merge([*figures.jobs, *empty], JobFigures.added)
         numbers = [(row.name, row.due) for row in figures.backlog]
         due = self._names.merge([*numbers, *((name, 0) for name in claimed)], add)
-        families.gauge("jobs_due", "Due jobs that wait for a slot.", _by_name(due), "job_name")
+        text = "Due jobs that wait for a slot, by the name that a worker must claim."
+        families.gauge("jobs_due", text, _by_name(due), "job_name")
         text = "Whether counting due jobs stopped after 50,000 unfinished jobs."
         families.gauge("jobs_due_capped", text, figures.is_capped)
         ages = [
@@ -154,14 +155,18 @@ class ClusterCollector(Collector):
             text = "Quarantined jobs among the newest 20,000 unsuccessful ones."
             families.gauge("jobs_quarantined", text, figures.quarantined)
         blocked = {(on,): float(number) for on, number in {AFTER: 0, **figures.blocked}.items()}
-        families.gauge("jobs_blocked", "Jobs that wait for a limit or for other jobs.", blocked, "on")
+        text = (
+            "Jobs that wait: for other jobs (after), or for a limit (limit:NAME); at most 20,000 are counted."
+        )
+        families.gauge("jobs_blocked", text, blocked, "on")
         about = figures.totals
         if about.jobs is not None and about.unfinished is not None:
             unfinished = about.unfinished + (about.blocked or 0)
-            text = "About how many jobs are pending or running."
+            text = "About how many jobs are pending or running; absent before the first ANALYZE."
             families.gauge("jobs_unfinished_estimate", text, unfinished)
             finished = max(about.jobs - unfinished, 0)
-            families.gauge("jobs_finished_estimate", "About how many jobs have ended.", finished)
+            text = "About how many jobs have ended; absent before the first ANALYZE."
+            families.gauge("jobs_finished_estimate", text, finished)
         paused = dict.fromkeys([*totals, *due], 0) | self._names.merge(
             ((name, 1) for name in figures.paused), max
         )
@@ -175,7 +180,7 @@ class ClusterCollector(Collector):
         families.gauge("dead_rows", "About how many dead rows a table has.", dead, "table")
         ratio = self._hot_ratio.of(next((each for each in figures.tables if each.name == TABLE), None))
         if ratio is not None:
-            text = "Share of HOT updates among recent updates of jobs; a claim is one, a completion is not."
+            text = "Share of HOT updates among the last 1,000 or more updates of jobs; absent before."
             families.gauge("hot_update_ratio", text, ratio)
         text = "Age of the oldest transaction that prevents the removal of dead rows."
         families.gauge("oldest_transaction_seconds", text, figures.oldest_transaction_s)
@@ -188,7 +193,7 @@ def _add_workers(families: Families, figures: ClusterFigures) -> None:
     for worker in figures.workers:
         state = ("draining" if worker.is_draining else "alive") if worker.is_alive else "dead"
         states[state,] += 1
-    text = "Workers that run jobs; dead until their jobs are reclaimed."
+    text = "Workers that run jobs: alive, draining, or dead until their jobs are reclaimed."
     families.gauge("workers", text, states, "state")
     alive = [worker for worker in figures.workers if worker.is_alive]
     families.gauge("slots", "Slots of live workers.", sum(each.slots for each in alive))

@@ -42,8 +42,8 @@ def items_of(values: float | Mapping[Key, float]) -> Iterable[tuple[Labels, floa
 
 def add_gauges(families: Sink, now: Gauges) -> None:
     """Add what goes up and down."""
-    families.gauge("slots", "Jobs that the worker runs at the same time.", now.slots)
-    families.gauge("slots_busy", "Slots that are taken.", now.slots_busy)
+    families.gauge("slots", "Jobs that run at the same time, at most.", now.slots)
+    families.gauge("slots_busy", "Slots that are taken now.", now.slots_busy)
     families.gauge("results_waiting", "Outcomes that are not yet written.", now.results_waiting)
     text = "Seconds until other workers may reclaim the jobs of this one."
     families.gauge("lease_remaining_seconds", text, now.lease_remaining_s)
@@ -52,7 +52,7 @@ def add_gauges(families: Sink, now: Gauges) -> None:
     families.gauge("listener_connected", "Whether notifications arrive.", now.is_listening)
     families.gauge("accepting", "Whether the worker claims jobs.", now.is_accepting)
     by_state: dict[Labels, float] = {("used",): now.pool_used, ("idle",): now.pool_idle}
-    families.gauge("pool_connections", "Connections of the pool.", by_state, "state")
+    families.gauge("pool_connections", "Connections of the pool, used or idle.", by_state, "state")
     families.gauge("pool_connections_max", "Connections that the pool may have.", now.pool_max)
 
 
@@ -90,7 +90,9 @@ def add_counters(families: Sink, counted: Snapshot, *, is_running: bool) -> None
         families.counter(metric, text, counted.counters.get((metric, ""), 0.0))
 
     claims = labelled("claims", CLAIM_RESULTS)
-    families.counter("claims", "Queries for due jobs; full if there may be more.", claims, "result")
+    families.counter(
+        "claims", "Queries for due jobs: full if there may be more, part or empty.", claims, "result"
+    )
     exchanges = counted.durations.get(("exchange_duration", ""), Histogram())
     families.histogram("exchange_duration_seconds", "Durations of queries for due jobs.", {(): exchanges})
     passes = {(label,): each for (name, label), each in counted.durations.items() if name == "pass_duration"}
@@ -101,11 +103,11 @@ def add_counters(families: Sink, counted: Snapshot, *, is_running: bool) -> None
         for (label,), value in labelled("service_errors", kinds).items()
         for service, _, kind in [label.rpartition(" ")]
     }
-    text = "Passes of services that failed; transient if the database was unavailable."
+    text = "Passes of services that failed: transient if the database was unavailable, else permanent."
     families.counter("service_errors", text, errors, "service", "kind")
     single("leases_lost", "Leases that expired while the worker ran.")
     blocked = labelled("loop_blocked_seconds", ["", *jobs])
-    text = "Seconds for which the event loop was blocked, by the job that blocked it."
+    text = "Seconds for which the event loop was blocked; without a name if not by a job."
     families.counter("loop_blocked_seconds", text, blocked, "job_name")
     is_kept = is_running and counted.gauges.get("keeper_connected", 0)
     families.gauge("keeper_connected", "Whether the lease keeper is connected.", is_kept)

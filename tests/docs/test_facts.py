@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Collection
 from itertools import takewhile
+
+import pytest
 
 import pg_scheduler
 from pg_scheduler import Scheduler, events
@@ -14,9 +17,13 @@ from pg_scheduler.inspect import FindingCode, ReasonCode
 from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from pg_scheduler.telemetry.logging import FIELDS
 from tests.docs.snippets import PAGES, ROOT, snippets_of
-from tools.reference.extension import complete_findings
+from tests.telemetry import test_cluster_metrics, test_process_metrics
+from tools.reference.extension import complete_findings, complete_metrics
+from tools.reference.metrics import families
 
 DOCTOR = "\n## Findings of the doctor\n"
+OF_ALL_PROCESSES = {"jobs_ended", "job_duration_seconds", "job_lateness_seconds"}
+"""The families of a process that the exporter has too."""
 OUTAGES = ("| Fault | Effect | Recovery | Test |", "| Fault | Effect | Test |")
 
 
@@ -33,6 +40,21 @@ def table(page: str, header: str) -> list[list[str]]:
 
 def code(cell: str) -> list[str]:
     return re.findall(r"`(\w+)`", cell)
+
+
+@pytest.mark.parametrize(
+    ("of", "documented"),
+    [
+        ("process", test_process_metrics.DOCUMENTED),
+        ("cluster", test_cluster_metrics.DOCUMENTED.keys() - OF_ALL_PROCESSES),
+    ],
+)
+def test_metrics_page_lists_every_family(of: str, documented: Collection[str]) -> None:
+    """The tests of the metrics compare these names with those of an exposition."""
+    listed = {family.name.removesuffix("_total") for family in families(of)}
+    assert listed == set(documented)
+    page = complete_metrics()["operations/metrics"]
+    assert all(f"\n| `{family.name}` |" in page and family.text.endswith(".") for family in families(of))
 
 
 async def test_architecture_lists_services_in_the_order_of_their_start(scheduler: Scheduler) -> None:

@@ -2,7 +2,8 @@
 
 The files in ``docs/reference`` hold the prose. Their comments name the parts that come from signatures,
 docstrings and commands; `tools.reference.pages` describes the form. `tools.reference.findings` completes the
-pages about the doctor.
+pages about the doctor, `tools.reference.metrics` that about metrics. In the page about upgrading, a table of the
+public modules takes the place of a comment.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tools.environment import ROOT
 from tools.reference.findings import with_findings
+from tools.reference.metrics import with_metrics
 from tools.reference.pages import complete
+from tools.reference.source import PUBLIC_MODULES, module_docstring
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 DOCS = ROOT / "docs"
 PAGES = DOCS / "reference"
 DOCTOR_PAGES = ("operations/doctor", "operations/runbook")
+METRICS_PAGE = "operations/metrics"
+MODULES_PAGE = "operations/upgrading"
 
 
 def complete_reference() -> dict[str, str]:
@@ -32,9 +37,23 @@ def complete_findings() -> dict[str, str]:
     return {page: with_findings((DOCS / f"{page}.md").read_text(encoding="utf-8")) for page in DOCTOR_PAGES}
 
 
+def complete_modules() -> dict[str, str]:
+    """Return the text of the page with the public modules, by the name that Sphinx gives it."""
+    purposes = {each: module_docstring(each).summary.removesuffix(".") for each in PUBLIC_MODULES}
+    rows = [f"| `{each}` | {purpose.replace('``', '`')} |" for each, purpose in purposes.items()]
+    table = "\n".join(["| Module | Purpose |", "|---|---|", *rows])
+    page = (DOCS / f"{MODULES_PAGE}.md").read_text(encoding="utf-8")
+    return {MODULES_PAGE: page.replace("<!-- modules -->", table)}
+
+
+def complete_metrics() -> dict[str, str]:
+    """Return the text of the page about metrics, by the name that Sphinx gives it."""
+    return {METRICS_PAGE: with_metrics((DOCS / f"{METRICS_PAGE}.md").read_text(encoding="utf-8"))}
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Let Sphinx read the complete pages, at each build, since any docstring may have changed."""
-    pages = complete_reference() | complete_findings()
+    pages = complete_reference() | complete_findings() | complete_metrics() | complete_modules()
 
     def complete_source(_: Sphinx, page: str, source: list[str]) -> None:
         source[0] = pages.get(page, source[0])

@@ -66,19 +66,20 @@ def _lines(module: str) -> Sequence[bytes]:
 
 
 @cache
-def _tree(module: str) -> ast.Module:
+def tree_of(module: str) -> ast.Module:
+    """Return the syntax tree of a module."""
     return ast.parse(_text(module))
 
 
 def module_docstring(module: str) -> Docstring:
     """Return the docstring of a module."""
-    return parse_docstring(ast.get_docstring(_tree(module)))
+    return parse_docstring(ast.get_docstring(tree_of(module)))
 
 
 @cache
 def public_names(module: str) -> tuple[str, ...]:
     """Return the names in ``__all__`` of a module; none if it has no ``__all__``."""
-    for node in _tree(module).body:
+    for node in tree_of(module).body:
         if isinstance(node, ast.Assign) and _name(node) == "__all__":
             return tuple(ast.literal_eval(node.value))
     return ()
@@ -116,7 +117,7 @@ def find(module: str, name: str) -> Definition:
     Raises:
         LookupError: The module does not have the name.
     """
-    tree = _tree(module)
+    tree = tree_of(module)
     nodes = []
     for index, node in enumerate(tree.body):
         if isinstance(node, ast.ImportFrom):
@@ -140,7 +141,7 @@ def _imported(module: str, node: ast.ImportFrom) -> str | None:
 
 def type_variable(module: str, name: str) -> ast.Assign | None:
     """Return the definition of a type variable in a module."""
-    for node in _tree(module).body:
+    for node in tree_of(module).body:
         match node:
             case ast.Assign(value=ast.Call(func=ast.Name(id="TypeVar" | "ParamSpec"))) if _name(node) == name:
                 return node
@@ -153,7 +154,7 @@ def import_of(module: str, name: str) -> str:
     Raises:
         LookupError: The module does not have the name.
     """
-    for node in ast.walk(_tree(module)):  # some imports are for type checkers only
+    for node in ast.walk(tree_of(module)):  # some imports are for type checkers only
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 if name == (alias.asname or alias.name):
@@ -278,7 +279,7 @@ class Definition:
             case ast.Subscript(value=ast.Name(id="ClassVar" | "Final"), slice=inner):
                 return self.annotation(inner)
             case ast.Name(id=name):
-                for other in _tree(self.module).body:
+                for other in tree_of(self.module).body:
                     match other:
                         case ast.Assign(value=ast.Subscript(value=ast.Name(id="Annotated")) as value):
                             if _name(other) == name:
