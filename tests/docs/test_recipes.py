@@ -149,9 +149,7 @@ def test_recipe_index_links_every_recipe() -> None:
 
 def test_recipe_index_has_a_recipe_that_runs_for_each_of_24_needs() -> None:
     index = (ROOT / "docs" / "how-do-i.md").read_text(encoding="utf-8")
-    needs = re.findall(
-        r"^\| (\d+) \| [^|]+\? \| \[[^]]+\]\(([\w/-]+\.md)#([\w-]+)\) \|$", index, re.MULTILINE
-    )
+    needs = re.findall(r"^(\d+)\. \[[^]]+\]\(([\w/-]+\.md)#([\w-]+)\)$", index, re.MULTILINE)
     assert [int(number) for number, _, _ in needs] == list(range(1, 25))
     assert len({(page, anchor) for _, page, anchor in needs}) == 24
     assert [need for need in needs if not sections_of(need[1])[need[2]]] == []
