@@ -101,7 +101,7 @@ def dashboard(
 
     Args:
         source: A Scheduler, started or not, or a function that returns one, so that it can be made after
-            the application; or several of these by name, which is a part of the address.
+            the application; or several of these by name, which is a part of the URL.
         authorize: Decides about each request: a function, plain or async, that receives the Starlette
             ``Request`` and returns an `Access`, None for status 403, or a ``Response`` such as a redirect to
             the login. `basic_auth()`, `bearer()` and `trusted_header()` return one; `allow_anyone` is one.
@@ -113,7 +113,7 @@ def dashboard(
             number as a text. Searches for hidden values are rejected.
         format_arguments: Returns the arguments of a job as a text, instead of JSON. Its job has no hidden
             values.
-        links: Returns addresses for a job by their labels, such as that of its trace. Addresses that start
+        links: Returns URLs for a job by their labels, such as that of its trace. URLs that start
             neither with ``https://``, ``http://`` nor a single ``/`` are omitted. Its job has no hidden
             values.
         read_pool: A pool for the reads, which may lead to a standby; None for that of the Scheduler. For
@@ -121,21 +121,21 @@ def dashboard(
             pool of its Scheduler.
         refresh: Seconds between two queries for pages that are updated, 0.5 or more.
         bounds: The maximum that a page of a search, or the page of errors, examines.
-        trust_forwarded: Whether ``X-Forwarded-Prefix`` is added to the addresses of links. Set it only
+        trust_forwarded: Whether ``X-Forwarded-Prefix`` is added to the URLs of links. Set it only
             behind a proxy that sets or removes this header.
         read_only: Whether no action is accepted, whatever the rights: there are no buttons for them, and
-            their addresses answer 405.
+            their URLs respond with 405.
         trusted_origins: Other origins, such as ``"https://admin.example.org"``, whose pages may send
             changes. Those of the dashboard's own host always may.
-        views: Addresses of lists by name, such as ``{"Failed mails": "/jobs?q=status:failed name:mail.*"}``,
+        views: URLs of lists by name, such as ``{"Failed mails": "/jobs?q=status:failed name:mail.*"}``,
             which the page of jobs offers to everybody who may see them; at most 50.
 
     Raises:
         TypeError: ``source``, ``authorize``, ``redact``, ``read_pool``, ``bounds``, ``trusted_origins`` or
             ``views`` has the wrong type.
-        ValueError: ``refresh`` is out of range, a name of ``source`` cannot be a part of an address, a name
+        ValueError: ``refresh`` is out of range, a name of ``source`` cannot be a part of a URL, a name
             of ``read_pool`` is none of ``source``, one of ``trusted_origins`` is no origin, or one of
-            ``views`` is not the address of a list, or its search is invalid.
+            ``views`` is not the URL of a list, or its search is invalid.
 
     Example::
 

@@ -46,7 +46,7 @@ class LimitKeyError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many attempts may run at once or start within a time, across all workers.
+    """A limit on the attempts that run at once or start within a time, across all workers.
 
     Args:
         name: The name of the limit, of at most 200 bytes and without a colon. Limits of the same name are

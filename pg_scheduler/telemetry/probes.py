@@ -27,13 +27,13 @@ class HealthSource(Protocol):
     """A Scheduler, or anything else that has a health."""
 
     def health(self) -> Health:
-        """Return the health; called in the thread that answers."""
+        """Return the health; called in the thread that responds."""
 
 
 def health_app(source: HealthSource) -> App:
-    """Return an ASGI application that answers the probes, to be mounted in a web application.
+    """Return an ASGI application that responds to the probes, to be mounted in a web application.
 
-    A blocked event loop blocks this application too; ``serve_health()`` answers then.
+    A blocked event loop blocks this application too, but not ``serve_health()``.
 
     Args:
         source: The Scheduler.
@@ -95,7 +95,7 @@ def _line(check: HealthCheck, *, is_excluded: bool) -> str:
 
 
 class HealthServer(ThreadServer):
-    """A server that answers the probes from its own thread."""
+    """A server that responds to the probes from its own thread."""
 
 
 @contextmanager

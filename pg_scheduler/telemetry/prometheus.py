@@ -77,10 +77,9 @@ class SchedulerCollector(Collector):
 
 
 def metrics_app(source: Scheduler | Collector) -> App:
-    """Return an ASGI application that answers ``/`` and ``/metrics``, to be mounted in a web application.
+    """Return an ASGI application that serves ``/`` and ``/metrics``, to be mounted in a web application.
 
-    It has no authentication. A blocked event loop blocks this application too; ``serve_metrics()`` answers
-    then.
+    It has no authentication. A blocked event loop blocks this application too, but not ``serve_metrics()``.
 
     Args:
         source: The Scheduler, started or not, or a collector of prometheus_client.

@@ -17,7 +17,7 @@ MAX_INSTANTS: Final = 1000
 @trigger_kind("at")
 @dataclass(frozen=True, slots=True, init=False)
 class At(Trigger):
-    """Fires once at each of the given instants.
+    """A trigger that fires once at each of the given instants.
 
     Args:
         instants: 1 to 1,000 timezone-aware datetimes, in any order.

@@ -171,7 +171,7 @@ class Combination(Trigger):
 @trigger_kind("or")
 @dataclass(frozen=True, slots=True, eq=False)
 class AnyOf(Combination, Unordered):
-    """Fires at the fire times of each of several triggers; at a common instant once."""
+    """A trigger that fires at the fire times of each of several triggers; at a common instant once."""
 
     triggers: tuple[Trigger, ...]
     _empty: dict[tuple[int, datetime], tuple[datetime, datetime]] = field(
@@ -214,7 +214,7 @@ class AnyOf(Combination, Unordered):
 @trigger_kind("and")
 @dataclass(frozen=True, slots=True, eq=False)
 class AllOf(Combination, Unordered):
-    """Fires at the instants at which each of several triggers fires, searched over 10 years."""
+    """A trigger that fires when all of several triggers fire, searched over 10 years."""
 
     triggers: tuple[Trigger, ...]
 
@@ -254,7 +254,7 @@ class AllOf(Combination, Unordered):
 
 @dataclass(frozen=True, slots=True)
 class Restriction(Combination):
-    """Fires at some of the fire times of a trigger, searched over 10 years."""
+    """A trigger that fires at some of the fire times of a trigger, searched over 10 years."""
 
     trigger: Trigger
     during: DuringSet
@@ -296,7 +296,7 @@ class Restriction(Combination):
 @trigger_kind("within")
 @dataclass(frozen=True, slots=True)
 class Within(Restriction):
-    """Fires at the fire times of a trigger that are in a set of instants."""
+    """A trigger that fires at the fire times of a trigger that are in a set of instants."""
 
     def _first_allowed(self, instant: datetime, search: Search) -> datetime | None:
         """Return the first instant in the set."""
@@ -311,7 +311,7 @@ class Within(Restriction):
 @trigger_kind("except")
 @dataclass(frozen=True, slots=True)
 class Except(Restriction):
-    """Fires at the fire times of a trigger that are not in a set of instants."""
+    """A trigger that fires at the fire times of a trigger that are not in a set of instants."""
 
     def _first_allowed(self, instant: datetime, search: Search) -> datetime | None:
         """Return the first instant outside of the set."""

@@ -26,7 +26,7 @@ SLACK: Final = 8
 @trigger_kind("calendar_interval")
 @dataclass(frozen=True, slots=True, init=False)
 class CalendarInterval(Trigger):
-    """Fires at a wall time, every n years, months, weeks and days after a first date.
+    """A trigger that fires at a wall time, every n years, months, weeks and days after a first date.
 
     All dates are counted from the first one, so the 31st stays the 31st: months are added first, then weeks
     and days. A skipped wall time fires at the instant at which the clock is set forward, a repeated one fires

@@ -41,7 +41,7 @@ MIN_CORRECTION: Final = timedelta(hours=3)
 @trigger_kind("cron")
 @dataclass(frozen=True, slots=True, init=False)
 class Cron(Trigger):
-    """Fires when the local time of a time zone matches a cron expression.
+    """A trigger that fires when the local time of a time zone matches a cron expression.
 
     Args:
         expression: Five fields, or six with the seconds **last**, or an alias such as ``@hourly``. Of day of

@@ -25,7 +25,7 @@ _UNITS: Final = (
 @trigger_kind("every")
 @dataclass(frozen=True, slots=True, init=False)
 class Every(Trigger):
-    """Fires at ``anchor + k * every`` for every integer k, in elapsed time: a day is 24 hours.
+    """A trigger that fires at ``anchor + k * every`` for every integer k, in elapsed time: a day is 24 hours.
 
     Clock changes do not affect it. For a wall time every n days, weeks or months use `CalendarInterval`.
 
@@ -88,7 +88,7 @@ class Every(Trigger):
 @trigger_kind("fixed_delay")
 @dataclass(frozen=True, slots=True)
 class FixedDelay(Trigger):
-    """Fires a fixed time after the previous job of the schedule ended; first after the schedule is created.
+    """A trigger that fires a fixed time after the end of the previous job, first after it was added.
 
     Retries are part of the job. Combine it with `During` only: a fire time outside of the set is postponed
     to the first instant within.
