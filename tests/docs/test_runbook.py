@@ -63,6 +63,17 @@ def test_entry_of_a_finding_begins_its_cause_and_remedy_with_the_advice() -> Non
     assert text == f"### STUCK\n\n{parts}\n\nMore.\n"
 
 
+def test_entry_has_the_verification_of_its_kind_and_an_alert_the_summary_of_its_rule() -> None:
+    reason, alert = with_findings(
+        "### AFTER\n\n**Symptom:** one. **Cause:** two. **Remedy:** three.\n\n"
+        "### PgSchedulerJobsLate\n\n**Cause:** two. **Remedy:** three.\n"
+    ).split("\n\n")[1::2]
+    rest = "**Cause:** two. **Remedy:** three."
+    check = "`pg-scheduler jobs explain ID` does not have this reason."
+    assert reason == f"**Symptom:** one. {rest} **Verification:** {check}"
+    assert alert == f"**Symptom:** jobs `job_name` are late. {rest} **Verification:** the alert ends.\n"
+
+
 def test_entry_of_a_finding_with_an_unknown_part_is_rejected() -> None:
     with pytest.raises(ValueError, match="the entry STUCK of the runbook has unknown parts: Reason"):
         with_findings("### STUCK\n\n**Symptom:** one. **Reason:** two.\n")

@@ -1,7 +1,8 @@
 """The pages about the doctor, completed by the advice that the doctor itself prints.
 
 A table of all findings takes the place of a comment. In the runbook, the entry of a finding has the symptom
-and what the advice omits; its cause and its remedy begin with the advice.
+and what the advice omits; its cause and its remedy begin with the advice. An entry without a verification has
+that of its kind, and an alert without a symptom has the summary of its rule.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ import re
 from typing import Final
 
 from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode
+from tools.environment import ROOT
 
 COMMENT: Final = "<!-- findings -->"
 """A page has the table of all findings in the place of this comment."""
 
-_ENTRY = re.compile(r"^### (?P<code>[A-Z-]+)\n\n(?P<parts>.+?)(?=\n\n|\n?\Z)", re.MULTILINE | re.DOTALL)
+_RULES = ROOT / "pg_scheduler" / "ops" / "alerts" / "pg_scheduler.rules.yaml"
+_SUMMARY = re.compile(r'- alert: (\w+)\n.*?summary: "(.*?)"', re.DOTALL)
+_LABEL = re.compile(r"{{ \$labels\.(\w+) }}")
+_ENTRY = re.compile(r"^### (?P<code>[\w-]+)\n\n(?P<parts>.+?)(?=\n\n|\n?\Z)", re.MULTILINE | re.DOTALL)
+_PARTS = ("Symptom", "Cause", "Remedy", "Verification")
 _PART = re.compile(r"\*\*(\w+):\*\* (.*?)(?= \*\*|$)")
 _CODE = re.compile(
     r"pg-scheduler (?:(?:jobs|schedules|workers) [a-z]+|migrate indexes|[a-z]+)(?: --[a-z-]+(?: \d+m)?)?"
@@ -38,19 +44,33 @@ def _table() -> str:
 
 
 def _complete(entry: re.Match[str]) -> str:
-    if entry["code"] not in set(FindingCode):
-        return entry[0]
-    code = FindingCode(entry["code"])
+    name = entry["code"]
     written = dict(_PART.findall(" ".join(entry["parts"].split())))
-    advice = {"Cause": ADVICE[code].meaning, "Remedy": ADVICE[code].remedy}
-    parts = {
-        "Symptom": written.pop("Symptom"),
-        **{name: f"{_markdown(text)}. {written.pop(name, '')}".strip() for name, text in advice.items()},
-        "Verification": written.pop("Verification", f"`pg-scheduler doctor --only {code}` finds nothing."),
-    }
+    if not written:
+        return entry[0]
+    if name in set(FindingCode):
+        default = _parts_of_finding(FindingCode(name), written)
+    elif name.startswith("PgScheduler"):
+        default = {"Symptom": f"{_summaries()[name]}.", "Verification": "the alert ends."}
+    else:
+        default = {"Verification": "`pg-scheduler jobs explain ID` does not have this reason."}
+    parts = {part: written.pop(part, None) or default[part] for part in _PARTS}
     if written:
-        raise ValueError(f"the entry {code} of the runbook has unknown parts: {', '.join(written)}")
-    return f"### {code}\n\n" + " ".join(f"**{name}:** {text}" for name, text in parts.items())
+        raise ValueError(f"the entry {name} of the runbook has unknown parts: {', '.join(written)}")
+    return f"### {name}\n\n" + " ".join(f"**{part}:** {text}" for part, text in parts.items())
+
+
+def _parts_of_finding(code: FindingCode, written: dict[str, str]) -> dict[str, str]:
+    """Return the verification and the parts that begin with the advice; take their texts from ``written``."""
+    advice = {"Cause": ADVICE[code].meaning, "Remedy": ADVICE[code].remedy}
+    parts = {name: f"{_markdown(text)}. {written.pop(name, '')}".strip() for name, text in advice.items()}
+    return {**parts, "Verification": f"`pg-scheduler doctor --only {code}` finds nothing."}
+
+
+def _summaries() -> dict[str, str]:
+    """Return the summary of each alert, with the names of labels for their values."""
+    rules = _RULES.read_text(encoding="utf-8")
+    return {name: _LABEL.sub(lambda label: f"`{label[1]}`", text) for name, text in _SUMMARY.findall(rules)}
 
 
 def _markdown(text: str) -> str:
