@@ -48,11 +48,6 @@ TESTED = {  # the others are in test_recipes.py
     "docs/guides/django-admin.md tests.py",
     # in test_roles.py
     "docs/operations/database.md owner.sql",
-    "docs/operations/database.md worker.sql",
-    "docs/operations/database.md enqueuer.sql",
-    "docs/operations/database.md exporter.sql",
-    "docs/operations/database.md viewer.sql",
-    "docs/operations/database.md operator.sql",
     "docs/operations/database.md admin.sql",
 }
 

@@ -2,8 +2,8 @@
 
 The files in ``docs/reference`` hold the prose. Their comments name the parts that come from signatures,
 docstrings and commands; `tools.reference.pages` describes the form. `tools.reference.findings` completes the
-pages about the doctor, `tools.reference.metrics` that about metrics. In the page about upgrading, a table of the
-public modules takes the place of a comment.
+pages about the doctor, `tools.reference.metrics` that about metrics, `tools.reference.grants` that about the
+database. In the page about upgrading, a table of the public modules takes the place of a comment.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tools.environment import ROOT
 from tools.reference.findings import with_findings
+from tools.reference.grants import with_grants
 from tools.reference.metrics import with_metrics
 from tools.reference.pages import complete
 from tools.reference.source import PUBLIC_MODULES, module_docstring
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 DOCS = ROOT / "docs"
 PAGES = DOCS / "reference"
 DOCTOR_PAGES = ("operations/doctor", "operations/runbook")
+GRANTS_PAGE = "operations/database"
 METRICS_PAGE = "operations/metrics"
 MODULES_PAGE = "operations/upgrading"
 
@@ -46,6 +48,11 @@ def complete_modules() -> dict[str, str]:
     return {MODULES_PAGE: page.replace("<!-- modules -->", table)}
 
 
+def complete_grants() -> dict[str, str]:
+    """Return the text of the page about the database, by the name that Sphinx gives it."""
+    return {GRANTS_PAGE: with_grants((DOCS / f"{GRANTS_PAGE}.md").read_text(encoding="utf-8"))}
+
+
 def complete_metrics() -> dict[str, str]:
     """Return the text of the page about metrics, by the name that Sphinx gives it."""
     return {METRICS_PAGE: with_metrics((DOCS / f"{METRICS_PAGE}.md").read_text(encoding="utf-8"))}
@@ -53,7 +60,13 @@ def complete_metrics() -> dict[str, str]:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Let Sphinx read the complete pages, at each build, since any docstring may have changed."""
-    pages = complete_reference() | complete_findings() | complete_metrics() | complete_modules()
+    pages = (
+        complete_reference()
+        | complete_findings()
+        | complete_grants()
+        | complete_metrics()
+        | complete_modules()
+    )
 
     def complete_source(_: Sphinx, page: str, source: list[str]) -> None:
         source[0] = pages.get(page, source[0])
