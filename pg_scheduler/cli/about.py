@@ -26,7 +26,6 @@ class Versions:
 VERSION: Final = Shape(
     "version",
     Versions,
-    "version",
     (
         Column("version", "pg_scheduler"),
         Column("schema_version", "schema"),
@@ -36,7 +35,6 @@ VERSION: Final = Shape(
 CONFIG: Final = Shape(
     "setting",
     Setting,
-    "name",
     (Column("name", "NAME"), Column("value", "VALUE"), Column("origin", "ORIGIN")),
 )
 

@@ -17,12 +17,12 @@ from .values import read_since
 RECORD: Final = Shape(
     "audit_record",
     AuditRecord,
-    "id",
     (
         *columns("at", "actor", "action"),
         Column("subject", "SUBJECT", is_long=True),
         *columns("via", "details", is_wide=True),
     ),
+    identity="id",
 )
 
 

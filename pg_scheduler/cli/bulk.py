@@ -66,13 +66,11 @@ class BulkChange:
 CHANGE: Final = Shape(
     "change",
     Change,
-    "job_id",
     (Column("job_id", "ID", is_id=True), Column("result", "RESULT"), Column("status", "STATUS BEFORE")),
 )
 BULK: Final = Shape(
     "bulk",
     BulkChange,
-    "action",
     (
         Column("action", "action"),
         Column("done", "done"),
@@ -85,7 +83,6 @@ BULK: Final = Shape(
 _FOUND: Final = Shape(
     "found",
     JobChange,
-    "job_id",
     (Column("job_id", "ID", is_id=True), Column("job_name", "NAME"), Column("status", "STATUS")),
 )
 MAX_SHOWN: Final = 10

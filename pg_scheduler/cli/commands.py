@@ -19,7 +19,7 @@ from pg_scheduler.dsn import remove_secrets
 
 from .errors import CommandError, ExitCode, RefusedError, exit_code_of, message_of
 from .output import FORMATS, FULL, Output, discard_stdout, read_format, read_zone
-from .settings import Setting, Settings, project_of, read_options, read_settings
+from .settings import VARIABLES, Setting, Settings, project_of, read_options, read_settings
 
 if TYPE_CHECKING:
     import asyncpg
@@ -68,35 +68,22 @@ Watch = Annotated[
 ]
 
 _COMMON: Final = [
-    inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-    for name, kind in {
-        "dsn": Annotated[
+    inspect.Parameter(
+        flags[0][2:].replace("-", "_"),
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
             str | None,
-            typer.Option("--dsn", metavar="URL", help="The database [PG_SCHEDULER_DSN, DATABASE_URL]."),
+            typer.Option(*flags, metavar=metavar, help=f"{text} [{', '.join(VARIABLES[flags[0][2:]])}]."),
         ],
-        "direct-dsn": Annotated[
-            str | None,
-            typer.Option(
-                "--direct-dsn", metavar="URL", help="The server behind a pooler [PG_SCHEDULER_DIRECT_DSN]."
-            ),
-        ],
-        "schema": Annotated[
-            str | None,
-            typer.Option("--schema", metavar="NAME", help="Schema of the tables [PG_SCHEDULER_SCHEMA]."),
-        ],
-        "output": Annotated[
-            str | None,
-            typer.Option(
-                "--output", "-o", metavar="FORMAT", help=f"{', '.join(FORMATS)} [PG_SCHEDULER_OUTPUT]."
-            ),
-        ],
-        "tz": Annotated[
-            str | None,
-            typer.Option(
-                "--tz", metavar="ZONE", help="Zone of times in tables: local, utc, a name [PG_SCHEDULER_TZ]."
-            ),
-        ],
-    }.items()
+    )
+    for flags, metavar, text in (
+        (["--dsn"], "URL", "The database"),
+        (["--direct-dsn"], "URL", "The server behind a pooler"),
+        (["--schema"], "NAME", "Schema of the tables"),
+        (["--output", "-o"], "FORMAT", ", ".join(FORMATS)),
+        (["--tz"], "ZONE", "Zone of times in tables: local, utc, a name"),
+    )
 ]
 _CONTEXT: Final = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 

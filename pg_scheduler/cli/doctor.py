@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Inspector, Severity
+from pg_scheduler.inspect import Finding, FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.examination import read_codes
 from pg_scheduler.inspect.store.grants import Role, grant_statements
@@ -40,7 +40,6 @@ class ExplainedCode:
 FINDING: Final = Shape(
     "finding",
     FoundProblem,
-    "code",
     (
         *columns("code", "severity"),
         Column("subject", "SUBJECT", is_wide=True),
@@ -51,7 +50,6 @@ FINDING: Final = Shape(
 ADVICE_SHAPE: Final = Shape(
     "advice",
     ExplainedCode,
-    "code",
     (
         Column("code", "code"),
         Column("meaning", "meaning"),
@@ -101,12 +99,6 @@ async def examine(
     read_codes(only or ())  # a usage error needs no database
     async with command.scheduler(verified=False) as scheduler:
         diagnosis = await Inspector(scheduler).doctor(only=only or ())
-    _write(command, diagnosis)
-    is_failed = diagnosis.severity.rank >= Severity(fail_on).rank
-    return ExitCode.NEGATIVE if is_failed else ExitCode.DONE
-
-
-def _write(command: Command, diagnosis: Diagnosis) -> None:
     command.output.write_list(
         FINDING,
         [copy_fields(FoundProblem, each, runbook=RUNBOOK + each.anchor) for each in diagnosis.findings],
@@ -120,3 +112,5 @@ def _write(command: Command, diagnosis: Diagnosis) -> None:
     for reason, codes in by_reason.items():
         command.output.say(f"not checked: {', '.join(codes)}: {reason}")
     command.output.say(diagnosis.summary)
+    is_failed = diagnosis.severity.rank >= Severity(fail_on).rank
+    return ExitCode.NEGATIVE if is_failed else ExitCode.DONE

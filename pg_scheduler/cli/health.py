@@ -29,7 +29,6 @@ class Health:
 HEALTH: Final = Shape(
     "health",
     Health,
-    "source",
     (Column("source", "source"), Column("is_ok", "ok"), Column("text", "text")),
 )
 PORT: Final = "worker.health-port"

@@ -47,7 +47,6 @@ class Imported:
 IMPORTED: Final = Shape(
     "imported",
     Imported,
-    "source_id",
     (
         Column("source_id", "SOURCE"),
         Column("result", "RESULT"),

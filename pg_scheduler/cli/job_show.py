@@ -37,7 +37,6 @@ class JobRow(Job):
 JOB: Final = Shape(
     "job",
     JobRow,
-    "job_id",
     (
         Column("job_id", "ID", is_id=True),
         Column("job_name", "NAME"),
@@ -53,7 +52,6 @@ JOB: Final = Shape(
 RESULT: Final = Shape(
     "result",
     JobResult,
-    "job_id",
     (
         Column("job_id", "ID"),
         *columns("status", "value", "error"),
@@ -157,7 +155,7 @@ class ShownJob(JobRow):
     """The newest other jobs of its schedule."""
 
 
-SHOWN_JOB: Final = Shape("shown_job", ShownJob, "job_id", ())
+SHOWN_JOB: Final = Shape("shown_job", ShownJob, identity="job_id")
 
 
 async def show(

@@ -41,9 +41,9 @@ class ExplainedJob:
     """The reasons, the most decisive first."""
 
 
-EXPLANATION: Final = Shape("explanation", ExplainedJob, "job_id", ())
+EXPLANATION: Final = Shape("explanation", ExplainedJob, identity="job_id")
 _REASON: Final = Shape(
-    "reason", Reason, "code", (Column("code", "REASON"), Column("text", "TEXT"), Column("remedy", "REMEDY"))
+    "reason", Reason, (Column("code", "REASON"), Column("text", "TEXT"), Column("remedy", "REMEDY"))
 )
 
 
@@ -111,7 +111,6 @@ async def explain(command: Command, job_id: JobId) -> None:
 GROUP: Final = Shape(
     "error_group",
     ErrorGroup,
-    "fingerprint",
     (
         Column("fingerprint", "GROUP"),
         Column("count", "JOBS"),

@@ -22,7 +22,6 @@ _NUMBERS: Final = (
 LIMIT: Final = Shape(
     "limit",
     LimitState,
-    "name",
     (
         *columns("name", "by_key", "spread"),
         *_NUMBERS,
@@ -30,7 +29,7 @@ LIMIT: Final = Shape(
     ),
 )
 LIMIT_KEY: Final = Shape(
-    "limit_key", LimitKeyState, "key", (Column("name", "NAME"), Column("key", "KEY"), *_NUMBERS)
+    "limit_key", LimitKeyState, (Column("name", "NAME"), Column("key", "KEY"), *_NUMBERS), identity="key"
 )
 
 

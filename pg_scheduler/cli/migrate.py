@@ -70,7 +70,6 @@ class Verified:
 STEP: Final = Shape(
     "migration",
     PlannedStep,
-    "version",
     (
         Column("version", "VERSION"),
         Column("name", "NAME"),
@@ -79,11 +78,10 @@ STEP: Final = Shape(
         Column("needs", "NEEDS RELEASES WITH", is_wide=True),
     ),
 )
-INDEX: Final = Shape("index", BuiltIndex, "index", (Column("index", "INDEX"), Column("action", "ACTION")))
+INDEX: Final = Shape("index", BuiltIndex, (Column("index", "INDEX"), Column("action", "ACTION")))
 VERIFIED: Final = Shape(
     "schema",
     Verified,
-    "schema",
     (
         Column("schema", "schema"),
         Column("schema_version", "version"),

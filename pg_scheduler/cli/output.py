@@ -73,15 +73,15 @@ class Shape(Generic[T]):
     Attributes:
         name: Its name, by which ``shapes`` prints its JSON schema.
         kind: The type of the objects.
-        identity: The key that ``-o ids`` writes.
         columns: The columns of tables; csv has all keys.
+        identity: The key that ``-o ids`` writes; empty for that of the first column.
         keys: The fields of the type that the objects have; None for all.
     """
 
     name: str
     kind: type[T]
-    identity: str
-    columns: Sequence[Column]
+    columns: Sequence[Column] = ()
+    identity: str = ""
     keys: Sequence[str] | None = None
 
     def row(self, value: T) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Output:
                 self._write_csv(rows, has_header=is_continued)
             case "ids":
                 for row in rows:
-                    self._out.write(f"{escape(str(row[shape.identity]))}\n")
+                    self._out.write(f"{escape(str(row[shape.identity or shape.columns[0].key]))}\n")
             case _:
                 self._write_table(shape, rows)
         self._out.flush()

@@ -49,7 +49,6 @@ class Run:
 RUN: Final = Shape(
     "bulk_run",
     Run,
-    "run_id",
     (
         Column("run_id", "ID"),
         *columns("action", "phase", "done"),

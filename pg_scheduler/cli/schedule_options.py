@@ -53,7 +53,6 @@ SCHEDULE_KEYS: Final = (
 SCHEDULE: Final = Shape(
     "schedule",
     Schedule,
-    "schedule_id",
     (
         Column("schedule_id", "ID", is_id=True),
         Column("task", "TASK"),
@@ -70,7 +69,6 @@ SCHEDULE: Final = Shape(
 ACTION: Final = Shape(
     "action",
     Action,
-    "subject",
     (Column("subject", "SUBJECT"), Column("result", "RESULT"), Column("job_id", "JOB", is_wide=True)),
 )
 MAX_SUGGESTED: Final = 5

@@ -40,7 +40,6 @@ class FireTime:
 FIRE_TIME: Final = Shape(
     "fire_time",
     FireTime,
-    "fire_time",
     (Column("fire_time", "FIRE TIME"), Column("note", "CLOCK CHANGE", is_long=True)),
 )
 

@@ -73,8 +73,7 @@ class ShownSchedule(Schedule):
 SHOWN_SCHEDULE: Final = Shape(
     "shown_schedule",
     ShownSchedule,
-    "schedule_id",
-    (),
+    identity="schedule_id",
     keys=(*SCHEDULE_KEYS, "timezone", "results", "changes"),
 )
 
@@ -154,7 +153,6 @@ class HourLoad:
 HOUR_LOAD: Final = Shape(
     "hour_load",
     HourLoad,
-    "hour",
     (
         *columns("hour", "fires"),
         Column("bar", "LOAD"),

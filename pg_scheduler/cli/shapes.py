@@ -36,7 +36,7 @@ class ListDocument:
     """The numbers searched, counted and found, as text."""
 
 
-LIST: Final = Shape("list", ListDocument, "items", ())
+LIST: Final = Shape("list", ListDocument, identity="items")
 SHAPES: Final[Mapping[str, Shape[Any]]] = {LIST.name: LIST} | {
     each.name: each
     for module in MODULES

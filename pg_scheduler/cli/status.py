@@ -66,13 +66,11 @@ class OutcomeFigures:
 AREA: Final = Shape(
     "area",
     StatusArea,
-    "area",
     (Column("area", "AREA"), Column("severity", "STATE"), Column("text", "FIGURES")),
 )
 FIGURES: Final = Shape(
     "figures",
     NameFigures,
-    "name",
     (
         *columns("name", "started", "completed", "failed"),
         *columns("retried", "run_p50_s", is_wide=True),
@@ -84,7 +82,6 @@ FIGURES: Final = Shape(
 OUTCOME: Final = Shape(
     "outcome",
     OutcomeFigures,
-    "outcome",
     (
         *columns("outcome", "jobs"),
         Column("trend", "TREND", is_long=True),

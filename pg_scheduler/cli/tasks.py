@@ -67,7 +67,6 @@ class TaskChange:
 TASK: Final = Shape(
     "task",
     ListedTask,
-    "name",
     (
         *columns("name", "due", "running", "oldest_due_at", "workers"),
         *columns("started", "failed", "failure_rate", "run_p50_s", "run_p95_s", is_wide=True),
@@ -79,7 +78,6 @@ TASK: Final = Shape(
 TASK_CHANGE: Final = Shape(
     "task_change",
     TaskChange,
-    "name",
     (
         *columns("name", "result", "due", "would_expire"),
         Column("paused_until", "UNTIL"),
@@ -89,7 +87,6 @@ TASK_CHANGE: Final = Shape(
 REGISTERED: Final = Shape(
     "registered_task",
     TaskInfo,
-    "name",
     (
         *columns("name", "executor", "timeout"),
         Column("max_retries", "RETRIES"),

@@ -50,13 +50,11 @@ class DeletedJobs:
 RETENTION: Final = Shape(
     "retention",
     Retention,
-    "status",
     (Column("status", "STATUS"), Column("policy", "RETENTION"), Column("jobs", "JOBS")),
 )
 VACUUM_DAY: Final = Shape(
     "vacuum_day",
     DeletedJobs,
-    "day",
     (
         *columns("day", "completed", "failed", "cancelled", "expired"),
         Column("last_run", "LAST RUN", is_wide=True),

@@ -42,7 +42,6 @@ class WorkerRequest:
 WORKER: Final = Shape(
     "worker",
     ListedWorker,
-    "worker_id",
     (
         Column("worker_id", "ID", is_id=True),
         Column("is_alive", "ALIVE"),
@@ -59,7 +58,6 @@ WORKER: Final = Shape(
 REQUEST: Final = Shape(
     "request",
     WorkerRequest,
-    "worker_id",
     (
         Column("worker_id", "ID", is_id=True),
         Column("result", "RESULT"),

@@ -40,7 +40,6 @@ class Example:
 SHAPE = Shape(
     "example",
     Example,
-    "name",
     (Column("name", "NAME"), Column("count", "COUNT"), Column("note", "NOTE", is_wide=True)),
 )
 OBJECTS = [Example("ada", 1, None), Example("grace", 20, 'two "words"')]
