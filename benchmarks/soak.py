@@ -107,6 +107,8 @@ class Run:
     Attributes:
         every: Seconds between two lines of figures.
         samples: The figures by name, each with one value for a line.
+        happening: The disturbances in progress.
+        meanwhile: Those since the last line.
     """
 
     bench: Bench
@@ -116,6 +118,7 @@ class Run:
     every: float
     samples: dict[str, list[float]] = field(default_factory=dict)
     happening: set[str] = field(default_factory=set)
+    meanwhile: set[str] = field(default_factory=set)
 
     async def drive(self, path: Path) -> None:
         """Run the load until its end, and write a line of figures every few seconds."""
@@ -181,8 +184,9 @@ class Run:
     async def _again_and_again(self, what: str, times: int, longest_s: float) -> None:
         every = min(self.seconds / times, longest_s)
         while True:
-            await asyncio.sleep(every * 3 / 4)
+            await asyncio.sleep(every * 3 / 4 if what == "snapshot" else every)
             self.happening.add(what)
+            self.meanwhile.add(what)
             if what == "snapshot":
                 async with held_snapshot(self.database):
                     await asyncio.sleep(every / 4)
@@ -216,6 +220,7 @@ class Run:
                         "worker CPU, us/job": 1e6 * worker / max(done, 1),
                         "worker memory, MiB": max(report["rss"] for report in reports) / MIB,
                         "dead rows": float(sum(table["dead"] for table in tables)),
+                        "load of the machine": os.getloadavg()[0],
                         "standby behind, MiB": (await connection.fetchval(LAG) or 0) / MIB,
                         **{f"{row['relname']}, MiB": row["bytes"] / MIB for row in tables},
                     }
@@ -226,12 +231,14 @@ class Run:
                         writer = csv.DictWriter(file, [*line, "meanwhile"])
                         writer.writeheader()
                     shown = {name: f"{value:.6g}" for name, value in line.items()}
-                    writer.writerow(shown | {"meanwhile": " ".join(sorted(self.happening))})
+                    meanwhile = " ".join(sorted(self.meanwhile))
+                    self.meanwhile = set(self.happening)
+                    writer.writerow(shown | {"meanwhile": meanwhile})
                     file.flush()
                     self.bench.progress(
                         f"{line['seconds'] / 60:.1f} min, {figures['jobs/s']:.0f} jobs/s, "
                         f"p99 {figures['p99, ms']:.0f} ms, {shown['scheduled_jobs, MiB']} MiB, "
-                        f"{figures['dead rows']:.0f} dead {' '.join(sorted(self.happening))}"
+                        f"{figures['dead rows']:.0f} dead {meanwhile}"
                     )
 
     async def _drained(self) -> None:
