@@ -378,6 +378,26 @@ def test_blocking_sessions_of_every_class_are_accepted(engine: sqlalchemy.Engine
         assert other.count_jobs().pending == 3
 
 
+def test_blocking_sessions_need_no_greenlet(dsn: str) -> None:
+    program = (
+        "import sys; sys.modules['greenlet'] = None\n"
+        "from sqlalchemy import create_engine\n"
+        "from sqlalchemy.orm import Session\n"
+        "from pg_scheduler.sync import SyncScheduler\n"
+        "engine = create_engine(sys.argv[1])\n"
+        "with Session(engine) as session:\n"
+        "    SyncScheduler().enqueue('a', connection=session)\n"
+        "    session.commit()\n"
+        "try:\n"
+        "    SyncScheduler().enqueue('a', connection=engine)\n"
+        "except TypeError as error:\n"
+        "    print(error)\n"
+    )
+    command = [sys.executable, "-c", program, dsn.replace("postgresql:", "postgresql+psycopg:")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "connection must not be of the type Engine" in done.stdout
+
+
 def test_aliases_and_proxies_of_django_are_accepted(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = django_connection(dsn, "default")
     from django.db import connection as proxy

@@ -6,15 +6,18 @@ would come before, and be committed alone: therefore SQLAlchemy executes each on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, CursorResult, Dialect
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from pg_scheduler.store.foreign.adapter import EMPTY_ROWS, ConnectionAdapter, with_percent
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 OPTIONS: Final = {"stream_results": False}
 """A stream would be a cursor in the server, which cannot insert."""
@@ -22,25 +25,37 @@ OPTIONS: Final = {"stream_results": False}
 
 def adapter_for(connection: object) -> ConnectionAdapter | None:
     """Return what runs statements on a session or connection; None for any other object."""
-    if isinstance(connection, AsyncConnection | AsyncSession | async_scoped_session):
-        return ConnectionAdapter(partial(_run_async, connection), transaction=_transaction_of(connection))
     if isinstance(connection, Connection | Session | scoped_session):
         return ConnectionAdapter(partial(_run, connection), is_async=False)
+    # Its import needs greenlet, which programs without asyncio may lack.
+    return _async_adapter_for(connection) if "sqlalchemy.ext.asyncio" in sys.modules else None
+
+
+def _async_adapter_for(connection: object) -> ConnectionAdapter | None:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session  # noqa: PLC0415
+
+    if isinstance(connection, AsyncConnection):
+        return ConnectionAdapter(
+            partial(_run_async, connection), transaction=partial(_transaction_of, connection)
+        )
+    if isinstance(connection, AsyncSession | async_scoped_session):
+        session = connection() if isinstance(connection, async_scoped_session) else connection
+        return ConnectionAdapter(
+            partial(_run_in_session, connection), transaction=session.sync_session.get_transaction
+        )
     return None
 
 
-def _transaction_of(source: Any) -> Callable[[], object]:
-    own = source() if isinstance(source, async_scoped_session) else source
-    return partial(_open_transaction, own)
-
-
-def _open_transaction(source: AsyncConnection | AsyncSession) -> object:
-    blocking = source.sync_connection if isinstance(source, AsyncConnection) else source.sync_session
+def _transaction_of(source: AsyncConnection) -> object:
+    blocking = source.sync_connection
     return None if blocking is None else blocking.get_transaction()
 
 
-async def _run_async(source: Any, statement: str, texts: Sequence[str]) -> list[str]:
-    connection = source if isinstance(source, AsyncConnection) else await source.connection()
+async def _run_in_session(source: Any, statement: str, texts: Sequence[str]) -> list[str]:
+    return await _run_async(await source.connection(), statement, texts)
+
+
+async def _run_async(connection: AsyncConnection, statement: str, texts: Sequence[str]) -> list[str]:
     statement = _written(statement, connection.dialect)
     return _rows(await connection.exec_driver_sql(statement, tuple(texts), OPTIONS))
 
