@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pg_scheduler.integrations.django.backend import Backend
-    from pg_scheduler.integrations.django.connections import DjangoThreads
-    from pg_scheduler.integrations.django.processes import DjangoProcesses
+    from pg_scheduler.integrations.django.connections import DjangoProcesses, DjangoThreads
 
 __all__ = ["Backend", "DjangoProcesses", "DjangoThreads"]
 
-_MODULES: Final = {"Backend": "backend", "DjangoProcesses": "processes", "DjangoThreads": "connections"}
+_MODULES: Final = {"Backend": "backend", "DjangoProcesses": "connections", "DjangoThreads": "connections"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,16 +8,21 @@ thread belongs to one attempt, not to all of the process, as it does by default.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
+import django
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from django.conf import settings
 from django.db import close_old_connections, connections, reset_queries
 
 from pg_scheduler.integrations.django.runner import serving
-from pg_scheduler.worker.runners.call import JobCall
+from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.worker.runners.call import JobCall, invoke
+from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 
 
@@ -96,3 +101,48 @@ async def _close(thread: Executor) -> None:
             cancelled = error
     if cancelled is not None:
         raise cancelled
+
+
+class DjangoProcesses(ProcessExecutor):
+    """Runs functions in processes of its own, which import models and close stale connections.
+
+    Each process sets up the project that ``DJANGO_SETTINGS_MODULE`` names before its first job, and uses the
+    databases of this one, also in a test run.
+
+    Args:
+        processes: Jobs that run at once in each Scheduler.
+        jobs_per_process: Jobs after which a process is replaced, which returns its memory; None for no limit.
+
+    Raises:
+        ConfigurationError: A number is not a positive int.
+
+    Example::
+
+        OPTIONS = {"EXECUTORS": {"process": DjangoProcesses(processes=2)}}  # for @job(executor="process")
+    """
+
+    preparation: ClassVar[str | None] = f"{__name__}:prepare"
+
+    def parameters(self) -> dict[str, str]:
+        """Return the names of the databases by alias. Those of a test run are not in the settings."""
+        return {alias: str(each["NAME"]) for alias, each in connections.settings.items() if each["NAME"]}
+
+
+def prepare(names: Mapping[str, str]) -> Callable[..., Any]:
+    """Set up the project in this process with these databases; return what calls its functions."""
+    settings.LOGGING_CONFIG = None  # log records go to the handlers of the worker
+    django.setup()
+    for alias, name in names.items():
+        connections.settings[alias]["NAME"] = name
+    return _invoke
+
+
+def _invoke(func: JobFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    async def call_in_thread() -> Any:
+        async with own_thread():
+            return await func(*args, **kwargs)
+
+    if inspect.iscoroutinefunction(func):
+        return invoke(call_in_thread, (), {})
+    with fresh_connections():
+        return invoke(func, args, kwargs)

@@ -15,9 +15,8 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from pg_scheduler.integrations.django.connections import DjangoThreads
+from pg_scheduler.integrations.django.connections import DjangoProcesses, DjangoThreads
 from pg_scheduler.integrations.django.options import Options
-from pg_scheduler.integrations.django.processes import DjangoProcesses
 from pg_scheduler.jobs.executors import PROCESS, THREAD
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
 from pg_scheduler.worker.runners.call import JobExecutor
