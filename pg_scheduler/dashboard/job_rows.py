@@ -14,8 +14,8 @@ from pg_scheduler.dashboard.pauses import pauses_of
 from pg_scheduler.dashboard.redaction import without_key
 from pg_scheduler.dashboard.texts import plain, short
 from pg_scheduler.inspect.bulk import ALLOWED
+from pg_scheduler.inspect.dependencies import read_blockers
 from pg_scheduler.inspect.errors import QUARANTINED
-from pg_scheduler.inspect.related import read_blockers
 from pg_scheduler.inspect.store.inspections import BlockerRow
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.inspect.timeline import last_attempt

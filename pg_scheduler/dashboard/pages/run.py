@@ -11,7 +11,7 @@ from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.search_bar import FIELD, terms_of
 from pg_scheduler.inspect import SearchError
 from pg_scheduler.inspect.bulk_runs import BulkJobs, BulkState, recent_runs
-from pg_scheduler.inspect.related import Changed, read_changed
+from pg_scheduler.inspect.dependencies import Changed, read_changed
 from pg_scheduler.inspect.search.values import MAX_VALUES
 from pg_scheduler.inspect.search.words import MAX_LENGTH
 from pg_scheduler.inspect.texts import counted, extent_of, quoted, term
