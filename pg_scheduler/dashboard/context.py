@@ -337,7 +337,7 @@ def entered_instant(name: str, text: str, now: datetime, zone: str = "") -> date
     try:
         found: datetime | None = read_instant(day, now, tz)
         if found is not None and day != text:
-            found = found.astimezone(tz).replace(hour=8)
+            found = found.astimezone(tz).replace(hour=8).astimezone(UTC)
     except OutOfRangeError:
         found = None
     except TimeError as error:
