@@ -1,0 +1,1 @@
+"""pg_scheduler in a public harness, with PostgreSQL and the adapter as processes of this machine."""
