@@ -797,12 +797,13 @@ async def test_overview_shows_the_other_parts_when_the_server_cancels_a_read(
     build: Callable[..., App],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.dashboard.app.READ_SETTINGS", ReadSettings(statement_timeout_s=0.3))
+    monkeypatch.setattr("pg_scheduler.dashboard.app.READ_SETTINGS", ReadSettings(statement_timeout_s=1))
+    monkeypatch.setattr("pg_scheduler.dashboard.cache.SLOWDOWN", 10**6)  # what was read is kept for long
     path = "/?range=6h" if "charts" in unread else "/"  # statistics of another range are not kept
     app = build()
     await add_figures(pool, ["board.mail"])
     await Scheduler(pool).schedules.add("board.mail", Every(timedelta(hours=1)), schedule_id="hourly")
-    await request(app, "/")  # reads the checks, which are kept for some seconds
+    await request(app, "/")  # reads the checks, which are kept
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
         answer = await request(app, path)

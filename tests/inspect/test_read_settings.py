@@ -15,14 +15,14 @@ from pg_scheduler.inspect.store.connections import ReadingConnections
 from tests.support.store import as_user
 from tests.support.worker import PATIENCE
 
-SETTINGS = ReadSettings(connections=2, statement_timeout_s=0.2, application_name='the "dash"board')
+SETTINGS = ReadSettings(connections=2, statement_timeout_s=1, application_name='the "dash"board')
 
 
 async def test_transactions_are_read_only_and_settings_do_not_outlive_them(pool: asyncpg.Pool) -> None:
     connections = ReadingConnections(pool, SETTINGS)
     query = "SELECT current_setting('application_name'), current_setting('statement_timeout')"
     async with connections.acquire() as connection:
-        assert tuple(*await connection.fetch(query)) == ('the "dash"board', "200ms")
+        assert tuple(*await connection.fetch(query)) == ('the "dash"board', "1s")
     for reading in (connections.acquire, connections.sticky, connections.transaction):
         with pytest.raises(DatabaseUnavailableError, match="ReadOnly"):
             async with reading() as connection:

@@ -534,16 +534,17 @@ async def test_executor_completes_a_job_whose_lock_connection_broke(
 
 
 async def test_executor_releases_a_job_when_no_connection_for_its_lock_is_free(
-    bus: EventBus, seen: Recorder, pool: asyncpg.Pool
+    bus: EventBus, seen: Recorder, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ConnectionOptions(call_timeout_s=0.2)  # real time: no connection becomes free
-    bench = Bench(Parts(Store(Connections(pool, options=options)), bus), seen)
+    bench = Bench(Parts(Store(Connections(pool)), bus), seen)
     gate = Gate()
     bench.parts.tasks.register(gate.job, name="test.job")
     (held,) = await claim(bench.parts.store, new_job("a", lock_key=LOCK, max_retries=1))
     await bench.parts.store.connections.release_held()
     connections = [await pool.acquire() for _ in range(5)]
-    await bench.executor.submit(held)
+    with monkeypatch.context() as patch:  # real time: no connection becomes free
+        patch.setattr(bench.parts.store.connections, "options", ConnectionOptions(call_timeout_s=0.2))
+        await bench.executor.submit(held)
     for connection in connections:
         await pool.release(connection)
     event = await bench.written()

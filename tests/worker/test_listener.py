@@ -178,10 +178,10 @@ async def test_subscription_closes_a_half_open_connection_that_it_has_not_shared
     wire: Wire, pool: asyncpg.Pool
 ) -> None:
     """Real time: no answer comes, which has to be waited for."""
-    options = ConnectionOptions(call_timeout_s=0.1, close_timeout_s=0.1)
-    store = Store(Connections(pool, direct_dsn=wire.dsn, options=options))
+    store = Store(Connections(pool, direct_dsn=wire.dsn, options=ConnectionOptions(close_timeout_s=0.1)))
     subscription = notifications.Subscription(store, lambda message: None, lambda: None)
     assert await subscription.open()
+    subscription._call_timeout_s = 0.1
     connection = subscription._connection
     assert connection is not None
     wire.freeze_old_connections()

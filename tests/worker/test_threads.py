@@ -299,8 +299,8 @@ async def test_full_executor_delays_a_job_and_its_timeout_until_there_is_a_threa
     blocker = Blocker()
     first = await bench.submit(blocker.job)
     await blocker.wait_begun()
-    second = await bench.submit(lambda_job, "b", timeout_seconds=0.01)
-    await asyncio.sleep(0)
+    second = await bench.submit(lambda_job, "b", timeout_seconds=1.0)
+    await asyncio.wait([second], timeout=1.1)  # real time: longer than its timeout
     assert not seen.of(JobStarted, job_id="b")
     blocker.open.set()
     await asyncio.wait_for(asyncio.gather(first, second), PATIENCE)
