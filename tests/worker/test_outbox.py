@@ -342,7 +342,7 @@ async def test_insert_in_a_transaction_sends_the_due_time_with_the_commit(parts:
         await enqueuer.insert(new_job("a", execution_time=due), ConflictResolution.RAISE, connection)
         await enqueuer.insert(new_job("a", execution_time=due), ConflictResolution.REPLACE, connection)
     await ear.until(1)
-    assert ear.due == [due]
+    assert set(ear.due) == {due}  # a busy machine sends two messages
 
 
 def test_due_message_can_be_read_by_every_release() -> None:
