@@ -272,7 +272,7 @@ class Outbox:
         self._timer = None
         if self._on_message is not None:
             self._on_message()
-        else:
+        elif not self._store.connections.pool.is_closing():  # else the event loop may be closing too
             self._sending = asyncio.create_task(self._send_all(), name="pg_scheduler notify")
 
 

@@ -345,6 +345,15 @@ async def test_insert_in_a_transaction_sends_the_due_time_with_the_commit(parts:
     assert set(ear.due) == {due}  # a busy machine sends two messages
 
 
+async def test_notification_is_not_tried_once_the_pool_closes(dsn: str) -> None:
+    async with asyncpg.create_pool(dsn) as pool:
+        scheduler = Scheduler(pool)
+        seen = Recorder(scheduler)
+        scheduler._parts.outbox.notify_due_later(now())
+    await asyncio.sleep(10 * Outbox.carrier_wait_s)
+    assert not seen.of(ServiceRetrying)
+
+
 def test_due_message_can_be_read_by_every_release() -> None:
     """An older release compares what follows ``due`` with its own mark, and ignores nothing else."""
     due = now()
