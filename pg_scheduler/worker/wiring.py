@@ -32,7 +32,7 @@ def wiring(to: Runtime) -> Wiring:
         (signals.lease_suspect, (to.heartbeat.suspect,)),
         (signals.worker_silent, (to.rescuer.scan_locks,)),
         (signals.worker_gone, (to.scanner.wake,)),
-        (signals.lease_expired, (to.rescuer.wake,)),
+        (signals.lease_expired, (to.rescuer.scan_jobs,)),
         (signals.limits_blocked, (to.unblocker.request_scan,)),
         (signals.grace_expired, (to.expirer.wake,)),
         (

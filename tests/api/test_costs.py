@@ -211,3 +211,21 @@ async def test_heartbeat_sends_one_statement_for_any_number_of_jobs(
     await parts.store.connections.release_held()
     assert beat.named == {"renew_lease": 1}
     assert beat.transactions <= 2, "one for the heartbeat, one for the reset by the pool"
+
+
+async def test_poll_of_an_observer_reads_no_jobs_unless_a_lease_expired(
+    pool: asyncpg.Pool, sent: Statements
+) -> None:
+    """Each statement about orphans reads the whole backlog."""
+    parts = Parts(Store(Connections(pool)), EventBus())
+    parts.configure(role="observer")
+    rescuer = parts.rescuer()
+    about_jobs = {"restart_leases", "lock_orphans"}
+    await rescuer.run_once()
+    assert (await sent.take()).named.keys() >= about_jobs, "its start may follow a crash"
+    await rescuer.run_once()
+    assert (await sent.take()).named == {"suspect_workers": 1}
+    rescuer.scan_jobs()
+    await rescuer.run_once()
+    assert (await sent.take()).named.keys() >= about_jobs
+    await parts.store.connections.release_held()

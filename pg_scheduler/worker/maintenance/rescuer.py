@@ -42,7 +42,13 @@ class Rescuer(Service):
         self._namesakes = None if config.identity is None else (config.identity, platform.node())
         self._lock_scan_interval_s = None if config.runs_jobs else config.polling.max_interval
         self._scans_locks = False
+        self._scans_jobs = True
         self._suspects: dict[str, tuple[object, float]] = {}  # last heartbeat and lock, time of the request
+
+    def scan_jobs(self) -> None:
+        """Scan for running jobs whose lease expired, since the deadline scanner found one."""
+        self._scans_jobs = True
+        self.wake()
 
     def scan_locks(self) -> None:
         """Scan for free liveness locks, since a claim found one."""
@@ -52,16 +58,28 @@ class Rescuer(Service):
 
     async def run_once(self) -> float:
         """Reclaim once. Skip if this worker's own lease is not trusted: it must be renewed first."""
-        batch_size = self.batch_size
         if not self._lease.is_trusted:
             return self.untrusted_delay_s
-        await self._workers.restart_leases(batch_size)
+        # The statements about jobs read every due row, so a poll sends them only if it has to.
+        scans_jobs, self._scans_jobs = self._scans_jobs or self._lock_scan_interval_s is None, False
+        try:
+            return await self._reclaim(scans_jobs=scans_jobs)
+        except BaseException:  # whatever it was, some jobs may not have been read
+            self._scans_jobs = True
+            raise
+
+    async def _reclaim(self, *, scans_jobs: bool) -> float:
+        batch_size = self.batch_size
+        if scans_jobs:
+            await self._workers.restart_leases(batch_size)
         if self._lock_scan_interval_s is not None:
             self._scans_locks = True
         dead = await self._find_dead()
         if self._namesakes is not None:
             dead += await self._workers.ended_namesakes(self._worker_id, *self._namesakes)
             self._namesakes = None
+        if not (scans_jobs or dead):
+            return self._next_delay()
         rescue = await self._workers.rescue(
             self._heartbeat_threshold, batch_size, suspects=dead, max_crashes=self._max_crashes
         )
@@ -76,7 +94,11 @@ class Rescuer(Service):
         if rescue.job_ids:
             self._signals.due(rescue.due)
         if len(rescue.job_ids) + len(rescue.quarantined) == batch_size:
+            self._scans_jobs = True
             return 0
+        return self._next_delay()
+
+    def _next_delay(self) -> float:
         if self._suspects:
             return self.answer_timeout_s
         return NEVER if self._lock_scan_interval_s is None else self._lock_scan_interval_s
