@@ -34,12 +34,13 @@ async def fill(pool: asyncpg.Pool) -> None:
     )
     await pool.execute(
         "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
-        " VALUES ('limit:stripe:', 'run', 1, now(), 0), ('limit:account:ada', 'run', 1, now(), 600),"
+        " VALUES ('limit:stripe:', 'run', 1, now(), 0), ('limit:account:lovelace', 'run', 1, now(), 600),"
         " ('limit:account:cid', 'run', 1, now(), 0)"
     )
     await pool.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
-        " SELECT 'wait:' || n, 'billing.charge', now(), 'limit:account:' || (ARRAY ['ada', 'b*b'])[1 + n / 4]"
+        " SELECT 'wait:' || n, 'billing.charge', now(),"
+        " 'limit:account:' || (ARRAY ['lovelace', 'b*b'])[1 + n / 4]"
         " FROM generate_series(1, 5) AS n"
     )
 
@@ -67,7 +68,7 @@ async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(pool: async
     keys = (await request(app, "/limit?name=account", headers=JSON)).data["keys"]
     states = [each["state"] for each in keys]
     assert [(each["key"], each["running"], each["waiting"]) for each in states] == [
-        ("ada", 1, 3),
+        ("lovelace", 1, 3),
         ("b*b", 0, 2),
         ("cid", 1, 0),
     ]
@@ -107,7 +108,7 @@ async def test_keys_of_a_limit_are_hidden_with_arguments(
         for url in ("/limits", "/limit?name=account", "/job?id=wait:1"):
             answer = await request(app, url, headers=headers)
             assert answer.status == 200
-            assert "ada" not in answer.text.replace("metadata", ""), url
+            assert "lovelace" not in answer.text, url
             assert "b*b" not in answer.text, url
     keys = [each["state"] for each in (await request(app, "/limit?name=account", headers=JSON)).data["keys"]]
     assert [(each["key"], each["running"], each["waiting"]) for each in keys] == [
@@ -123,7 +124,7 @@ async def test_keys_of_a_limit_are_hidden_with_arguments(
         await read()
         event = await read()
     assert "[hidden]" in event
-    assert "limit:account:ada" not in event
+    assert "limit:account:lovelace" not in event
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
