@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
+from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.sqlbuiltins import qualify_builtins
 
-from ..errors import ConfigurationError
 from .verify import QUERY_TIMEOUT_S
 
 if TYPE_CHECKING:
