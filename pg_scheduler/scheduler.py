@@ -37,12 +37,11 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import EventLog, GapLog
 from pg_scheduler.jobs.middleware import Middleware
-from pg_scheduler.jobs.model import Notify
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.schedules.declared import periodic_catalogue
-from pg_scheduler.settings import PollingConfig, SchedulerConfig, VacuumConfig
+from pg_scheduler.settings import Notify, PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.faults import connecting, reading_dsn, translated
 from pg_scheduler.store.store import Store

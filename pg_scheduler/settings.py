@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -26,6 +26,9 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.sqltext import MAX_IDENTIFIER_BYTES
 
 T = TypeVar("T")
+
+Notify: TypeAlias = Literal["commit", "hint", "never"]
+"""Who notifies workers of a job in a transaction of the caller; see ``Scheduler(notify=)``."""
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _DISCREET: Final = ConfigDict(**_STRICT, hide_input_in_errors=True)
@@ -271,7 +274,7 @@ class SchedulerConfig:
     metadata: Annotated[dict[str, Any], AfterValidator(_check_json)] | None = None
     statistics: bool = True
     migrations: Literal["apply", "verify"] = "apply"
-    notify: Literal["commit", "hint", "never"] = "hint"
+    notify: Notify = "hint"
 
     @model_validator(mode="after")
     def _have_readable_dsns(self) -> Self:

@@ -15,7 +15,6 @@ from pg_scheduler.jobs.model import (
     JobFunction,
     JobPriority,
     JobSpec,
-    Notify,
     Unset,
 )
 from pg_scheduler.jobs.naming import check_name
@@ -23,6 +22,7 @@ from pg_scheduler.jobs.payload import split_task_data
 from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.validation import check_delay
+from pg_scheduler.settings import Notify
 from pg_scheduler.store.foreign.adapter import AnyConnection
 
 

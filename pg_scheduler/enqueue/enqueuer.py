@@ -18,10 +18,11 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.writer import JobWriter
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import EventBus, JobScheduled
-from pg_scheduler.jobs.model import ConflictResolution, JobSpec, Notify
+from pg_scheduler.jobs.model import ConflictResolution, JobSpec
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, PlainJob
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.measure.meter import Meter
+from pg_scheduler.settings import Notify
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.foreign.adapter import AnyConnection
 from pg_scheduler.store.queries import Route

@@ -24,8 +24,8 @@ from pg_scheduler.enqueue.locked_inserts import (
 )
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.model import Notify
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, GeneratedIdJob
+from pg_scheduler.settings import Notify
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
 from pg_scheduler.store.locks import due_message

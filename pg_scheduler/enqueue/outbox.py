@@ -24,8 +24,8 @@ from typing import Final
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.foreign import guarded
-from pg_scheduler.jobs.model import Notify
 from pg_scheduler.measure.meter import Meter
+from pg_scheduler.settings import Notify
 from pg_scheduler.store.connections.listen import TASKS
 from pg_scheduler.store.connections.session import Connection, transaction_of
 from pg_scheduler.store.locks import DUE, due_message, earliest

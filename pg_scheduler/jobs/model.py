@@ -73,9 +73,6 @@ UNSET: Final = Unset.UNSET
 AfterOutcome: TypeAlias = Literal["completed", "ended"]
 """Which end of another job lets a job start that waits for it."""
 
-Notify: TypeAlias = Literal["commit", "hint", "never"]
-"""Who notifies workers of a job in a transaction of the caller; see ``Scheduler(notify=)``."""
-
 JobFunction = Callable[..., Any]
 """A coroutine function, or a plain function that was declared."""
 

@@ -21,7 +21,6 @@ from pg_scheduler.jobs.model import (
     JobFunction,
     JobPriority,
     JobSpec,
-    Notify,
     Page,
     Unset,
     Worker,
@@ -33,7 +32,7 @@ from pg_scheduler.measure.health import Health
 from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
-from pg_scheduler.settings import PollingConfig, VacuumConfig
+from pg_scheduler.settings import Notify, PollingConfig, VacuumConfig
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.foreign.adapter import AnySyncConnection
 from pg_scheduler.triggers.base import Trigger

@@ -24,7 +24,7 @@ from pg_scheduler import (
     PayloadError,
     Scheduler,
 )
-from pg_scheduler.jobs.model import Notify
+from pg_scheduler.settings import Notify
 from pg_scheduler.triggers import Every
 from tests.support.transactions import ASYNC_KINDS, KINDS, Application, application, settled
 from tests.support.worker import PATIENCE, now
