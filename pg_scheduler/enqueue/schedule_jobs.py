@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any, Final
 
 from pg_scheduler.enqueue.headers import Sender
@@ -18,11 +19,31 @@ from pg_scheduler.jobs.payload import decode, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob, new_job_id
 from pg_scheduler.jobs.task import JOB_OPTIONS, Task
+from pg_scheduler.jobs.unique import Uniqueness
 from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.schedules.definition import Encode, to_seconds
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.schedules.timing import fire_time_job_id, job_id_prefix
 from pg_scheduler.triggers.base import is_fixed_delay
+
+MAX_BUILDERS: Final = 1000
+"""Schedules whose builders are remembered."""
+
+MAX_REMEMBERED_LENGTH: Final = 10_000
+"""Characters of the JSON of a schedule whose builder is remembered."""
+
+_source_of = attrgetter(
+    "owner",
+    "task",
+    "job_name",
+    "use_advisory_lock",
+    "trigger",
+    "task_data",
+    "options",
+    "metadata",
+    "pause_after_failures",
+)
+"""Returns the values of a row from which its builder follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +51,31 @@ class JobBuilder:
     """Builds the jobs of one schedule.
 
     Attributes:
+        source: The values of the row that it follows from.
         template: A job with the values that all of them have, and the misfire grace time of one on time.
         options: The options that all of them have.
+        on_end: The consequences of their ends as JSON; None for none.
         task: Its task; None if it is not registered here.
+        unique: Which of them exclude one another; None if no job is rejected since another has its key.
         sender: Calls the middleware; None without any.
     """
 
-    row: ScheduleRow
+    schedule_id: str
+    owner: str
+    source: tuple[object, ...]
     template: PlainJob
     options: Mapping[str, Any]
     on_end: str | None
     task: Task | None
+    unique: Uniqueness | None
     sender: Sender | None
-
-    @property
-    def is_unique(self) -> bool:
-        """Whether a job may be rejected since another one has its unique key."""
-        return self.task is not None and self.task.unique is not None
 
     def fire_time_job(self, fire_time: datetime, due: datetime, now: datetime) -> ExtendedJob:
         """Return the job of a fire time.
 
         Its misfire grace time counts from now, so a fire time that was missed while no node ran still runs.
         """
-        job_id = fire_time_job_id(self.row.schedule_id, fire_time, owner=self.row.owner)
+        job_id = fire_time_job_id(self.schedule_id, fire_time, owner=self.owner)
         grace = self.template.misfire_grace_time
         if grace is not None:
             late_s = max(math.ceil((now - due) / timedelta(seconds=1)), 0)
@@ -63,13 +85,13 @@ class JobBuilder:
 
     def manual_job(self, now: datetime) -> ExtendedJob:
         """Return a job without a fire time that is due now."""
-        job_id = f"{job_id_prefix(self.row.schedule_id, self.row.owner)}manual:{new_job_id()}"
+        job_id = f"{job_id_prefix(self.schedule_id, self.owner)}manual:{new_job_id()}"
         return self._build(self.template._replace(job_id=job_id, execution_time=now), self.options)
 
     def _build(self, row: PlainJob, options: Mapping[str, Any]) -> ExtendedJob:
         extras = Extras(options=json.dumps(options), on_end=self.on_end)
-        job = build(row, self.task, extras, unique=None if self.task is None else self.task.unique)
-        return job if self.sender is None else self.sender.add_to_planned(job, self.row.schedule_id)
+        job = build(row, self.task, extras, unique=self.unique)
+        return job if self.sender is None else self.sender.add_to_planned(job, self.schedule_id)
 
 
 class ScheduleJobs:
@@ -82,6 +104,7 @@ class ScheduleJobs:
     def __init__(self, tasks: TaskRegistry, *, misfire_grace_time: int | None) -> None:
         self._tasks = tasks
         self._grace = misfire_grace_time
+        self._builders: dict[str, JobBuilder] = {}
         self.sender: Sender | None = None
 
     def encoder_of(self, name: str) -> Encode:
@@ -90,12 +113,32 @@ class ScheduleJobs:
         return encode if task is None else task.encode
 
     def builder(self, row: ScheduleRow) -> JobBuilder:
-        """Return the builder of a schedule's jobs.
+        """Return the builder of a schedule's jobs. An unchanged row with an unchanged task has the same one.
 
         Raises:
             ValueError: The row contains an invalid option; a TypeError if it has another type.
         """
-        task = self._tasks.resolve(row.task)
+        task, source = self._tasks.resolve(row.task), _source_of(row)
+        known = self._builders.get(row.schedule_id)
+        if (
+            known is not None
+            and known.task is task
+            and known.sender is self.sender
+            and known.source == source
+        ):
+            return known
+        builder = self._new_builder(row, task, source)
+        # Validators of typed arguments are user code: they run each time, since the result may depend on it.
+        is_typed = task is not None and task.typed is not None
+        length = len(row.task_data) + len(row.options) + len(row.metadata)
+        if not is_typed and length <= MAX_REMEMBERED_LENGTH:
+            if len(self._builders) >= MAX_BUILDERS:
+                self._builders.clear()
+            self._builders[row.schedule_id] = builder
+        return builder
+
+    def _new_builder(self, row: ScheduleRow, task: Task | None, source: tuple[object, ...]) -> JobBuilder:
+        """Return the builder of a row, whose JSON is checked."""
         options = json.loads(row.options)
         if not isinstance(options, dict):
             raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
@@ -112,7 +155,17 @@ class ScheduleJobs:
             lock_key=advisory_lock_key(row.schedule_id) if row.use_advisory_lock else None,
         )
         of_jobs["schedule_id"] = row.schedule_id
-        return JobBuilder(row, template, of_jobs, _on_end(row, task), task, self.sender)
+        return JobBuilder(
+            row.schedule_id,
+            row.owner,
+            source,
+            template,
+            of_jobs,
+            _on_end(row, task),
+            task,
+            None if task is None else task.unique,
+            self.sender,
+        )
 
 
 def _read_priority(number: object) -> JobPriority:

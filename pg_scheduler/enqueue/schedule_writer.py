@@ -70,7 +70,7 @@ class ScheduleWriter:
                 raise ScheduleConflictError(schedule_id, 1)
             if run_now and change != "kept":
                 builder = self._jobs.builder(row)
-                jobs, _ = await self._enqueue(builder, [builder.manual_job(now)], transaction)
+                jobs, _ = await self._enqueue(row, builder, [builder.manual_job(now)], transaction)
                 row = replace(row, last_job_id=jobs[-1].job_id) if jobs else row
         return row, change
 
@@ -158,7 +158,7 @@ class ScheduleWriter:
                 return None
             row, now = locked[schedule_id]
             builder = self._jobs.builder(row)
-            jobs, conflict = await self._enqueue(builder, [builder.manual_job(now)], transaction)
+            jobs, conflict = await self._enqueue(row, builder, [builder.manual_job(now)], transaction)
             if conflict is not None:
                 raise conflict
             await self._store.audit.record(
@@ -191,7 +191,7 @@ class ScheduleWriter:
                 [job.job_id for job in jobs], connection=transaction.connection
             )
             jobs = [job for job in jobs if job.job_id not in existing]
-            inserted, _ = await self._enqueue(builder, jobs, transaction)
+            inserted, _ = await self._enqueue(row, builder, jobs, transaction)
             span = {"start": start.isoformat(), "end": end.isoformat(), "jobs": len(inserted)}
             await self._store.audit.record(
                 "backfill_schedule", schedule_id, on=transaction.connection, **span
@@ -201,15 +201,15 @@ class ScheduleWriter:
         return await self._store.statements.run_retrying(enqueue)
 
     async def _enqueue(
-        self, builder: JobBuilder, jobs: Sequence[ExtendedJob], transaction: Transaction
+        self, row: ScheduleRow, builder: JobBuilder, jobs: Sequence[ExtendedJob], transaction: Transaction
     ) -> Queued:
         """Insert jobs of a locked schedule without a fire time. Unless jobs may overlap, each one waits."""
-        row, last, connection = builder.row, None, transaction.connection
+        last, connection = None, transaction.connection
         is_ordered = row.overlap != Overlap.ALLOW
         if is_ordered and row.last_job_id is not None:
             unfinished = await self._store.dependencies.lock_unfinished([row.last_job_id], connection)
             last = row.last_job_id if unfinished else None
-        queue = Queue(jobs, last, is_ordered, builder.is_unique)
+        queue = Queue(jobs, last, is_ordered, builder.unique is not None)
         (queued,) = await self._writer.insert_queues([queue], transaction)
         if queued.jobs:
             last_job_id = queued.jobs[-1].job_id

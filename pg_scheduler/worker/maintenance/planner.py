@@ -220,7 +220,7 @@ class Planner(Service):
             now,
             grace_s=builder.template.misfire_grace_time,
             is_busy=is_busy,
-            is_unique=builder.is_unique,
+            is_unique=builder.unique is not None,
         )
         advance = search() if _is_built_in(row) else await search_in_own_thread(row.trigger, search)
         jobs = [
@@ -228,7 +228,7 @@ class Planner(Service):
             for fire_time, due_time in zip(advance.fire_times, advance.due_times, strict=True)
         ]
         last_job_id = None if last is None else row.last_job_id
-        queue = Queue(jobs, last_job_id, row.overlap != Overlap.ALLOW, builder.is_unique)
+        queue = Queue(jobs, last_job_id, row.overlap != Overlap.ALLOW, builder.unique is not None)
         planned.plans.append(Plan(row, advance, queue))
 
 
