@@ -31,6 +31,7 @@ class DeclaredSchedules:
         self._store = store
         self._catalogue = catalogue
         self._synced_version: int | None = None
+        self._synced_keys: list[str] = []
         self._switches: dict[str, bool] = {}
         self._at_end: weakref.finalize[..., DeclaredSchedules] | None = None
         self._rows: dict[str, ScheduleRow] = {}
@@ -114,16 +115,18 @@ class DeclaredSchedules:
         """Make the next ``sync()`` compare every schedule again."""
         self._synced_version = None
 
-    async def sync(self) -> None:
-        """Write the schedules declared in code to the database, unless they are unchanged.
+    async def sync(self) -> list[str]:
+        """Write the schedules declared in code to the database, unless they are unchanged; return their ids.
 
         A transaction that writes schedules excludes others, so it begins only if there is a change.
         """
         version = self._catalogue.version
-        configs = self._catalogue.configs()
-        if configs and self._synced_version != version and not await self._is_in_sync(configs):
-            await self._write(configs)
-        self._synced_version = version
+        if self._synced_version != version:
+            configs = self._catalogue.configs()
+            if configs and not await self._is_in_sync(configs):
+                await self._write(configs)
+            self._synced_version, self._synced_keys = version, list(configs)
+        return self._synced_keys
 
     async def _write(self, configs: Mapping[str, PeriodicJobConfig]) -> None:
         schedules = self._store.schedules
@@ -152,13 +155,9 @@ class DeclaredSchedules:
         return plan_sync(configs, rows, now=now, chained={}) == NO_CHANGES
 
     async def refresh(self) -> None:
-        """Read the rows of the schedules of this process; without any, there is no query."""
+        """Read the rows of the schedules of this process."""
         known = self._catalogue.configs()
         self._rows = await self._store.schedules.read(known) if known else {}
-
-    def keys(self) -> list[str]:
-        """Return the ids of the schedules that this process declares."""
-        return list(self._catalogue.configs())
 
     def _is_enabled(self, config: PeriodicJobConfig) -> bool:
         row = self._rows.get(config.dedup_key)

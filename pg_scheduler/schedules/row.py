@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from pg_scheduler.schedules.policies import CatchUp
 from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.serialization import is_built_in
 
 Owner = Literal["code", "api"]
 
@@ -100,6 +101,16 @@ def read_trigger(text: str) -> Trigger:
         ValueError: It is invalid.
     """
     return Trigger.from_json(text)
+
+
+@lru_cache(maxsize=1024)
+def has_built_in_trigger(text: str) -> bool:
+    """Return whether all parts of the trigger of a row are those of this package.
+
+    Raises:
+        ValueError: It is invalid, or this process has not registered a kind in it.
+    """
+    return is_built_in(read_trigger(text))
 
 
 def catch_up_of(row: ScheduleRow) -> CatchUp:

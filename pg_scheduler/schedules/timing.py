@@ -110,11 +110,9 @@ def first_to_plan(row: ScheduleRow) -> datetime | None:
     return first
 
 
-def after_pause(row: ScheduleRow) -> ScheduleRow:
-    """Return a schedule as it is when its pause has ended by itself; unchanged without such a pause."""
-    until, after = row.paused_until, row.resume_from
-    if until is None:
-        return row
+def after_pause(row: ScheduleRow, until: datetime) -> ScheduleRow:
+    """Return a schedule as it is when its pause has ended by itself, at that time."""
+    after = row.resume_from
     if not row.keeps_fire_times and row.next_fire_at is not None and row.next_fire_at < until:
         begin = not_before(read_trigger(row.trigger), until)
         after = begin if after is None else max(after, begin)
@@ -141,9 +139,10 @@ def pass_time(
     Raises:
         ValueError: The search takes too many steps, or the trigger returned something else than an instant.
     """
-    if row.next_fire_at is None and row.paused_until is not None:  # only its pause ends
-        return Advance(is_finished=row.finished_at is not None)
-    row = after_pause(row)
+    if row.paused_until is not None:
+        if row.next_fire_at is None:  # only its pause ends
+            return Advance(is_finished=row.finished_at is not None)
+        row = after_pause(row, row.paused_until)
     trigger, anchor, end = read_trigger(row.trigger), row.anchor, row.end_at
     first = first_to_plan(row)
     if first is None or (end is not None and first > end):
@@ -167,8 +166,7 @@ def pass_time(
         if not chosen and not is_missed:
             chosen = [latest]
     runs_left = None if row.max_runs is None else max(row.max_runs - row.runs, 0)
-    if runs_left is not None:
-        chosen = chosen[:runs_left]
+    chosen = chosen[:runs_left]
     skipped = len(chosen) if is_busy else 0
     if is_busy:
         chosen = []
@@ -180,7 +178,7 @@ def pass_time(
     next_fire_at = None if is_last or waits else following
     return Advance(
         fire_times=tuple(chosen),
-        due_times=tuple(fire + jitter_of(row, fire) for fire in chosen),
+        due_times=tuple(fire + jitter_of(row, fire) if row.jitter_seconds else fire for fire in chosen),
         last_fire_at=latest,
         next_fire_at=next_fire_at,
         skipped=skipped,
@@ -253,8 +251,6 @@ def jitter_of(row: ScheduleRow, fire_time: datetime) -> timedelta:
 
     The values spread over the whole range, which ends at the next fire time.
     """
-    if not row.jitter_seconds:
-        return timedelta(0)
     text = f"{row.schedule_id}:{fire_time.astimezone(UTC).isoformat()}"
     share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
     span = timedelta(seconds=row.jitter_seconds)

@@ -38,10 +38,10 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.policies import Overlap
-from pg_scheduler.schedules.row import ScheduleRow, read_trigger
+from pg_scheduler.schedules.row import ScheduleRow, has_built_in_trigger
 from pg_scheduler.schedules.timing import Advance, pass_time, without_rejected
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
-from pg_scheduler.triggers.serialization import is_built_in, registered_kinds
+from pg_scheduler.triggers.serialization import registered_kinds
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
 
@@ -114,12 +114,12 @@ class Planner(Service):
 
     async def run_once(self) -> float:
         """Write the schedules that this process changed, then enqueue the jobs of due schedules."""
-        await self.declared.sync()
+        declared = await self.declared.sync()
         if await self.declared.write_switches():
             self._signals.switches_written()
-        plannable = Plannable(self.declared.keys(), self._tasks.names(), sorted(registered_kinds()))
+        plannable = Plannable(declared, self._tasks.names(), sorted(registered_kinds()))
         self.next_fire_in = None
-        if not plannable.declared and not plannable.tasks:
+        if not declared and not plannable.tasks:
             return POLL_INTERVAL_S
         next_in = await self._store.schedules.next_fire_in(plannable)
         soonest = 0.0
@@ -129,15 +129,14 @@ class Planner(Service):
                 changed += (await self._plan(plannable, built_in=False))[0]
             soonest = 0.0 if changed else LOCKED_RETRY_S
             next_in = await self._store.schedules.next_fire_in(plannable)
-        await self.declared.refresh()
+        if declared:
+            await self.declared.refresh()
         self.next_fire_in = next_in
-        poll = self._poll_interval(has_schedules=next_in is not None or bool(plannable.declared))
-        return poll if next_in is None else max(min(next_in, poll), soonest)
-
-    def _poll_interval(self, *, has_schedules: bool) -> float:
         if self._signals.notifications_up.is_set:
-            return POLL_INTERVAL_S
-        return FAST_POLL_INTERVAL_S if has_schedules else SLOW_POLL_INTERVAL_S
+            poll = POLL_INTERVAL_S
+        else:
+            poll = SLOW_POLL_INTERVAL_S if next_in is None and not declared else FAST_POLL_INTERVAL_S
+        return poll if next_in is None else max(min(next_in, poll), soonest)
 
     async def drain(self) -> None:
         """Write the schedules that were enabled or disabled during the last pass."""
@@ -159,11 +158,11 @@ class Planner(Service):
             rows = [row for row in locked if _is_built_in(row) == built_in]
             last_jobs = [row.last_job_id for row in rows if row.last_job_id and row.overlap != Overlap.ALLOW]
             unfinished = await schedules.lock_last_jobs(last_jobs, on=connection) if last_jobs else {}
-            planned = await self._plan_rows(rows, now, unfinished)
-            queues = [plan.queue for plan in planned.plans]
-            first = min((job.execution_time for queue in queues for job in queue.jobs), default=None)
+            planned = await self._plan_rows(rows, now, unfinished, built_in=built_in)
+            first = min((due for plan in planned.plans for due in plan.advance.due_times), default=None)
             message = None if first is None else self._outbox.message_to_carry(first)
             began = time.monotonic()
+            queues = [plan.queue for plan in planned.plans]
             queued = await self._writer.insert_queues(queues, transaction, message=message)
             for plan, (new, conflict) in zip(planned.plans, queued, strict=True):
                 _add(planned, plan, new, conflict)
@@ -186,33 +185,37 @@ class Planner(Service):
             self._events.publish(JobCancelled(job_id, change.job_name, change.attempt, reason=BY_SCHEDULE))
 
     async def _plan_rows(
-        self, rows: Sequence[ScheduleRow], now: datetime, unfinished: Mapping[str, LastJob]
+        self, rows: Sequence[ScheduleRow], now: datetime, unfinished: Mapping[str, LastJob], *, built_in: bool
     ) -> Planned:
         planned = Planned()
         began = time.monotonic()
         for row in rows:
             try:
-                await self._plan_row(row, now, unfinished, planned)
+                plan = await self._plan_row(row, now, unfinished, built_in=built_in)
             except Exception as error:  # noqa: BLE001 - user code: a trigger of the application, and its row
                 planned.changes.append(
                     ScheduleChange(row.schedule_id, error=describe(error)[:MAX_NOTE_LENGTH])
                 )
                 kind = PeriodicJobBroken if row.is_declared else ScheduleBroken
                 planned.events.append(kind(row.schedule_id, error))
+            else:
+                if plan is not None:
+                    planned.plans.append(plan)
             await asyncio.sleep(0)
             if time.monotonic() > began + TIME_LIMIT_S:
                 break
         return planned
 
     async def _plan_row(
-        self, row: ScheduleRow, now: datetime, unfinished: Mapping[str, LastJob], planned: Planned
-    ) -> None:
+        self, row: ScheduleRow, now: datetime, unfinished: Mapping[str, LastJob], *, built_in: bool
+    ) -> Plan | None:
+        """Return the plan of a due schedule; None while its last job is about to end."""
         last = unfinished.get(row.last_job_id or "")
         is_busy = last is not None and (
             row.overlap == Overlap.SKIP or (row.overlap == Overlap.QUEUE_ONE and last.waits)
         )
         if last is not None and not is_busy and not last.is_locked:
-            return  # it is about to end: the next pass decides
+            return None  # the next pass decides
         builder = self._jobs.builder(row)
         search = partial(
             pass_time,
@@ -222,14 +225,14 @@ class Planner(Service):
             is_busy=is_busy,
             is_unique=builder.unique is not None,
         )
-        advance = search() if _is_built_in(row) else await search_in_own_thread(row.trigger, search)
+        advance = search() if built_in else await search_in_own_thread(row.trigger, search)
         jobs = [
             builder.fire_time_job(fire_time, due_time, now)
             for fire_time, due_time in zip(advance.fire_times, advance.due_times, strict=True)
         ]
         last_job_id = None if last is None else row.last_job_id
         queue = Queue(jobs, last_job_id, row.overlap != Overlap.ALLOW, builder.unique is not None)
-        planned.plans.append(Plan(row, advance, queue))
+        return Plan(row, advance, queue)
 
 
 def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: JobConflictError | None) -> None:
@@ -267,6 +270,6 @@ def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: Job
 
 def _is_built_in(row: ScheduleRow) -> bool:
     try:
-        return is_built_in(read_trigger(row.trigger))
+        return has_built_in_trigger(row.trigger)
     except ValueError:  # planning it reports the error
         return True
