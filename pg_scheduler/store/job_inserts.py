@@ -108,7 +108,10 @@ class JobInserts(Repository):
         if not jobs:
             return set()
         values = await self._values_of([job.row for job in jobs], jobs, message, lock_timeout, connection)
-        rows = await self._statements.fetch_retrying("insert_extended_jobs", *values, on=connection)
+        if connection is None:
+            rows = await self._statements.fetch_retrying("insert_extended_jobs", *values)
+        else:
+            rows = await self._statements.fetch("insert_extended_jobs", *values, on=connection)
         return {row[0] for row in rows}
 
     async def enqueue_extended(

@@ -11,7 +11,6 @@ from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import Job, JobPriority, Worker
 from pg_scheduler.jobs.payload import decode, object_from
 from pg_scheduler.jobs.progress import progress_from
-from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.status import JobStatus
 
 MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
@@ -50,10 +49,3 @@ def worker_from(row: Any) -> Worker:
     if names is not None:  # written by hand, they may be NULL or nested
         names = tuple(name for name in names if isinstance(name, str))
     return Worker(**values, names=names)
-
-
-def schedule_from(row: Any) -> ScheduleRow:
-    """Convert a row with the columns of a schedule."""
-    values = dict(row)
-    values.pop("now", None)
-    return ScheduleRow(**values)

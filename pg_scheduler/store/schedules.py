@@ -12,7 +12,6 @@ from pg_scheduler.events import SchedulePaused
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
-from pg_scheduler.store.records import schedule_from
 from pg_scheduler.store.statements import Statements, Transaction
 
 PERIODIC: Final = "periodic"
@@ -69,6 +68,13 @@ class ScheduleChange(NamedTuple):
     missed: int = 0
     is_finished: bool = False
     error: str | None = None
+
+
+def schedule_from(row: Any) -> ScheduleRow:
+    """Convert a row with the columns of a schedule, and perhaps the time."""
+    values = dict(row)
+    values.pop("now", None)
+    return ScheduleRow(**values)
 
 
 class ScheduleRepository:

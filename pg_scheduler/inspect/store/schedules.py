@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from pg_scheduler.schedules.row import ScheduleRow
-from pg_scheduler.store.records import schedule_from
+from pg_scheduler.store.schedules import schedule_from
 from pg_scheduler.store.statements import Repository
 
 ScheduleState: TypeAlias = Literal["all", "active", "paused", "failing", "overdue"]
