@@ -179,11 +179,14 @@ def connecting() -> Iterator[None]:
     """
     try:
         yield
-    except SchedulerError:
-        raise
     except Exception as error:  # user code: a callable of the pool
-        if is_transient(error):
-            raise
+        raise_rejected(error)
+        raise
+
+
+def raise_rejected(error: Exception) -> None:
+    """Raise a permanent error of taking or returning a connection as ``connecting()`` does."""
+    if not isinstance(error, SchedulerError) and not is_transient(error):
         raise ConnectionRejectedError(_describe_rejection(error)) from error
 
 
@@ -232,7 +235,7 @@ def translated() -> _Translated:
 
 
 class _Translated:
-    """The context manager of every statement; one made of a generator costs three times as much."""
+    """A context manager; one made of a generator costs three times as much."""
 
     __slots__ = ()
 
@@ -243,15 +246,20 @@ class _Translated:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Translate the error."""
-        if isinstance(error, Exception) and not isinstance(error, SchedulerError):
-            _translate(error)
+        if isinstance(error, Exception):
+            raise_translated(error)
 
 
 _TRANSLATED: Final = _Translated()
 
 
-def _translate(error: Exception) -> None:
-    """Raise what stands for an error, if anything does."""
+def raise_translated(error: Exception) -> None:
+    """Raise what stands for an error, if anything does, as ``translated()``.
+
+    Statements call it in an except clause, which costs nothing while none fails.
+    """
+    if isinstance(error, SchedulerError):
+        return
     if isinstance(error, LOST_STATEMENTS):
         raise ConfigurationError(
             f"a prepared statement of a pool's connection is gone ({error.sqlstate}): a reset= callable runs "

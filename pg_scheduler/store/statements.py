@@ -20,7 +20,7 @@ from pg_scheduler.store.author import Author, current_author
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.connections.shared import SharedConnection
-from pg_scheduler.store.faults import is_conflict, translated
+from pg_scheduler.store.faults import is_conflict, raise_translated, translated
 from pg_scheduler.store.queries import Query, Route, Timeout, load_query
 
 MAX_ATTEMPTS: Final = 5
@@ -109,7 +109,11 @@ class Statements:
 
     @asynccontextmanager
     async def transaction(
-        self, *, within: Connection | Transaction | None = None, reserved: bool = True
+        self,
+        *,
+        within: Connection | Transaction | None = None,
+        reserved: bool = True,
+        savepoints: bool = True,
     ) -> AsyncIterator[Transaction]:
         """Yield a transaction for statements that belong together; publish its events after the commit.
 
@@ -119,6 +123,7 @@ class Statements:
         Args:
             within: The other transaction, or the connection of a caller in one; None for none.
             reserved: Whether it may use the connection of the hot path, which must be for a short time.
+            savepoints: Whether others may be within it.
         """
         events: list[Event] = []
         if within is not None:
@@ -128,7 +133,7 @@ class Statements:
                     yield Transaction(outer.connection, events)
             outer.events.extend(events)
             return
-        async with self.connections.transaction(reserved=reserved) as connection:
+        async with self.connections.transaction(reserved=reserved, savepoints=savepoints) as connection:
             yield Transaction(connection, events)
         for event in events:
             self.publish(event)
@@ -146,8 +151,11 @@ class Statements:
         """
         query = load_query(self._schema or await self.schema(on=on), name)
         if on is not None:
-            with translated():
+            try:
                 return list(await on.fetch(query.text, *args, timeout=self.call_timeout_s))
+            except Exception as error:
+                raise_translated(error)
+                raise
         self.connections.check_loop()
         if query.is_shareable and self._shared.is_free:
             with suppress(DatabaseUnavailableError):  # another connection may not have the problem

@@ -53,7 +53,13 @@ class OwnConnection(Connections):
     sticky = dedicated = checkout = checkout_for_lock = acquire
 
     @asynccontextmanager
-    async def transaction(self, *, hot: bool = False, reserved: bool = False) -> AsyncIterator[Connection]:  # noqa: ARG002
+    async def transaction(
+        self,
+        *,
+        hot: bool = False,  # noqa: ARG002 - every transaction is within that of the test
+        reserved: bool = False,  # noqa: ARG002
+        savepoints: bool = True,  # noqa: ARG002
+    ) -> AsyncIterator[Connection]:
         """Yield the connection within a savepoint, or in a transaction if it is in none."""
         foreign = as_foreign(self._connection)
         with translated():

@@ -581,7 +581,7 @@ class Session(Connections):
         """Set when it begins to wait for a turn, or ends."""
         self._turn = asyncio.Event()
 
-    def transaction(self, *, hot: bool = False, reserved: bool = False) -> Any:
+    def transaction(self, *, hot: bool = False, reserved: bool = False, savepoints: bool = True) -> Any:
         return _Transaction(self, self._connection.transaction())
 
     def acquire(self, *, reserved: bool = False) -> Any:

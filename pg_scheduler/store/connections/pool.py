@@ -46,7 +46,7 @@ from pg_scheduler.store.connections.session import (
     transact,
     transact_with,
 )
-from pg_scheduler.store.faults import connecting, reading_dsn, translated
+from pg_scheduler.store.faults import connecting, raise_translated, reading_dsn, translated
 from pg_scheduler.store.foreign.adapter import AnyConnection
 from pg_scheduler.store.foreign.connection import as_foreign
 
@@ -171,7 +171,7 @@ class Connections:
                 if held is not None:
                     yield held
                     return
-        with translated():
+        try:
             check_pool(self._pool)
             connection = await take_from(self._pool, self.options.call_timeout_s)
             try:
@@ -179,6 +179,9 @@ class Connections:
                     yield connection
             finally:
                 await release_to(self._pool, connection, self.options.call_timeout_s)
+        except Exception as error:
+            raise_translated(error)
+            raise
 
     def sticky(self, *, reserved: bool = False) -> AbstractAsyncContextManager[Connection]:
         """Yield a connection that the next call is likely to reuse; ``reserved`` as in ``acquire()``.
@@ -190,13 +193,23 @@ class Connections:
         return self.sticky_connection
 
     @asynccontextmanager
-    async def transaction(self, *, hot: bool = False, reserved: bool = False) -> AsyncIterator[Connection]:
+    async def transaction(
+        self, *, hot: bool = False, reserved: bool = False, savepoints: bool = True
+    ) -> AsyncIterator[Connection]:
         """Yield a connection in a transaction with planner settings; ``reserved`` as in ``acquire()``.
 
         If this process is suspended within the block, the server ends the transaction and frees its locks.
+        Without ``savepoints`` it begins in one round trip instead of two, and has no other within it.
         """
         timeout_s = self.options.hot_timeout_s if hot else self.options.call_timeout_s
         settings = HOT_TRANSACTION_SETTINGS if hot else TRANSACTION_SETTINGS
+        if not savepoints:
+            async with (
+                self.acquire(reserved=reserved) as connection,
+                transact_with(connection, settings, timeout_s),
+            ):
+                yield connection
+            return
         async with self.acquire(reserved=reserved) as connection, transact(connection, timeout_s):
             with terminate_unanswered(connection):
                 await connection.execute(settings, timeout=timeout_s)

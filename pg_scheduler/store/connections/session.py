@@ -14,7 +14,7 @@ from asyncpg.pool import PoolConnectionProxy
 from pg_scheduler.blocking import BlockingConnection
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.store.connections.asyncpg_private import is_initialized, local_port, open_transaction
-from pg_scheduler.store.faults import connecting
+from pg_scheduler.store.faults import raise_rejected
 from pg_scheduler.store.foreign.adapter import adapter_for
 from pg_scheduler.store.foreign.connection import ForeignConnection, as_foreign
 
@@ -78,14 +78,20 @@ def check_pool(pool: asyncpg.Pool) -> None:
 
 async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy:
     """Take a connection from the pool."""
-    with connecting():
+    try:
         return await pool.acquire(timeout=timeout_s)
+    except Exception as error:
+        raise_rejected(error)
+        raise
 
 
 async def release_to(pool: asyncpg.Pool, connection: PoolConnectionProxy, timeout_s: float) -> None:
     """Return a connection to the pool, which resets it."""
-    with connecting():
+    try:
         await pool.release(connection, timeout=timeout_s)
+    except Exception as error:
+        raise_rejected(error)
+        raise
 
 
 def count_free(pool: asyncpg.Pool) -> int:

@@ -17,7 +17,7 @@ import asyncpg
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.store.connections.options import DEDICATED_RESET, ConnectionOptions
 from pg_scheduler.store.connections.session import Connection, is_open, terminate
-from pg_scheduler.store.faults import translated
+from pg_scheduler.store.faults import is_transient, raise_translated, translated
 
 
 class SharedConnection:
@@ -63,14 +63,14 @@ class SharedConnection:
             if connection is None:
                 raise DatabaseUnavailableError("the shared connection is not available")
             try:
-                with translated():
-                    if not self._has_settings:
-                        await connection.execute(self._options.shared_settings, timeout=timeout_s)
-                        self._has_settings = True
-                    rows = list(await connection.fetch(query, *args, timeout=timeout_s))
-            except DatabaseUnavailableError as fault:
-                if not isinstance(fault.__cause__, asyncpg.PostgresError):  # which would be an answer
+                if not self._has_settings:
+                    await connection.execute(self._options.shared_settings, timeout=timeout_s)
+                    self._has_settings = True
+                rows = list(await connection.fetch(query, *args, timeout=timeout_s))
+            except Exception as error:
+                if is_transient(error) and not isinstance(error, asyncpg.PostgresError):  # which is an answer
                     terminate(connection)
+                raise_translated(error)
                 raise
             self._answered_at = time.monotonic()
             return rows

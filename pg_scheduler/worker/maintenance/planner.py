@@ -150,7 +150,7 @@ class Planner(Service):
             How many it has changed, and how many others are due.
         """
         schedules = self._store.schedules
-        async with self._store.statements.transaction() as transaction:
+        async with self._store.statements.transaction(savepoints=False) as transaction:
             connection, events = transaction
             locked, now = await schedules.lock_due(plannable, MAX_ROWS, on=connection)
             if now is None:
