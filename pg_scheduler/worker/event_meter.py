@@ -1,6 +1,7 @@
 """Count what events report: outcomes of jobs, and what the services of this process do.
 
-Completions have no event unless a subscriber wants it; the result buffer counts them.
+Completions have no event unless a subscriber wants it; the result buffer counts them, and the planner the
+fire times.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from pg_scheduler.events import (
     ListenerLost,
     LoopBlocked,
     PassFinished,
-    ScheduleFired,
     ServiceFaulted,
     ServiceRetrying,
 )
@@ -78,10 +78,6 @@ def _record_vacuumed(meter: Meter, event: JobsVacuumed) -> None:
             meter.count("jobs_vacuumed", status, by=number)
 
 
-def _record_fired(meter: Meter, event: ScheduleFired) -> None:
-    meter.count("fire_times_planned", event.schedule_id)
-
-
 _RECORDERS: Final[dict[type[Event], Callable[[Meter, Any], None]]] = {
     PassFinished: lambda meter, event: meter.measure("pass_duration", event.service, event.seconds),
     ServiceRetrying: lambda meter, event: meter.count("service_errors", f"{event.service} transient"),
@@ -96,5 +92,4 @@ _RECORDERS: Final[dict[type[Event], Callable[[Meter, Any], None]]] = {
     KeeperLost: lambda meter, _: meter.set_gauge("keeper_connected", 0),
     JobsReclaimed: _record_reclaimed,
     JobsVacuumed: _record_vacuumed,
-    ScheduleFired: _record_fired,  # its subclass PeriodicJobPlanned too
 }

@@ -30,8 +30,6 @@ from pg_scheduler.events import (
     ListenerLost,
     LoopBlocked,
     PassFinished,
-    PeriodicJobPlanned,
-    ScheduleFired,
     ServiceFaulted,
     ServiceRetrying,
 )
@@ -92,8 +90,6 @@ def test_meter_causes_no_event_per_job(meter: Meter, bus: EventBus, kind: type[E
         (LoopBlocked(None, None, 1.5, ""), {("loop_blocked_seconds", ""): 1.5}),
         (JobsReclaimed(("a", "b"), ("w",)), {("jobs_reclaimed", ""): 2, ("workers_declared_dead", ""): 1}),
         (JobsVacuumed(3, 0, 1, 0), {("jobs_vacuumed", "completed"): 3, ("jobs_vacuumed", "cancelled"): 1}),
-        (ScheduleFired("nightly", "id", None), {("fire_times_planned", "nightly"): 1}),
-        (PeriodicJobPlanned("nightly", "id", None), {("fire_times_planned", "nightly"): 1}),
     ],
 )
 def test_event_of_a_service_is_counted(

@@ -14,6 +14,7 @@ from pg_scheduler import Job, JobStatus, PeriodicJobConfig, periodic
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.measure.meter import Meter
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.pool import Connections
@@ -22,6 +23,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import Trigger, trigger_kind
 from pg_scheduler.worker.maintenance.planner import FAST_POLL_INTERVAL_S, POLL_INTERVAL_S
 from tests.support.parts import Parts
+from tests.support.store import new_schedule
 from tests.support.worker import LEASE, Recorder, new_worker
 
 NOON = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
@@ -567,3 +569,19 @@ async def test_planner_pauses_a_declared_schedule_whose_trigger_raises_until_its
     repaired = await row(parts.store)
     assert (repaired.is_broken, repaired.note, repaired.paused_at) == (False, None, None)
     assert repaired.next_fire_at == NOON + MINUTE
+
+
+async def test_planner_counts_the_fire_times_that_it_enqueued(parts: Parts, clock: FakeClock) -> None:
+    parts.meter = Meter(lambda: clock.now)
+    parts.tasks.register(work, name="app.work")
+    for key in ("a", "b"):
+        row = new_schedule(key, task="app.work", anchor=NOON, next_fire_at=NOON)
+        assert await parts.store.schedules.insert(row, ["every"])
+    planner = parts.planner()
+    await planner.run_once()
+    clock.advance(timedelta(hours=1))
+    await planner.run_once()
+    assert parts.meter.snapshot().counters == {
+        ("fire_times_planned", "a"): 2,
+        ("fire_times_planned", "b"): 2,
+    }

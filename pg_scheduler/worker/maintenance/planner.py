@@ -103,6 +103,7 @@ class Planner(Service):
         self._jobs = node.schedule_jobs
         self._outbox = node.outbox
         self._signals = node.signals
+        self._meter = node.meter
         self.next_fire_in: float | None = None
         """Seconds from the last pass to the next fire time, for the test kit; None for none."""
         self.jobs_planned = 0
@@ -172,6 +173,10 @@ class Planner(Service):
         if inserted := sum(len(new) for new, _ in queued):
             self.jobs_planned += inserted
             self._outbox.carried(began, first)
+        if self._meter is not None:
+            for change in planned.changes:
+                if change.runs:
+                    self._meter.count("fire_times_planned", change.schedule_id, by=change.runs)
         for job_id in planned.cancelled:
             await self._cancel(job_id)
         return len(planned.changes), len(locked) - len(rows)
@@ -244,7 +249,7 @@ def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: Job
     if row.overlap == Overlap.CANCEL and new and plan.queue.last_job_id is not None:
         planned.cancelled.append(plan.queue.last_job_id)
     kind = PeriodicJobPlanned if row.is_declared else ScheduleFired
-    events: list[Event] = [] if row.enabled else [ScheduleResumed(about)]
+    events: list[Event] = [] if row.paused_at is None else [ScheduleResumed(about)]
     events += [kind(about, job.job_id, advance.next_fire_at) for job in jobs]
     if advance.skipped:
         holder = row.last_job_id if conflict is None else conflict.job_id
