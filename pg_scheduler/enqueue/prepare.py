@@ -274,7 +274,7 @@ def build(
     job = ExtendedJob(row, extras, after, after_outcome, span)
     if span is not None:
         job = job.due_at(row.execution_time)
-    if job.job_id in after:
+    if after and job.job_id in after:
         raise ValueError(f"after contains {job.job_id!r}, the id of the job itself; remove it")
     return job
 

@@ -90,7 +90,7 @@ class ScheduleWriter:
             inserted = await schedules.insert(row, _kinds(row), on=on)
             return (row, "added") if inserted else (None, "")
         old, _ = locked[new.schedule_id]
-        if old.is_declared:
+        if old.owner == "code":
             raise ScheduleOwnedByCodeError(old.schedule_id)
         if old.finished_at is not None:
             row = replace(
@@ -138,7 +138,7 @@ class ScheduleWriter:
             if schedule_id not in locked:
                 raise ScheduleNotFoundError(schedule_id)
             old, now = locked[schedule_id]
-            if old.is_declared:
+            if old.owner == "code":
                 raise ScheduleOwnedByCodeError(schedule_id)
             if if_version is not None and if_version != old.version:
                 raise ScheduleConflictError(schedule_id, old.version, expected=if_version)

@@ -333,11 +333,12 @@ def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[Exten
     found: list[ExtendedJob] = []
     before = newest = queue.last_job_id
     for job in queue.jobs:
-        if inserted is None or job.job_id in inserted:
+        job_id = job.row.job_id
+        if inserted is None or job_id in inserted:
             parents = tuple(dict.fromkeys(each for each in (before, newest) if each is not None))
             found.append(job.queued_after(parents) if queue.is_ordered and parents else job)
-            newest = job.job_id
-        before = job.job_id
+            newest = job_id
+        before = job_id
     return found
 
 

@@ -272,7 +272,7 @@ def _moved_from(
     abandoned = [
         row
         for row in rows.values()
-        if row.is_declared
+        if row.owner == "code"
         and row.task == config.function
         and row.derived_key
         and row.schedule_id not in configs

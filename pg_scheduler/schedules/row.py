@@ -26,6 +26,7 @@ class ScheduleRow:
     Statements that write a row have its fields as parameters, in this order.
 
     Attributes:
+        owner: ``code`` for one that is declared in code, ``api`` for one of a caller.
         task: The name of the function.
         job_name: The name of its jobs; None for that of the task.
         derived_key: Whether the id was derived from the function and the trigger, by ``@periodic``.
@@ -80,11 +81,6 @@ class ScheduleRow:
     def enabled(self) -> bool:
         """Whether it is not paused."""
         return self.paused_at is None
-
-    @property
-    def is_declared(self) -> bool:
-        """Whether it is declared in code."""
-        return self.owner == "code"
 
 
 def next_version(row: ScheduleRow) -> int:

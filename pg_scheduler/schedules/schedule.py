@@ -145,7 +145,7 @@ def schedule_from_row(row: ScheduleRow) -> Schedule:
     priority, retries, grace = (options.get(key) for key in ("priority", "max_retries", "misfire_grace_time"))
     return Schedule(
         schedule_id=row.schedule_id,
-        owner="code" if row.is_declared else "api",
+        owner="code" if row.owner == "code" else "api",
         task=row.task,
         trigger=trigger,
         described=row.described,

@@ -168,6 +168,9 @@ class Kind:
 
 _KINDS: Final[dict[str, Kind]] = {}
 
+registered_kinds: Final = _KINDS.keys()
+"""The names of the kinds of this process."""
+
 
 def trigger_kind(kind: str) -> Callable[[T], T]:
     """Register a trigger class of your own under the name that its JSON has as ``kind``.
@@ -228,11 +231,6 @@ def trigger_kind(kind: str) -> Callable[[T], T]:
         return cls
 
     return register
-
-
-def registered_kinds() -> frozenset[str]:
-    """Return the names of the kinds of this process."""
-    return frozenset(_KINDS)
 
 
 def parts_of(part: Part) -> list[Part]:

@@ -118,7 +118,7 @@ class Planner(Service):
         declared = await self.declared.sync()
         if await self.declared.write_switches():
             self._signals.switches_written()
-        plannable = Plannable(declared, self._tasks.names(), sorted(registered_kinds()))
+        plannable = Plannable(declared, self._tasks.names(), sorted(registered_kinds))
         self.next_fire_in = None
         if not declared and not plannable.tasks:
             return POLL_INTERVAL_S
@@ -201,7 +201,7 @@ class Planner(Service):
                 planned.changes.append(
                     ScheduleChange(row.schedule_id, error=describe(error)[:MAX_NOTE_LENGTH])
                 )
-                kind = PeriodicJobBroken if row.is_declared else ScheduleBroken
+                kind = PeriodicJobBroken if row.owner == "code" else ScheduleBroken
                 planned.events.append(kind(row.schedule_id, error))
             else:
                 if plan is not None:
@@ -248,9 +248,9 @@ def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: Job
     about = row.schedule_id
     if row.overlap == Overlap.CANCEL and new and plan.queue.last_job_id is not None:
         planned.cancelled.append(plan.queue.last_job_id)
-    kind = PeriodicJobPlanned if row.is_declared else ScheduleFired
+    kind = PeriodicJobPlanned if row.owner == "code" else ScheduleFired
     events: list[Event] = [] if row.paused_at is None else [ScheduleResumed(about)]
-    events += [kind(about, job.job_id, advance.next_fire_at) for job in jobs]
+    events += [kind(about, job.row.job_id, advance.next_fire_at) for job in jobs]
     if advance.skipped:
         holder = row.last_job_id if conflict is None else conflict.job_id
         events.append(ScheduleSkipped(about, advance.skipped, holder or ""))
@@ -264,7 +264,7 @@ def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: Job
             about,
             next_fire_at=advance.next_fire_at,
             last_fire_at=advance.last_fire_at,
-            last_job_id=new[-1].job_id if new else None,
+            last_job_id=new[-1].row.job_id if new else None,
             runs=len(jobs),
             skipped=advance.skipped,
             missed=advance.missed,

@@ -276,7 +276,7 @@ JSON_VALUES = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(
-    kind=st.sampled_from(sorted(serialization.registered_kinds())),
+    kind=st.sampled_from(sorted(serialization.registered_kinds)),
     fields=st.dictionaries(st.text(max_size=5), JSON_VALUES) | JSON_VALUES,
     cut=st.integers(0, 200),
 )
