@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
-from urllib.parse import quote, unquote, urlsplit
+from typing import Final, NamedTuple
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from pg_scheduler.errors import ConfigurationError
 
@@ -19,6 +19,7 @@ MASK: Final = "***"
 
 MIN_SECRET_LENGTH: Final = 3
 MAX_PORT: Final = 65535
+DEFAULT_PORT: Final = 5432
 EXPECTED: Final = "postgresql://user:password@host:5432/database"
 
 _DIALECT: Final = re.compile(r"(postgres(?:ql)?)\+\w+")
@@ -81,6 +82,44 @@ def check_dsn(dsn: str, name: str) -> str:
             f"to {MAX_PORT}, options as ?name=value, and special characters written as %40, %3A, %26 ..."
         )
     return dsn
+
+
+class Address(NamedTuple):
+    """Where a connection leads, as its driver reports it: a pooler may lie in between.
+
+    Attributes:
+        host: The name of the host, or the folder of its socket.
+        port: The port.
+        database: The name of the database.
+    """
+
+    host: str
+    port: int
+    database: str
+
+    @classmethod
+    def of(cls, host: object, port: object, database: object) -> Address | None:
+        """Return an address in one spelling; None if a part is unknown, or there are several hosts."""
+        number = str(port or DEFAULT_PORT)
+        if not isinstance(host, str) or not host or "," in host or not number.isdecimal() or not database:
+            return None
+        return cls(host.rstrip("/"), int(number), str(database))
+
+
+def address_parts(dsn: str) -> dict[str, str]:
+    """Return host, port and database of a DSN, by these names, as far as it has them.
+
+    Example:
+        >>> address_parts("postgresql://app@/shop?host=/run/postgresql")
+        {'host': '/run/postgresql', 'database': 'shop'}
+    """
+    parts = urlsplit(dsn)
+    hosts = parts.netloc.rpartition("@")[2]
+    host, _, port = hosts.rpartition(":") if re.search(r":\d*$", hosts) else (hosts, "", "")
+    found = {"host": unquote(host).strip("[]"), "port": port, "database": unquote(parts.path[1:])}
+    for name, values in parse_qs(parts.query).items():
+        found["database" if name == "dbname" else name] = values[-1]
+    return {name: found[name] for name in ("host", "port", "database") if found.get(name)}
 
 
 def mask_dsn(dsn: str) -> str:

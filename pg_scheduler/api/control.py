@@ -37,7 +37,7 @@ class ControlMethods(SchedulerMethods):
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is not in a transaction that the call needs.
         """
-        checked = self._parts.store.connections.check_call(connection)
+        checked = await self._parts.store.connections.check_call(connection)
         return await cancel_job(self._parts, check_job_id(job_id), checked)
 
     async def cancel_jobs(
@@ -121,7 +121,7 @@ class ControlMethods(SchedulerMethods):
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is not in a transaction.
         """
-        checked = self._parts.store.connections.check_call(connection)
+        checked = await self._parts.store.connections.check_call(connection)
         due = datetime.now(UTC)  # or later: the statement may wait for the row
         was_finished = await self._parts.store.jobs.retry(check_job_id(job_id), checked)
         if was_finished:
@@ -143,7 +143,7 @@ class ControlMethods(SchedulerMethods):
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is an asyncpg connection outside of a transaction.
         """
-        checked = self._parts.store.connections.check_call(connection)
+        checked = await self._parts.store.connections.check_call(connection)
         now = await self._parts.store.jobs.clock(connection=checked)
         moved = await self._parts.store.jobs.move([check_job_id(job_id)], to=now, connection=checked)
         is_pending = any(job.changed for job in moved)

@@ -32,7 +32,7 @@ class InspectionMethods(SchedulerMethods):
             connection: A connection of yours, as in ``schedule()``; the call sees what its transaction has
                 changed.
         """
-        checked = self._parts.store.connections.check_call(connection)
+        checked = await self._parts.store.connections.check_call(connection)
         return await self._parts.store.jobs.get_job(check_job_id(job_id), checked)
 
     async def list_jobs(

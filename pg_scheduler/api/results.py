@@ -60,7 +60,7 @@ class ResultMethods(JobMethods, ControlMethods):
             'https://example.org/report.pdf'
         """
         check_job_id(job_id)
-        checked = self._parts.store.connections.check_call(connection)
+        checked = await self._parts.store.connections.check_call(connection)
         if wait and connection is not None:
             raise ValueError("get_job_result() cannot wait on a connection of the caller; pass wait=False")
         if wait:

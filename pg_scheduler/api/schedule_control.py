@@ -203,7 +203,7 @@ class ScheduleControl:
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is not in a transaction.
         """
-        checked = self._parts.store.connections.check_call(connection)
+        checked = await self._parts.store.connections.check_call(connection)
         job = await self._writer.trigger(check_schedule_id(schedule_id), checked)
         if job is None:
             return None

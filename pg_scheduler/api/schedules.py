@@ -112,7 +112,7 @@ class Schedules(ScheduleControl):
 
             await scheduler.schedules.add(send_mail, Every(minutes=15), args=("ada@example.org",))
         """
-        checked = self._store.connections.check_call(connection)
+        checked = await self._store.connections.check_call(connection)
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         for name, flag in (("run_now", run_now), ("paused", paused)):
             check_kind(name, flag, bool)

@@ -84,7 +84,7 @@ class Enqueuer:
             JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE.
             JobNotFoundError: The job waits for one that does not exist.
         """
-        connection = self._store.connections.check_call(connection)
+        connection = await self._store.connections.check_call(connection)
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         if notify is not None:
             _check_notify(notify, connection)
@@ -113,7 +113,8 @@ class Enqueuer:
 
     async def at_due_time(self, job: AnyJob, connection: AnyConnection | None) -> AnyJob:
         """Return a delayed job with its due time by the clock of the database, and its final id."""
-        now = await self._store.jobs.clock(connection=self._store.connections.check_call(connection))
+        checked = await self._store.connections.check_call(connection)
+        now = await self._store.jobs.clock(connection=checked)
         return job.due_at(now + (job.execution_time - EPOCH))
 
     def _statement_of(self, job: AnyJob, *, is_delayed: bool) -> InsertOne:
@@ -175,7 +176,7 @@ class Enqueuer:
                 Nothing is inserted.
             JobNotFoundError: A job waits for one that does not exist. Nothing is inserted.
         """
-        connection = self._store.connections.check_call(connection)
+        connection = await self._store.connections.check_call(connection)
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_count("batch_size", batch_size, least=1)
         if notify is not None:

@@ -40,7 +40,7 @@ class OwnConnection(Connections):
     def check_thread(self) -> None:
         """Do nothing; see ``check_loop()``."""
 
-    def check_call(self, connection: AnyConnection | None) -> Connection:
+    async def check_call(self, connection: AnyConnection | None) -> Connection:
         """Return the connection of a caller for statements, which may be this one."""
         return check_connection(connection) or self._connection
 

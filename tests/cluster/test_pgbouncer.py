@@ -21,6 +21,7 @@ from pg_scheduler import (
     Scheduler,
     periodic,
 )
+from pg_scheduler.dsn import address_parts
 from pg_scheduler.events import (
     JobCancelled,
     JobCompleted,
@@ -294,6 +295,22 @@ async def test_call_that_waits_for_an_open_transaction_leaves_shared_sessions_cl
 
 
 # -- connections of callers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["psycopg-async", "sqlalchemy-asyncpg"])
+async def test_connection_of_a_caller_is_compared_through_pgbouncer(
+    kind: str, dsn: str, pgbouncer_dsn: str
+) -> None:
+    """The same database by the other address is accepted, and another database is not."""
+    through_to_other = pgbouncer_dsn.replace(address_parts(dsn)["database"], "postgres")
+    for own, given in ((dsn, pgbouncer_dsn), (pgbouncer_dsn, dsn)):
+        async with asyncpg.create_pool(own, min_size=0, max_size=2, statement_cache_size=0) as pool:
+            async with application(kind, given, pool, is_pooled=True) as app:
+                await app.call("enqueue", note)
+                await settled(app.commit())
+            async with application(kind, through_to_other, pool, is_pooled=True) as app:
+                with pytest.raises(ConfigurationError, match="connection leads to the database 'postgres'"):
+                    await app.call("enqueue", note)
 
 
 @pytest.mark.parametrize("kind", KINDS)

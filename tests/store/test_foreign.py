@@ -257,8 +257,11 @@ def test_call_that_needs_a_transaction_is_rejected_on_an_autocommit_connection(d
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_errors_of_the_schema_have_one_class(kind: str, empty_dsn: str, pool: asyncpg.Pool) -> None:
-    async with application(kind, empty_dsn, pool, schema="public") as app:
+async def test_errors_of_the_schema_have_one_class(kind: str, empty_dsn: str) -> None:
+    async with (
+        asyncpg.create_pool(empty_dsn, min_size=0, max_size=1) as pool,
+        application(kind, empty_dsn, pool, schema="public") as app,
+    ):
         with pytest.raises(SchemaMissingError, match="scheduled_jobs") as raised:
             await app.call("enqueue", work)
         assert sqlstate_of(raised.value.__cause__) == "42P01"

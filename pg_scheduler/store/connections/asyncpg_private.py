@@ -12,8 +12,12 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from pg_scheduler.dsn import Address, address_parts
+
 Hook: TypeAlias = Callable[[Any], Awaitable[Any]]
 """``init`` or ``setup`` of a pool."""
+
+SOCKET_NAME: Final = "/.s.PGSQL."
 
 INTERVAL_OPTIONS: Final = ("TCP_KEEPIDLE", "TCP_KEEPALIVE", "TCP_KEEPINTVL")
 """Socket options in seconds. The second is the name of the first on macOS."""
@@ -50,6 +54,41 @@ def server_host(connection: asyncpg.Connection) -> str:
     opened: Any = connection
     address = opened._addr  # noqa: SLF001
     return address if isinstance(address, str) else str(address[0])
+
+
+def address_of(connection: asyncpg.Connection) -> Address | None:
+    """Return where a connection leads; None if that is unknown."""
+    opened: Any = connection
+    host, params = server_host(connection), opened._params  # noqa: SLF001
+    folder, is_socket, suffix = host.rpartition(SOCKET_NAME)
+    port = suffix if is_socket else opened._addr[1]  # noqa: SLF001
+    return Address.of(folder if is_socket else host, port, params.database or params.user)
+
+
+def address_of_pool(pool: asyncpg.Pool) -> Address | None:
+    """Return where the connections of a pool lead; None if that is unknown before the first one."""
+    if opened := open_connections(pool):
+        return address_of(opened[0])
+    given: Any = pool
+    if getattr(given, "_connect", asyncpg.connect) is not asyncpg.connect:  # asyncpg 0.30
+        return None
+    settings = given._connect_kwargs  # noqa: SLF001
+    named = {name: settings[name] for name in Address._fields if settings.get(name)}
+    found = address_parts(given._connect_args[0] or "") | named  # noqa: SLF001
+    return Address.of(*(found.get(name) for name in Address._fields))
+
+
+def has_address(pool: asyncpg.Pool) -> bool:
+    """Return whether a pool can open connections: it has an event loop, or a DSN for one of its own."""
+    given: Any = pool
+    return not loop_of(pool).is_closed() or given._connect_args[0] is not None  # noqa: SLF001
+
+
+def opened_by_pool(connection: asyncpg.Connection | PoolConnectionProxy) -> asyncpg.Connection | None:
+    """Return the connection behind the proxy of a pool, which is new at each use; None after the use."""
+    held: Any = connection
+    opened: asyncpg.Connection | None = held._con if isinstance(connection, PoolConnectionProxy) else held  # noqa: SLF001
+    return opened
 
 
 def file_number(connection: asyncpg.Connection) -> int:

@@ -25,6 +25,7 @@ from pg_scheduler.store.connections.asyncpg_private import (
     prepare_as_pool,
     server_host,
 )
+from pg_scheduler.store.connections.database import CallersDatabases
 from pg_scheduler.store.connections.fork import inherited_sockets
 from pg_scheduler.store.connections.held import DedicatedConnection, StickyConnection
 from pg_scheduler.store.connections.options import (
@@ -71,6 +72,7 @@ class Connections:
     ) -> None:
         self.options: Final = options
         self._pool = pool
+        self._callers_databases = CallersDatabases(pool, options.lease_timeout_s)
         self._loop: Final = loop_of(pool)
         self._direct_dsn = direct_dsn
         self._keeper_dsn = keeper_dsn
@@ -134,10 +136,11 @@ class Connections:
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError(FOREIGN_LOOP)
 
-    def check_call(self, connection: AnyConnection | None) -> Connection | None:
+    async def check_call(self, connection: AnyConnection | None) -> Connection | None:
         """Return the connection of a caller for statements; None for those of the pool.
 
         Raises:
+            ConfigurationError: It leads to another database than the pool.
             RuntimeError: The event loop of the pool does not run the caller, and statements need it.
             TypeError: It is no connection, or that of a caller without asyncio.
             ValueError: It is an asyncpg connection that is not in a transaction.
@@ -145,6 +148,8 @@ class Connections:
         checked = None if connection is None else check_connection(connection)
         if checked is None or as_foreign(checked) is None:
             self.check_loop()
+        if checked is not None and as_foreign(connection) is None:  # else it has been checked
+            await self._callers_databases.check(connection, checked)
         return checked
 
     def check_thread(self) -> None:

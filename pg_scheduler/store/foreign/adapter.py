@@ -159,6 +159,19 @@ def adapter_for(
     raise TypeError(f"a connection of the type {kind} {how}; use {other} for it, not {here}")
 
 
+def link_of(connection: object) -> tuple[object, Any] | None:
+    """Return what leads to the database of a connection, with the module of its library.
+
+    That is the connection of a driver or the engine of a session: it leads to one database, and can be
+    referenced weakly. None for a connection of asyncpg and for a ConnectionAdapter.
+    """
+    library = library_of(connection)
+    if library is None:
+        return None
+    module = _module_of(library)
+    return module.link_of(connection), module
+
+
 @lru_cache(maxsize=len(LIBRARIES))
 def _module_of(library: str) -> Any:
     return import_module(f"pg_scheduler.store.foreign.{library}")

@@ -10,6 +10,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
+from pg_scheduler.dsn import Address
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter, has_rows, with_percent
 
 
@@ -20,14 +21,30 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
         TypeError: The database is not PostgreSQL.
         ValueError: There is no such alias.
     """
-    found: Any = _of_alias(connection) if isinstance(connection, str) else connection
-    if isinstance(found, ConnectionProxy):  # django.db.connection
-        found = connections[found.alias]
+    found = _wrapper_of(connection)
     if not isinstance(found, BaseDatabaseWrapper):
         return None
     if found.vendor != "postgresql":
         raise TypeError(f"the connection {found.alias!r} leads to {found.vendor}, and not to PostgreSQL")
     return ConnectionAdapter(partial(_run, found), is_async=False)
+
+
+def link_of(connection: object) -> Any:
+    """Return the connection of the driver behind an alias or a connection, which is opened."""
+    found = _wrapper_of(connection)
+    found.ensure_connection()
+    return found.connection
+
+
+def address_of(link: Any) -> Address | None:
+    """Return where the connection of a driver leads; None if that is unknown."""
+    info = link.info  # of psycopg and psycopg2
+    return Address.of(info.host, info.port, info.dbname)
+
+
+def _wrapper_of(connection: object) -> Any:
+    found: Any = _of_alias(connection) if isinstance(connection, str) else connection
+    return connections[found.alias] if isinstance(found, ConnectionProxy) else found  # django.db.connection
 
 
 def _of_alias(alias: str) -> BaseDatabaseWrapper:

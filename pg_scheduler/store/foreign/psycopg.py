@@ -10,6 +10,7 @@ from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from pg_scheduler.dsn import Address
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter, has_rows, with_percent
 
 
@@ -22,6 +23,17 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
     if isinstance(connection, Connection):
         return ConnectionAdapter(partial(_run, connection), is_async=False)
     return None
+
+
+def link_of(connection: Any) -> Any:
+    """Return the connection of the driver behind one of this library."""
+    return connection
+
+
+def address_of(link: Any) -> Address | None:
+    """Return where the connection of a driver leads; None if that is unknown."""
+    info = link.info
+    return Address.of(info.host, info.port, info.dbname)
 
 
 @lru_cache(maxsize=1000)

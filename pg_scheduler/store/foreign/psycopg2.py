@@ -8,6 +8,7 @@ from functools import partial
 from psycopg2.extensions import connection as Connection  # noqa: N812 - a class
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class
 
+from pg_scheduler.dsn import Address
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter, has_rows, with_percent
 
 
@@ -16,6 +17,17 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
     if isinstance(connection, Connection) and not connection.async_:
         return ConnectionAdapter(partial(_run, connection), is_async=False)
     return None
+
+
+def link_of(connection: Connection) -> Connection:
+    """Return the connection of the driver behind one of this library."""
+    return connection
+
+
+def address_of(link: Connection) -> Address | None:
+    """Return where the connection of a driver leads; None if that is unknown."""
+    info = link.info
+    return Address.of(info.host, info.port, info.dbname)
 
 
 def _run(connection: Connection, statement: str, texts: Sequence[str]) -> list[str]:

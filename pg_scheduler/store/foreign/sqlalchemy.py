@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, CursorResult, Dialect
+from sqlalchemy import Connection, CursorResult, Dialect, Engine
 from sqlalchemy.orm import Session, scoped_session
 
+from pg_scheduler.dsn import Address
 from pg_scheduler.store.foreign.adapter import EMPTY_ROWS, ConnectionAdapter, with_percent
 
 if TYPE_CHECKING:
@@ -44,6 +45,20 @@ def _async_adapter_for(connection: object) -> ConnectionAdapter | None:
             partial(_run_in_session, connection), transaction=session.sync_session.get_transaction
         )
     return None
+
+
+def link_of(source: Any) -> Engine:
+    """Return the engine behind a session or connection."""
+    found = source.get_bind() if hasattr(source, "get_bind") else source  # a session
+    engine: Engine = getattr(found.engine, "sync_engine", found.engine)
+    return engine
+
+
+def address_of(link: Engine) -> Address | None:
+    """Return where the connections of an engine lead; None if that is unknown."""
+    settings = link.dialect.create_connect_args(link.url)[1]
+    database = settings.get("dbname") or settings.get("database")
+    return Address.of(settings.get("host"), settings.get("port"), database)
 
 
 def _transaction_of(source: AsyncConnection) -> object:
