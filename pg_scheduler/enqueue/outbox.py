@@ -18,7 +18,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MethodType
 from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
@@ -35,6 +37,25 @@ from pg_scheduler.store.workers import HEARTBEAT_REQUEST
 
 MAX_NOTIFICATION_BYTES: Final = 7000
 """PostgreSQL takes less than 8,000."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """A transaction of a caller whose end the outbox looks for.
+
+    Attributes:
+        read: Returns the open transaction of its connection.
+        transaction: What that returned when a job was inserted.
+        due: When the first of its jobs is due; None if that is unknown.
+        wait_s: Seconds between the last look and the next one.
+        timer: The next look.
+    """
+
+    read: Callable[[], object]
+    transaction: object
+    due: datetime | None
+    wait_s: float
+    timer: asyncio.TimerHandle | None = None
 
 
 class Outbox:
@@ -68,6 +89,7 @@ class Outbox:
         self._next_send = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
+        self._watched: dict[Callable[[], object], Watch] = {}  # the newest of each connection
         self._on_due: Callable[[datetime | None], None] | None = None
         self._on_message: Callable[[], None] | None = None
 
@@ -153,24 +175,35 @@ class Outbox:
     ) -> None:
         """Notify workers of a due job once the transaction of the caller has ended, unless never."""
         read = transaction_of(connection)
-        if (notify or self._notify) == "hint" and read is not None:
-            self._look_later(read, guarded(read, lambda _: None), due, self.first_look_s)
+        if (notify or self._notify) != "hint" or read is None:
+            return
+        loop, transaction = asyncio.get_running_loop(), guarded(read, lambda _: None)
+        of_one_connection = isinstance(read, MethodType)  # any other function may depend on its context
+        watch = self._watched.get(read) if of_one_connection else None
+        if watch is None or watch.transaction is not transaction:
+            watch = Watch(read, transaction, due, self.first_look_s)
+            if of_one_connection:
+                self._watched[read] = watch
+        else:
+            watch.due, watch.wait_s = earliest(watch.due, due), self.first_look_s
+            if watch.timer is None or watch.timer.when() - loop.time() <= self.first_look_s:
+                return  # calls in succession do not delay it
+            watch.timer.cancel()
+        watch.timer = loop.call_later(watch.wait_s, self._look, watch)
 
-    def _look_later(
-        self, read: Callable[[], object], transaction: object, due: datetime | None, wait_s: float
-    ) -> None:
-        asyncio.get_running_loop().call_later(wait_s, self._look, read, transaction, due, wait_s)
-
-    def _look(
-        self, read: Callable[[], object], transaction: object, due: datetime | None, wait_s: float
-    ) -> None:
-        current = guarded(read, lambda _: None)  # a released or closed connection may raise anything
-        if not current or (current is not transaction and current is not True):
-            self._due_here(due)
-            self._queue_due(due)
+    def _look(self, watch: Watch) -> None:
+        current = guarded(watch.read, lambda _: None)  # a released or closed connection may raise anything
+        has_ended = not current or (current is not watch.transaction and current is not True)
+        if has_ended:
+            self._due_here(watch.due)
+            self._queue_due(watch.due)
             self._announce_message(0.0)
-        elif wait_s < self._horizon_s:
-            self._look_later(read, transaction, due, 2 * wait_s)
+        elif watch.wait_s < self._horizon_s:
+            watch.wait_s *= 2
+            watch.timer = asyncio.get_running_loop().call_later(watch.wait_s, self._look, watch)
+            return
+        if isinstance(watch.read, MethodType) and self._watched.get(watch.read) is watch:
+            del self._watched[watch.read]
 
     def add_due(self, due: datetime | None = None) -> None:
         """Queue a notification of a job that is due at this time; None if it is unknown."""

@@ -245,6 +245,25 @@ async def test_hint_finds_a_connection_that_was_released_and_is_silent_by_never(
         assert len(await received(1)) == 1
 
 
+@pytest.mark.parametrize("kind", ASYNC_KINDS)
+async def test_hint_has_one_timer_for_all_jobs_of_a_transaction(
+    kind: str, dsn: str, pool: asyncpg.Pool
+) -> None:
+    async with application(kind, dsn, pool) as app, listening(pool) as received:
+        outbox = app.scheduler._parts.outbox
+        outbox.first_look_s = HOUR.total_seconds()
+        timers = set()
+        for _ in range(3):
+            await app.call("enqueue", work)
+            timers |= {watch.timer for watch in outbox._watched.values()}
+        assert len(timers) == 1
+        (watch,) = outbox._watched.values()
+        await settled(app.commit())
+        outbox._look(watch)
+        assert outbox._watched == {}
+        assert len(await received(1)) == 1
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_hint_takes_any_answer_of_an_adapter_about_its_transaction(
     dsn: str, pool: asyncpg.Pool, is_async: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
+from types import MethodType
 from typing import Final, TypeAlias, cast
 
 import asyncpg
@@ -52,9 +52,12 @@ def check_connection(connection: object) -> Connection | None:
 
 
 def transaction_of(connection: Connection) -> Callable[[], object] | None:
-    """Return what reads the open transaction of a connection; None if that is unknown."""
+    """Return what reads the open transaction of a connection; None if that is unknown.
+
+    For one connection it is equal each time.
+    """
     foreign = as_foreign(connection)
-    return partial(open_transaction, connection) if foreign is None else foreign.transaction_of
+    return MethodType(open_transaction, connection) if foreign is None else foreign.transaction_of
 
 
 def check_pool(pool: asyncpg.Pool) -> None:

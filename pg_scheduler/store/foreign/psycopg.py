@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from types import MethodType
 from typing import Any
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
@@ -18,7 +19,7 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
     """Return what runs statements on a connection; None for any other object."""
     if isinstance(connection, AsyncConnection):
         return ConnectionAdapter(
-            partial(_run_async, connection), transaction=partial(_is_in_transaction, connection)
+            partial(_run_async, connection), transaction=MethodType(_is_in_transaction, connection)
         )
     if isinstance(connection, Connection):
         return ConnectionAdapter(partial(_run, connection), is_async=False)
@@ -55,5 +56,5 @@ def _run(connection: Connection[Any], statement: str, texts: Sequence[str]) -> l
 
 
 def _is_in_transaction(connection: AsyncConnection[Any]) -> bool:
-    status = connection.info.transaction_status
+    status = connection.pgconn.transaction_status
     return status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, CursorResult, Dialect, Engine
@@ -37,7 +38,7 @@ def _async_adapter_for(connection: object) -> ConnectionAdapter | None:
 
     if isinstance(connection, AsyncConnection):
         return ConnectionAdapter(
-            partial(_run_async, connection), transaction=partial(_transaction_of, connection)
+            partial(_run_async, connection), transaction=MethodType(_transaction_of, connection)
         )
     if isinstance(connection, AsyncSession | async_scoped_session):
         session = connection() if isinstance(connection, async_scoped_session) else connection
