@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 from pg_scheduler.integrations.django.compat import Task
@@ -91,8 +92,12 @@ def name_of(task: Task) -> str:
     return job_name(task.module_path, task.queue_name)
 
 
+@lru_cache(maxsize=1000)
 def job_name(path: str, queue: str) -> str:
-    """Return the name of the jobs of the task with this path in a queue."""
+    """Return the name of the jobs of the task with this path in a queue.
+
+    It is the same object each time: so what follows from the name and the options is derived once.
+    """
     return f"{path}@{queue}"
 
 
