@@ -104,7 +104,12 @@ async def test_columns_with_times_are_known_by_their_names(pool: asyncpg.Pool) -
         ("DELETE FROM t WHERE a = $1;", ("int4",), "DELETE FROM t WHERE a = CAST($1 AS pg_catalog.text)"),
         ("UPDATE t SET a = '$1', b = $1", (None,), "UPDATE t SET a = '$1', b = NULL RETURNING"),
         ("UPDATE t SET a = coalesce($1, now())", (None,), "SET a = now() RETURNING"),
-        ('-- it\'s (\nDELETE FROM "a)""(" RETURNING b', (), 'DELETE FROM "a)""(" RETURNING (SELECT'),
+        ('-- it\'s (\nDELETE FROM "a)""(" RETURNING b, c', (), 'DELETE FROM "a)""(" RETURNING (SELECT'),
+        (
+            "DELETE FROM t\nRETURNING b;",
+            (),
+            "t RETURNING pg_catalog.json_build_object('b', b)::pg_catalog.text",
+        ),
         (
             "DELETE FROM t WHERE ($1::pg_catalog.text)::pg_catalog.jsonb = f($2::pg_catalog.text)",
             ("text", "text"),

