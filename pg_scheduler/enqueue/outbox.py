@@ -186,8 +186,8 @@ class Outbox:
                 self._watched[read] = watch
         else:
             watch.due, watch.wait_s = earliest(watch.due, due), self.first_look_s
-            if watch.timer is None or watch.timer.when() - loop.time() <= self.first_look_s:
-                return  # calls in succession do not delay it
+            if watch.timer is None or watch.timer.when() - loop.time() <= 2 * self.first_look_s:
+                return  # soon enough, so calls in succession cost no timers
             watch.timer.cancel()
         watch.timer = loop.call_later(watch.wait_s, self._look, watch)
 
