@@ -75,7 +75,7 @@ class SchedulerError(Exception):
 
 
 class ConfigurationError(SchedulerError, ValueError):
-    """A setting is invalid; the message contains its name, value and constraint."""
+    """A setting is invalid, or a connection leads to another database. The message contains the values."""
 
 
 class JobEndedError(SchedulerError):

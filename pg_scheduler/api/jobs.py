@@ -91,6 +91,7 @@ class JobMethods(SchedulerMethods):
                 has the wrong type.
             ValueError: ``execution_time`` is naive, ``connection`` is not in a transaction that the call
                 needs, ``notify`` is given without one, or another value is out of range.
+            ConfigurationError: ``connection`` leads to another database than that of the Scheduler.
             PayloadError: JSON cannot represent an argument, or arguments and metadata exceed
                 ``max_payload_bytes``. Nothing is stored.
             JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE; or under
