@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
@@ -20,7 +21,27 @@ TITLE: Final = "transactions of 64 writers, a second, each with a job or none; p
 
 WRITERS: Final = 64
 MODES: Final[tuple[Notify, ...]] = ("commit", "hint", "never")
-GOALS: Final = (Goal("a job, hint", than="ours", than_measure="a job, never", least=0.9),)
+GOALS: Final = (
+    Goal("a job, hint", than="ours", than_measure="a job, never", least=0.9),
+    Goal("trigger, start, p50", most=5.0),
+    *(
+        Goal(f"trigger, start, {each}", than="ours", than_measure=f"trigger, bare start, {each}", most=1.25)
+        for each in ("p50", "p95")
+    ),
+)
+
+TRIGGER: Final = """
+CREATE TABLE events (id text PRIMARY KEY, number integer);
+CREATE FUNCTION add_job() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM scheduler_add_job('bench.commits', jsonb_build_array(NEW.id));
+    PERFORM pg_notify('bare', NEW.id);
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER add_job AFTER INSERT ON events FOR EACH ROW EXECUTE FUNCTION add_job();
+"""
+"""Adds a job for each event, and notifies a listener that does nothing else."""
 
 starts: dict[str, float] = {}
 """When each job started."""
@@ -48,6 +69,9 @@ async def measure(bench: Bench) -> None:
             delays = await _delays(database.dsn, mode, samples)
             for name, share in (("p50", 0.5), ("p99", 0.99)):
                 bench.outcome.add("ours", f"pick-up {name}, {mode}", 1000 * percentile(delays, share))
+        for name, delays in (await _trigger_delays(database.dsn, samples)).items():
+            for percent, share in (("p50", 0.5), ("p95", 0.95)):
+                bench.outcome.add("ours", f"trigger, {name}, {percent}", 1000 * percentile(delays, share))
 
     await bench.alternate([OURS], one)
 
@@ -90,3 +114,41 @@ async def _delays(dsn: str, mode: Notify, samples: int) -> list[float]:
             delays.append(starts[number] - committed)
             await asyncio.sleep(0.02)
     return delays[samples // 10 :]
+
+
+async def _trigger_delays(dsn: str, samples: int) -> dict[str, list[float]]:
+    """Return the seconds from commits of a trigger to the starts of its jobs, and to those of a bare loop.
+
+    The bare loop gets its notifications by the same commits, and its claim is the commit of one row.
+    """
+    found: dict[str, list[float]] = {"start": [], "bare start": [], "bare notification": []}
+    received: dict[str, float] = {}
+    claimed: dict[str, float] = {}
+    claims: list[asyncio.Task[None]] = []
+    starts.clear()
+    connect = partial(asyncpg.connect, dsn)
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as own, Scheduler(own):
+        writer, listener, claimer = await connect(), await connect(), await connect()
+        await writer.execute(TRIGGER)
+
+        async def claim(number: str) -> None:
+            await claimer.execute("UPDATE events SET number = number + 1 WHERE id = $1", number)
+            claimed[number] = time.perf_counter()
+
+        def receive(_connection: object, _pid: int, _channel: str, number: Any) -> None:
+            received[number] = time.perf_counter()
+            claims.append(asyncio.create_task(claim(number)))
+
+        await listener.add_listener("bare", receive)
+        for place in range(samples):
+            number = f"trigger {place}"
+            await writer.execute("INSERT INTO events VALUES ($1, $2)", number, place)
+            committed = time.perf_counter()
+            while number not in starts or number not in claimed:  # noqa: ASYNC110 - others set them
+                await asyncio.sleep(0.0005)
+            for name, times in zip(found, (starts, claimed, received), strict=True):
+                found[name].append(times[number] - committed)
+            await asyncio.sleep(0.02)
+        for connection in (writer, listener, claimer):
+            await connection.close()
+    return {name: delays[samples // 10 :] for name, delays in found.items()}
