@@ -36,6 +36,7 @@ from pg_scheduler.errors import (
     ServiceCancelledError,
     TransientFault,
 )
+from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.context import CurrentJob, current_job, job_state
 from pg_scheduler.jobs.decorator import job
 from pg_scheduler.jobs.history import AttemptError
@@ -81,6 +82,7 @@ __all__ = [
     "AttemptError",
     "Call",
     "CatchUp",
+    "Codec",
     "ConfigurationError",
     "ConflictResolution",
     "Connection",

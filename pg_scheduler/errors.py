@@ -14,7 +14,7 @@
     ├── ScheduleConflictError (ValueError)   the schedule exists, or was changed since it was read
     ├── ScheduleNotFoundError (LookupError)  no schedule has this id
     ├── ScheduleOwnedByCodeError (ValueError) the schedule is declared with @periodic
-    ├── PayloadError (TypeError, ValueError) arguments that JSON cannot represent
+    ├── PayloadError (TypeError, ValueError) arguments that JSON or the codec rejects
     ├── NameConflictError (ValueError)       two functions with the same explicit name
     ├── NotRunningError (RuntimeError)       the call needs a started Scheduler
     ├── SchemaError
@@ -197,7 +197,7 @@ class ScheduleOwnedByCodeError(SchedulerError, ValueError):
 
 
 class PayloadError(SchedulerError, TypeError, ValueError):
-    """JSON cannot represent an argument of a job; the message starts with its path."""
+    """JSON cannot represent an argument of a job: the message starts with its path. Or the codec failed."""
 
 
 class NameConflictError(SchedulerError, ValueError):

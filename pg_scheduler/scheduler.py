@@ -36,6 +36,7 @@ from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import EventLog, GapLog
+from pg_scheduler.jobs.codec import Codec, check_codec
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
@@ -108,6 +109,8 @@ class Scheduler(
         metadata: Labels of this worker, a JSON object, for ``workers()``.
         statistics: Whether jobs are counted by name and outcome, for metrics and the tables of statistics.
         middleware: Code around the attempts of all jobs, the outermost first; see Middleware.
+        codec: Encodes the arguments, results and progress notes of jobs, such as a FernetCodec; see Codec.
+            None stores them readable.
         migrations: "apply" lets ``start()`` and ``initialize_db()`` create and upgrade the tables. With
             "verify" they change nothing and raise SchemaMissingError: another tool owns the tables.
         notify: How workers are notified of jobs that your transactions schedule by ``connection=``. With
@@ -172,6 +175,7 @@ class Scheduler(
         metadata: Mapping[str, Any] | None = None,
         statistics: bool = True,
         middleware: Sequence[Middleware] = (),
+        codec: Codec | None = None,
         migrations: Literal["apply", "verify"] = "apply",
         notify: Notify = "hint",
         clock: Clock | None = None,
@@ -213,7 +217,8 @@ class Scheduler(
         )
         self.db_pool = db_pool
         events = EventBus(EventLog(self._get_worker_id), worker_id=self._get_worker_id)
-        store = Store(self._connections_of(config), schema=schema, clock=clock)
+        payload_codec = check_codec(codec)
+        store = Store(self._connections_of(config), schema=schema, clock=clock, codec=payload_codec)
         meter = new_meter(store, events) if statistics else None
         tasks = TaskRegistry(catalogue if self._catalogue is None else self._catalogue)
         outbox = Outbox(
@@ -225,7 +230,10 @@ class Scheduler(
             meter=meter,
         )
         preparer = JobPreparer(
-            tasks, misfire_grace_time=misfire_grace_time, max_payload_bytes=max_payload_bytes
+            tasks,
+            misfire_grace_time=misfire_grace_time,
+            max_payload_bytes=max_payload_bytes,
+            codec=payload_codec,
         )
         self._parts = Parts(
             config=config,
@@ -237,7 +245,7 @@ class Scheduler(
             preparer=preparer,
             enqueuer=Enqueuer(store, events, outbox, preparer, meter),
             declared=DeclaredSchedules(store, periodic_catalogue),
-            schedule_jobs=ScheduleJobs(tasks, misfire_grace_time=misfire_grace_time),
+            schedule_jobs=ScheduleJobs(tasks, misfire_grace_time=misfire_grace_time, codec=payload_codec),
             waiters=ResultWaiters(store, config.polling.max_interval),
             retry_policy=retry_policy,
             executors=check_executors(executors),

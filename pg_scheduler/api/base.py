@@ -76,7 +76,7 @@ class Parts:
     def use_middleware(self, middleware: Sequence[Middleware]) -> None:
         """Use this middleware, the outermost first. Attempts have it from the next start on."""
         self.middleware = check_middleware(middleware)
-        sender = Sender(self.middleware)
+        sender = Sender(self.middleware, self.store.statements.codec)
         if sender.is_used:
             inner = self.enqueuer
             if isinstance(inner, SendingEnqueuer):

@@ -41,7 +41,7 @@ class ScheduleControl:
     async def get(self, schedule_id: str) -> Schedule | None:
         """Return the schedule, or None if it does not exist."""
         row = await self._store.schedules.get(check_schedule_id(schedule_id))
-        return None if row is None else schedule_from_row(row)
+        return None if row is None else schedule_from_row(row, self._store.statements.codec)
 
     async def list(
         self,
@@ -82,7 +82,8 @@ class ScheduleControl:
         )
         page = rows[:limit]
         following = page[-1].schedule_id if len(rows) > limit else None
-        return Page(map(schedule_from_row, page), next=following)
+        codec = self._store.statements.codec
+        return Page((schedule_from_row(row, codec) for row in page), next=following)
 
     async def pause(
         self,

@@ -150,7 +150,7 @@ class Schedules(ScheduleControl):
         if change != "kept":
             event = (ScheduleAdded if change == "added" else ScheduleUpdated)(row.schedule_id)
             await self._announce(event, connection=checked, due=row.updated_at if run_now else None)
-        return schedule_from_row(row)
+        return schedule_from_row(row, self._store.statements.codec)
 
     async def update(
         self,
@@ -243,7 +243,7 @@ class Schedules(ScheduleControl):
             check_count("if_version", if_version, least=1)
         row = await self._writer.update(check_schedule_id(schedule_id), definition, if_version)
         await self._announce(ScheduleUpdated(row.schedule_id))
-        return schedule_from_row(row)
+        return schedule_from_row(row, self._store.statements.codec)
 
 
 def _taken_apart(

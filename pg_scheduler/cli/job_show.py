@@ -189,6 +189,7 @@ async def show(
         return
     hidden = {*ARGUMENTS, "result"} if no_arguments else set()
     texts = {
+        **({} if row.no_args_reason is None else {"args": row.no_args_reason}),
         "tags": ", ".join(row.tags or ()) or None,
         "progress": None if row.progress is None else progress_text(row.progress),
         "parents": ", ".join(f"{each} ({status or 'missing'})" for each, status in parents.items()) or None,

@@ -201,9 +201,10 @@ class PageRequest:
         )
 
     def sees_all(self, job: Job) -> bool:
-        """Return whether the request may see every argument and all metadata of a job."""
+        """Return whether the request sees every argument and all metadata of a job."""
         values = {"args": list(job.args), "kwargs": job.kwargs, "metadata": job.metadata}
-        return self.access.sees_arguments and self.settings.redaction.shows(values)
+        is_read = job.no_args_reason is None
+        return is_read and self.access.sees_arguments and self.settings.redaction.shows(values)
 
     async def visible(
         self, kind: str, key: str, read: Callable[[str], Awaitable[T | None]], sees: Callable[[T], bool]

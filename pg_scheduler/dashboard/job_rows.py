@@ -221,6 +221,8 @@ def _ran_s(job: Job, now: datetime) -> float | None:
 def _arguments(job: Job, request: PageRequest) -> str | None:
     if not request.access.sees_arguments:
         return None
+    if job.no_args_reason is not None:
+        return short(job.no_args_reason)
     if request.settings.format_arguments is None:
         return arguments_line(job.args, job.kwargs, request.settings.redaction.is_hidden)
     return short(str(request.settings.format_arguments(request.visible_job(job))))

@@ -12,6 +12,7 @@ from pg_scheduler.enqueue.bulk import PREPARE_BATCH
 from pg_scheduler.enqueue.enqueuer import Enqueuer, needs_time
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import is_ctrl_c
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.metadata import with_trace
 from pg_scheduler.jobs.middleware import Middleware, ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
@@ -23,10 +24,15 @@ from pg_scheduler.store.foreign.adapter import AnyConnection
 class Sender:
     """The methods of middleware that are called for jobs to be stored."""
 
-    def __init__(self, middleware: Sequence[Middleware]) -> None:
+    def __init__(self, middleware: Sequence[Middleware], codec: PayloadCodec | None = None) -> None:
+        self._codec: Final = codec
         headers = (getattr(each, "headers", None) for each in middleware)
         self._headers: Final[list[Any]] = [method for method in headers if method is not None]
         self._sending: Final = [each.sending for each in middleware if isinstance(each, SendingMiddleware)]
+
+    def call_of(self, job: AnyJob, due: datetime, schedule_id: str | None = None) -> ScheduledCall:
+        """Return a job as middleware sees it."""
+        return ScheduledCall(job.job_id, job.job_name, due, schedule_id, job.task_data, self._codec)
 
     @property
     def is_used(self) -> bool:
@@ -62,7 +68,7 @@ class Sender:
     def add_to_planned(self, job: ExtendedJob, schedule_id: str) -> ExtendedJob:
         """Return a job of a schedule with the headers; without them if a middleware raises an exception."""
         try:
-            call = _call_of(job, schedule_id=schedule_id)
+            call = self.call_of(job, job.execution_time, schedule_id)
             return job.with_task_data(self.with_headers(job.task_data, call))
         except BaseException as error:  # user code, which must not stop a schedule
             if is_ctrl_c(error):
@@ -96,7 +102,7 @@ class SendingEnqueuer:
         if is_delayed and needs_time(job, conflict_resolution):
             job, is_delayed = await self.enqueuer.at_due_time(job, connection), False
         due = datetime.now(UTC) + (job.execution_time - EPOCH) if is_delayed else job.execution_time
-        call = ScheduledCall(job.job_id, job.job_name, due, None, job.task_data)
+        call = self._sender.call_of(job, due)
         with self._sender.sending(call):
             job = job.with_task_data(self._sender.with_headers(job.task_data, call))
             return await self.enqueuer.insert(
@@ -125,12 +131,7 @@ class SendingEnqueuer:
         for start in range(0, len(jobs), PREPARE_BATCH):
             if start:
                 await asyncio.sleep(0)
-            batch = jobs[start : start + PREPARE_BATCH]
-            changed += [
-                job.with_task_data(self._sender.with_headers(job.task_data, _call_of(job))) for job in batch
-            ]
+            for job in jobs[start : start + PREPARE_BATCH]:
+                call = self._sender.call_of(job, job.execution_time)
+                changed.append(job.with_task_data(self._sender.with_headers(job.task_data, call)))
         return changed
-
-
-def _call_of(job: AnyJob, schedule_id: str | None = None) -> ScheduledCall:
-    return ScheduledCall(job.job_id, job.job_name, job.execution_time, schedule_id, job.task_data)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from operator import attrgetter, is_not
 from typing import Any, Final, NamedTuple, cast
 
-from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.errors import ConfigurationError, PayloadError
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import UNSET, JobFunction, JobSpec, Unset, share_options
 from pg_scheduler.jobs.naming import check_name
@@ -59,9 +61,15 @@ class JobPreparer:
     """Validates jobs and turns them into rows."""
 
     def __init__(
-        self, tasks: TaskRegistry, *, misfire_grace_time: int | None, max_payload_bytes: int | None
+        self,
+        tasks: TaskRegistry,
+        *,
+        misfire_grace_time: int | None,
+        max_payload_bytes: int | None,
+        codec: PayloadCodec | None = None,
     ) -> None:
         self._tasks = tasks
+        self._codec = codec
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
         self._shared: dict[tuple[str | None, bool], tuple[Task | None, tuple[object, ...], Shared]] = {}
@@ -85,12 +93,12 @@ class JobPreparer:
         Raises:
             TypeError: A value has the wrong type, or a function cannot be called with the arguments.
             ValueError: A value is out of range.
-            PayloadError: JSON cannot represent an argument, or the arguments are too large.
+            PayloadError: JSON cannot represent an argument, the codec failed, or the arguments are too large.
         """
         if not specs:
             return []
         ids = new_job_ids(len(specs))
-        limit = self._max_payload_bytes
+        limit, codec = self._max_payload_bytes, self._codec
         jobs: list[AnyJob] = []
         last = check_kind("a job", specs[0], JobSpec)
         time = last.execution_time
@@ -108,7 +116,9 @@ class JobPreparer:
                         spec, allows_names=allows_names
                     )
                 last = spec
-            task_data = encode_args(spec.args, spec.kwargs)
+            task_data = arguments = encode_args(spec.args, spec.kwargs)
+            if codec is not None:
+                task_data = codec.encode_arguments(arguments, columns[0])
             if spec.metadata is not None or inherited:
                 task_data = with_metadata(task_data, inherited, spec.metadata, allows_trace=allows_trace)
             if limit is not None and len(task_data) > limit:
@@ -130,6 +140,7 @@ class JobPreparer:
                     task,
                     extras or NO_EXTRAS,
                     unique=rule,
+                    arguments=arguments,
                     has_id=spec.job_id is not None,
                     after=after,
                     after_outcome=spec.after_outcome,
@@ -153,7 +164,11 @@ class JobPreparer:
         """
         task = self._tasks.resolve(name)
         shared = self._derive(name, task, JobSpec(name))  # type: ignore[arg-type] # a name
-        task_data = with_metadata(encode((), kwargs), shared.metadata, None)
+        task_data = encode((), kwargs)
+        if self._codec is not None:
+            with suppress(PayloadError):  # the row of the failed job has these values too, unencoded
+                task_data = self._codec.encode_arguments(task_data, name)
+        task_data = with_metadata(task_data, shared.metadata, None)
         row = PlainJob(job_id, task_data, due, *shared.columns)
         chain = [*failed_tasks, name]
         next_alert = None if task is None else task.on_failure
@@ -231,6 +246,7 @@ def build(
     extras: Extras,
     *,
     unique: Uniqueness | None = None,
+    arguments: str | None = None,
     has_id: bool = False,
     after: tuple[str, ...] = (),
     after_outcome: str = "completed",
@@ -242,6 +258,7 @@ def build(
         task: Its task; None if it is not registered here.
         extras: Its other columns, except for those that follow from the arguments below.
         unique: Which jobs exclude one another: gives the job a unique key, or the id of its time span.
+        arguments: The arguments before a codec encoded them, for a rule; None for those of the row.
         has_id: Whether the caller gave the job its id.
         after: Ids of jobs that must end before; each once.
         after_outcome: ``completed`` or ``ended``.
@@ -264,7 +281,7 @@ def build(
                 f"task {row.job_name!r} is not registered in this process, so the arguments of Unique() have "
                 "no names; register the function, or pass a key such as unique='import:7'"
             )
-        text = unique_text(unique, task.name, task.arity.signature, row.task_data)
+        text = unique_text(unique, task.name, task.arity.signature, arguments or row.task_data)
         if unique.per is None:
             extras = extras._replace(unique_key=text)
         else:

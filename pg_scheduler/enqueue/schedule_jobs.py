@@ -13,9 +13,11 @@ from typing import Any, Final
 
 from pg_scheduler.enqueue.headers import Sender
 from pg_scheduler.enqueue.prepare import build, resolve_options
+from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.codec import PayloadCodec, is_encoded
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import JobPriority
-from pg_scheduler.jobs.payload import decode, encode
+from pg_scheduler.jobs.payload import decode, encode, object_from
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob, new_job_id
 from pg_scheduler.jobs.task import JOB_OPTIONS, Task
@@ -58,6 +60,7 @@ class JobBuilder:
         task: Its task; None if it is not registered here.
         unique: Which of them exclude one another; None if no job is rejected since another has its key.
         sender: Calls the middleware; None without any.
+        arguments: Their arguments before a codec encoded them; None if they could not be decoded.
     """
 
     schedule_id: str
@@ -69,6 +72,7 @@ class JobBuilder:
     task: Task | None
     unique: Uniqueness | None
     sender: Sender | None
+    arguments: str | None
 
     def fire_time_job(self, fire_time: datetime, due: datetime, now: datetime) -> ExtendedJob:
         """Return the job of a fire time.
@@ -90,7 +94,7 @@ class JobBuilder:
 
     def _build(self, row: PlainJob, options: Mapping[str, Any]) -> ExtendedJob:
         extras = Extras(options=json.dumps(options), on_end=self.on_end)
-        job = build(row, self.task, extras, unique=self.unique)
+        job = build(row, self.task, extras, unique=self.unique, arguments=self.arguments)
         return job if self.sender is None else self.sender.add_to_planned(job, self.schedule_id)
 
 
@@ -98,13 +102,17 @@ class ScheduleJobs:
     """Resolves the options of the jobs of schedules when they are enqueued.
 
     Attributes:
+        codec: Encodes their arguments; None for none.
         sender: Calls the middleware; None without any.
     """
 
-    def __init__(self, tasks: TaskRegistry, *, misfire_grace_time: int | None) -> None:
+    def __init__(
+        self, tasks: TaskRegistry, *, misfire_grace_time: int | None, codec: PayloadCodec | None = None
+    ) -> None:
         self._tasks = tasks
         self._grace = misfire_grace_time
         self._builders: dict[str, JobBuilder] = {}
+        self.codec: Final = codec
         self.sender: Sender | None = None
 
     def encoder_of(self, name: str) -> Encode:
@@ -128,10 +136,10 @@ class ScheduleJobs:
         ):
             return known
         builder = self._new_builder(row, task, source)
-        # Validators of typed arguments are user code: they run each time, since the result may depend on it.
-        is_typed = task is not None and task.typed is not None
+        # Validators of typed arguments are user code, as is a codec that could not decode: they run each time.
+        is_certain = (task is None or task.typed is None) and builder.arguments is not None
         length = len(row.task_data) + len(row.options) + len(row.metadata)
-        if not is_typed and length <= MAX_REMEMBERED_LENGTH:
+        if is_certain and length <= MAX_REMEMBERED_LENGTH:
             if len(self._builders) >= MAX_BUILDERS:
                 self._builders.clear()
             self._builders[row.schedule_id] = builder
@@ -144,13 +152,9 @@ class ScheduleJobs:
             raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
         given = {name: read(options[name]) for name, read in _READ.items() if name in options}
         columns, of_jobs = resolve_options(given, task, misfire_grace_time=self._grace)
-        template = PlainJob(
-            "",
-            _task_data(row, task),
-            row.anchor,
-            row.task if row.job_name is None else row.job_name,
-            *columns,
-        )._replace(
+        name = row.task if row.job_name is None else row.job_name
+        arguments, task_data = self._task_data(row, task, name)
+        template = PlainJob("", task_data, row.anchor, name, *columns)._replace(
             function=None if row.job_name is None else row.task,
             lock_key=advisory_lock_key(row.schedule_id) if row.use_advisory_lock else None,
         )
@@ -165,7 +169,31 @@ class ScheduleJobs:
             task,
             None if task is None else task.unique,
             self.sender,
+            arguments,
         )
+
+    def _task_data(self, row: ScheduleRow, task: Task | None, job_name: str) -> tuple[str | None, str]:
+        """Return the arguments of the jobs, which must still fit the task, and how these store them.
+
+        Encoded arguments are stored as the row has them. The first value is None if they cannot be decoded:
+        an error here would pause the schedule, and other nodes may have the key.
+        """
+        metadata = json.loads(row.metadata)
+        if not isinstance(metadata, dict):
+            raise ValueError(f"metadata must be a JSON object, not {row.metadata[:80]}")  # noqa: TRY004
+        arguments = None
+        try:
+            args, kwargs = decode(row.task_data, self.codec, job_name)
+        except PayloadError:
+            if not _is_encoded(row):
+                raise
+        else:
+            arguments = encode(args, kwargs) if task is None else task.encode(args, kwargs)
+        stored = arguments
+        if stored is None or (self.codec is not None and _is_encoded(row)):
+            stored = row.task_data
+        inherited = NO_METADATA if task is None else task.metadata
+        return arguments, with_metadata(stored, inherited, metadata or None)
 
 
 def _read_priority(number: object) -> JobPriority:
@@ -198,12 +226,5 @@ def _on_end(row: ScheduleRow, task: Task | None) -> str | None:
     return json.dumps(on_end) if on_end else None
 
 
-def _task_data(row: ScheduleRow, task: Task | None) -> str:
-    """Return the arguments of the jobs, which must still fit the task, with all metadata."""
-    metadata = json.loads(row.metadata)
-    if not isinstance(metadata, dict):
-        raise ValueError(f"metadata must be a JSON object, not {row.metadata[:80]}")  # noqa: TRY004
-    args, kwargs = decode(row.task_data)
-    if task is None:
-        return with_metadata(encode(args, kwargs), NO_METADATA, metadata or None)
-    return with_metadata(task.encode(args, kwargs), task.metadata, metadata or None)
+def _is_encoded(row: ScheduleRow) -> bool:
+    return is_encoded(object_from(row.task_data).get("args"))

@@ -58,7 +58,7 @@ class ScheduleWriter:
         """
         async with self._store.statements.transaction(within=connection) as transaction:
             now = await self._store.jobs.clock(connection=transaction.connection)
-            new = definition.new_row(schedule_id, now=now, max_bytes=self._max_bytes)
+            new = definition.new_row(schedule_id, now=now, max_bytes=self._max_bytes, codec=self._jobs.codec)
             new = replace(new, paused_at=now if paused else None)
             for _ in range(MAX_ATTEMPTS):
                 row, change = await self._insert_or_replace(
@@ -107,7 +107,9 @@ class ScheduleWriter:
             raise ScheduleConflictError(old.schedule_id, old.version)
         row = old
         if conflict_resolution is ConflictResolution.REPLACE:
-            row = definition.applied_to(old, max_bytes=self._max_bytes, resets_options=True)
+            row = definition.applied_to(
+                old, max_bytes=self._max_bytes, codec=self._jobs.codec, resets_options=True
+            )
         if row == old:
             return old, "kept"
         return await self._write(row, old, now, on=on), "updated"
@@ -142,7 +144,12 @@ class ScheduleWriter:
                 raise ScheduleOwnedByCodeError(schedule_id)
             if if_version is not None and if_version != old.version:
                 raise ScheduleConflictError(schedule_id, old.version, expected=if_version)
-            row = definition.applied_to(old, max_bytes=self._max_bytes, encoder_of=self._jobs.encoder_of)
+            row = definition.applied_to(
+                old,
+                max_bytes=self._max_bytes,
+                encoder_of=self._jobs.encoder_of,
+                codec=self._jobs.codec,
+            )
             return await self._write(row, old, now, on=connection)
 
     async def trigger(self, schedule_id: str, connection: Connection | None = None) -> ExtendedJob | None:

@@ -98,7 +98,8 @@ class Inspector(
             connections = (
                 Connections(pool) if read_settings is None else ReadingConnections(pool, read_settings)
             )
-            self._reads = InspectionStore(Store(connections, schema=schema, clock=store.statements.clock))
+            clock, codec = store.statements.clock, store.statements.codec
+            self._reads = InspectionStore(Store(connections, schema=schema, clock=clock, codec=codec))
         self.actor = _default_actor() if actor is None else check_text("actor", actor)
         self._is_actor_named = actor is not None
 

@@ -66,14 +66,14 @@ async def list_schedules(
         None if text is None else check_text("text", text),
     )
     after = None if after is None else check_text("after", after)
-    reads = inspector._reads.schedule_lists  # noqa: SLF001
+    reads, codec = inspector._reads.schedule_lists, inspector._reads.statements.codec  # noqa: SLF001
     counts, is_capped = await reads.count(filters)
     found = await reads.find(filters, state, after, limit + 1)
     rows, following = found.rows[:limit], found.last_id
     if len(found.rows) > limit:
         following = rows[-1][0].schedule_id
     return ScheduleList(
-        [schedule_from_row(row) for row, _ in rows],
+        [schedule_from_row(row, codec) for row, _ in rows],
         {row.schedule_id: actor for row, actor in rows if actor is not None},
         following,
         counts,

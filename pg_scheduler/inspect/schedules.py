@@ -19,7 +19,7 @@ class ScheduleReads(InspectorBase):
     async def get_schedule(self, schedule_id: str) -> Schedule | None:
         """Return the schedule, or None if it does not exist."""
         row = await self._reads.schedules.get(check_text("schedule_id", schedule_id))
-        return None if row is None else schedule_from_row(row)
+        return None if row is None else schedule_from_row(row, self._reads.statements.codec)
 
     async def schedules(
         self, *, limit: int = 100, after: str | None = None, due_before: datetime | None = None
@@ -44,4 +44,4 @@ class ScheduleReads(InspectorBase):
             due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
             limit=limit,
         )
-        return [schedule_from_row(row) for row in rows]
+        return [schedule_from_row(row, self._reads.statements.codec) for row in rows]

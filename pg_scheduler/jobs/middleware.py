@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.payload import decode
 
@@ -66,16 +67,17 @@ class ScheduledCall:
     schedule_id: str | None
     """The schedule that enqueues it; None for other jobs."""
     _task_data: str = field(repr=False)
+    _codec: PayloadCodec | None = field(default=None, repr=False)
 
     @property
     def args(self) -> tuple[Any, ...]:
         """The positional arguments, as JSON carries them."""
-        return decode(self._task_data)[0]
+        return decode(self._task_data, self._codec, self.job_name)[0]
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
         """The keyword arguments, as JSON carries them."""
-        return decode(self._task_data)[1]
+        return decode(self._task_data, self._codec, self.job_name)[1]
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -263,6 +263,8 @@ class Job:
     """The id of the schedule that enqueued the job; None if no schedule did."""
     fire_time: datetime | None = None
     """The fire time of that schedule for which the job was enqueued; None if there is none."""
+    no_args_reason: str | None = None
+    """Why there are no arguments, such as ``encrypted with fernet, key 3fa9c210; ...``; None if there are."""
 
 
 @dataclass(frozen=True, slots=True)

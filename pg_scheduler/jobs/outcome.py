@@ -28,6 +28,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import class_name, guarded, is_a, message_of
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.history import exception_entry, history_entry, storable
 from pg_scheduler.jobs.result import KeptResult, keep_seconds, kept_error, kept_value
 from pg_scheduler.jobs.retry import (
@@ -247,6 +248,7 @@ def decide(  # noqa: PLR0911 - one for each result
     *,
     spread: float,
     max_result_bytes: int | None = None,
+    codec: PayloadCodec | None = None,
 ) -> Outcome:
     """Return the outcome of an attempt.
 
@@ -257,13 +259,14 @@ def decide(  # noqa: PLR0911 - one for each result
             database's clock.
         spread: A random number from -1 to 1 for the policy's jitter.
         max_result_bytes: The maximum size of a kept value as JSON; None for no limit.
+        codec: Encodes a kept value; None for none.
     """
     match result:
         case ReturnResult(value):
             seconds = keep_seconds(claim.options)
             if seconds is None:
                 return COMPLETE
-            kept = kept_value(seconds, value, max_result_bytes)
+            kept = kept_value(seconds, value, max_result_bytes, codec=codec, job_name=claim.job_name)
             return Outcome(RowChange(JobStatus.COMPLETED, kept=kept), JobCompleted)
         case ErrorResult(error) if is_a(error, Snooze):
             return Outcome.snooze(delay_of(error))

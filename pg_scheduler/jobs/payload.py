@@ -25,6 +25,7 @@ from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.codec import NO_ARGUMENTS, PayloadCodec, decode_text, is_encoded
 
 _read = json.JSONDecoder().raw_decode
 
@@ -91,7 +92,7 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
             f"kwargs must be a dict, not {type(kwargs).__name__}; pass kwargs={{'name': value}}"
         )
     if not args and not kwargs:
-        return '{"args":[],"kwargs":{}}'
+        return NO_ARGUMENTS
     try:
         text = to_json({"args": args, "kwargs": dict(**kwargs) if kwargs else {}})
     except (TypeError, ValueError, RecursionError):
@@ -168,11 +169,19 @@ def check_size(task_data: str, limit: int | None) -> str:
     return task_data
 
 
-def decode(task_data: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def decode(
+    task_data: str, codec: PayloadCodec | None = None, job_name: str = ""
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments in the text of a ``task_data`` column.
 
+    Args:
+        task_data: The text.
+        codec: Decodes encoded arguments; None for none.
+        job_name: The name of the job, for the codec.
+
     Raises:
-        PayloadError: Another program wrote the column, and not in the format of this library.
+        PayloadError: Another program wrote the column, and not in the format of this library; or the codec
+            is missing, or failed.
     """
     try:
         data, _ = _read(task_data)  # loads() also skips surrounding white space, which jsonb does not write
@@ -182,6 +191,8 @@ def decode(task_data: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         raise PayloadError(f"task_data must be a JSON object, not {type(data).__name__}")
     args, kwargs = data.get("args", []), data.get("kwargs", {})
     if not isinstance(args, list) or not isinstance(kwargs, dict):
+        if is_encoded(args):
+            return decode(decode_text(args, codec, job_name))
         raise PayloadError("task_data must have a list under 'args' and an object under 'kwargs'")
     return tuple(args), kwargs
 

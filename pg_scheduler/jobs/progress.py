@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
+from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.codec import PayloadCodec, decode_text, is_encoded
 from pg_scheduler.jobs.history import storable, to_ascii
 from pg_scheduler.jobs.payload import object_from
 
@@ -42,28 +44,51 @@ def checked_progress(done: float, total: float | None, note: str | None) -> JobP
     return JobProgress(done, total, note)
 
 
-def progress_text(progress: JobProgress, *, in_ascii: bool = False) -> str:
-    """Return progress as JSON.
+def progress_text(
+    progress: JobProgress,
+    *,
+    in_ascii: bool = False,
+    codec: PayloadCodec | None = None,
+    job_name: str = "",
+) -> str:
+    """Return progress as JSON. If the codec fails, the error is the note.
 
     Args:
         progress: Checked progress.
         in_ascii: Whether to escape the note, for a database whose encoding lacks a character of it.
+        codec: Encodes the note; None for none.
+        job_name: The name of the job, for the codec.
     """
-    note = progress.note
+    note: Any = progress.note
+    if note is not None and codec is not None and codec.key_id is not None:
+        try:
+            note = codec.encode(note, job_name)
+        except PayloadError as error:
+            note = str(error)
     values = {
         "done": progress.done,
         "total": progress.total,
-        "note": to_ascii(note) if in_ascii and note is not None else note,
+        "note": to_ascii(note) if in_ascii and isinstance(note, str) else note,
     }
     return json.dumps({name: value for name, value in values.items() if value is not None})
 
 
-def progress_from(column: str | None) -> JobProgress | None:
-    """Return the progress in a column; None if there is none, or something else."""
+def progress_from(
+    column: str | None, codec: PayloadCodec | None = None, job_name: str = ""
+) -> JobProgress | None:
+    """Return the progress in a column; None if there is none, or something else.
+
+    The note is the reason if it cannot be decoded.
+    """
     value = object_from(column)
     if not _is_number(value.get("done")):
         return None
     total, note = value.get("total"), value.get("note")
+    if is_encoded(note):
+        try:
+            note = decode_text(note, codec, job_name)
+        except PayloadError as error:
+            note = str(error)
     return JobProgress(
         value["done"], total if _is_number(total) else None, note if isinstance(note, str) else None
     )

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.foreign import MAX_MESSAGE_LENGTH, class_name, guarded, is_a, traceback_of
+from pg_scheduler.jobs.codec import PayloadCodec, decode_text, encoding_of, is_encoded
 from pg_scheduler.jobs.history import storable, to_ascii
-from pg_scheduler.jobs.payload import encode_value, object_from
+from pg_scheduler.jobs.payload import encode_value, object_from, value_from
 from pg_scheduler.jobs.validation import MAX_KEEP_S
 
 MAX_TRACEBACK_LENGTH: Final = 16_000
@@ -25,7 +26,8 @@ class KeptResult:
     Attributes:
         seconds: Seconds for which it is kept after the end.
         value: The value as JSON; None if there is none.
-        no_value_reason: Why there is no value; None if there is one, or if the job did not complete.
+        no_value_reason: Why there is no value; None if there is one, or if the job did not complete. With a
+            value, that is encoded, and this is for those who cannot decode it.
         error: The error as JSON; None if the job completed.
     """
 
@@ -75,18 +77,31 @@ def keep_seconds_of(options: Mapping[str, Any]) -> float | None:
     return float(min(seconds, MAX_KEEP_S))
 
 
-def kept_value(seconds: float, value: object, limit: int | None) -> KeptResult:
+def kept_value(
+    seconds: float,
+    value: object,
+    limit: int | None,
+    *,
+    codec: PayloadCodec | None = None,
+    job_name: str = "",
+) -> KeptResult:
     """Return what is stored for a returned value; a reason instead of a value that cannot be stored.
 
     Args:
         seconds: Seconds for which it is kept.
         value: The value that the function returned.
-        limit: The maximum size of its JSON in bytes; None for no limit.
+        limit: The maximum size of its JSON in bytes, encoded; None for no limit.
+        codec: Encodes it; None for none.
+        job_name: The name of the job, for the codec.
     """
     if is_a(value, NoValue):
         return KeptResult(seconds, no_value_reason=value.reason)
+    encoding = None
     try:
         text = encode_value(value)
+        if codec is not None and codec.key_id is not None:
+            encoded = codec.encode(text, job_name)
+            text, encoding = json.dumps({**encoded, "job_name": job_name}), encoding_of(encoded)
     except PayloadError as error:
         return KeptResult(seconds, no_value_reason=storable(str(error)).replace("; pass ", "; return "))
     except BaseException as mistake:  # noqa: BLE001 - user code; sys.exit() and the like leave the value out only
@@ -100,7 +115,24 @@ def kept_value(seconds: float, value: object, limit: int | None) -> KeptResult:
             no_value_reason=f"the value has {len(text)} bytes of JSON, more than max_result_bytes = {limit}; "
             "store it elsewhere and return an id or a path, or increase max_result_bytes=",
         )
-    return KeptResult(seconds, value=text)
+    return KeptResult(seconds, value=text, no_value_reason=encoding)
+
+
+def read_value(text: str | None, reason: str | None, codec: PayloadCodec | None) -> tuple[Any, str | None]:
+    """Return the value of a row, decoded, and the reason why there is none.
+
+    Args:
+        text: The value as stored.
+        reason: The reason as stored; with a value, that is encoded.
+        codec: Decodes it; None for none.
+    """
+    try:
+        value = value_from(text)
+        if reason is not None and is_encoded(value):
+            return value_from(decode_text(value, codec, str(value.get("job_name")))), None
+    except ValueError as error:  # a PayloadError is one
+        return None, str(error)
+    return value, reason
 
 
 def kept_error(seconds: float, message: str, exception: BaseException | None) -> KeptResult:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.errors import ConfigurationError, PayloadError
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
-from pg_scheduler.jobs.payload import check_size, encode, is_equal_json, object_from
+from pg_scheduler.jobs.payload import check_size, decode, encode, is_equal_json, object_from
 from pg_scheduler.jobs.task import JOB_OPTIONS, as_stored
 from pg_scheduler.jobs.validation import (
     check_count,
@@ -55,7 +57,14 @@ class Definition:
     keep_result: timedelta | Unset | None = UNSET
     metadata: Mapping[str, Any] | Unset | None = UNSET
 
-    def new_row(self, schedule_id: str, *, now: datetime, max_bytes: int | None = None) -> ScheduleRow:
+    def new_row(
+        self,
+        schedule_id: str,
+        *,
+        now: datetime,
+        max_bytes: int | None = None,
+        codec: PayloadCodec | None = None,
+    ) -> ScheduleRow:
         """Return the row of a new schedule without a fire time; see ``applied_to()``."""
         blank = ScheduleRow(
             schedule_id=schedule_id,
@@ -69,7 +78,7 @@ class Definition:
             created_at=now,
             updated_at=now,
         )
-        return self.applied_to(blank, max_bytes=max_bytes)
+        return self.applied_to(blank, max_bytes=max_bytes, codec=codec)
 
     def applied_to(
         self,
@@ -77,6 +86,7 @@ class Definition:
         *,
         max_bytes: int | None = None,
         encoder_of: Callable[[str], Encode] = lambda _: encode,
+        codec: PayloadCodec | None = None,
         resets_options: bool = False,
     ) -> ScheduleRow:
         """Return the row with the given values, validated; its timing is unchanged.
@@ -87,13 +97,14 @@ class Definition:
             old: The row.
             max_bytes: The maximum size of the arguments; None for no limit.
             encoder_of: Returns the encoder of the arguments of a task.
+            codec: Encodes the result, and decodes that of the row; None for none.
             resets_options: Whether options of jobs that are UNSET take the values of the task again;
                 otherwise they keep those of the row.
 
         Raises:
             TypeError: A value has the wrong type, or the task cannot be called with the arguments.
             ValueError: A value is out of range, or contradicts another.
-            PayloadError: JSON cannot represent an argument, or the arguments are too large.
+            PayloadError: JSON cannot represent an argument, the codec failed, or the arguments are too large.
         """
         given = {
             each.name: value
@@ -114,11 +125,13 @@ class Definition:
                 "catch_up_seconds": within,
             }
         if given.keys() & {"task", "args", "kwargs"}:
-            stored = object_from(old.task_data)
-            encode_for_task = encoder_of(given.get("task", old.task))
-            task_data = encode_for_task(
-                given.get("args", stored.get("args", ())), given.get("kwargs", stored.get("kwargs"))
+            stored = (
+                ((), {}) if given.keys() >= {"args", "kwargs"} else decode(old.task_data, codec, old.task)
             )
+            task = given.get("task", old.task)
+            task_data = encoder_of(task)(given.get("args", stored[0]), given.get("kwargs", stored[1]))
+            if codec is not None:
+                task_data = _kept_encoded(task_data, task, old, codec)
             changes["task_data"] = _kept(check_size(task_data, max_bytes), old.task_data)
         if "metadata" in given:
             metadata = "{}" if self.metadata is None else json.dumps(check_metadata(given["metadata"]))
@@ -183,6 +196,16 @@ def _count(name: str) -> Callable[[Any], int | None]:
 def _kept(new: str, old: str) -> str:
     """Return the new JSON, or the old one if it has the same value."""
     return old if is_equal_json(new, old) else new
+
+
+def _kept_encoded(task_data: str, task: str, old: ScheduleRow, codec: PayloadCodec) -> str:
+    """Return new arguments encoded, or the old ones if the same key has encoded the same arguments."""
+    found = object_from(old.task_data).get("args")
+    if task == old.task and isinstance(found, dict) and found.get("key") == codec.key_id:
+        with suppress(PayloadError):
+            if is_equal_json(task_data, encode(*decode(old.task_data, codec, task))):
+                return old.task_data
+    return codec.encode_arguments(task_data, task)
 
 
 def _kept_trigger(text: str, old: ScheduleRow) -> str:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
 from pg_scheduler.jobs.payload import decode, object_from
 from pg_scheduler.schedules.policies import CatchUp, Overlap
@@ -33,7 +34,7 @@ class Schedule:
     described: str
     """The trigger in words."""
     args: tuple[Any, ...]
-    """The positional arguments of its jobs."""
+    """The positional arguments of its jobs. Empty if those of the row cannot be decoded."""
     kwargs: Mapping[str, Any]
     """The keyword arguments of its jobs."""
     start: datetime | None
@@ -95,6 +96,8 @@ class Schedule:
     """When its last fire time was planned; None before."""
     version: int
     """Grows with each edit; for ``update(if_version=)``."""
+    no_args_reason: str | None = None
+    """Why there are no arguments, such as ``encrypted with fernet, key 3fa9c210; ...``; None if there are."""
 
     def upcoming(self, n: int = 10, *, after: datetime | None = None) -> list[datetime]:
         """Return the next fire times within ``start`` and ``end``, as if the schedule were not paused.
@@ -131,16 +134,17 @@ class Schedule:
         return f"{self.task}: {self.described}"
 
 
-def schedule_from_row(row: ScheduleRow) -> Schedule:
-    """Return the public value of a row. Values that cannot be read are omitted."""
+def schedule_from_row(row: ScheduleRow, codec: PayloadCodec | None = None) -> Schedule:
+    """Return the public value of a row, with decoded arguments. Values that cannot be read are omitted."""
     try:
         trigger = read_trigger(row.trigger)
     except ValueError:
         trigger = None
+    no_args_reason = None
     try:
-        args, kwargs = decode(row.task_data)
-    except PayloadError:
-        args, kwargs = (), {}
+        args, kwargs = decode(row.task_data, codec, row.job_name or row.task)
+    except PayloadError as error:
+        args, kwargs, no_args_reason = (), {}, str(error)
     options = object_from(row.options)
     priority, retries, grace = (options.get(key) for key in ("priority", "max_retries", "misfire_grace_time"))
     return Schedule(
@@ -151,6 +155,7 @@ def schedule_from_row(row: ScheduleRow) -> Schedule:
         described=row.described,
         args=args,
         kwargs=kwargs,
+        no_args_reason=no_args_reason,
         start=row.start_at,
         end=row.end_at,
         max_runs=row.max_runs,

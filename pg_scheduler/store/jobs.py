@@ -250,11 +250,12 @@ class JobRepository(JobInserts):
     async def get_job(self, job_id: str, connection: Connection | None = None) -> Job | None:
         """Return the job, or None if it does not exist."""
         rows = await self._statements.fetch("get_job", job_id, on=connection)
-        return job_from(rows[0]) if rows else None
+        return job_from(rows[0], self._statements.codec) if rows else None
 
     async def get_jobs(self, job_ids: Collection[str]) -> list[Job]:
         """Return the jobs of those ids that exist."""
-        return [job_from(row) for row in await self._statements.fetch("get_jobs", list(job_ids))]
+        rows = await self._statements.fetch("get_jobs", list(job_ids))
+        return [job_from(row, self._statements.codec) for row in rows]
 
     async def list_jobs(
         self,
@@ -274,7 +275,7 @@ class JobRepository(JobInserts):
         if metadata is not None:
             return await self._find_jobs(after, limit, filters)
         rows = await self._statements.fetch("list_jobs", after, *filters[:5], limit + 1)
-        jobs = [job_from(row) for row in rows[:limit]]
+        jobs = [job_from(row, self._statements.codec) for row in rows[:limit]]
         return Page(jobs, next=jobs[-1].job_id if len(rows) > limit else None)
 
     async def _find_jobs(self, after: str | None, limit: int, filters: JobFilters) -> Page[Job]:
@@ -284,7 +285,7 @@ class JobRepository(JobInserts):
             values = dict(row)
             del values["place"]
             if values.pop("matches"):
-                jobs.append(job_from(values))
+                jobs.append(job_from(values, self._statements.codec))
         return Page(jobs[:limit], next=jobs[limit - 1].job_id if len(jobs) > limit else _end_of(rows))
 
     async def count_jobs(self, job_name: str | None) -> JobCounts:

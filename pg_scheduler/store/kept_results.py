@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pg_scheduler.errors import JobError, JobResult
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.payload import value_from
-from pg_scheduler.jobs.result import KeptResult, keep_seconds_of, kept_error
+from pg_scheduler.jobs.result import KeptResult, keep_seconds_of, kept_error, read_value
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
@@ -59,7 +60,9 @@ class KeptResultRepository:
         """Return the results of those jobs that exist, by id; None for one that has not ended."""
         rows = await self._statements.fetch("get_results", job_ids, self._statements.now, on=connection)
         return {
-            row["job_id"]: _result_from(row) for row in rows if row["has_row"] or row["status"] is not None
+            row["job_id"]: _result_from(row, self._statements.codec)
+            for row in rows
+            if row["has_row"] or row["status"] is not None
         }
 
     async def vacuum(self, limit: int) -> int:
@@ -73,17 +76,13 @@ def _kept_end(job: EndedJob, seconds: float) -> KeptResult:
     return KeptResult(seconds) if job.error is None else kept_error(seconds, job.error, None)
 
 
-def _result_from(row: Any) -> JobResult | None:
+def _result_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
     job_id = row["job_id"]
     status = _ended(row["row_status"])
     if row["has_row"] and status is None:
         return None  # a result of an earlier run may exist
     if (kept := _ended(row["status"])) is not None:
-        value, reason = None, row["no_value_reason"]
-        try:
-            value = value_from(row["value"])
-        except ValueError as error:
-            reason = str(error)
+        value, reason = read_value(row["value"], row["no_value_reason"], codec)
         return JobResult(
             job_id,
             kept,

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.history import errors_from, instant_from
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import Job, JobPriority, Worker
@@ -17,24 +18,26 @@ MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
 """Longest timedelta in seconds. A column can hold more, and NaN, so this comes first in a ``min()``."""
 
 
-def job_from(row: Any) -> Job:
+def job_from(row: Any, codec: PayloadCodec | None) -> Job:
     """Convert a row of get_job or list_jobs. Arguments and other JSON in another format are omitted."""
     values = dict(row)
     task_data = values.pop("task_data")
+    no_args_reason = None
     try:
-        args, kwargs = decode(task_data)
-    except PayloadError:
-        args, kwargs = (), {}
+        args, kwargs = decode(task_data, codec, values["job_name"])
+    except PayloadError as error:
+        args, kwargs, no_args_reason = (), {}, str(error)
     seconds = values.pop("timeout_seconds")
     values["status"] = JobStatus(values["status"])
     values["metadata"] = metadata_of(task_data)
     values["errors"] = errors_from(values["errors"])
-    values["progress"] = progress_from(values["progress"])
+    values["progress"] = progress_from(values["progress"], codec, values["job_name"])
     values["fire_time"] = instant_from(values["fire_time"])
     values["priority"] = JobPriority.from_db_value(values["priority"])
     return Job(
         args=args,
         kwargs=kwargs,
+        no_args_reason=no_args_reason,
         timeout=None if seconds is None else timedelta(seconds=min(MAX_TIMEDELTA_S, seconds)),
         **values,
     )

@@ -223,7 +223,7 @@ class ProgressRepository(Repository):
     """The progress of running attempts."""
 
     async def write_progress(
-        self, worker_id: str, reports: Mapping[str, tuple[int, JobProgress]]
+        self, worker_id: str, reports: Mapping[str, tuple[Claim, JobProgress]]
     ) -> set[str]:
         """Write the progress of attempts, with one statement.
 
@@ -232,7 +232,7 @@ class ProgressRepository(Repository):
 
         Args:
             worker_id: The worker that runs the attempts.
-            reports: Attempt numbers and progress by job id.
+            reports: Attempts and progress by job id.
 
         Returns:
             The ids of the jobs whose progress was written: not of jobs that this worker does not hold in that
@@ -244,14 +244,17 @@ class ProgressRepository(Repository):
             return await self._write(worker_id, reports, in_ascii=True)
 
     async def _write(
-        self, worker_id: str, reports: Mapping[str, tuple[int, JobProgress]], *, in_ascii: bool
+        self, worker_id: str, reports: Mapping[str, tuple[Claim, JobProgress]], *, in_ascii: bool
     ) -> set[str]:
-        each = reports.values()
+        each, codec = reports.values(), self._statements.codec
         rows = await self._statements.fetch(
             "write_progress",
             list(reports),
-            [attempt for attempt, _ in each],
-            [progress_text(progress, in_ascii=in_ascii) for _, progress in each],
+            [claim.attempt for claim, _ in each],
+            [
+                progress_text(progress, in_ascii=in_ascii, codec=codec, job_name=claim.job_name)
+                for claim, progress in each
+            ],
             worker_id,
         )
         return {row["job_id"] for row in rows}

@@ -15,6 +15,7 @@ import asyncpg
 from pg_scheduler.clock import Clock
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import Event
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.migrate import home_schema
 from pg_scheduler.store.author import Author, current_author
 from pg_scheduler.store.connections.pool import Connections
@@ -51,10 +52,16 @@ class Statements:
     Attributes:
         get_author: Returns who makes a change if the caller's context names no one.
         publish: Publishes the events of committed transactions.
+        codec: Decodes what rows have encoded; None for none.
     """
 
     def __init__(
-        self, connections: Connections, shared: SharedConnection, schema: str | None, clock: Clock
+        self,
+        connections: Connections,
+        shared: SharedConnection,
+        schema: str | None,
+        clock: Clock,
+        codec: PayloadCodec | None = None,
     ) -> None:
         self.connections: Final = connections
         self.call_timeout_s: Final = connections.options.call_timeout_s
@@ -62,6 +69,7 @@ class Statements:
         self._shared = shared
         self._schema = schema
         self.clock: Final = clock
+        self.codec: Final = codec
         self.get_author: Callable[[], Author] = _user_of_this_host
         self.publish: Callable[[Event], None] = _discard
         self._acquire: Mapping[Route, Acquire] = {

@@ -8,6 +8,7 @@ import asyncpg
 
 from pg_scheduler.clock import Clock, SystemClock
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.migrate import migrate, verify
 from pg_scheduler.migrate.engine import check_engine
 from pg_scheduler.store.audit import AuditRepository
@@ -44,11 +45,12 @@ class Store:
         *,
         schema: str | None = None,
         clock: Clock | None = None,
+        codec: PayloadCodec | None = None,
         server_start_grace_s: float = SERVER_START_GRACE_S,
     ) -> None:
         self.connections: Final = connections
         self.shared: Final = SharedConnection(connections.options)
-        self.statements: Final = Statements(connections, self.shared, schema, clock or SystemClock())
+        self.statements: Final = Statements(connections, self.shared, schema, clock or SystemClock(), codec)
         self.audit: Final = AuditRepository(self.statements)
         self.consequences: Final = Consequences(self.statements)
         self.dependencies: Final = DependencyRepository(self.statements, self.consequences)

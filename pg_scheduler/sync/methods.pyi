@@ -9,6 +9,7 @@ from pg_scheduler.blocking import Blocking, BlockingFacet, BlockingIterator
 from pg_scheduler.clock import Clock
 from pg_scheduler.errors import JobResult
 from pg_scheduler.events import Event, Subscriber
+from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import (
@@ -71,6 +72,7 @@ class Settings(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
     statistics: bool
     middleware: Sequence[Middleware]
+    codec: Codec | None
     migrations: Literal["apply", "verify"]
     notify: Notify
     clock: Clock | None

@@ -12,6 +12,7 @@ from typing import Any
 import asyncpg
 
 from pg_scheduler.clock import Clock
+from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.connections.asyncpg_private import copy_of
@@ -25,12 +26,17 @@ class Inspector:
     Args:
         pool: The pool whose connections are copied.
         schema: The schema of the tables.
+        clock: The clock of the test.
+        codec: Decodes what jobs have encoded; None for none.
     """
 
-    def __init__(self, pool: asyncpg.Pool, schema: str | None, clock: Clock) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, schema: str | None, clock: Clock, codec: Codec | None = None
+    ) -> None:
         self._like = pool
         self._schema = schema
         self._clock = clock
+        self._codec = codec
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pg_scheduler inspector")
         self._runner: asyncio.Runner | None = None
         self._pool: asyncpg.Pool | None = None
@@ -53,7 +59,7 @@ class Inspector:
     async def _list(self, filters: dict[str, Any]) -> list[Job]:
         if self._scheduler is None:
             self._pool = await copy_of(self._like)
-            self._scheduler = Scheduler(self._pool, schema=self._schema, clock=self._clock)
+            self._scheduler = Scheduler(self._pool, schema=self._schema, clock=self._clock, codec=self._codec)
         page = await self._scheduler.list_jobs(limit=PAGE_LENGTH, **filters)
         jobs = list(page)
         while page.next is not None:

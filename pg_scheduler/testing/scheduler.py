@@ -92,7 +92,8 @@ class TestScheduler(JobAssertions):
         try:
             self._scheduler = scheduler = ManualScheduler(self._pool, clock=self._clock, **self._settings)
             self._runs = scheduler.count_runs()
-            self._inspector = Inspector(self._pool, self._settings.get("schema"), self._clock)
+            schema, codec = self._settings.get("schema"), self._settings.get("codec")
+            self._inspector = Inspector(self._pool, schema, self._clock, codec)
             await scheduler.start()
         except BaseException:  # whatever it was, __aexit__ is not called
             await self._close()

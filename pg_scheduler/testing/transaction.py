@@ -117,6 +117,7 @@ class KitScheduler(NamingScheduler):
         else:
             parts = source._parts  # noqa: SLF001
             self._catalogue = parts.tasks
+            codec = parts.store.statements.codec
             super().__init__(
                 pool,
                 misfire_grace_time=parts.config.misfire_grace_time,
@@ -126,6 +127,7 @@ class KitScheduler(NamingScheduler):
                 executors=parts.executors,
                 statistics=False,
                 middleware=parts.middleware,
+                codec=None if codec is None else codec.codec,
                 clock=self._clock,
             )
             self._parts.config = replace(parts.config, only=(), skip=(), statistics=False)

@@ -15,12 +15,13 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.enqueue.outbox import MAX_NOTIFICATION_BYTES
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.events import Event, EventsMissed, WorkerStopped
+from pg_scheduler.events import Event, EventsMissed, JobProgressed, WorkerStopped
 from pg_scheduler.events.wire import carried_kinds, decode, encode, names_of, without_details
 from pg_scheduler.store.connections.listen import EVENTS, SUBSCRIPTIONS
 from pg_scheduler.worker.node import Node
@@ -49,6 +50,8 @@ class EventRelay(Service):
     def __init__(self, node: Node) -> None:
         super().__init__(node.events)
         self._store = node.store
+        codec = node.store.statements.codec
+        self._hides_notes = codec is not None and codec.key_id is not None
         self._cluster = node.cluster_events
         self._worker_id = node.worker_id
         self._audience = node.audience
@@ -112,6 +115,8 @@ class EventRelay(Service):
             if len(self._waiting) >= self.max_waiting:
                 self._waiting.popleft()
                 self._number += 1  # a gap, for the receivers
+            if self._hides_notes and isinstance(event, JobProgressed):
+                event = replace(event, note=None)
             self._waiting.append(event)
             if len(self._waiting) == 1:
                 self.wake()

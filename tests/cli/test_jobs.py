@@ -298,3 +298,17 @@ def test_jobs_without_tables_exit_with_6_and_name_the_command(call: Run, empty_d
     ran = call("jobs", "list", "--dsn", empty_dsn)
     assert ran.code == ExitCode.SCHEMA
     assert "run pg-scheduler migrate" in ran.err
+
+
+def test_show_names_the_codec_of_encoded_arguments(on: Callable[..., Ran], dsn: str) -> None:
+    async def encode(connection: Connection) -> None:
+        data = {"args": {"codec": "fernet", "key": "3fa9c210", "data": "AAAA"}}
+        await connection.execute(
+            "UPDATE scheduled_jobs SET task_data = $1 WHERE job_id = 'mail:0'", json.dumps(data)
+        )
+
+    run_on(dsn, encode)
+    reason = "encrypted with fernet, key 3fa9c210; this Scheduler has no codec: pass codec="
+    shown = json.loads(on("jobs", "show", "mail:0", "-o", "json").out)
+    assert (shown["args"], shown["kwargs"], shown["no_args_reason"]) == ([], {}, reason)
+    assert reason in " ".join(on("jobs", "show", "mail:0", "-o", "table").out.split())

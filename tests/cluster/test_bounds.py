@@ -284,7 +284,7 @@ STORE_CALLS: dict[str, Call] = {
     "keep_ended": lambda it, conn: it.kept_results.keep_ended([KEPT], Transaction(conn, [])),
     "get": lambda it, _: it.kept_results.get(["a"]),
     "vacuum": lambda it, _: it.kept_results.vacuum(10),
-    "write_progress": lambda it, _: it.progress.write_progress("w1", {"a": (1, JobProgress(1))}),
+    "write_progress": lambda it, _: it.progress.write_progress("w1", {"a": (claimed()[0], JobProgress(1))}),
     "held_claim": lambda it, _: it.claims.held_claim("a", "w1"),
     "quarantine_unreadable": lambda it, _: it.claims.quarantine_unreadable([NAME], 1),
     "quarantine_oversized": lambda it, _: it.claims.quarantine_oversized([NAME], 1),

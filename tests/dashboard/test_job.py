@@ -12,14 +12,17 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.jobs.outcome import quarantine_error
+from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request, send
+from tests.dashboard.conftest import read_all
 from tests.dashboard.test_actions import as_role, insert, status
 from tests.dashboard.test_job_actions import buttons
 from tests.dashboard.test_jobs import SECRET, add
 from tests.dashboard.test_limits import declare
 from tests.inspect.workers import add_worker
+from tests.support.codecs import KeyedCodec
 
 INSERT = """
     INSERT INTO scheduled_jobs SELECT * FROM jsonb_populate_recordset(NULL::scheduled_jobs, $1::text::jsonb)
@@ -372,3 +375,20 @@ async def test_job_of_a_paused_task_has_a_button_that_resumes_the_task(
     assert "/actions/tasks/resume" not in for_readers.text
     assert (await send(as_role(build, "admin"), "/actions/tasks/resume?id=board.mail")).status == 303
     assert "Resume board.mail" not in (await request(as_role(build, "admin"), "/job?id=mail:1")).text
+
+
+async def test_encoded_arguments_are_shown_through_a_scheduler_with_the_codec(pool: asyncpg.Pool) -> None:
+    async def mail(to: str) -> None: ...
+
+    with_codec, without = Scheduler(pool, codec=KeyedCodec("k1")), Scheduler(pool)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    job_id = await with_codec.schedule(mail, execution_time=later, args=("ada@example.org",))
+    await with_codec.schedules.add(mail, Every(hours=1), args=("ada@example.org",), schedule_id="s")
+    for path in (f"/job?id={job_id}", "/jobs?columns=name,arguments", "/schedule?id=s"):
+        shown, hidden = [
+            (await request(dashboard(each, authorize=read_all), path)).text for each in (with_codec, without)
+        ]
+        assert "ada@example.org" in shown, path
+        assert "ada@example.org" not in hidden, path
+        assert "encrypted with xor, key k1" in hidden, path
+        assert "encrypted with" not in shown, path

@@ -20,6 +20,7 @@ from tests.dashboard.client import App, Page, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.dashboard.test_hostile import HOSTILE, LONG, check
 from tests.inspect.workers import add_worker
+from tests.support.codecs import KeyedCodec
 
 HOUR = timedelta(hours=1)
 ADD = "/actions/schedules/add"
@@ -431,6 +432,22 @@ async def kwargs_of(scheduler: Scheduler) -> Any:
     schedule = await scheduler.schedules.get("mine")
     assert schedule is not None
     return schedule.kwargs
+
+
+async def test_encoded_arguments_of_a_schedule_are_kept_without_the_codec(
+    admin: App, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    codec = KeyedCodec("k1")
+    await add_mine(Scheduler(pool, codec=codec), to="ada@example.org")
+    page = (await request(admin, "/schedule-form?id=mine")).text
+    assert "ada@example.org" not in page
+    fields = entered(page)
+    assert "kwargs" not in fields
+    answer = await send(admin, UPDATE, {**fields, "max_runs": "7"})
+    assert answer.did == "schedule_updated", answer.text
+    found = await Scheduler(pool, codec=codec).schedules.get("mine")
+    assert found is not None
+    assert (found.max_runs, found.kwargs) == (7, {"to": "ada@example.org"})
 
 
 @pytest.mark.parametrize("has_report", [True, False])

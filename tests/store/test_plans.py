@@ -458,7 +458,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         one, three, two = await running(store, new_job("one"), new_job("three"), new_job("two"))
         await add(store, child("free", "three"), child("in vain", "two"))
         await store.workers.renew("w1", {"one": 1}, LEASE)
-        await store.progress.write_progress("w1", {"one": (1, JobProgress(1))})
+        await store.progress.write_progress("w1", {"one": (one, JobProgress(1))})
         await store.claims.exchange("w1", [NAME], 1, completed=[one])
         await store.claims.claim("w1", [NAME], 1)
         await store.claims.find_claimable([NAME], FROM_THE_START, NO_IDS)

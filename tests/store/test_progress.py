@@ -22,8 +22,8 @@ async def progress(pool: Pool) -> dict[str, object]:
 
 
 async def test_progress_of_several_jobs_is_written_by_one_call(store: Store, pool: asyncpg.Pool) -> None:
-    await running(store, new_job("a"), new_job("b"), new_job("c"))
-    reports = {"a": (1, HALF), "b": (1, JobProgress(0.5))}
+    a, b, _ = await running(store, new_job("a"), new_job("b"), new_job("c"))
+    reports = {"a": (a, HALF), "b": (b, JobProgress(0.5))}
     assert await store.progress.write_progress("w1", reports) == {"a", "b"}
     assert await progress(pool) == {
         "a": {"done": 1, "total": 2, "note": "half"},
@@ -48,16 +48,19 @@ async def test_progress_of_several_jobs_is_written_by_one_call(store: Store, poo
 async def test_progress_is_refused_for_an_attempt_that_the_worker_does_not_hold(
     worker_id: str, attempt: int, change: str, store: Store, pool: asyncpg.Pool
 ) -> None:
-    await running(store, new_job("a"))
+    (claim,) = await running(store, new_job("a"))
     if change:
         await pool.execute(f"UPDATE scheduled_jobs SET {change}")
-    assert await store.progress.write_progress(worker_id, {"a": (attempt, HALF)}) == set()
+    assert (
+        await store.progress.write_progress(worker_id, {"a": (claim._replace(attempt=attempt), HALF)})
+        == set()
+    )
     assert await progress(pool) == {"a": None}
 
 
 async def test_progress_of_a_locked_row_is_left_to_the_next_call(store: Store, pool: asyncpg.Pool) -> None:
-    await running(store, new_job("a"), new_job("b"))
-    reports = {"a": (1, HALF), "b": (1, HALF)}
+    a, b = await running(store, new_job("a"), new_job("b"))
+    reports = {"a": (a, HALF), "b": (b, HALF)}
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute("SELECT FROM scheduled_jobs WHERE job_id = 'a' FOR UPDATE")
         assert await store.progress.write_progress("w1", reports) == {"b"}

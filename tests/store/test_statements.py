@@ -418,7 +418,7 @@ async def use_path(store: Store) -> object:
     claims = {claim.job_id: claim for claim in (await store.claims.exchange("w1", [NAME], 10)).jobs}
     assert list(claims) == ["f", "a", "b", "c", "d", "e"]
     assert (await store.workers.renew("w1", dict.fromkeys(claims, 1), LEASE)).lost == []
-    reports = {"a": (1, JobProgress(1, 2.5, "ö"))}
+    reports = {"a": (claims["a"], JobProgress(1, 2.5, "ö"))}
     assert await store.progress.write_progress("w1", reports) == {"a"}
     limits = [("limit:a:", LimitRow(1, 9, 60.0))]
     requests = [AdmissionRequest(claims[each], limits) for each in "fa"]

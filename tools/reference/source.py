@@ -25,6 +25,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.inspect",
     "pg_scheduler.integrations.alembic",
     "pg_scheduler.integrations.fastapi",
+    "pg_scheduler.integrations.fernet",
     "pg_scheduler.integrations.litestar",
     "pg_scheduler.integrations.sentry",
     "pg_scheduler.integrations.sqlalchemy",

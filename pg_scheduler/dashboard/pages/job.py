@@ -153,8 +153,10 @@ def _without_others(reason: Reason) -> Reason:
 
 
 def _arguments(job: Job, request: PageRequest) -> str | None:
-    if request.settings.format_arguments is None or not request.access.sees_arguments:
+    if not request.access.sees_arguments:
         return None
+    if job.no_args_reason is not None or request.settings.format_arguments is None:
+        return job.no_args_reason
     return str(request.settings.format_arguments(job))
 
 

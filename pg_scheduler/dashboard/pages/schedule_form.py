@@ -97,7 +97,8 @@ async def edit_form(
     """Return the form of a schedule with what was entered, or with its arguments."""
     page = FormPage(schedule.schedule_id, schedule.task, (), values, has_arguments=False)
     given = {"args": list(schedule.args), "kwargs": dict(schedule.kwargs)}
-    if not request.access.sees_arguments or not request.settings.redaction.shows(given):
+    is_read = schedule.no_args_reason is None
+    if not (is_read and request.access.sees_arguments and request.settings.redaction.shows(given)):
         return page
     parameters = () if schedule.args else await request.task_parameters(schedule.task)
     try:

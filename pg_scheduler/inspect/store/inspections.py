@@ -213,7 +213,7 @@ class InspectionRepository(Repository):
             return None
         values = dict(rows[0])
         facts = [values.pop(name) for name in ("task", "now", "standby_lag_s")]
-        return InspectedJob(job_from(values), *facts)
+        return InspectedJob(job_from(values, self._statements.codec), *facts)
 
     async def locks(self, job_id: str) -> list[LockRow]:
         """Return the sessions that hold the lock of a job's row or its advisory lock."""

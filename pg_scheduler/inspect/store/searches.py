@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import SchemaMissingError
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.sqltext import quote_identifier
 from pg_scheduler.store.connections.session import Connection
@@ -167,7 +168,7 @@ class SearchRepository(Repository):
             found = await on.fetch(
                 query.text, scan.limit, scan.rows, *position, *values, timeout=self._statements.call_timeout_s
             )
-        return _examined(found)
+        return _examined(found, self._statements.codec)
 
 
 @lru_cache(maxsize=256)
@@ -198,14 +199,14 @@ def _moved(text: str, by: int) -> str:
     return _PARAMETER.sub(lambda found: f"${int(found[1]) + by}", text)
 
 
-def _examined(rows: Sequence[Any]) -> Examined:
+def _examined(rows: Sequence[Any], codec: PayloadCodec | None) -> Examined:
     jobs: list[tuple[Job, int]] = []
     last, count = None, 0
     for row in rows:
         values = dict(row)
         count = values.pop("place")
         matches = values.pop("matches")
-        last = job_from(values)
+        last = job_from(values, codec)
         if matches:
             jobs.append((last, count))
     return Examined(jobs, last, count)

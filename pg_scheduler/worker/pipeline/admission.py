@@ -48,6 +48,7 @@ class Admission(Service):
     def __init__(self, node: Node, executor: Executor, unblocker: Unblocker) -> None:
         super().__init__(node.events)
         self._limits = node.store.limits
+        self._codec = node.store.statements.codec
         self._executor = executor
         self._results = node.results
         self._lease = node.lease
@@ -105,7 +106,7 @@ class Admission(Service):
             if task.common_limits is not None:
                 return task.common_limits
             try:
-                args, kwargs = decode(claim.task_data)
+                args, kwargs = decode(claim.task_data, self._codec, claim.job_name)
                 return limit_keys(task.limits, task.name, args, kwargs)
             except LimitKeyError as error:
                 await self._executor.refuse(attempt, error)

@@ -47,6 +47,7 @@ class AttemptRunner:
 
     def __init__(self, node: Node, progress: ProgressWriter) -> None:
         self._locks = node.store.locks
+        self._codec = node.store.statements.codec
         self._events = node.events
         self._tasks = node.tasks
         self._meter = node.meter
@@ -72,7 +73,7 @@ class AttemptRunner:
                 LookupError(f"no function is registered under the name {claim.function!r}")
             )
         try:
-            args, kwargs = decode(claim.task_data)
+            args, kwargs = decode(claim.task_data, self._codec, claim.job_name)
             if task.typed is not None:
                 args, kwargs = task.typed.bind(args, kwargs)
         except (PayloadError, ConfigurationError) as error:
@@ -161,6 +162,7 @@ class AttemptRunner:
             task.func,
             args,
             kwargs,
+            codec=self._codec,
             is_typed=task.typed is not None,
             stop_grace=self._stop_grace,
             report_abandoned=lambda stack: self._events.publish(

@@ -64,6 +64,7 @@ class Executor:
         self._shutdown_timeout = config.shutdown_timeout
         self._patience: asyncio.Timeout | None = None
         self._max_result_bytes = config.max_result_bytes
+        self._codec = node.store.statements.codec
         self._stop_grace = config.stop_grace
         self._signals = node.signals
         self._meter = node.meter
@@ -289,8 +290,14 @@ class Executor:
             task = self._tasks.resolve(claim.function)
             policy = self._policy if task is None or task.retry is None else task.retry
             spread = random.uniform(-1, 1) if self.has_jitter else 0.0  # noqa: S311 - jitter, no secret
-            limit = self._max_result_bytes
-            outcome = decide(claim, result, policy, spread=spread, max_result_bytes=limit)
+            outcome = decide(
+                claim,
+                result,
+                policy,
+                spread=spread,
+                max_result_bytes=self._max_result_bytes,
+                codec=self._codec,
+            )
             self._results.put(claim, outcome, apart=has_progress)
 
 

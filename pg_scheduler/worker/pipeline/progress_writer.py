@@ -83,10 +83,7 @@ class ProgressWriter(Service):
             batch = {job_id: found for job_id in job_ids if (found := self.reports.get(job_id)) is not None}
             if not batch:
                 return
-            written = await self._progress.write_progress(
-                self._worker_id,
-                {job_id: (claim.attempt, progress) for job_id, (claim, progress) in batch.items()},
-            )
+            written = await self._progress.write_progress(self._worker_id, batch)
             self._forget(batch, written)
         if self._events.wants(JobProgressed):
             for claim, it in (batch[job_id] for job_id in batch if job_id in written):

@@ -11,6 +11,7 @@ from typing import Any
 
 from pg_scheduler.events.log import record_fields
 from pg_scheduler.foreign import is_ctrl_c
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.context import CurrentJob, current_job
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import JobFunction
@@ -55,6 +56,7 @@ class JobCall:
         "args",
         "cancelled_by",
         "claim",
+        "codec",
         "func",
         "is_cancelled",
         "is_typed",
@@ -72,11 +74,13 @@ class JobCall:
         kwargs: Mapping[str, Any],
         *,
         job: CurrentJob | None = None,
+        codec: PayloadCodec | None = None,
         is_typed: bool = False,
         stop_grace: float = 10.0,
         report_abandoned: Callable[[str], None] = _ignore,
     ) -> None:
         self.claim = claim
+        self.codec = codec
         self.func = func
         self.args = args
         self.kwargs = self._stored_kwargs = kwargs

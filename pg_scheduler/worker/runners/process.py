@@ -17,8 +17,11 @@ from asyncio.subprocess import Process
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.executors import import_path
-from pg_scheduler.jobs.payload import encode_object
+from pg_scheduler.jobs.metadata import metadata_of, with_metadata
+from pg_scheduler.jobs.payload import decode, encode, encode_object
+from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.worker.runners.protocol import HEADER, claim_to, error_from, pack, record_from, value_from
 from pg_scheduler.worker.runners.thread import check_capacity
@@ -119,13 +122,19 @@ def _request(call: JobCall) -> bytes:
     added = json.loads(encode_object("kwargs that middleware added", call.added_kwargs))
     return pack(
         {
-            "claim": claim_to(call.claim),
+            "claim": claim_to(call.claim if call.codec is None else _decoded(call.claim, call.codec)),
             "module": module,
             "path": path,
             "typed": call.is_typed,
             "kwargs": added,
         }
     )
+
+
+def _decoded(claim: Claim, codec: PayloadCodec) -> Claim:
+    """Return a claim with decoded arguments: the process has no codec."""
+    args, kwargs = decode(claim.task_data, codec, claim.job_name)
+    return claim._replace(task_data=with_metadata(encode(args, kwargs), metadata_of(claim.task_data), None))
 
 
 class _Child:

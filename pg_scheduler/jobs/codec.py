@@ -1,0 +1,158 @@
+"""Encode what jobs store, their arguments, results and progress notes, by a codec of the application.
+
+An encoded text is stored as ``{"codec": "fernet", "key": "3fa9c210", "data": "..."}``, its data in Base64.
+Arguments have it under ``args``, where a release without codecs expects a list and fails the job.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeGuard
+
+from pg_scheduler.errors import ConfigurationError, PayloadError
+from pg_scheduler.foreign import class_name, is_a, is_ctrl_c
+
+NO_ARGUMENTS: Final = '{"args":[],"kwargs":{}}'
+"""What ``payload.encode()`` returns without arguments. It is not encoded."""
+
+MAX_SHOWN_LENGTH: Final = 80
+"""Characters of the names in a row that a message shows."""
+
+
+class Codec(Protocol):
+    """Encodes the arguments, results and progress notes of jobs, and decodes them.
+
+    Its methods are called often, in the event loop or in the thread that calls a `SyncScheduler`, so they
+    must not wait. An exception ends the call or the attempt.
+
+    Example:
+        >>> import zlib
+        >>> class Compressed:
+        ...     name = "zlib"
+        ...     key_id = "1"
+        ...
+        ...     def encode(self, data: bytes, job_name: str) -> bytes:
+        ...         return zlib.compress(data)
+        ...
+        ...     def decode(self, data: bytes, job_name: str) -> bytes:
+        ...         return zlib.decompress(data)
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that is stored with encoded texts; a codec of another name does not decode them."""
+
+    @property
+    def key_id(self) -> str | None:
+        """The id of the key that encodes, which is stored too; None to decode only."""
+
+    def encode(self, data: bytes, job_name: str) -> bytes:
+        """Return data of a job encoded."""
+
+    def decode(self, data: bytes, job_name: str) -> bytes:
+        """Return what was passed to ``encode()`` for a job of this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadCodec:
+    """A codec as the Scheduler calls it: as user code that may raise and return anything."""
+
+    name: str
+    key_id: str | None
+    codec: Codec
+
+    def encode_arguments(self, task_data: str, job_name: str) -> str:
+        """Return the result of ``payload.encode()`` with encoded arguments, if there are any.
+
+        Raises:
+            PayloadError: The codec failed.
+        """
+        if task_data == NO_ARGUMENTS or self.key_id is None:
+            return task_data
+        return f'{{"args":{json.dumps(self.encode(task_data, job_name))}}}'
+
+    def encode(self, text: str, job_name: str) -> dict[str, str]:
+        """Return an encoded text as it is stored; only for a codec with a key.
+
+        Raises:
+            PayloadError: The codec failed.
+        """
+        data = _called(self.codec.encode, text.encode(), job_name, f"codec {self.name!r} failed to encode")
+        return {"codec": self.name, "key": self.key_id or "", "data": b64encode(data).decode()}
+
+
+def check_codec(codec: Codec | None) -> PayloadCodec | None:
+    """Return the codec of a Scheduler; None for none.
+
+    Raises:
+        TypeError: It is no codec.
+        ConfigurationError: It has no name.
+    """
+    if codec is None:
+        return None
+    methods = (getattr(codec, name, None) for name in ("encode", "decode"))
+    if isinstance(codec, type) or not all(map(callable, methods)):
+        raise TypeError(
+            f"codec must be an object with name, key_id, encode() and decode(), not {type(codec).__name__}; "
+            "pass FernetCodec(keys)"
+        )
+    name, key_id = getattr(codec, "name", None), getattr(codec, "key_id", None)
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(f"name of the codec must be a text, not {name!r}")
+    if key_id is not None and (not isinstance(key_id, str) or not key_id):
+        raise ConfigurationError(f"key_id of the codec must be a text or None, not {type(key_id).__name__}")
+    return PayloadCodec(name, key_id, codec)
+
+
+def is_encoded(found: object) -> TypeGuard[dict[str, str]]:
+    """Return whether a value of JSON has the form of an encoded text."""
+    return isinstance(found, dict) and all(
+        isinstance(found.get(key), str) for key in ("codec", "key", "data")
+    )
+
+
+def encoding_of(found: dict[str, str]) -> str:
+    """Return how a text is encoded, for people: ``encrypted with fernet, key 3fa9c210``."""
+    return f"encrypted with {found['codec'][:MAX_SHOWN_LENGTH]}, key {found['key'][:MAX_SHOWN_LENGTH]}"
+
+
+def decode_text(found: dict[str, str], codec: PayloadCodec | None, job_name: str) -> str:
+    """Return an encoded text decoded.
+
+    Raises:
+        PayloadError: There is no such codec here, or it failed, as without the key.
+    """
+    encoding = encoding_of(found)
+    if codec is None or codec.name != found["codec"]:
+        known = "no codec" if codec is None else f"the codec {codec.name!r}"
+        raise PayloadError(f"{encoding}; this Scheduler has {known}: pass codec=")
+    try:
+        data = b64decode(found["data"], validate=True)
+    except ValueError as error:
+        raise PayloadError(f"{encoding}; the data is not Base64") from error
+    problem = f"{encoding}; the codec here, with key {codec.key_id}, failed to decode it"
+    try:
+        return _called(codec.codec.decode, data, job_name, problem).decode()
+    except UnicodeDecodeError as error:
+        raise PayloadError(f"{problem}: the result is no text") from error
+
+
+def _called(method: Callable[[bytes, str], bytes], data: bytes, job_name: str, problem: str) -> bytes:
+    """Return what a method of the codec returns.
+
+    Raises:
+        PayloadError: It raised an exception, whose message is left out because it may have the data; or it
+            returned something else.
+    """
+    try:
+        found: Any = method(data, job_name)
+    except BaseException as error:  # user code; sys.exit() and the like end the call only
+        if is_ctrl_c(error):
+            raise
+        raise PayloadError(f"{problem}: {class_name(error)}") from error
+    if not is_a(found, bytes):
+        raise PayloadError(f"{problem}: it returned {class_name(found)}, not bytes")
+    return b"".join((found,))  # a subclass may override anything
