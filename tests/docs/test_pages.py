@@ -46,6 +46,21 @@ def test_python_code_is_only_in_python_blocks() -> None:
     assert [str(snippet) for snippet in others if imports.search(snippet.code)] == []
 
 
+def test_tables_and_lists_have_no_gaps() -> None:
+    """A blank line ends a table, so that the rest of its rows would be a paragraph with bars."""
+    row_after_row = re.compile(r"^\|.*\n\n(\|.*)\n(?!\|-)", re.MULTILINE)
+    item_after_item = re.compile(r"^- .*\n(?:  .*\n)*\n(- .*)", re.MULTILINE)
+    pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
+    texts = {page: page.read_text(encoding="utf-8") for page in pages}
+    gaps = [
+        f"{page_id(page)}: {line}"
+        for page, text in texts.items()
+        for pattern in (row_after_row, item_after_item)
+        for line in pattern.findall(text)
+    ]
+    assert gaps == []
+
+
 def snippets_from(text: str, folder: Path) -> list[Snippet]:
     page = folder / "page.md"
     page.write_text(text, encoding="utf-8")
