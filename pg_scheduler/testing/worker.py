@@ -48,6 +48,7 @@ class ManualRuntime(Runtime):
         """Set up every part. The lease keeper stays off: its thread works in real time."""
         self._claimed: list[Attempt] = []
         self.executor.has_jitter = False
+        self.executor.is_eager = False
         self.rescuer.answer_timeout_s = 0.0
         self.unblocker.gap_s = 0.0
         self.node.signals.jobs_claimed.connect(self._count_claim)
