@@ -55,14 +55,12 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   --python PYTHON   use this interpreter, in an environment of its own: --python python3.13
   --pg VERSION      test with this PostgreSQL, 14 to 18, or with the programs in a folder:
                     --pg 14, --pg /usr/lib/postgresql/15/bin
-  --lowest          test with the lowest supported asyncpg, croniter and pydantic
+  --lowest          test with Python 3.11 and the lowest supported version of each dependency of users
   --matrix          test every supported Python with every supported PostgreSQL; --python,
                     --pg and --lowest narrow the matrix:  dev.py test --matrix --pg 14 -- -k bulk
 
 To update the lock files after a change of dependencies (the only task that needs uv):
-  uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \\
-      --no-emit-index-url --no-emit-find-links --no-header --no-annotate --upgrade -o requirements/dev.txt
-and, with the three core dependencies in lowest.in, --resolution lowest-direct -o requirements/lowest.txt
+  python3 -m tools.lock    (with --upgrade: to the newest versions)
 """
 
 

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import dev
 from tests.conftest import spread
-from tools import compat, debian, environment, matrix, package
+from tools import compat, debian, environment, lock, matrix, package
 from tools.environment import ROOT, DevError, Environment
 from tools.matrix import COMBINATIONS, Combination, Result
 from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, parallel
@@ -199,6 +201,35 @@ class TestEnvironment:
         python.chmod(0o755)
         with pytest.raises(DevError, match=r"3\.11 or newer is required, but .* is 3\.9"):
             Environment(str(python))._check_base()
+
+    def test_lowest_versions_need_the_python_for_which_they_are_locked(self, tmp_path: Path) -> None:
+        python = tmp_path / "python"
+        python.write_text("#!/bin/sh\necho 3.13\n")
+        python.chmod(0o755)
+        Environment(str(python))._check_base()
+        with pytest.raises(DevError, match=r"is 3\.13; pass --python python3\.11"):
+            Environment(str(python), lowest=True)._check_base()
+
+    def test_lowest_versions_are_the_bounds_of_the_core_and_of_every_extra(self) -> None:
+        """A bound that is too low for another one, or that no test has installed, differs from the lock."""
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        extras = project["optional-dependencies"]
+        texts = [*project["dependencies"], *(text for extra in lock.user_extras() for text in extras[extra])]
+        locked = dict(re.findall(r"^([\w.-]+)==(\S+)", environment.LOWEST_LOCK.read_text(), re.MULTILINE))
+        wrong = []
+        for requirement in map(Requirement, texts):
+            if requirement.name != "pg-scheduler":
+                [bound] = (Version(it.version).release for it in requirement.specifier if it.operator == ">=")
+                found = locked.get(requirement.name, "0")
+                if Version(found).release[: len(bound)] != bound:
+                    wrong.append(f"{requirement}: {found}; run python3 -m tools.lock, or raise the bound")
+        assert wrong == []
+
+    def test_lock_files_have_hashes_and_name_no_machine(self) -> None:
+        for path in (environment.LOCK, environment.LOWEST_LOCK):
+            entries = re.split(r"\n(?! )", path.read_text().strip())
+            assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
+            assert not re.search(r"://|^--|@ ", path.read_text(), re.MULTILINE)
 
     def test_environment_has_a_folder_for_each_python(self) -> None:
         assert Environment(None).folder.name == ".venv"

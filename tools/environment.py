@@ -30,7 +30,7 @@ class Environment:
 
     Args:
         python: The interpreter; None for the one that runs dev.py.
-        lowest: Install the lowest supported versions of the core dependencies.
+        lowest: Install the lowest supported versions of the core dependencies and of the extras.
     """
 
     def __init__(self, python: str | None = None, *, lowest: bool = False) -> None:
@@ -72,9 +72,8 @@ class Environment:
             note(f"creating the environment {self.folder.name} (once, up to a minute) ...")
             self._check_base()
             run([self.base, "-m", "venv", "--clear", str(self.folder)])
-        self.pip("install", "--require-hashes", "--only-binary", ":all:", "-r", str(LOCK))
-        if self.lowest:
-            self.pip("install", "--require-hashes", "--no-deps", "-r", str(LOWEST_LOCK))
+        lock = LOWEST_LOCK if self.lowest else LOCK
+        self.pip("install", "--require-hashes", "--only-binary", ":all:", "-r", str(lock))
         self.pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
         note(f"environment ready in {time.monotonic() - started:.0f} s")
 
@@ -89,8 +88,14 @@ class Environment:
             raise DevError(f"no Python interpreter at {self.base!r}: {error.strerror}") from error
         if probe.returncode != 0:
             raise DevError(NO_VENV.format(python=self.base))
-        if tuple(map(int, probe.stdout.split("."))) < (3, 11):
+        version = tuple(map(int, probe.stdout.split(".")))
+        if version < (3, 11):
             raise DevError(f"Python 3.11 or newer is required, but {self.base} is {probe.stdout.strip()}")
+        if self.lowest and version != (3, 11):
+            raise DevError(
+                f"the lowest versions are locked for Python 3.11, but {self.base} is {probe.stdout.strip()}; "
+                "pass --python python3.11"
+            )
 
     def postgres(self, version: str) -> Path:
         """Return the folder of that PostgreSQL's programs; download them into the environment once.

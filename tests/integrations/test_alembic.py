@@ -12,12 +12,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import alembic
 import asyncpg
 import pytest
 from alembic import autogenerate, command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
+from packaging.version import Version
 from sqlalchemy import MetaData, create_engine
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -305,6 +307,8 @@ with Operations.context(MigrationContext.configure(dialect_name="postgresql", op
 )
 def test_alembic_finds_the_operation_by_the_entry_point(tmp_path: Path, imports: str) -> None:
     """The entry points of an installed wheel, in the place of those that the environment may have."""
+    if "integrations" not in imports and Version(alembic.__version__) < Version("1.18"):
+        pytest.skip(f"Alembic {alembic.__version__} has no entry points for plugins")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (point,) = project["entry-points"]["alembic.plugins"].items()
     folder = tmp_path / "pg_scheduler-1.dist-info"

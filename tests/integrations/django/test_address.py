@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,10 @@ async def test_options_of_libpq_and_of_django_apply(settings: dict[str, Any]) ->
     assert await answers("SELECT current_user") == "pg_monitor"
 
 
+@pytest.mark.skipif(
+    "service" not in inspect.signature(asyncpg.connect).parameters,
+    reason=f"asyncpg {asyncpg.__version__} reads no service files",
+)
 async def test_service_and_passfile_are_read(
     settings: dict[str, Any], dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,53 @@
+"""Renew the lock files with uv: ``python3 -m tools.lock``, or ``--upgrade`` for the newest versions.
+
+``dev.txt`` is for every supported Python. ``lowest.txt`` is for the oldest one: what users install, the core
+and the extras, has the lowest version that pyproject.toml allows, and the rest the newest that works with it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tools.environment import LOCK, LOWEST_LOCK, ROOT, run
+
+FOR_DEVELOPMENT: Final = {"dev", "docs", "test"}
+"""The extras that only the checkout needs."""
+
+COMMAND: Final = (
+    *("uv", "pip", "compile", "--quiet", "--no-emit-index-url", "--no-emit-find-links", "--no-header"),
+    *("--no-annotate", "--python-version", "3.11", "pyproject.toml"),
+)
+"""No line of a lock file names a machine: an index, a folder or a command."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write both lock files; versions stay as they are unless the arguments contain ``--upgrade``."""
+    locked = [*COMMAND, "--extra", "dev", "--generate-hashes", *arguments]
+    run([*locked, "--universal", "--output-file", str(LOCK)], cwd=ROOT)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as bounds:
+        bounds.write(lowest())
+        bounds.flush()
+        run([*locked, "--constraint", bounds.name, "--output-file", str(LOWEST_LOCK)], cwd=ROOT)
+
+
+def lowest() -> str:
+    """Return what users install, with their lowest versions and the newest ones of what these require."""
+    extras = [word for extra in user_extras() for word in ("--extra", extra)]
+    command = [*COMMAND, *extras, "--resolution", "lowest-direct"]
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def user_extras(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
+    """Return the extras that users install."""
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    return [extra for extra in project["optional-dependencies"] if extra not in FOR_DEVELOPMENT]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
