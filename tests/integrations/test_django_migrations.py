@@ -242,6 +242,13 @@ def test_tests_of_the_page_pass(dsn: str, tmp_path: Path) -> None:
 # -- models ----------------------------------------------------------------------------------------------
 
 
+def test_shell_imports_every_model_by_its_name(dsn: str) -> None:
+    manage(dsn, "migrate")
+    printed = manage(dsn, "shell", "--command", "print(Job.objects.count(), AuditRecord.objects.count())")
+    assert printed.splitlines()[-1] == "0 0"
+    assert "could not be" not in printed
+
+
 TYPES = {
     "bigint": "BigIntegerField",
     "boolean": "BooleanField",

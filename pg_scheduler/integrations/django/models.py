@@ -244,4 +244,5 @@ def _key_model(name: str, table: str, *keys: str) -> type[ReadOnlyModel]:
     return type(name, (ReadOnlyModel,), {"__module__": __name__, "Meta": meta, **fields})
 
 
-KEYED: Final = [_key_model(name, *key) for name, key in _KEYS.items()]
+globals().update({name: _key_model(name, *key) for name, key in _KEYS.items()})
+"""``manage.py shell`` imports the models by their names."""
