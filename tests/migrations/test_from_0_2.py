@@ -289,6 +289,9 @@ async def test_old_release_runs_all_jobs_after_migrating_down_to_0(
         VALUES ('blocked', 'shop.note', now(), 'after', '{"child": true}')
         """
     )
+    async with asyncpg.create_pool(empty_dsn, min_size=1) as pool:
+        client = Scheduler(pool)
+        await client.enqueue("note", args=("ours too",), job_id="described", metadata={"tenant": "ada"})
     await migrate(old_database, target=0)
     after = await rows_by_id(old_database)
     assert {job_id: after[job_id] for job_id in before} == before
@@ -300,10 +303,11 @@ async def test_old_release_runs_all_jobs_after_migrating_down_to_0(
         UPDATE scheduled_jobs SET last_heartbeat = now() - interval '1 hour' WHERE status = 'running';
         """
     )
-    due = ("waiting", "patient", "stuck", "ours", "blocked")
+    due = ("waiting", "patient", "stuck", "ours", "blocked", "described")
     calls = await run_old_release(empty_dsn, old_environment, *due)
     assert {"args": WAITING_ARGS, "kwargs": {"key": "value"}} in calls
     assert {"args": ["ours"], "kwargs": {}} in calls
+    assert {"args": ["ours too"], "kwargs": {}} in calls  # it ignores metadata, as every later release does
     assert len(calls) == len(due)
 
     await migrate(old_database)

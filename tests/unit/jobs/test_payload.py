@@ -223,6 +223,11 @@ def test_decode_raises_when_the_column_has_another_format(task_data: str, why: s
         decode(task_data)
 
 
+def test_decode_ignores_the_keys_of_metadata_and_of_later_releases() -> None:
+    task_data = '{"args": [1], "kwargs": {"a": 2}, "metadata": {"tenant": "ada"}, "later": {"args": [3]}}'
+    assert decode(task_data) == ((1,), {"a": 2})
+
+
 def test_decode_accepts_missing_keys() -> None:
     assert decode("{}") == ((), {})
     assert decode(json.dumps({"args": [1], "more": True})) == ((1,), {})
