@@ -136,7 +136,7 @@ class ScheduleJobs:
         ):
             return known
         builder = self._new_builder(row, task, source)
-        # Validators of typed arguments are user code, as is a codec that could not decode: they run each time.
+        # Validators of typed arguments are user code, as is a codec that cannot decode: they run each time.
         is_certain = (task is None or task.typed is None) and builder.arguments is not None
         length = len(row.task_data) + len(row.options) + len(row.metadata)
         if is_certain and length <= MAX_REMEMBERED_LENGTH:
