@@ -266,6 +266,8 @@ def main(words: list[str]) -> int:
             raise DevError(f"{option} belongs to the command test, not to {command}")
     if "--slow" in options and ("--matrix" in options or arguments):
         raise DevError("--slow takes neither --matrix nor arguments: a path selects all of its tests")
+    # Without bytecode, each of the many processes that a command starts would compile everything anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "--matrix" in options:
         return run_matrix(options, arguments)
     environment.ensure()
