@@ -29,7 +29,7 @@ COLLECT = """\
 import os, sys
 import pytest
 sys.path[:] = ["", *(path for path in sys.path if path and not os.path.isfile(f"{path}/dev.py"))]
-sys.exit(pytest.main(["--collect-only", "-qqq", "-p", "no:cacheprovider", "-p", "no:randomly"]))
+sys.exit(pytest.main("--collect-only -qqq --assert=plain -p no:cacheprovider -p no:randomly".split()))
 """
 """Collects without the checkout on the path: a file that the sdist lacks must not be found there."""
 
