@@ -8,12 +8,13 @@ fixtures do this outside of the tests' event loops, so sync tests can use them t
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import shutil
 import signal
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,6 +45,20 @@ MEMORY = Path("/dev/shm")
 MIN_MEMORY_BYTES = 2 * 2**30
 SLOW_FOLDERS = ("browser", "cluster")
 SLOW_TIME_LIMIT_S = 300.0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector examine none of the objects of the tests' modules, which all stay.
+
+    There are millions, and every full collection during the tests would examine them again.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -59,7 +59,10 @@ def offset(instant: datetime, zone: tzinfo) -> timedelta:
 
 @cache
 def clock_changes() -> tuple[Change, ...]:
-    """The changes of all time zones from 1970 to 2037, once for zones that have the same."""
+    """The changes of all time zones from 1970 to 2037, once for zones that have the same.
+
+    To find them takes seconds: call it in tests, and let strategies take `CHANGES`.
+    """
     known: set[tuple[tuple[datetime, timedelta], ...]] = set()
     found: list[Change] = []
     for name in sorted(available_timezones()):
@@ -112,6 +115,7 @@ def own_kinds() -> Iterator[None]:
         serialization._KINDS.update(before)
 
 
+CHANGES = st.deferred(lambda: st.sampled_from(clock_changes()))
 WHOLE_SECONDS = st.integers(0, 2**31).map(lambda seconds: START + seconds * SECOND)
 INSTANTS = st.datetimes(datetime(1970, 1, 1), datetime(2037, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001
 TIMES = st.times(timezones=st.none()).map(lambda moment: moment.replace(microsecond=0, fold=0)) | st.builds(

@@ -14,9 +14,9 @@ from pg_scheduler.triggers import During, DuringSet, SearchLimitError
 from pg_scheduler.triggers.search import Search, end_of_search
 from pg_scheduler.triggers.sets import find_inside, find_outside
 from tests.support.triggers import (
+    CHANGES,
     DAY_NAMES,
     Change,
-    clock_changes,
     durings,
     sets,
 )
@@ -25,7 +25,7 @@ DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
 MICROSECOND = timedelta(microseconds=1)
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-NEAR_CHANGES = st.tuples(st.sampled_from(clock_changes()), st.timedeltas(-3 * DAY, 3 * DAY)).map(
+NEAR_CHANGES = st.tuples(CHANGES, st.timedeltas(-3 * DAY, 3 * DAY)).map(
     lambda pair: pair[0].instant + pair[1]
 )
 
@@ -71,7 +71,7 @@ def test_during_contains_the_instants_at_which_all_conditions_hold(during: Durin
 
 
 @settings(max_examples=150, deadline=None)
-@given(during=durings, change=st.sampled_from(clock_changes()), back=st.integers(0, 50))
+@given(during=durings, change=CHANGES, back=st.integers(0, 50))
 def test_edges_of_during_are_the_first_instants_inside_and_outside(
     during: During, change: Change, back: int
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pg_scheduler.triggers import CalendarInterval, Cron, During, Every, SearchLimitError, Trigger
 from pg_scheduler.triggers.search import HORIZON
-from tests.support.triggers import INSTANTS, SECOND, Change, clock_changes, triggers
+from tests.support.triggers import CHANGES, INSTANTS, SECOND, Change, clock_changes, triggers
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -115,7 +115,7 @@ def fires(trigger: Trigger, start: datetime, end: datetime) -> list[datetime]:
 @given(
     trigger=triggers,
     anchor=INSTANTS,
-    change=st.sampled_from(clock_changes()),
+    change=CHANGES,
     back=st.timedeltas(0 * DAY, 3 * DAY),
 )
 def test_fire_times_increase_and_do_not_depend_on_the_start(
