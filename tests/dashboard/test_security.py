@@ -453,6 +453,8 @@ async def test_links_lead_to_pages_wherever_it_is_mounted(
             assert all(each.startswith(f"{base}/") for each in local), local
             for each in local:
                 kind = re.sub(r"(%3A|sort=)[^&]*", r"\1", each)  # one search or order of a kind is enough
+                if framework != "starlette":  # the pages are the same: one link to each is enough
+                    kind = re.sub(r"[?#].*", "", each)
                 if kind not in kinds and not re.search(r"(worker|schedule|calendar)\?", each):
                     kinds.add(kind)
                     queue.append(each.partition("#")[0])
