@@ -75,6 +75,13 @@ def clock_changes() -> tuple[Change, ...]:
 
 
 @cache
+def distinct_changes() -> tuple[Change, ...]:
+    """The changes of all time zones, once for zones whose clocks change equally at an instant."""
+    found = {(each.instant, each.before, each.after): each for each in clock_changes()}
+    return tuple(found.values())
+
+
+@cache
 def changes_of(name: str) -> list[Change]:
     zone = ZoneInfo(name)
     found = []
