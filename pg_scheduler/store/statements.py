@@ -60,7 +60,7 @@ class Statements:
         connections: Connections,
         shared: SharedConnection,
         schema: str | None,
-        clock: Clock,
+        clock: Clock | None,
         codec: PayloadCodec | None = None,
     ) -> None:
         self.connections: Final = connections
@@ -84,7 +84,7 @@ class Statements:
     @property
     def now(self) -> datetime | None:
         """The time in tests; None for the clock of the database."""
-        return self.clock.override()
+        return None if self.clock is None else self.clock.override()
 
     @property
     def local_now(self) -> datetime:

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import asyncpg
 
-from pg_scheduler.clock import Clock, SystemClock
+from pg_scheduler.clock import Clock
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.migrate import migrate, verify
@@ -50,7 +50,7 @@ class Store:
     ) -> None:
         self.connections: Final = connections
         self.shared: Final = SharedConnection(connections.options)
-        self.statements: Final = Statements(connections, self.shared, schema, clock or SystemClock(), codec)
+        self.statements: Final = Statements(connections, self.shared, schema, clock, codec)
         self.audit: Final = AuditRepository(self.statements)
         self.consequences: Final = Consequences(self.statements)
         self.dependencies: Final = DependencyRepository(self.statements, self.consequences)
