@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from pg_scheduler.events.log import log_subscriber_error, logger, record_fields
 from pg_scheduler.events.queues import AsyncSubscriber, EventStream, StreamQueue
-from pg_scheduler.events.types import Event, EventsDropped
+from pg_scheduler.events.types import LEVELS, Event, EventsDropped
 from pg_scheduler.foreign import class_name, guarded, is_a, is_ctrl_c
 
 Subscriber = Callable[[Event], object]
@@ -27,11 +27,8 @@ CANCELLATION_TIMEOUT_S: Final = 1.0
 class Sink(Protocol):
     """Receives every event before the subscribers do, as the log does."""
 
-    def wants(self, kind: type[Event]) -> bool:
-        """Return whether the sink handles events of this class now."""
-
     def __call__(self, event: Event) -> None:
-        """Handle an event."""
+        """Handle an event, unless the log leaves out events of its class."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,11 +109,14 @@ class EventBus:
         return frozenset(kind for each in self._subscriptions for kind in each.kinds)
 
     def wants(self, kind: type[Event]) -> bool:
-        """Return whether an event of this class has a receiver. Otherwise it need not be created."""
+        """Return whether an event of this class has a receiver. Otherwise it need not be created.
+
+        The log receives it if its level is enabled.
+        """
         route = self._routes.get(kind)
         if route is None:
             route = self._route(kind)
-        return bool(route) or (self._sink is not None and self._sink.wants(kind))
+        return bool(route) or (self._sink is not None and logger.isEnabledFor(LEVELS[kind]))
 
     def publish(self, event: Event) -> None:
         """Pass the event on. If a subscriber raises, log the error and call the others."""

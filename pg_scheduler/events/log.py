@@ -166,10 +166,6 @@ class EventLog:
         self._is_rejected = False
         self._reported_errors: set[type[SchedulerError]] = set()
 
-    def wants(self, kind: type[types.Event]) -> bool:
-        """Return whether the level of the event is enabled, or the event may end an outage."""
-        return logger.isEnabledFor(LEVELS[kind]) or kind is types.PassFinished
-
     def __call__(self, event: types.Event) -> None:
         """Write the record of the event."""
         level = LEVELS[type(event)]
@@ -232,13 +228,9 @@ class EventLog:
 class GapLog(EventLog):
     """Writes the records about lost events only, for events of all nodes: each node logs its own events."""
 
-    def wants(self, kind: type[types.Event]) -> bool:
-        """Return whether the event is about lost events."""
-        return issubclass(kind, (types.EventsDropped, types.EventsMissed))
-
     def __call__(self, event: types.Event) -> None:
         """Write the record of the event if it is about lost events."""
-        if self.wants(type(event)):
+        if isinstance(event, types.EventsDropped | types.EventsMissed):
             super().__call__(event)
 
 
