@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from operator import attrgetter, is_not
+from operator import attrgetter
+from types import FunctionType
 from typing import Any, Final, NamedTuple, cast
 
 from pg_scheduler.errors import ConfigurationError, PayloadError
@@ -57,6 +58,15 @@ class Shared(NamedTuple):
     unique: Uniqueness | None
 
 
+class _Known(NamedTuple):
+    """The shared values of the last job of a task, and what follows from them."""
+
+    task: Task | None
+    kinds: list[type]
+    values: tuple[object, ...]
+    shared: Shared
+
+
 class JobPreparer:
     """Validates jobs and turns them into rows."""
 
@@ -72,7 +82,7 @@ class JobPreparer:
         self._codec = codec
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
-        self._shared: dict[tuple[str | None, bool], tuple[Task | None, tuple[object, ...], Shared]] = {}
+        self._shared: dict[tuple[str | None, bool], _Known] = {}
 
     def prepare(
         self,
@@ -184,15 +194,18 @@ class JobPreparer:
         if allows_names and isinstance(func, str):
             name, task = check_name(func), self._tasks.resolve(func)
         else:
-            task = self._tasks.adopt(cast("JobFunction", func))  # a JobSpec takes a call() apart
+            function = cast("JobFunction", func)  # a JobSpec takes a call() apart
+            adopted = self._tasks.adopted.get(function) if isinstance(function, FunctionType) else None
+            task = adopted or self._tasks.adopt(function)
             name = task.name
         values = _shared_values(spec)
+        kinds = [*map(type, values)]
         key = None if task is None else task.name, spec.execution_time is None
-        found = self._shared.get(key)
-        # The same objects as in the call of this task before have been validated.
-        if found is None or task is not found[0] or any(map(is_not, values, found[1])):
-            found = self._shared[key] = task, values, self._derive(name, task, spec)
-        return found[2]
+        known = self._shared.get(key)
+        # The values of the call of this task before have been validated. True equals 1, but is none.
+        if known is None or task is not known.task or kinds != known.kinds or values != known.values:
+            known = self._shared[key] = _Known(task, kinds, values, self._derive(name, task, spec))
+        return known.shared
 
     def _derive(self, name: str, task: Task | None, spec: JobSpec) -> Shared:
         given = {

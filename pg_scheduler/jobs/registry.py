@@ -31,7 +31,8 @@ class TaskRegistry:
         self._parent = parent
         self._exact: dict[str, Task] = {}
         self._loose: dict[str, dict[str, Task]] = {}
-        self._adopted: dict[JobFunction, Task] = {}
+        self.adopted: Final[dict[JobFunction, Task]] = {}
+        """The tasks of functions ``adopt()`` has found; it compares closures and methods at each call."""
         self._version = 0
         self._names: tuple[int, list[str]] = (-1, [])
         self._limited: tuple[int, dict[str, Task]] = (-1, {})
@@ -70,7 +71,7 @@ class TaskRegistry:
             self._check_is_free(each, task)
         if known:  # its other names resolve to the new task
             exact += [each for each, old in self._exact.items() if old is known]
-        self._adopted.clear()
+        self.adopted.clear()
         size = self._size()
         for each in exact:
             self._exact[each] = task
@@ -88,8 +89,6 @@ class TaskRegistry:
             NameConflictError: A function with the same name but another object or other captured values is
                 registered. A row stores the name only.
         """
-        if isinstance(func, FunctionType) and (task := self._adopted.get(func)):
-            return task  # the fast path: a function of a module
         if not self.declares(func):
             check_function(func)
         known = self.task_of(func)
@@ -100,7 +99,7 @@ class TaskRegistry:
             )
         task = self.register(func)
         if isinstance(func, FunctionType) and func.__closure__ is None:
-            self._adopted[func] = task
+            self.adopted[func] = task
         return task
 
     def resolve(self, name: str) -> Task | None:

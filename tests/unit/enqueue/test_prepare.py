@@ -153,6 +153,22 @@ def test_calls_of_several_tasks_share_what_follows_from_each(preparer: JobPrepar
         assert again.extras is job.extras
 
 
+def test_calls_with_equal_options_share_what_follows_from_them(preparer: JobPreparer) -> None:
+    first, second = (
+        preparer.prepare([JobSpec(work, DUE, keep_result=timedelta(days=1), timeout=5.0)])[0]
+        for _ in range(2)
+    )
+    assert isinstance(first, ExtendedJob)
+    assert isinstance(second, ExtendedJob)
+    assert second.extras is first.extras
+
+
+def test_prepare_checks_a_value_of_another_type_that_equals_the_one_before(preparer: JobPreparer) -> None:
+    preparer.prepare([JobSpec(work, DUE, max_retries=1)])
+    with pytest.raises(TypeError, match="max_retries must be an int, not bool: True"):
+        preparer.prepare([JobSpec(work, DUE, max_retries=True)])
+
+
 @pytest.mark.parametrize("option", JOB_OPTIONS)
 def test_specs_share_no_options_when_one_option_differs(option: str) -> None:
     spec = JobSpec(work, DUE)
