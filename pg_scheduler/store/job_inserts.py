@@ -56,7 +56,9 @@ class JobInserts(Repository):
         job, is_one, now = jobs[0], len(jobs) == 1, self._statements.now
         fetch = self._statements.fetch_retrying if connection is None else self._statements.fetch
         if message is None and is_one and isinstance(job, GeneratedIdJob) and job.execution_time < LATE:
-            values = (*job[:GENERATED_FIELDS], now, _expiry(job))
+            grace = job.misfire_grace_time
+            expires_at = None if grace is None else job.execution_time + timedelta(seconds=grace)
+            values = (*job[:GENERATED_FIELDS], now, expires_at)
             await fetch("insert_generated_job", *values, on=connection, route=route)
             return {job.job_id}
         columns = job if is_one else zip(*jobs, strict=True)
@@ -217,11 +219,6 @@ def _is_immediate(job: PlainJob) -> bool:
     """Return whether a delayed job with a generated id is due now and never expires."""
     is_due = job.execution_time == EPOCH and job.misfire_grace_time is None
     return is_due and isinstance(job, GeneratedIdJob)
-
-
-def _expiry(job: PlainJob) -> datetime | None:
-    grace = job.misfire_grace_time
-    return None if grace is None else job.execution_time + timedelta(seconds=grace)
 
 
 def _delayed(row: PlainJob) -> tuple[Any, ...]:
