@@ -188,7 +188,7 @@ class JobMethods(SchedulerMethods):
             await scheduler.enqueue(call(send_mail, "ada@example.org"))
             await scheduler.enqueue("reports.build", kwargs={"year": 2030}, delay=timedelta(minutes=5))
         """
-        delay_s = check_delay("delay", delay)
+        delay_s = 0.0 if delay is None else check_delay("delay", delay)
         spec = JobSpec(
             func,  # type: ignore[arg-type] # it may be a name
             EPOCH + timedelta(seconds=delay_s) if delay_s else None,

@@ -30,7 +30,7 @@ from pg_scheduler.measure.meter import Meter
 from pg_scheduler.settings import Notify
 from pg_scheduler.store.connections.listen import TASKS
 from pg_scheduler.store.connections.session import Connection, transaction_of
-from pg_scheduler.store.locks import DUE, due_message, earliest
+from pg_scheduler.store.locks import DUE, due_message
 from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.workers import HEARTBEAT_REQUEST
@@ -131,16 +131,17 @@ class Outbox:
         The notification covers all jobs that were committed before that monotonic time.
         """
         self._next_send = time.monotonic() + self.gap_s
-        self._record_sent(1)
+        if self._meter is not None:
+            self._meter.count("notifications_sent")
         if self._messages.get(DUE, since) < since:
             del self._messages[DUE]
         if not self._messages:
             self._cancel_timer()
-        self._due_here(due)
+        if self._on_due is not None:
+            self._on_due(due)
 
     def notify_due_later(self, due: datetime | None) -> None:
         """Notify workers of a due job with the next insert, or separately if none follows in time."""
-        self._due_here(due)
         self._queue_due(due)
         self._set_timer()
 
@@ -156,7 +157,6 @@ class Outbox:
             else:
                 self.notify_due_after(connection, due, notify)
         elif self.may_carry():
-            self._due_here(due)
             self._queue_due(due)
             await self._send_all()
         else:
@@ -195,7 +195,6 @@ class Outbox:
         current = guarded(watch.read, lambda _: None)  # a released or closed connection may raise anything
         has_ended = not current or (current is not watch.transaction and current is not True)
         if has_ended:
-            self._due_here(watch.due)
             self._queue_due(watch.due)
             self._announce_message(0.0)
         elif watch.wait_s < self._horizon_s:
@@ -207,7 +206,6 @@ class Outbox:
 
     def add_due(self, due: datetime | None = None) -> None:
         """Queue a notification of a job that is due at this time; None if it is unknown."""
-        self._due_here(due)
         self._queue_due(due)
         self._announce_message()
 
@@ -250,22 +248,17 @@ class Outbox:
                 await self._store.locks.notify(texts)
             except BaseException:  # not sent
                 if DUE in messages:
-                    self._due = earliest(due, self._due) if DUE in self._messages else due
+                    self._due = _earliest(due, self._due) if DUE in self._messages else due
                 self._messages = messages | self._messages
                 raise
-            self._record_sent(len(messages))
+            if self._meter is not None:
+                self._meter.count("notifications_sent", by=len(messages))
             self._next_send = time.monotonic() + self.gap_s
 
-    def _record_sent(self, number: int) -> None:
-        if self._meter is not None:
-            self._meter.count("notifications_sent", by=number)
-
-    def _due_here(self, due: datetime | None) -> None:
+    def _queue_due(self, due: datetime | None) -> None:
         if self._on_due is not None:
             self._on_due(due)
-
-    def _queue_due(self, due: datetime | None) -> None:
-        self._due = earliest(self._due, due) if DUE in self._messages else due
+        self._due = _earliest(self._due, due) if DUE in self._messages else due
         self._messages[DUE] = time.monotonic()
 
     def _add(self, message: str) -> None:
@@ -307,6 +300,11 @@ class Outbox:
             self._on_message()
         elif not self._store.connections.pool.is_closing():  # else the event loop may be closing too
             self._sending = asyncio.create_task(self._send_all(), name="pg_scheduler notify")
+
+
+def _earliest(one: datetime | None, other: datetime | None) -> datetime | None:
+    """Return the earlier one of two due times, of which None means that it is unknown."""
+    return None if one is None or other is None else min(one, other)
 
 
 def _checks(worker_ids: Collection[str]) -> list[str]:

@@ -32,11 +32,6 @@ def read_due(about: str) -> tuple[str, datetime | None]:
         return mark, None
 
 
-def earliest(one: datetime | None, other: datetime | None) -> datetime | None:
-    """Return the earlier one of two due times, of which None means that it is unknown."""
-    return None if one is None or other is None else min(one, other)
-
-
 class Blocker(NamedTuple):
     """A session whose transaction another one waits for.
 
