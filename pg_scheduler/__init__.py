@@ -52,7 +52,6 @@ from pg_scheduler.jobs.model import (
     JobCounts,
     JobFunction,
     JobPriority,
-    JobSpec,
     Page,
     Worker,
     call,
@@ -60,6 +59,7 @@ from pg_scheduler.jobs.model import (
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.retry import Abort, Retry, RetryPolicy, Snooze
+from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.schedules.declared import PeriodicJobConfig

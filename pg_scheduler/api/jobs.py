@@ -14,12 +14,12 @@ from pg_scheduler.jobs.model import (
     ConflictResolution,
     JobFunction,
     JobPriority,
-    JobSpec,
     Unset,
 )
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import split_task_data
 from pg_scheduler.jobs.rows import EPOCH
+from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.settings import Notify

@@ -9,8 +9,9 @@ from typing import Final
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.writer import JobWriter
 from pg_scheduler.errors import JobConflictError
-from pg_scheduler.jobs.model import ConflictResolution, JobSpec
+from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob
+from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.foreign.connection import as_foreign
 from pg_scheduler.store.store import Store

@@ -18,8 +18,9 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.writer import JobWriter
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import EventBus, JobScheduled
-from pg_scheduler.jobs.model import ConflictResolution, JobSpec
+from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, PlainJob
+from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.settings import Notify

@@ -15,8 +15,9 @@ from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.metadata import with_trace
 from pg_scheduler.jobs.middleware import Middleware, ScheduledCall, SendingMiddleware
-from pg_scheduler.jobs.model import ConflictResolution, JobSpec
+from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob
+from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.settings import Notify
 from pg_scheduler.store.foreign.adapter import AnyConnection
 

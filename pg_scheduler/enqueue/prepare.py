@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
-from pg_scheduler.jobs.model import UNSET, JobFunction, JobSpec, Unset, share_options
+from pg_scheduler.jobs.model import UNSET, JobFunction, Unset
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -28,7 +28,7 @@ from pg_scheduler.jobs.rows import (
     Span,
     new_job_ids,
 )
-from pg_scheduler.jobs.task import JOB_OPTIONS, Task, as_stored
+from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, Task, as_stored, share_options
 from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names, unique_text
 from pg_scheduler.jobs.validation import check_execution_time, check_job_id, check_kind
 

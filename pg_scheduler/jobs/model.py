@@ -10,7 +10,6 @@ from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, 
 
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.progress import JobProgress
-from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.status import JobStatus
 
 P = ParamSpec("P")
@@ -126,78 +125,6 @@ class ConflictResolution(Enum):
     REPLACE = "replace"
     """Store the new definition and restart the attempt count. A finished job becomes pending again. A running
     job finishes undisturbed, then runs again with the new definition."""
-
-
-@dataclass(slots=True)
-class JobSpec:
-    """One job of a call of ``schedule_bulk()``.
-
-    Args:
-        func: The function to run, or a ``call()`` with the arguments.
-        execution_time: The due time, timezone-aware; None for now, by the clock of the database.
-        args: Positional arguments that JSON can represent.
-        kwargs: Keyword arguments that JSON can represent.
-        priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
-        max_retries: Retries after a failed first attempt. Default: the task's, else 0.
-        job_id: Your own id; None to generate one.
-        misfire_grace_time: Seconds after ``execution_time`` within which the job may start; None for no
-            limit. Default: the task's, else the Scheduler's; without ``execution_time`` no limit.
-        timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
-            task's, else one hour.
-        keep_result: How long the result is kept after the end of the job; None to keep none. Default: the
-            task's, else none.
-        metadata: A JSON object for people and filters, merged into that of the task.
-        after: Ids of jobs that must end before the job may start, as in ``schedule()``.
-        after_outcome: ``"completed"`` or ``"ended"``, as in ``schedule()``.
-        unique: A key or a ``Unique()``, as in ``schedule()``. Default: the task's, else not unique.
-
-    Raises:
-        TypeError: ``func`` is a ``call()``, and ``args`` or ``kwargs`` are given too.
-
-    A ``call()`` is taken apart: ``func``, ``args`` and ``kwargs`` become those of the call. The options read
-    UNSET until they are given; the defaults apply when the job is inserted.
-
-    Example:
-        >>> from datetime import UTC, datetime
-        >>> from pg_scheduler import JobSpec
-        >>> async def send(to: str) -> None: ...
-        >>> JobSpec(send, datetime(2030, 1, 1, tzinfo=UTC), args=("ada@example.org",)).max_retries
-        UNSET
-    """
-
-    func: JobFunction | Call[Any]
-    execution_time: datetime | None = None
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    priority: JobPriority | Unset = UNSET
-    max_retries: int | Unset = UNSET
-    job_id: str | None = None
-    misfire_grace_time: int | Unset | None = UNSET
-    timeout: float | timedelta | Unset | None = field(default=UNSET, kw_only=True)
-    keep_result: timedelta | Unset | None = field(default=UNSET, kw_only=True)
-    metadata: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    after: Iterable[str | None] = field(default=(), kw_only=True)
-    after_outcome: AfterOutcome = field(default="completed", kw_only=True)
-    unique: Unique | str | Unset | None = field(default=UNSET, kw_only=True)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.func, Call):
-            if self.args or self.kwargs:
-                raise TypeError("a call() has its arguments; pass no args= and kwargs= with it")
-            call = self.func
-            self.func, self.args, self.kwargs = call.func, call.args, dict(call.kwargs)
-
-
-def share_options(one: JobSpec, other: JobSpec) -> bool:
-    """Return whether two jobs have the same objects as function and options, so that one check suffices."""
-    return (
-        one.func is other.func
-        and one.priority is other.priority
-        and one.max_retries is other.max_retries
-        and one.misfire_grace_time is other.misfire_grace_time
-        and one.timeout is other.timeout
-        and one.keep_result is other.keep_result
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -15,12 +15,20 @@ from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
 from pg_scheduler.jobs.injected import own_signature
 from pg_scheduler.jobs.limits import Limit, LimitRow, check_limits, common_keys
 from pg_scheduler.jobs.metadata import check_metadata
-from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobFunction, JobPriority, Unset
+from pg_scheduler.jobs.model import (
+    DEFAULT_TIMEOUT,
+    UNSET,
+    AfterOutcome,
+    Call,
+    JobFunction,
+    JobPriority,
+    Unset,
+)
 from pg_scheduler.jobs.naming import check_name, qualified_name
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.typed import TypedArguments
-from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names
+from pg_scheduler.jobs.unique import Unique, Uniqueness, check_unique, check_unique_names
 from pg_scheduler.jobs.validation import (
     check_count,
     check_grace,
@@ -59,6 +67,78 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
 def as_stored(value: Any) -> Any:
     """Return a checked value as rows store it."""
     return value.db_value if isinstance(value, JobPriority) else value
+
+
+@dataclass(slots=True)
+class JobSpec:
+    """One job of a call of ``schedule_bulk()``.
+
+    Args:
+        func: The function to run, or a ``call()`` with the arguments.
+        execution_time: The due time, timezone-aware; None for now, by the clock of the database.
+        args: Positional arguments that JSON can represent.
+        kwargs: Keyword arguments that JSON can represent.
+        priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
+        max_retries: Retries after a failed first attempt. Default: the task's, else 0.
+        job_id: Your own id; None to generate one.
+        misfire_grace_time: Seconds after ``execution_time`` within which the job may start; None for no
+            limit. Default: the task's, else the Scheduler's; without ``execution_time`` no limit.
+        timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
+            task's, else one hour.
+        keep_result: How long the result is kept after the end of the job; None to keep none. Default: the
+            task's, else none.
+        metadata: A JSON object for people and filters, merged into that of the task.
+        after: Ids of jobs that must end before the job may start, as in ``schedule()``.
+        after_outcome: ``"completed"`` or ``"ended"``, as in ``schedule()``.
+        unique: A key or a ``Unique()``, as in ``schedule()``. Default: the task's, else not unique.
+
+    Raises:
+        TypeError: ``func`` is a ``call()``, and ``args`` or ``kwargs`` are given too.
+
+    A ``call()`` is taken apart: ``func``, ``args`` and ``kwargs`` become those of the call. The options read
+    UNSET until they are given; the defaults apply when the job is inserted.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> from pg_scheduler import JobSpec
+        >>> async def send(to: str) -> None: ...
+        >>> JobSpec(send, datetime(2030, 1, 1, tzinfo=UTC), args=("ada@example.org",)).max_retries
+        UNSET
+    """
+
+    func: JobFunction | Call[Any]
+    execution_time: datetime | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    priority: JobPriority | Unset = UNSET
+    max_retries: int | Unset = UNSET
+    job_id: str | None = None
+    misfire_grace_time: int | Unset | None = UNSET
+    timeout: float | timedelta | Unset | None = field(default=UNSET, kw_only=True)
+    keep_result: timedelta | Unset | None = field(default=UNSET, kw_only=True)
+    metadata: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    after: Iterable[str | None] = field(default=(), kw_only=True)
+    after_outcome: AfterOutcome = field(default="completed", kw_only=True)
+    unique: Unique | str | Unset | None = field(default=UNSET, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.func, Call):
+            if self.args or self.kwargs:
+                raise TypeError("a call() has its arguments; pass no args= and kwargs= with it")
+            call = self.func
+            self.func, self.args, self.kwargs = call.func, call.args, dict(call.kwargs)
+
+
+def share_options(one: JobSpec, other: JobSpec) -> bool:
+    """Return whether two jobs have the same objects as function and options, so that one check suffices."""
+    return (
+        one.func is other.func
+        and one.priority is other.priority
+        and one.max_retries is other.max_retries
+        and one.misfire_grace_time is other.misfire_grace_time
+        and one.timeout is other.timeout
+        and one.keep_result is other.keep_result
+    )
 
 
 MAX_SHAPES: Final = 100

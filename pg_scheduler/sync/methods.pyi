@@ -21,13 +21,13 @@ from pg_scheduler.jobs.model import (
     JobCounts,
     JobFunction,
     JobPriority,
-    JobSpec,
     Page,
     Unset,
     Worker,
 )
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.measure.health import Health
 from pg_scheduler.schedules.declared import PeriodicJobConfig

@@ -18,8 +18,9 @@ from pg_scheduler.errors import JobResult
 from pg_scheduler.events import JobEvent, JobExpired, JobLost
 from pg_scheduler.foreign import is_a
 from pg_scheduler.jobs.context import GetScheduler
-from pg_scheduler.jobs.model import Job, JobFunction, JobSpec
+from pg_scheduler.jobs.model import Job, JobFunction
 from pg_scheduler.jobs.retry import Retry
+from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.settings import SchedulerConfig
 from pg_scheduler.status import JobStatus

@@ -11,8 +11,8 @@ import pytest
 
 from pg_scheduler import RetryPolicy, Scheduler
 from pg_scheduler.events import JobCancelled, JobCompleted, JobExpired, JobFailed
-from pg_scheduler.jobs.model import JobSpec
 from pg_scheduler.jobs.retry import Snooze
+from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.measure.figures import OUTCOMES, Snapshot
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from tests.api.conftest import Make

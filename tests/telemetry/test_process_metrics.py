@@ -21,7 +21,7 @@ from pg_scheduler.events import (
     ListenerConnected,
 )
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.jobs.model import JobSpec
+from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.measure.figures import BOUNDS, DURATIONS, LATENESS, OUTCOMES
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.prometheus import SchedulerCollector, metrics_app, serve_metrics

@@ -11,10 +11,10 @@ import pytest
 
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.model import JobPriority, JobSpec, share_options
+from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import EPOCH, ExtendedJob, GeneratedIdJob, PlainJob
-from pg_scheduler.jobs.task import JOB_OPTIONS, TaskOptions
+from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, TaskOptions, share_options
 
 DUE = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

@@ -12,7 +12,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.model import UNSET, ConflictResolution, JobCounts, JobPriority, JobSpec
+from pg_scheduler.jobs.model import UNSET, ConflictResolution, JobCounts, JobPriority
+from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.validation import (
     MAX_ID_BYTES,
     MAX_INTEGER,
