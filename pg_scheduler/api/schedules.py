@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pg_scheduler.api.schedule_control import ScheduleControl
+from pg_scheduler.enqueue.prepare import new_job_id
 from pg_scheduler.events import ScheduleAdded, ScheduleUpdated
 from pg_scheduler.jobs.model import UNSET, Call, ConflictResolution, JobFunction, JobPriority, Unset
-from pg_scheduler.jobs.rows import new_job_id
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.schedules.definition import Definition, check_schedule_id
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap

@@ -185,7 +185,7 @@ class Outbox:
             if of_one_connection:
                 self._watched[read] = watch
         else:
-            watch.due, watch.wait_s = earliest(watch.due, due), self.first_look_s
+            watch.due, watch.wait_s = _earliest(watch.due, due), self.first_look_s
             if watch.timer is None or watch.timer.when() - loop.time() <= 2 * self.first_look_s:
                 return  # soon enough, so calls in succession cost no timers
             watch.timer.cancel()

@@ -12,14 +12,14 @@ from operator import attrgetter
 from typing import Any, Final
 
 from pg_scheduler.enqueue.headers import Sender
-from pg_scheduler.enqueue.prepare import build, resolve_options
+from pg_scheduler.enqueue.prepare import build, new_job_id, resolve_options
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec, is_encoded
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.payload import decode, encode, object_from
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob, new_job_id
+from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob
 from pg_scheduler.jobs.task import JOB_OPTIONS, Task
 from pg_scheduler.jobs.unique import Uniqueness
 from pg_scheduler.jobs.validation import MAX_INTEGER

@@ -13,7 +13,7 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from pg_scheduler.jobs.rows import new_job_id
+from pg_scheduler.enqueue.prepare import new_job_id
 from pg_scheduler.store.connections.options import DEDICATED_SETTINGS
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store

@@ -10,10 +10,10 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.enqueue.enqueuer import Enqueuer
-from pg_scheduler.enqueue.prepare import JobPreparer
+from pg_scheduler.enqueue.prepare import JobPreparer, new_job_id
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.model import ConflictResolution
-from pg_scheduler.jobs.rows import GeneratedIdJob, new_job_id
+from pg_scheduler.jobs.rows import GeneratedIdJob
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from tests.support.parts import Parts

@@ -13,11 +13,11 @@ import pytest
 from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox
-from pg_scheduler.enqueue.prepare import JobPreparer
+from pg_scheduler.enqueue.prepare import JobPreparer, new_job_id
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, PlainJob, new_job_id
+from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, PlainJob
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.locks import LockRepository, due_message, read_due
 from pg_scheduler.store.store import Store
