@@ -67,14 +67,15 @@ class Signals:
         self.head_skipped = Signal("claims do not begin at the start of the claim index any more")
         self.slot_free = Signal("a slot became free when none was free")
         self.crashed_job_ended = Signal("a crashed job has ended: the next may be claimed")
-        self.jobs_claimed = Signal("the claimer claimed jobs")
         self.attempt_lost = Signal("an attempt ended, and its row may still be claimed by this worker")
         self.results_waiting = Signal("outcomes are buffered that no claim will write")
         self.jobs_released = DueSignal("this worker released jobs that other workers can claim")
         self.switches_written = Signal("the planner wrote that this process enabled or disabled a schedule")
         self.schedules_changed = Signal("a schedule was enabled or disabled, here or elsewhere")
         self.tasks_changed = Signal("a task was paused or resumed, here or elsewhere")
-        self.heartbeat_requested = Signal("a job of this worker was changed, or another node suspects it")
+        self.heartbeat_requested = Signal(
+            "a job of this worker was changed, or may be without a notification, or another node suspects it"
+        )
         self.lease_suspect = Signal(
             "a job is due and could not be claimed: this worker's lease may have expired"
         )

@@ -21,7 +21,6 @@ def wiring(to: Runtime) -> Wiring:
         (signals.head_skipped, (to.head.begin,)),
         (signals.slot_free, (to.claimer.wake,)),
         (signals.crashed_job_ended, (to.claimer.wake,)),
-        (signals.jobs_claimed, (to.heartbeat.poll_for_cancellations,)),
         (signals.attempt_lost, (to.claimer.reconcile_claims,)),
         (signals.results_waiting, (to.completer.wake,)),
         (signals.jobs_released, (outbox.add_due,)),

@@ -30,8 +30,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline import claimer as module
 from pg_scheduler.worker.pipeline import cursor
-from pg_scheduler.worker.pipeline.claim_size import ClaimSize
-from pg_scheduler.worker.pipeline.pacing import APPROACH_S
+from pg_scheduler.worker.pipeline.pacing import APPROACH_S, ClaimSize
 from pg_scheduler.worker.service import NEVER, BackoffOptions, Service
 from tests.support.parts import Parts
 from tests.support.worker import (
@@ -78,7 +77,7 @@ async def test_claimer_claims_again_at_once_when_the_last_claim_was_full(known: 
     assert executor.free == 5
     assert await claimer.run_once() > 0
     assert executor.free == 5
-    assert known.calls == ["jobs_claimed"] * 2
+    assert known.calls == []
     await finish(known, gate, executor)
 
 

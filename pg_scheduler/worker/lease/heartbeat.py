@@ -63,11 +63,6 @@ class Heartbeat(Service):
         if time.monotonic() >= self._lease.renewed_at + POLL_INTERVAL_S:
             self.wake()
 
-    def poll_for_cancellations(self) -> None:
-        """Renew the lease now and often if no notification would arrive when a job is cancelled."""
-        if not self._signals.notifications_up.is_set:
-            self.wake()
-
     async def prepare(self) -> None:
         """Register the worker."""
         await self._register()

@@ -66,7 +66,7 @@ class Admission(Service):
             The other claims.
         """
         limited = self._tasks.limited()
-        if not limited or limited.keys().isdisjoint(claim.function for claim in claims):
+        if limited.keys().isdisjoint(claim.function for claim in claims):
             return claims
         others = []
         for claim in claims:

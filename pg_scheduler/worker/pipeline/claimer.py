@@ -20,10 +20,9 @@ from pg_scheduler.store.claims import FROM_THE_START, ClaimPosition, ExchangeRes
 from pg_scheduler.store.faults import ROW_ERRORS, is_timeout
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.admission import Admission
-from pg_scheduler.worker.pipeline.claim_size import ClaimSize
 from pg_scheduler.worker.pipeline.cursor import ClaimCursor
 from pg_scheduler.worker.pipeline.executor import Executor
-from pg_scheduler.worker.pipeline.pacing import Pacing
+from pg_scheduler.worker.pipeline.pacing import ClaimSize, Pacing
 from pg_scheduler.worker.service import NEVER, Service
 
 ISOLATED_FROM: Final = 2
@@ -55,6 +54,7 @@ class Claimer(Service):
         self._in_flight = node.in_flight
         self._lease = node.lease
         self._names = node.routing.names
+        self._tasks = node.tasks
         self._worker_id = node.worker_id
         self._signals = node.signals
         self._clock = node.clock
@@ -67,7 +67,7 @@ class Claimer(Service):
         self._pacing = Pacing(polling)
         self.cursor: Final = ClaimCursor(polling.max_interval)
         """Where claims begin."""
-        self._searched_names: list[str] = []
+        self._searched_names: Sequence[str] = ()
         self._left_crashed_jobs = False  # by the last claim, since one ran
         self._has_stopped = False
         self._may_have_unacknowledged = False
@@ -149,17 +149,19 @@ class Claimer(Service):
             await self._release_unacknowledged()
         await self._pacing.reach_due_time()
         had_crashed_job = self._in_flight.has_crashed_job
-        since = self._begin(has_crashed_job=had_crashed_job)
+        names = self._names()
+        since = self._begin(names, has_crashed_job=had_crashed_job)
         is_at_start = since is FROM_THE_START
         sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
-        answer = await self._fetch(limit, since, sent_at, crashed=not had_crashed_job)
-        claim_s = time.monotonic() - sent_at
+        answer = await self._fetch(names, limit, since, sent_at, crashed=not had_crashed_job)
         if answer.at is not None:
             self._clock.read(answer.at, sent_at)
         found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
         is_full = len(found) == limit
+        if self._meter is not None:
+            self._meter.count("claims", "full" if is_full else "part" if found else "empty")
+            self._meter.measure("exchange_duration", "", time.monotonic() - sent_at)
         self._size.adapt(limit, len(found))
-        self._record("full" if is_full else "part" if found else "empty", claim_s)
         self._results.claims_follow = is_full and self.is_running  # as soon as a slot is free
         if trusted_until < time.monotonic():
             # The event loop was blocked while the answer waited: other workers may have the jobs by now.
@@ -167,12 +169,7 @@ class Claimer(Service):
                 self._results.put(job, RELEASE)
         elif answer.jobs:
             # A small claim would follow, and jobs that never wait free their slots for a larger one.
-            starts_now = not is_full or self._executor.free < 2 * limit
-            jobs = self._admission.keep_limited(answer.jobs)
-            self._executor.submit_all(jobs, soon=not starts_now)  # else once the next claim has been sent
-            self._signals.jobs_claimed()
-            if starts_now:
-                await asyncio.sleep(0)  # the jobs start before this pass ends
+            await self._submit(answer.jobs, starts_now=not is_full or self._executor.free < 2 * limit)
         if found:
             self._pacing.reset_polls()
         if not is_full:
@@ -185,21 +182,24 @@ class Claimer(Service):
             return min(delay, self._polling.min_interval) if self._in_flight.has_crashed_job else 0
         return delay
 
-    def _begin(self, *, has_crashed_job: bool) -> ClaimPosition:
+    async def _submit(self, jobs: list[Claim], *, starts_now: bool) -> None:
+        """Start claimed jobs, now or once the next claim is sent; limited ones when they are admitted."""
+        others = self._admission.keep_limited(jobs) if self._tasks.limited() else jobs
+        self._executor.submit_all(others, soon=not starts_now)
+        if not self._signals.notifications_up.is_set:
+            self._signals.heartbeat_requested()  # heartbeats find out which jobs are cancelled
+        if starts_now:
+            await asyncio.sleep(0)  # the jobs start before this pass ends
+
+    def _begin(self, names: Sequence[str], *, has_crashed_job: bool) -> ClaimPosition:
         """Return where the next claim begins: at the start if it looks for jobs that the last one left."""
-        names = self._names()
         if names is not self._searched_names or (self._left_crashed_jobs and not has_crashed_job):
             self._start_over()
         self._searched_names, self._left_crashed_jobs = names, has_crashed_job
         return self.cursor.since()
 
-    def _record(self, result: str, claim_s: float) -> None:
-        if self._meter is not None:
-            self._meter.count("claims", result)
-            self._meter.measure("exchange_duration", "", claim_s)
-
     async def _fetch(
-        self, limit: int, since: ClaimPosition, sent_at: float, *, crashed: bool
+        self, names: Sequence[str], limit: int, since: ClaimPosition, sent_at: float, *, crashed: bool
     ) -> ExchangeResult:
         """Claim by the cheaper statement if a job is expected, else also look for what needs attention."""
         self._claimed_cheaply = (
@@ -212,30 +212,26 @@ class Claimer(Service):
         try:
             if self._claimed_cheaply:
                 return await self._claims.claim(
-                    self._worker_id,
-                    self._names(),
-                    limit,
-                    crashed=crashed,
-                    isolated_from=self.isolated_from,
+                    self._worker_id, names, limit, crashed=crashed, isolated_from=self.isolated_from
                 )
             self._exchange_at = sent_at + self.cursor.max_age_s
             counts = since is FROM_THE_START and sent_at >= self._count_at
             if counts:
                 self._count_at = sent_at + COUNT_INTERVAL_S
-            return await self._exchange(limit, since, crashed=crashed, counts=counts)
+            return await self._exchange(names, limit, since, crashed=crashed, counts=counts)
         except BaseException:  # whatever it was: results do not wait for the next claim
             self._may_have_unacknowledged = True
             self._results.claims_follow = False
             raise
 
     async def _exchange(
-        self, limit: int, since: ClaimPosition, *, crashed: bool, counts: bool
+        self, names: Sequence[str], limit: int, since: ClaimPosition, *, crashed: bool, counts: bool
     ) -> ExchangeResult:
         """Send completions and receive claims; report what else the response contains."""
         with self._results.completions() as completions:
             answer = await self._claims.exchange(
                 self._worker_id,
-                self._names(),
+                names,
                 limit,
                 completed=completions.claims,
                 keep=self._results.keeps_completed,
@@ -249,7 +245,7 @@ class Claimer(Service):
         if answer.silence:
             self._signals.worker_silent()
         if answer.expired:
-            await self._claims.explain_expiry(self._worker_id, self._names(), answer.expired)
+            await self._claims.explain_expiry(self._worker_id, names, answer.expired)
         for expired in answer.expired:
             self._events.publish(JobExpired(expired.job_id, expired.job_name, expired.attempt))
         if answer.crashed is not None:

@@ -1,8 +1,9 @@
-"""Compute how long the claimer sleeps: until the next due time, or until the fallback poll.
+"""Pace the claimer: how many jobs it claims, and how long it sleeps.
 
-A due time is approached in two steps. A long sleep ends shortly before it, with a claim: timer, connection
-and server process are awake then, and the answer is fresh. The timers of an event loop are a millisecond
-coarse, so the claimer yields to the event loop repeatedly during the last millisecond.
+It sleeps until the next due time, or until the fallback poll. A due time is approached in two steps. A long
+sleep ends shortly before it, with a claim: timer, connection and server process are awake then, and the
+answer is fresh. The timers of an event loop are a millisecond coarse, so the claimer yields to the event loop
+repeatedly during the last millisecond.
 """
 
 from __future__ import annotations
@@ -13,6 +14,15 @@ import time
 from typing import Final
 
 from pg_scheduler.settings import PollingConfig
+
+SMALL: Final = 10
+"""Jobs of a claim while the queue is short."""
+
+WHOLE: Final = 128
+"""Slots that one claim may fill. A worker with more fills half of them while jobs run in the others."""
+
+LARGE: Final = 500
+"""Jobs of the largest claim: larger ones were slower."""
 
 POLL_JITTER: Final = 0.1
 """The random share of a poll interval. A due time has no jitter."""
@@ -28,6 +38,37 @@ APPROACH_S: Final = 0.004
 
 NETWORK_JITTER_S: Final = 0.00025
 """Seconds by which one message may reach the server faster than another; an early claim is repeated."""
+
+
+class ClaimSize:
+    """The size of the next claim, unless the user has set it.
+
+    The cost of a claim is mostly that of its round trip and its commit, so few large claims are cheaper than
+    many small ones. But while the queue is short, a large claim would leave nothing to the other workers. So
+    the size doubles after each claim that returned as many jobs as it could, and is small again after any
+    other.
+
+    Args:
+        given: The size that the user has set, which then never changes; None to adapt it.
+        slots: The slots of the worker.
+    """
+
+    def __init__(self, given: int | None, slots: int) -> None:
+        self._small = given or SMALL
+        self._large = given or max(min(slots // 2, LARGE), min(slots, WHOLE), SMALL)
+        self.limit = self._small
+        """The jobs that the next claim may return, if as many slots are free."""
+
+    def reset(self) -> None:
+        """Return to a small claim."""
+        self.limit = self._small
+
+    def adapt(self, asked: int, found: int) -> None:
+        """Note how many jobs a claim asked for and found."""
+        if found < asked:
+            self.limit = self._small
+        elif asked == self.limit:  # else the free slots were the limit
+            self.limit = min(2 * asked, self._large)
 
 
 class Pacing:
