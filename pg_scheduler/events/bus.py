@@ -122,7 +122,11 @@ class EventBus:
         """Pass the event on. If a subscriber raises, log the error and call the others."""
         if self._sink is not None:
             self._sink(event)
-        for subscription in self._route(type(event)):
+        kind = type(event)
+        route = self._routes.get(kind)
+        if route is None:
+            route = self._route(kind)
+        for subscription in route:
             if subscription.once:
                 if subscription not in self._subscriptions:
                     continue  # a subscriber before this one published an event
@@ -197,10 +201,9 @@ class EventBus:
             self._sink(event)
 
     def _route(self, kind: type[Event]) -> tuple[_Subscription, ...]:
-        route = self._routes.get(kind)
-        if route is None:
-            route = tuple(each for each in self._subscriptions if issubclass(kind, each.kinds))
-            self._routes[kind] = route
+        """Find out which subscriptions an event of this class is passed to."""
+        route = tuple(each for each in self._subscriptions if issubclass(kind, each.kinds))
+        self._routes[kind] = route
         return route
 
 
