@@ -94,6 +94,7 @@ class ClaimRepository:
     def __init__(self, statements: Statements, results: ResultRepository) -> None:
         self._statements = statements
         self._results = results
+        self._index: str | None = None
 
     async def exchange(
         self,
@@ -129,7 +130,7 @@ class ClaimRepository:
         ids = [claim.job_id for claim in completed]
         attempt = completed[0].attempt if completed else 0
         about = worker_id, names, limit, now
-        index = await self._claim_index() if counts else None
+        index = (self._index or await self._claim_index()) if counts else None
         options = *since, keep, after, crashed, index, isolated_from
         locked: set[str] = set()
         try:
@@ -177,13 +178,20 @@ class ClaimRepository:
             isolated_from: The number of workers that died under a job that counts as crashed.
         """
         rows = await self._statements.fetch(
-            "find_claimable", names, crashed, isolated_from, *since, after, await self._claim_index()
+            "find_claimable",
+            names,
+            crashed,
+            isolated_from,
+            *since,
+            after,
+            self._index or await self._claim_index(),
         )
         return Overlooked(rows[0]["due"], rows[0]["read"] or 0)
 
     async def _claim_index(self) -> str:
         """Return the name of the claim index, whose entries are counted."""
-        return qualify("{schema}scheduled_jobs_claim", await self._statements.schema())
+        self._index = qualify("{schema}scheduled_jobs_claim", await self._statements.schema())
+        return self._index
 
     async def claim(
         self,
