@@ -10,6 +10,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from pg_scheduler.measure.figures import BOUNDS, OUTCOMES, Histogram, JobFigures, Snapshot
@@ -71,7 +72,7 @@ class Meter:
         monotonic: Callable[[], float] = time.monotonic,
         max_names: int = MAX_NAMES,
     ) -> None:
-        self._now = now or _utc_now
+        self._now = now or partial(datetime.now, UTC)
         self._monotonic = monotonic
         self._max_names = max_names
         self._jobs = _Jobs(max_names)
@@ -275,7 +276,3 @@ class _Jobs(dict[str, _Job]):
 
 
 _PLACES: Final[Mapping[str, int]] = {outcome: place for place, outcome in enumerate(OUTCOMES)}
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)

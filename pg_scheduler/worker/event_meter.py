@@ -40,7 +40,8 @@ from pg_scheduler.store.store import Store
 
 def new_meter(store: Store, events: EventBus) -> Meter:
     """Return a Meter that counts from now on what these events report."""
-    meter = Meter(lambda: store.statements.local_now)
+    statements = store.statements
+    meter = Meter(None if statements.clock is None else lambda: statements.local_now)
 
     def record_end(event: Event) -> None:
         if isinstance(event, JobEvent):
