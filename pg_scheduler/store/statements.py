@@ -73,7 +73,7 @@ class Statements:
         self.get_author: Callable[[], Author] = _user_of_this_host
         self.publish: Callable[[Event], None] = _discard
         self._acquire: Mapping[Route, Acquire] = {
-            Route.DEDICATED: connections.dedicated,
+            Route.DEDICATED: partial(connections.transaction, hot=True),
             Route.POOL: connections.acquire,
             Route.RESERVED: partial(connections.acquire, reserved=True),
             Route.STICKY: connections.sticky,
@@ -172,6 +172,10 @@ class Statements:
         if route not in query.routes or route not in self._acquire:
             raise LookupError(f"statement {name!r} does not run on route {route.value!r}; pass on=")
         timeout_s = self._hot_timeout_s if query.timeout is Timeout.HOT else self.call_timeout_s
+        if route is Route.DEDICATED:
+            async with self.connections.hot_path as held:
+                if held is not None:  # else the pool cannot spare a connection
+                    return list(await held.fetch(query.text, *args, timeout=timeout_s))
         async with self._acquire[route]() as connection:
             return list(await connection.fetch(query.text, *args, timeout=timeout_s))
 

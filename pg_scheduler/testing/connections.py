@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Final
 
 import asyncpg
@@ -33,6 +33,7 @@ class OwnConnection(Connections):
     def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
         super().__init__(pool)
         self._connection = connection
+        self.hot_path = nullcontext()
 
     def check_loop(self) -> None:
         """Do nothing: the owner of the connection decides where it can be used."""
@@ -50,7 +51,7 @@ class OwnConnection(Connections):
         with translated():
             yield self._connection
 
-    sticky = dedicated = checkout = checkout_for_lock = acquire
+    sticky = checkout = checkout_for_lock = acquire
 
     @asynccontextmanager
     async def transaction(

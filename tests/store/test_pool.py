@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Final, TypeAlias
 
 import asyncpg
 import pytest
@@ -23,6 +24,14 @@ from tools.chaos.proxy import Proxy
 
 KEY = -(2**63)
 IMPATIENT = ConnectionOptions(call_timeout_s=0.01)
+
+
+@asynccontextmanager
+async def dedicated(connections: Connections) -> AsyncIterator[Connection]:
+    """The connection of the hot path, which the pool can spare."""
+    async with connections.dedicated_connection as held:
+        assert held is not None
+        yield held
 
 
 @pytest.fixture
@@ -67,13 +76,18 @@ async def test_statement_raises_unavailable_when_no_connection_becomes_free(smal
             await Store(connections).schedules.now()
 
 
-@pytest.mark.parametrize("way", ["acquire", "sticky", "transaction", "dedicated", "checkout"])
-async def test_every_route_raises_pool_closed_when_the_pool_is_closed(dsn: str, way: str) -> None:
+WAYS: Final = (Connections.acquire, Connections.sticky, Connections.transaction, dedicated)
+
+Way: TypeAlias = Callable[[Connections], AbstractAsyncContextManager[Connection]]
+
+
+@pytest.mark.parametrize("way", [*WAYS, Connections.checkout])
+async def test_every_route_raises_pool_closed_when_the_pool_is_closed(dsn: str, way: Way) -> None:
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5)
     connections = Connections(pool)
     await pool.close()
     with pytest.raises(PoolClosedError, match=r"shutdown\(\) before pool\.close\(\)"):
-        async with getattr(connections, way)():
+        async with way(connections):
             pass
 
 
@@ -109,7 +123,7 @@ async def pid_of(connection: Connection) -> int:
 
 
 async def pid_and_settings(connections: Connections) -> tuple[int, dict[str, str]]:
-    async with connections.dedicated() as connection:
+    async with dedicated(connections) as connection:
         rows = await connection.fetch(
             "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)", list(PLANNER_SETTINGS)
         )
@@ -155,7 +169,7 @@ async def test_dedicated_connection_has_one_user_at_a_time(connections: Connecti
     order: list[str] = []
 
     async def use(name: str) -> None:
-        async with connections.dedicated() as connection:
+        async with dedicated(connections) as connection:
             order.append(f"{name} begins")
             await connection.execute("SELECT 1")
             order.append(f"{name} ends")
@@ -192,7 +206,7 @@ async def test_dedicated_connection_is_replaced_when_it_breaks_during_use(
 ) -> None:
     pid, _ = await pid_and_settings(connections)
     with pytest.raises(DatabaseUnavailableError):
-        async with connections.dedicated() as connection:
+        async with dedicated(connections) as connection:
             await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
     assert pool.get_size() == pool.get_idle_size()
     again, settings = await pid_and_settings(connections)
@@ -205,7 +219,7 @@ async def test_dedicated_connection_is_replaced_when_it_breaks_while_idle(
 ) -> None:
     pid, _ = await pid_and_settings(connections)
     noticed = asyncio.Event()
-    async with connections.dedicated() as held:
+    async with dedicated(connections) as held:
         held.add_termination_listener(lambda _connection: noticed.set())
     assert await pool.fetchval("SELECT pg_terminate_backend($1, 5000)", pid)
     await asyncio.wait_for(noticed.wait(), 10)
@@ -217,7 +231,7 @@ async def test_dedicated_connection_is_replaced_when_it_breaks_while_idle(
 async def test_dedicated_connection_is_kept_when_a_statement_fails(connections: Connections) -> None:
     pid, _ = await pid_and_settings(connections)
     with pytest.raises(asyncpg.DivisionByZeroError):
-        async with connections.dedicated() as connection:
+        async with dedicated(connections) as connection:
             await connection.execute("SELECT 1 / 0")
     assert await pid_and_settings(connections) == (pid, PLANNER_SETTINGS)
 
@@ -232,31 +246,31 @@ async def test_dedicated_connection_is_not_used_when_its_settings_fail(
     assert (await pid_and_settings(connections))[1] == PLANNER_SETTINGS
 
 
-async def transactional(connections: Connections) -> bool:
-    """Return whether the next use is a transaction of its own."""
-    async with connections.dedicated() as connection:
-        return bool(connection.is_in_transaction())
+async def is_transactional(connections: Connections) -> bool:
+    """Return whether a statement of the hot path is a transaction on another connection."""
+    assert (await Store(connections).claims.claim("w1", ["test.job"], 1)).jobs == []
+    return connections.dedicated_connection.connection is None
 
 
 @pytest.mark.parametrize(("size", "transaction"), [(1, True), (2, True), (3, True), (4, False)])
-async def test_dedicated_yields_a_transaction_when_the_pool_is_small(
+async def test_hot_statement_is_a_transaction_when_the_pool_is_small(
     dsn: str, size: int, transaction: bool
 ) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=size) as pool:
         connections = Connections(pool)
-        assert await transactional(connections) == transaction
+        assert await is_transactional(connections) == transaction
         assert pool.get_size() - pool.get_idle_size() == (0 if transaction else 1)
         await connections.release_held()
 
 
-async def test_dedicated_yields_a_transaction_when_the_pool_is_busy(
+async def test_hot_statement_is_a_transaction_when_the_pool_is_busy(
     connections: Connections, pool: Pool
 ) -> None:
     """Two schedulers on one pool of four would otherwise hold all of it."""
     others = [await pool.acquire() for _ in range(3)]
-    assert await transactional(connections)
+    assert await is_transactional(connections)
     await pool.release(others.pop())
-    assert not await transactional(connections)
+    assert not await is_transactional(connections)
     for other in others:
         await pool.release(other)
 
@@ -327,7 +341,7 @@ async def test_dedicated_connection_opens_beside_the_pool_when_jobs_use_it_up(
     pid, _ = await pid_and_settings(connections)
     async with used_up(pool), asyncio.timeout(10):
         with pytest.raises(DatabaseUnavailableError):
-            async with connections.dedicated() as connection:
+            async with dedicated(connections) as connection:
                 await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         async with used_up(pool):  # a waiting job takes the place in the pool
             extra, settings = await pid_and_settings(connections)
@@ -349,7 +363,7 @@ async def test_dedicated_connection_beside_the_pool_runs_the_init_of_the_pool(ds
 
     async with asyncpg.create_pool(dsn, min_size=1, max_size=4, init=init) as pool:
         connections = Connections(pool)
-        async with used_up(pool), connections.dedicated() as connection:
+        async with used_up(pool), dedicated(connections) as connection:
             assert await connection.fetchval("SHOW application_name") == "as the owner wants"
         await connections.release_held()
 
@@ -363,13 +377,13 @@ async def test_reserved_acquire_waits_when_a_small_pool_is_used_up(dsn: str) -> 
                     raise AssertionError
 
 
-async def test_dedicated_yields_a_transaction_behind_a_pooler(
+async def test_hot_statement_is_a_transaction_behind_a_pooler(
     connections: Connections, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PgBouncer reports a process id of its own, and clients share its sessions."""
     monkeypatch.setattr(PoolConnectionProxy, "get_server_pid", lambda _self: -1)
     for _ in range(2):
-        assert await transactional(connections)
+        assert await is_transactional(connections)
     assert pool.get_size() == pool.get_idle_size()
 
 
@@ -379,18 +393,18 @@ async def test_heartbeat_does_not_wait_for_the_dedicated_connection(
     """A claim may wait long for a lock."""
     store = Store(connections)
     await store.workers.register(worker(), LEASE)
-    async with connections.dedicated():
+    async with dedicated(connections):
         assert (await asyncio.wait_for(store.workers.renew("w1", {}, LEASE), 10)).alive
 
 
-@pytest.mark.parametrize("way", ["acquire", "sticky", "dedicated", "transaction"])
+@pytest.mark.parametrize("way", WAYS)
 async def test_route_raises_unavailable_when_a_connection_ends_during_a_call(
-    connections: Connections, way: str
+    connections: Connections, way: Way
 ) -> None:
     """asyncpg raises AttributeError when it has lost its protocol."""
 
     async def use(*, ended: bool) -> None:
-        async with getattr(connections, way)() as connection:
+        async with way(connections) as connection:
             if ended:
                 connection.terminate()
             raise AttributeError("'NoneType' object has no attribute 'bind_execute'")

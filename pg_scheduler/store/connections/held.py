@@ -52,12 +52,15 @@ class DedicatedConnection:
 
     async def __aenter__(self) -> Connection | None:
         """Wait for the connection and return it, or None if the pool cannot spare one."""
+        self.is_in_use = True
         await self._turn.acquire()
         try:
-            return await self._take()
+            if self._connection is None or self._pool.is_closing() or not is_open(self._connection):
+                await self._replace()
         except BaseException:  # let the next user in
             self._turn.release()
             raise
+        return self._connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
@@ -79,26 +82,24 @@ class DedicatedConnection:
             self.is_in_use = False
             await self._drop()
 
-    async def _take(self) -> Connection | None:
+    async def _replace(self) -> None:
+        """Take another connection, if the pool can spare one."""
         check_pool(self._pool)  # pool.close() waits for held connections
-        if self._connection is not None and is_open(self._connection):
-            return self._connection
         await self._drop()
         if not self._is_available or 0 < count_free(self._pool) <= MIN_FREE_CONNECTIONS:
-            return None
+            return
         timeout_s = self._options.hot_timeout_s
         with translated():
             self._connection = connection = await self._open()
             try:
                 if await is_own_session(connection, timeout_s):
                     await connection.execute(self._options.dedicated_settings, timeout=timeout_s)
-                    return connection
+                    return
             except BaseException:  # a session without its settings must not be used
                 await self._drop()
                 raise
         self._is_available = False  # behind a pooler each transaction may run in another session
         await self._drop()
-        return None
 
     async def _open(self) -> Connection:
         if count_free(self._pool):

@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import Final
 
 import asyncpg
@@ -84,6 +83,8 @@ class Connections:
         self._keeper_dsn = keeper_dsn
         size = pool.get_max_size()
         self.dedicated_connection: Final = DedicatedConnection(pool, options)
+        self.hot_path: AbstractAsyncContextManager[Connection | None] = self.dedicated_connection
+        """Yields the connection of claims and completions; None where the pool cannot spare one."""
         has_spare = size > MIN_FREE_CONNECTIONS + 2
         self.sticky_connection: Final = StickyConnection(pool, options) if has_spare else None
         self.admission_connection: Final = StickyConnection(pool, options) if has_spare else None
@@ -237,11 +238,6 @@ class Connections:
         async with source as connection, transact_with(connection, ADMISSION_SETTINGS, timeout_s):
             yield connection
 
-    def dedicated(self) -> AbstractAsyncContextManager[Connection]:
-        """Yield the connection of the hot path, or a transaction where the pool cannot spare a connection."""
-        self.dedicated_connection.is_in_use = True
-        return _DedicatedOrTransaction(self)
-
     @asynccontextmanager
     async def checkout(self) -> AsyncIterator[Connection]:
         """Yield a connection for long use. Errors of the block may be a job's own and stay untranslated."""
@@ -315,30 +311,6 @@ class Connections:
     @property
     def _is_starved(self) -> bool:
         return self.dedicated_connection.is_in_use and count_free(self._pool) == 0
-
-
-class _DedicatedOrTransaction:
-    """The context manager of ``Connections.dedicated()``."""
-
-    __slots__ = ("_connections", "_current")
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._current: AbstractAsyncContextManager[Connection | None] = connections.dedicated_connection
-
-    async def __aenter__(self) -> Connection:
-        held = await self._current.__aenter__()
-        if held is not None:
-            return held
-        await self._current.__aexit__(None, None, None)
-        transaction = self._connections.transaction(hot=True)
-        self._current = transaction
-        return await transaction.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._current.__aexit__(kind, error, traceback)
 
 
 class StickyConnection:
