@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
 
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.outbox import Outbox
@@ -21,14 +18,11 @@ from pg_scheduler.measure.meter import Meter
 from pg_scheduler.settings import SchedulerConfig
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import InFlight
-from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.worker.lease.lease import Lease, ServerClock
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
-from pg_scheduler.worker.signals import Signal, Signals
-
-TOLERANCE_S: Final = 0.5
-"""Seconds by which the clocks may drift apart before that counts as a step."""
+from pg_scheduler.worker.signals import Signals
 
 
 @dataclass(eq=False, kw_only=True)
@@ -62,35 +56,6 @@ class Node:
         self.routing = Routing(self.tasks, self.executors, config.only, config.skip, worker_id=self.worker_id)
         self.clock = ServerClock(self.signals.clock_stepped)
         self.audience = Audience()
-
-
-class ServerClock:
-    """Detect that the server's clock was set, from the times that heartbeats and claims return.
-
-    Sleeps are measured by the monotonic clock of this process. One that ends at a time of the server is wrong
-    once the server's clock has been set.
-    """
-
-    __slots__ = ("_least", "_most", "_stepped")
-
-    def __init__(self, stepped: Signal) -> None:
-        self._stepped = stepped
-        self._least = float("-inf")
-        self._most = float("inf")
-
-    def read(self, now: datetime, requested_at: float) -> None:
-        """Compare with a time of the server that was requested at this monotonic time, and received now.
-
-        The server read its clock in between, so every answer bounds the difference of the two clocks. The
-        clock was set if the bounds contradict those of earlier answers, however long each answer took.
-        """
-        server_time = now.timestamp()
-        least, most = server_time - time.monotonic(), server_time - requested_at
-        if least > self._most + TOLERANCE_S or most < self._least - TOLERANCE_S:
-            self._least, self._most = least, most
-            self._stepped()
-        else:
-            self._least, self._most = max(self._least, least), min(self._most, most)
 
 
 class Audience:

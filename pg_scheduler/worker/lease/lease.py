@@ -1,4 +1,4 @@
-"""The lease of this worker, by the clock of this process.
+"""The lease of this worker by the clock of this process, and steps of the server's clock.
 
 Lease arithmetic as in Gray and Cheriton, "Leases" (SOSP 1989): the holder counts from the moment it asked,
 by its own monotonic clock, and stops trusting the lease a margin before the end; the granter counts by its
@@ -8,13 +8,19 @@ own clock. So the holder never trusts the lease for longer than the granter gran
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Final
+
+from pg_scheduler.worker.signals import Signal
 
 UNTRUSTED_SHARE: Final = 0.1
 """The share of the lease, at its end, in which the worker no longer trusts it."""
 
 RENEWALS_PER_LEASE: Final = 3
 """One heartbeat may fail and one may be late before the lease is in danger."""
+
+TOLERANCE_S: Final = 0.5
+"""Seconds by which the clocks may drift apart before that counts as a step."""
 
 
 class Lease:
@@ -71,3 +77,32 @@ class Lease:
     def revoke(self) -> None:
         """Stop trusting the lease until it is renewed."""
         self.renewed_at = float("-inf")
+
+
+class ServerClock:
+    """Detect that the server's clock was set, from the times that heartbeats and claims return.
+
+    Sleeps are measured by the monotonic clock of this process. One that ends at a time of the server is wrong
+    once the server's clock has been set.
+    """
+
+    __slots__ = ("_least", "_most", "_stepped")
+
+    def __init__(self, stepped: Signal) -> None:
+        self._stepped = stepped
+        self._least = float("-inf")
+        self._most = float("inf")
+
+    def read(self, now: datetime, requested_at: float) -> None:
+        """Compare with a time of the server that was requested at this monotonic time, and received now.
+
+        The server read its clock in between, so every answer bounds the difference of the two clocks. The
+        clock was set if the bounds contradict those of earlier answers, however long each answer took.
+        """
+        server_time = now.timestamp()
+        least, most = server_time - time.monotonic(), server_time - requested_at
+        if least > self._most + TOLERANCE_S or most < self._least - TOLERANCE_S:
+            self._least, self._most = least, most
+            self._stepped()
+        else:
+            self._least, self._most = max(self._least, least), min(self._most, most)
