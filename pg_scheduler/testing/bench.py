@@ -94,7 +94,9 @@ class Bench:
         results = self.node.results
         if results.has_completions:
             return None
-        ((_, outcome),) = results.take_others(results.others())
+        with results.others() as others:
+            ((_, outcome),) = others.outcomes
+            others.outcomes = []  # none was written
         return outcome
 
     async def stop(self) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
-from typing import Final, Self
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
 
 from pg_scheduler.events import (
     EventBus,
@@ -123,20 +125,35 @@ class ResultBuffer:
         others = [claim for claim, _ in list(self._others)]
         return {claim.job_id: claim.attempt for claim in (*claims, *others)}
 
-    def completions(self) -> CompletionBatch:
+    @contextmanager
+    def completions(self) -> Iterator[CompletionBatch]:
         """Take completions of one attempt number for a ``with`` block."""
-        return CompletionBatch(self)
+        batch = CompletionBatch()
+        self._take_completions(batch)
+        try:
+            yield batch
+        except BaseException:  # whatever it was, no outcome is lost
+            self._return_completions(batch)
+            raise
+        self._settle_completions(batch)
 
-    def others(self) -> OutcomeBatch:
+    @contextmanager
+    def others(self) -> Iterator[OutcomeBatch]:
         """Take other outcomes for a ``with`` block."""
-        return OutcomeBatch(self)
+        batch = OutcomeBatch()
+        self._take_others(batch)
+        try:
+            yield batch
+        except BaseException:  # whatever it was, no outcome is lost
+            self._return_others(batch.outcomes)
+            del self._in_batches[batch]
+            raise
+        self._settle_others(batch)
 
-    # -- for the batches -------------------------------------------------------------------------------
-
-    def take_completions(self, batch: CompletionBatch) -> list[Claim]:
+    def _take_completions(self, batch: CompletionBatch) -> None:
         """Move completions into a batch."""
         if not self._completed:
-            return []
+            return
         attempt, claims = next(iter(self._completed.items()))
         self._in_batches[batch] = claims
         del self._completed[attempt]
@@ -146,9 +163,9 @@ class ResultBuffer:
         self._waiting -= len(claims)
         if self._completed:
             self._signals.results_waiting()
-        return claims
+        batch.claims = claims
 
-    def settle_completions(self, batch: CompletionBatch) -> None:
+    def _settle_completions(self, batch: CompletionBatch) -> None:
         """Publish accepted completions, and move refused ones to the other outcomes."""
         claims, refused = batch.claims, batch.refused
         if not claims:
@@ -168,7 +185,7 @@ class ResultBuffer:
                 if claim.job_id not in refused:
                     self._events.publish(JobCompleted(claim.job_id, claim.job_name, claim.attempt))
 
-    def return_completions(self, batch: CompletionBatch) -> None:
+    def _return_completions(self, batch: CompletionBatch) -> None:
         """Move completions back from a batch."""
         claims = batch.claims
         if claims:
@@ -178,7 +195,7 @@ class ResultBuffer:
             del self._in_batches[batch]
         self._signals.results_waiting()
 
-    def take_others(self, batch: OutcomeBatch) -> list[tuple[Claim, Outcome]]:
+    def _take_others(self, batch: OutcomeBatch) -> None:
         """Move other outcomes into a batch, each job once."""
         taken: dict[str, tuple[Claim, Outcome]] = {}
         for claim, outcome in self._others:
@@ -190,9 +207,9 @@ class ResultBuffer:
         for _ in taken:
             self._others.popleft()
         self._waiting -= len(taken)
-        return list(taken.values())
+        batch.outcomes = list(taken.values())
 
-    def settle_others(self, batch: OutcomeBatch) -> None:
+    def _settle_others(self, batch: OutcomeBatch) -> None:
         """Publish accepted outcomes, and refused ones as lost."""
         self._end(batch)
         if self.on_settled is not None:
@@ -205,11 +222,6 @@ class ResultBuffer:
             if event is not None:
                 self._events.publish(event)
 
-    def return_others(self, batch: OutcomeBatch) -> None:
-        """Move other outcomes back from a batch."""
-        self._return_others(batch.outcomes)
-        del self._in_batches[batch]
-
     def _return_others(self, outcomes: list[tuple[Claim, Outcome]]) -> None:
         self._others.extendleft(reversed(outcomes))
         self._waiting += len(outcomes)
@@ -221,45 +233,27 @@ class ResultBuffer:
             self._room.set()
 
 
+@dataclass(eq=False, slots=True)
 class CompletionBatch:
-    """Completions of one attempt number that are being written."""
+    """Completions of one attempt number that are being written.
 
-    __slots__ = ("_buffer", "claims", "refused")
+    Attributes:
+        claims: The completed attempts.
+        refused: Ids of jobs whose completion the database refused; set within the block.
+    """
 
-    def __init__(self, buffer: ResultBuffer) -> None:
-        self._buffer = buffer
-        self.claims: list[Claim] = []
-        self.refused: Collection[str] = ()
-        """Ids of jobs whose completion the database refused; set within the block."""
-
-    def __enter__(self) -> Self:
-        self.claims = self._buffer.take_completions(self)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._buffer.settle_completions(self)
-        else:  # whatever it was, no outcome is lost
-            self._buffer.return_completions(self)
+    claims: list[Claim] = field(default_factory=list)
+    refused: Collection[str] = ()
 
 
+@dataclass(eq=False, slots=True)
 class OutcomeBatch:
-    """Outcomes other than completions that are being written."""
+    """Outcomes other than completions that are being written.
 
-    __slots__ = ("_buffer", "accepted", "outcomes")
+    Attributes:
+        outcomes: The attempts with their outcomes.
+        accepted: Ids of jobs whose outcome the database accepted; set within the block.
+    """
 
-    def __init__(self, buffer: ResultBuffer) -> None:
-        self._buffer = buffer
-        self.outcomes: list[tuple[Claim, Outcome]] = []
-        self.accepted: Collection[str] = ()
-        """Ids of jobs whose outcome the database accepted; set within the block."""
-
-    def __enter__(self) -> Self:
-        self.outcomes = self._buffer.take_others(self)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._buffer.settle_others(self)
-        else:  # whatever it was, no outcome is lost
-            self._buffer.return_others(self)
+    outcomes: list[tuple[Claim, Outcome]] = field(default_factory=list)
+    accepted: Collection[str] = ()
