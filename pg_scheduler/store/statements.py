@@ -164,18 +164,18 @@ class Statements:
             except Exception as error:
                 raise_translated(error)
                 raise
-        self.connections.check_loop()
-        if query.is_shareable and self._shared.is_free:
-            with suppress(DatabaseUnavailableError):  # another connection may not have the problem
-                return await self._shared.fetch(query.text, *args)
         route = route or query.routes[0]
         if route not in query.routes or route not in self._acquire:
             raise LookupError(f"statement {name!r} does not run on route {route.value!r}; pass on=")
         timeout_s = self._hot_timeout_s if query.timeout is Timeout.HOT else self.call_timeout_s
-        if route is Route.DEDICATED:
+        if route is Route.DEDICATED:  # for services, which run in the event loop that start() has checked
             async with self.connections.hot_path as held:
                 if held is not None:  # else the pool cannot spare a connection
                     return list(await held.fetch(query.text, *args, timeout=timeout_s))
+        self.connections.check_loop()
+        if query.is_shareable and self._shared.is_free:
+            with suppress(DatabaseUnavailableError):  # another connection may not have the problem
+                return await self._shared.fetch(query.text, *args)
         async with self._acquire[route]() as connection:
             return list(await connection.fetch(query.text, *args, timeout=timeout_s))
 
