@@ -10,6 +10,7 @@ from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import Event, JobStarted
+from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.workers import NextInstants
 from pg_scheduler.testing.expected import NamingScheduler
 from pg_scheduler.worker.in_flight import Attempt, Revocation
@@ -19,8 +20,11 @@ from pg_scheduler.worker.lease.lease import RENEWALS_PER_LEASE
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
+from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.runtime import Runtime
 from pg_scheduler.worker.service import Service
 
@@ -31,8 +35,25 @@ MAX_FAILED_PASSES: Final = 10
 """Passes in succession that may fail because the database is unavailable."""
 
 
+class NotingExecutor(Executor):
+    """Notes the attempts that get a slot: one that never suspends may have ended before the claim returns."""
+
+    def __init__(self, node: Node, completer: Completer, progress: ProgressWriter) -> None:
+        super().__init__(node, completer, progress)
+        self.claimed: Final[list[Attempt]] = []
+
+    def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:
+        """Reserve a slot for a claimed job."""
+        attempt = super().take_slot(claim, measured_for)
+        self.claimed.append(attempt)
+        return attempt
+
+
 class ManualRuntime(Runtime):
     """The parts of one worker, without their loops."""
+
+    executor_class = NotingExecutor
+    executor: NotingExecutor
 
     jobs_started = 0
     """How many jobs were claimed and started."""
@@ -46,12 +67,9 @@ class ManualRuntime(Runtime):
 
     async def start(self, announce: Callable[[], None]) -> None:
         """Set up every part. The lease keeper stays off: its thread works in real time."""
-        self._claimed: list[Attempt] = []
         self.executor.has_jitter = False
-        self.executor.is_eager = False
         self.rescuer.answer_timeout_s = 0.0
         self.unblocker.gap_s = 0.0
-        self.node.signals.jobs_claimed.connect(self._count_claim)
         for part in self.parts:
             if isinstance(part, Service):
                 await part.prepare()
@@ -132,10 +150,10 @@ class ManualRuntime(Runtime):
                 return
             if not self.node.lease.is_trusted:  # it ends in real time
                 await self.pass_of(self.heartbeat)
-            self._claimed.clear()
+            self.executor.claimed.clear()
             delay = await self.pass_of(self.claimer)
-            if self._claimed:
-                await self._start(self._claimed[-1])
+            if self.executor.claimed:
+                await self._start(self.executor.claimed[-1])
                 self.claimer.rescan()
             elif delay > 0:
                 return
@@ -183,9 +201,6 @@ class ManualRuntime(Runtime):
         await self.executor.stop()
         await self.relay.drain()
         await self.listener.drain()
-
-    def _count_claim(self) -> None:
-        self._claimed.append(next(reversed(self.node.in_flight.attempts.values())))
 
 
 class ManualScheduler(NamingScheduler):

@@ -7,7 +7,7 @@ every part runs on every node.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from pg_scheduler.errors import ConnectionRejectedError, PoolClosedError
 from pg_scheduler.events import KeeperLost
@@ -40,12 +40,14 @@ from pg_scheduler.worker.service import Service
 class Runtime:
     """The parts of one worker, from start to stop."""
 
+    executor_class: ClassVar[type[Executor]] = Executor
+
     def __init__(self, node: Node) -> None:
         self.node = node
         config, store = node.config, node.store
         progress = ProgressWriter(node)
         self.completer = Completer(node, progress)
-        self.executor = Executor(node, self.completer, progress)
+        self.executor = self.executor_class(node, self.completer, progress)
         self.unblocker = Unblocker(node)
         self.admission = Admission(node, self.executor, self.unblocker)
         self.claimer = Claimer(node, self.executor, self.admission)

@@ -48,8 +48,6 @@ class Executor:
 
     Attributes:
         has_jitter: Whether the jitter of retry policies applies. The test kit turns it off.
-        is_eager: Whether attempts may begin, and end, before the call that starts them returns. The test kit
-            turns it off, because it looks at each attempt first.
     """
 
     def __init__(self, node: Node, completer: Completer, progress: ProgressWriter) -> None:
@@ -75,7 +73,6 @@ class Executor:
         self._slot_freed = asyncio.Event()
         self._is_closed = False
         self.has_jitter = True
-        self.is_eager = sys.version_info >= (3, 12)
 
     @property
     def free(self) -> int:
@@ -142,7 +139,7 @@ class Executor:
         """
         name = TASK_NAME_PREFIX + attempt.claim.job_id
         loop = asyncio.get_running_loop()
-        if sys.version_info >= (3, 12) and self.is_eager and loop.get_task_factory() is None:
+        if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
             attempt.task = asyncio.Task(self._run(attempt), loop=loop, name=name, eager_start=True)
         else:
             attempt.task = loop.create_task(self._run(attempt), name=name)
