@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeGuard
 
 from pg_scheduler.errors import ConfigurationError, PayloadError
@@ -18,8 +18,10 @@ from pg_scheduler.foreign import class_name, is_a, is_ctrl_c
 NO_ARGUMENTS: Final = '{"args":[],"kwargs":{}}'
 """What ``payload.encode()`` returns without arguments. It is not encoded."""
 
-MAX_SHOWN_LENGTH: Final = 80
-"""Characters of the names in a row that a message shows."""
+MAX_LABEL_LENGTH: Final = 80
+"""Characters of the name of a codec, and of the id of its key; of those in a row, a message shows as many."""
+
+LABEL: Final = f"of 1 to {MAX_LABEL_LENGTH} printable characters of ASCII"
 
 
 class Codec(Protocol):
@@ -62,7 +64,7 @@ class PayloadCodec:
 
     name: str
     key_id: str | None
-    codec: Codec
+    codec: Codec = field(repr=False)  # it may be a dataclass that has the keys
 
     def encode_arguments(self, task_data: str, job_name: str) -> str:
         """Return the result of ``payload.encode()`` with encoded arguments, if there are any.
@@ -100,11 +102,20 @@ def check_codec(codec: Codec | None) -> PayloadCodec | None:
             "pass FernetCodec(keys)"
         )
     name, key_id = getattr(codec, "name", None), getattr(codec, "key_id", None)
-    if not isinstance(name, str) or not name:
-        raise ConfigurationError(f"name of the codec must be a text, not {name!r}")
-    if key_id is not None and (not isinstance(key_id, str) or not key_id):
-        raise ConfigurationError(f"key_id of the codec must be a text or None, not {type(key_id).__name__}")
+    if not _is_label(name):
+        raise ConfigurationError(f"name of the codec must be a text {LABEL}, not {name!r}")
+    if key_id is not None and not _is_label(key_id):
+        raise ConfigurationError(
+            f"key_id of the codec must be None or a text {LABEL}, not a {type(key_id).__name__}"
+        )
     return PayloadCodec(name, key_id, codec)
+
+
+def _is_label(text: object) -> TypeGuard[str]:
+    """Return whether rows can have a text: a database of any encoding stores printable ASCII."""
+    return (
+        isinstance(text, str) and 0 < len(text) <= MAX_LABEL_LENGTH and text.isascii() and text.isprintable()
+    )
 
 
 def is_encoded(found: object) -> TypeGuard[dict[str, str]]:
@@ -116,7 +127,7 @@ def is_encoded(found: object) -> TypeGuard[dict[str, str]]:
 
 def encoding_of(found: dict[str, str]) -> str:
     """Return how a text is encoded, for people: ``encrypted with fernet, key 3fa9c210``."""
-    return f"encrypted with {found['codec'][:MAX_SHOWN_LENGTH]}, key {found['key'][:MAX_SHOWN_LENGTH]}"
+    return f"encrypted with {found['codec'][:MAX_LABEL_LENGTH]}, key {found['key'][:MAX_LABEL_LENGTH]}"
 
 
 def decode_text(found: dict[str, str], codec: PayloadCodec | None, job_name: str) -> str:
@@ -136,23 +147,23 @@ def decode_text(found: dict[str, str], codec: PayloadCodec | None, job_name: str
     problem = f"{encoding}; the codec here, with key {codec.key_id}, failed to decode it"
     try:
         return _called(codec.codec.decode, data, job_name, problem).decode()
-    except UnicodeDecodeError as error:
-        raise PayloadError(f"{problem}: the result is no text") from error
+    except UnicodeDecodeError:
+        raise PayloadError(f"{problem}: the result is no text") from None  # it quotes the data
 
 
 def _called(method: Callable[[bytes, str], bytes], data: bytes, job_name: str, problem: str) -> bytes:
     """Return what a method of the codec returns.
 
     Raises:
-        PayloadError: It raised an exception, whose message is left out because it may have the data; or it
-            returned something else.
+        PayloadError: It raised an exception, or returned something else. The message of that exception may
+            quote the data, so neither the message nor the traceback here has it: these are stored and logged.
     """
     try:
         found: Any = method(data, job_name)
     except BaseException as error:  # user code; sys.exit() and the like end the call only
         if is_ctrl_c(error):
             raise
-        raise PayloadError(f"{problem}: {class_name(error)}") from error
+        raise PayloadError(f"{problem}: {class_name(error)}") from None
     if not is_a(found, bytes):
         raise PayloadError(f"{problem}: it returned {class_name(found)}, not bytes")
     return b"".join((found,))  # a subclass may override anything

@@ -64,7 +64,7 @@ def progress_text(
         try:
             note = codec.encode(note, job_name)
         except PayloadError as error:
-            note = str(error)
+            note = storable(str(error))
     values = {
         "done": progress.done,
         "total": progress.total,

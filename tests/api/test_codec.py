@@ -420,9 +420,14 @@ class Unprintable(Exception):
         raise RuntimeError
 
 
+class Unstorable(Exception):
+    __qualname__ = "a\x00b"
+
+
 MISDEEDS = [
     raising(ValueError(SECRET)),
     raising(Unprintable()),
+    raising(Unstorable()),
     raising(SystemExit(1)),
     raising(asyncio.CancelledError()),
     raising(GeneratorExit()),
@@ -452,15 +457,18 @@ async def test_codec_that_fails_to_encode_ends_its_call_only(
 @pytest.mark.parametrize(
     "act", [*MISDEEDS, lambda: b"\xff", lambda: b"[]", lambda: b"{", lambda: b'{"args": 1}']
 )
-async def test_codec_that_fails_to_decode_ends_its_attempt_only(act: Callable[[], Any], make: Make) -> None:
+async def test_codec_that_fails_to_decode_ends_its_attempt_only(
+    act: Callable[[], Any], make: Make, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
     scheduler = make(codec=Broken(act, decode=True))
     scheduler.register(work)
     seen = Recorder(scheduler)
     await scheduler.start()
-    await scheduler.enqueue(work, args=(1,), max_retries=3, job_id="1")
+    await scheduler.enqueue(work, args=(1,), max_retries=3, job_id="1", keep_result=HOUR)
     (failed,) = await seen.until(JobFailed)
     assert failed.error.startswith("PayloadError: ")
-    assert SECRET not in failed.error
+    for found in (failed.error, await dump(pool), caplog.text):
+        assert SECRET not in found, "an exception of a codec may quote the data"
     row = await read(scheduler, "1")
     assert (row.args, row.attempt, row.no_args_reason is None) == ((), 1, False)
     plain = await make().enqueue(work, args=(1,))
@@ -502,8 +510,16 @@ async def test_codec_that_fails_to_encode_keeps_no_alert_from_being_enqueued(mak
         ("fernet", TypeError, "codec must be an object"),
         (type("C", (KeyedCodec,), {"name": ""})("k"), ConfigurationError, "name of the codec must be a text"),
         (type("C", (KeyedCodec,), {"name": 1})("k"), ConfigurationError, "name of the codec must be a text"),
-        (KeyedCodec(""), ConfigurationError, "key_id of the codec must be a text or None"),
-        (KeyedCodec(b"k"), ConfigurationError, "key_id of the codec must be a text or None, not bytes"),  # type: ignore[arg-type]
+        (KeyedCodec(""), ConfigurationError, "key_id of the codec must be None or a text"),
+        (KeyedCodec(b"k"), ConfigurationError, "key_id of the codec must be None or a text of 1"),  # type: ignore[arg-type]
+        (KeyedCodec("k\ud800"), ConfigurationError, "key_id of the codec must be None or a text of 1 to 80"),
+        (KeyedCodec("k\x00"), ConfigurationError, "key_id of the codec must be None or a text of 1 to 80"),
+        (KeyedCodec("k" * 81), ConfigurationError, "key_id of the codec must be None or a text of 1 to 80"),
+        (
+            type("C", (KeyedCodec,), {"name": "я"})("k"),
+            ConfigurationError,
+            "name of the codec must be a text",
+        ),
     ],
 )
 def test_object_that_is_no_codec_is_rejected(codec: Any, error: type[Exception], message: str) -> None:
