@@ -111,8 +111,8 @@ class LimitRepository(Repository):
 
     async def read_surplus(
         self, names: Sequence[str], after: SurplusPosition, limit: int, max_bytes: int
-    ) -> list[tuple[str, str]]:
-        """Return the ids and arguments of due jobs, among a number of rows.
+    ) -> list[tuple[str, str, str]]:
+        """Return the ids, names and arguments of due jobs, among a number of rows.
 
         Args:
             names: The names of a task.
@@ -123,7 +123,7 @@ class LimitRepository(Repository):
         rows = await self._statements.fetch(
             "read_surplus", names, *after, limit, max_bytes, self._statements.now
         )
-        return [(row["job_id"], row["task_data"]) for row in rows]
+        return [(row["job_id"], row["job_name"], row["task_data"]) for row in rows]
 
     async def block_surplus(
         self,

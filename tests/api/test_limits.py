@@ -10,12 +10,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import ConflictResolution, JobSpec, JobStatus, Limit, PollingConfig, RetryPolicy
+from pg_scheduler import Codec, ConflictResolution, JobSpec, JobStatus, Limit, PollingConfig, RetryPolicy
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobBlocked, JobCompleted, JobExpired, JobFailed, JobStarted
 from pg_scheduler.store.limits import LOCK_CLASS
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from tests.api.conftest import Make, Pools
+from tests.support.codecs import KeyedCodec
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 ONE = [Limit(max_running=1)]
@@ -83,18 +84,18 @@ async def test_backlog_of_a_full_task_is_blocked_without_claiming_each_job(
     await record.until(JobCompleted, 20, job_name="limited")
 
 
+@pytest.mark.parametrize("codec", [None, KeyedCodec("k1")], ids=["plain", "encoded"])
 async def test_backlog_of_full_keys_is_blocked_without_claiming_each_job(
-    make: Make, gate: Gate, pool: asyncpg.Pool
+    make: Make, gate: Gate, pool: asyncpg.Pool, codec: Codec | None
 ) -> None:
-    scheduler = make(max_concurrent_jobs=5)
+    scheduler = make(max_concurrent_jobs=5, codec=codec)
     limits = [Limit(max_running=1, key=lambda n: n % 3)]
     scheduler.register(gate.job, name="limited", limits=limits)
     scheduler.register(noop, name="other")
     record = Recorder(scheduler)
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data)"
-        " SELECT 'job-' || n, 'limited', now() - interval '1 hour',"
-        " jsonb_build_object('args', jsonb_build_array(n)) FROM generate_series(1, 1500) AS n"
+    due = now() - timedelta(hours=1)
+    await scheduler.schedule_bulk(
+        [JobSpec(gate.job, due, args=(n,), misfire_grace_time=None) for n in range(1500)]
     )
     await scheduler.start()
     await record.until(JobBlocked, 1497)

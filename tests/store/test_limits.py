@@ -401,9 +401,9 @@ async def test_block_surplus_blocks_only_the_jobs_that_need_the_limit(store: Sto
     )
     first = SurplusPosition(5, NOW - SECOND, "")
     read = await store.limits.read_surplus([NAME], first, 100, 2000)
-    assert [job_id for job_id, _ in read] == ["a", "b", "c"], "large arguments are left to the claim"
-    assert json.loads(read[0][1]) == {"args": [], "kwargs": {}}
-    assert [job_id for job_id, _ in await store.limits.read_surplus([NAME], first, 2, 2000)] == ["a", "b"]
+    assert [job_id for job_id, *_ in read] == ["a", "b", "c"], "large arguments are left to the claim"
+    assert json.loads(read[0][2]) == {"args": [], "kwargs": {}}
+    assert [job_id for job_id, *_ in await store.limits.read_surplus([NAME], first, 2, 2000)] == ["a", "b"]
     found = await store.limits.block_surplus(KEY, [NAME], first, 100, ["b", "future", "other"])
     assert [job.job_id for job in found] == ["b"]
     assert await blocked(pool) == {"b": KEY}

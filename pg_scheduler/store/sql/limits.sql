@@ -40,9 +40,9 @@ RETURNING job_id, job_name, attempt, execution_time;
 -- route: shared, tuned
 -- Return the due jobs that block_surplus would block with the same names ($1), priority ($2), position ($3, $4) and
 -- number of rows ($5), and their arguments if these have at most $6 bytes, for key functions.
-SELECT due.job_id, due.task_data::text AS task_data
+SELECT due.job_id, due.job_name, due.task_data::text AS task_data
 FROM (
-    SELECT job_id, status, coalesce(function, job_name) AS name, task_data
+    SELECT job_id, job_name, status, coalesce(function, job_name) AS name, task_data
     FROM {schema}scheduled_jobs
     WHERE finished_at IS NULL
       AND blocked_on IS NULL

@@ -190,7 +190,7 @@ class Admission(Service):
         job_ids = None
         if not is_shared_by_all(task.limits, task.name, key):
             jobs = await self._limits.read_surplus(names, position, SURPLUS_SIZE, MAX_KEYED_BYTES)
-            job_ids = [job_id for job_id, task_data in jobs if key in _keys_of(task, task_data)]
+            job_ids = [job_id for job_id, *job in jobs if key in self._keys_of(task, *job)]
         blocked = await self._limits.block_surplus(key, names, position, SURPLUS_SIZE, job_ids)
         for job in blocked:
             self._events.publish(JobBlocked(job.job_id, job.job_name, job.attempt, key))
@@ -201,6 +201,14 @@ class Admission(Service):
             position = SurplusPosition(position.priority, last.execution_time, last.job_id)
             self._surplus.setdefault(key, (task, position))
 
+    def _keys_of(self, task: Task, job_name: str, task_data: str) -> dict[str, LimitRow]:
+        """Return the limits of a job; none if they cannot be computed, as its attempt will report."""
+        try:
+            args, kwargs = decode(task_data, self._codec, job_name)
+            return dict(limit_keys(task.limits, task.name, args, kwargs))
+        except (LimitKeyError, PayloadError):
+            return {}
+
     def _release_all(self, attempts: dict[str, Attempt]) -> None:
         for attempt in attempts.values():
             self._release(attempt)
@@ -210,12 +218,3 @@ class Admission(Service):
             self._executor.begin(attempt)  # it ends at once
         elif self._executor.withdraw(attempt):
             self._results.put(attempt.claim, RELEASE)
-
-
-def _keys_of(task: Task, task_data: str) -> dict[str, LimitRow]:
-    """Return the limits of a job; none if they cannot be computed, as its attempt will report."""
-    try:
-        args, kwargs = decode(task_data)
-        return dict(limit_keys(task.limits, task.name, args, kwargs))
-    except (LimitKeyError, PayloadError):
-        return {}
