@@ -21,7 +21,7 @@ from pg_scheduler.jobs.payload import decode, encode, object_from
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob
 from pg_scheduler.jobs.task import JOB_OPTIONS, Task
-from pg_scheduler.jobs.unique import Uniqueness
+from pg_scheduler.jobs.unique import Unique, Uniqueness
 from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.schedules.definition import Encode, to_seconds
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
@@ -73,6 +73,11 @@ class JobBuilder:
     unique: Uniqueness | None
     sender: Sender | None
     arguments: str | None
+
+    @property
+    def lacks_unique_key(self) -> bool:
+        """Whether the key of its jobs follows from arguments that cannot be decoded here."""
+        return self.arguments is None and isinstance(self.unique, Unique)
 
     def fire_time_job(self, fire_time: datetime, due: datetime, now: datetime) -> ExtendedJob:
         """Return the job of a fire time.

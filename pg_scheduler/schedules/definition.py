@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from pg_scheduler.errors import ConfigurationError, PayloadError
-from pg_scheduler.jobs.codec import PayloadCodec
+from pg_scheduler.jobs.codec import PayloadCodec, is_encoded
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
 from pg_scheduler.jobs.payload import check_size, decode, encode, is_equal_json, object_from
@@ -199,9 +199,12 @@ def _kept(new: str, old: str) -> str:
 
 
 def _kept_encoded(task_data: str, task: str, old: ScheduleRow, codec: PayloadCodec) -> str:
-    """Return new arguments encoded, or the old ones if the same key has encoded the same arguments."""
+    """Return new arguments encoded, or the old ones if they are the same, and encoded by no other key.
+
+    A codec without a key keeps those of any: it would store them plain.
+    """
     found = object_from(old.task_data).get("args")
-    if task == old.task and isinstance(found, dict) and found.get("key") == codec.key_id:
+    if task == old.task and is_encoded(found) and codec.key_id in {None, found["key"]}:
         with suppress(PayloadError):
             if is_equal_json(task_data, encode(*decode(old.task_data, codec, task))):
                 return old.task_data

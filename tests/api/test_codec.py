@@ -283,6 +283,11 @@ async def test_schedule_with_the_same_arguments_is_kept_and_one_with_another_key
     assert (await new.schedules.add(work, Every(hours=1), **(options | {"args": (2,)}))).version == 3
     updated = await new.schedules.update("s", kwargs={"more": 1})
     assert (updated.args, updated.kwargs) == ((2,), {"more": 1})
+    reader = make(codec=KeyedCodec("k2", encrypt=False))
+    same = await reader.schedules.add(work, Every(hours=1), **options | {"args": (2,), "kwargs": {"more": 1}})
+    assert same.version == updated.version, (
+        "a codec that decodes only stores the same arguments no longer plain"
+    )
 
 
 async def test_schedule_is_read_without_arguments_where_the_codec_is_missing(make: Make) -> None:

@@ -10,9 +10,12 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler import Job, JobStatus, PeriodicJobConfig, periodic
+from pg_scheduler import Job, JobStatus, PeriodicJobConfig, Unique, periodic
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
+from pg_scheduler.jobs.codec import check_codec
+from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.schedules.declared import periodic_catalogue
@@ -21,7 +24,8 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.locks import due_message
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import Trigger, trigger_kind
-from pg_scheduler.worker.maintenance.planner import FAST_POLL_INTERVAL_S, POLL_INTERVAL_S
+from pg_scheduler.worker.maintenance.planner import FAST_POLL_INTERVAL_S, POLL_INTERVAL_S, Planner
+from tests.support.codecs import KeyedCodec
 from tests.support.parts import Parts
 from tests.support.store import new_schedule
 from tests.support.worker import LEASE, Recorder, new_worker
@@ -585,3 +589,23 @@ async def test_planner_counts_the_fire_times_that_it_enqueued(parts: Parts, cloc
         ("fire_times_planned", "a"): 2,
         ("fire_times_planned", "b"): 2,
     }
+
+
+async def test_schedule_waits_for_a_node_that_can_compute_the_unique_key_of_its_jobs(parts: Parts) -> None:
+    async def greet(name: str) -> None: ...
+
+    parts.tasks.register(greet, name="app.greet", options=TaskOptions(unique=Unique()))
+    codec = check_codec(KeyedCodec("k1"))
+    assert codec is not None
+    task_data = codec.encode_arguments(encode(("ada",), None), "app.greet")
+    schedule = new_schedule(task="app.greet", task_data=task_data, anchor=NOON, next_fire_at=NOON)
+    assert await parts.store.schedules.insert(schedule, ["every"])
+    await parts.planner().run_once()
+    assert await jobs(parts.store) == []
+    kept = await parts.store.schedules.get("key")
+    assert kept is not None
+    assert (kept.paused_at, kept.next_fire_at) == (None, NOON)
+    parts.schedule_jobs = ScheduleJobs(parts.tasks, misfire_grace_time=300, codec=codec)
+    await Planner(parts).run_once()
+    (job,) = await jobs(parts.store)
+    assert job.unique_key is not None

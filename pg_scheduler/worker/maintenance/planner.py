@@ -214,14 +214,16 @@ class Planner(Service):
     async def _plan_row(
         self, row: ScheduleRow, now: datetime, unfinished: Mapping[str, LastJob], *, built_in: bool
     ) -> Plan | None:
-        """Return the plan of a due schedule; None while its last job is about to end."""
+        """Return the plan of a due schedule; None to leave it to the next pass, here or on another node."""
         last = unfinished.get(row.last_job_id or "")
         is_busy = last is not None and (
             row.overlap == Overlap.SKIP or (row.overlap == Overlap.QUEUE_ONE and last.waits)
         )
         if last is not None and not is_busy and not last.is_locked:
-            return None  # the next pass decides
+            return None  # its last job is about to end
         builder = self._jobs.builder(row)
+        if builder.lacks_unique_key:
+            return None  # for a node with the codec: an error would pause it there too
         search = partial(
             pass_time,
             row,
