@@ -19,7 +19,7 @@ from pg_scheduler.integrations.django.compat import (
     TaskResultDoesNotExist,
     task_enqueued,
 )
-from pg_scheduler.integrations.django.extensions import middleware_of
+from pg_scheduler.integrations.django.extensions import codec_of, middleware_of
 from pg_scheduler.integrations.django.options import Options
 from pg_scheduler.integrations.django.results import (
     PRIORITY,
@@ -30,6 +30,7 @@ from pg_scheduler.integrations.django.results import (
 )
 from pg_scheduler.integrations.django.runner import declare, task_named
 from pg_scheduler.integrations.django.task import JobTask, name_of, priority_of
+from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import UNSET
 from pg_scheduler.jobs.validation import check_job_id
@@ -44,7 +45,7 @@ class Backend(BaseTaskBackend):
 
     A task is enqueued if and only if the transaction commits; outside of ``atomic()``, at once. The worker of
     ``manage.py pg_scheduler worker`` runs it. ``OPTIONS`` may have ``DATABASE``, ``SCHEMA``, ``MAX_RETRIES``,
-    ``TIMEOUT``, ``KEEP_RESULT``, ``DSN``, ``MIDDLEWARE`` and ``EXECUTORS``.
+    ``TIMEOUT``, ``KEEP_RESULT``, ``DSN``, ``MIDDLEWARE``, ``EXECUTORS`` and ``CODEC``.
 
     Raises:
         ImproperlyConfigured: An option is unknown or invalid.
@@ -75,13 +76,22 @@ class Backend(BaseTaskBackend):
         return middleware_of(self.alias, self.settings)
 
     @cached_property
+    def codec(self) -> Codec | None:
+        """The codec of ``OPTIONS``; None for none.
+
+        Raises:
+            ImproperlyConfigured: It cannot be imported, or is no codec.
+        """
+        return codec_of(self.alias, self.settings)
+
+    @cached_property
     def client(self) -> SyncScheduler:
         """The Scheduler that enqueues, for calls with ``connection=``.
 
         Raises:
-            ImproperlyConfigured: The middleware is invalid.
+            ImproperlyConfigured: The middleware or the codec is invalid.
         """
-        return _client(self.settings.database, self.settings.schema, self.middleware)
+        return _client(self.settings.database, self.settings.schema, self.middleware, self.codec)
 
     def validate_task(self, task: Task) -> None:
         """Check a task, and register its function.
@@ -175,11 +185,13 @@ class Backend(BaseTaskBackend):
 
 
 _clients: Final[dict[tuple[object, ...], SyncScheduler]] = {}
-"""The Schedulers of all backends, by database, schema and the ids of the middleware that they keep."""
+"""The Schedulers of all backends, by database, schema and the ids of the objects that they keep."""
 
 
-def _client(database: str, schema: str | None, middleware: Sequence[Middleware]) -> SyncScheduler:
-    """Return the Scheduler of all backends with these tables and middleware: it looks up the schema once."""
-    key = (database, schema, *map(id, middleware))
+def _client(
+    database: str, schema: str | None, middleware: Sequence[Middleware], codec: Codec | None
+) -> SyncScheduler:
+    """Return the Scheduler of all backends with the same settings: it looks up the schema once."""
+    key = (database, schema, id(codec), *map(id, middleware))
     found = _clients.get(key)
-    return found or _clients.setdefault(key, SyncScheduler(schema=schema, middleware=middleware))
+    return found or _clients.setdefault(key, SyncScheduler(schema=schema, middleware=middleware, codec=codec))

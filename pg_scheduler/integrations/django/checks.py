@@ -12,7 +12,7 @@ from django.db import connections, router
 
 from pg_scheduler.integrations.django.backend import Backend
 from pg_scheduler.integrations.django.compat import task_backends
-from pg_scheduler.integrations.django.extensions import executors_of, middleware_of
+from pg_scheduler.integrations.django.extensions import codec_of, executors_of, middleware_of
 
 TENANTS: Final = ("django_tenants.", "tenant_schemas.")
 """How the names of engines begin that change the search path."""
@@ -27,7 +27,7 @@ def check_backends(**_kwargs: Any) -> list[checks.CheckMessage]:
 def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
     alias = backend.settings.database
     place = f"TASKS[{backend.alias!r}]"
-    for load in (middleware_of, executors_of):
+    for load in (middleware_of, executors_of, codec_of):
         try:
             load(backend.alias, backend.settings)
         except ImproperlyConfigured as error:

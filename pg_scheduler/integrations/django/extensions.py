@@ -1,4 +1,4 @@
-"""The middleware and the executors that ``OPTIONS`` names.
+"""The middleware, the executors and the codec that ``OPTIONS`` names.
 
 They are imported when they are used for the first time: tasks are declared while applications are loaded, and
 the modules named here may declare some.
@@ -17,6 +17,7 @@ from django.utils.module_loading import import_string
 
 from pg_scheduler.integrations.django.connections import DjangoProcesses, DjangoThreads
 from pg_scheduler.integrations.django.options import Options
+from pg_scheduler.jobs.codec import Codec, check_codec
 from pg_scheduler.jobs.executors import PROCESS, THREAD
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
 from pg_scheduler.worker.runners.call import JobExecutor
@@ -56,6 +57,18 @@ def executors_of(alias: str, options: Options) -> dict[str, JobExecutor]:
                     "use pg_scheduler.integrations.django.DjangoProcesses"
                 )
         return {THREAD: DjangoThreads(), PROCESS: DjangoProcesses(), **given}
+
+
+def codec_of(alias: str, options: Options) -> Codec | None:
+    """Return the codec of a backend; None for none.
+
+    Raises:
+        ImproperlyConfigured: It cannot be imported, or is no codec.
+    """
+    with _mistakes_of(f"TASKS[{alias!r}]['OPTIONS']['CODEC']"):
+        codec: Codec | None = _found(options.codec)
+        check_codec(codec)
+        return codec
 
 
 @contextmanager

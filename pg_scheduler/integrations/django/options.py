@@ -11,6 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
 from pg_scheduler.dsn import normalise_dsn
+from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT
 from pg_scheduler.jobs.task import JOB_OPTIONS
@@ -32,6 +33,7 @@ class Options:
         middleware: Middleware of the worker and of ``enqueue()``, the outermost first: objects, or the dotted
             paths of objects or classes.
         executors: Where functions run, by the names in their ``executor=``: objects or such paths.
+        codec: Encodes the arguments, results and progress notes of jobs: an object or such a path.
     """
 
     database: str = DEFAULT_DB_ALIAS
@@ -42,6 +44,7 @@ class Options:
     dsn: str | None = None
     middleware: Sequence[str | Middleware] = ()
     executors: Mapping[str, str | JobExecutor] = field(default_factory=dict)
+    codec: str | Codec | None = None
 
     @classmethod
     def read(cls, alias: str, given: Mapping[str, Any]) -> Self:

@@ -51,7 +51,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
     Raises:
         ConnectionRejectedError: The server rejects the role, its password or the database.
         DatabaseUnavailableError: The server is unavailable.
-        ImproperlyConfigured: The middleware or an executor is invalid.
+        ImproperlyConfigured: The middleware, an executor or the codec is invalid.
     """
     backend: Backend = task_backends[selection.backend]
     declare_queues(selection.queues or backend.queues)
@@ -68,6 +68,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
             vacuum_config=_retention(settings.database),
             executors=executors_of(selection.backend, settings),
             middleware=[partial(close_connections, selection.backend), *backend.middleware],
+            codec=backend.codec,
             migrations="verify",
         )
 

@@ -243,7 +243,7 @@ def test_queue_that_the_settings_lack_is_rejected(shop: Any) -> None:
     [
         (
             {"RETRIES": 1},
-            "'RETRIES'; known keys: DATABASE, SCHEMA, MAX_RETRIES, .* DSN, MIDDLEWARE, EXECUTORS",
+            "'RETRIES'; known keys: DATABASE, SCHEMA, MAX_RETRIES, .* DSN, MIDDLEWARE, EXECUTORS, CODEC",
         ),
         ({"MAX_RETRIES": -1}, "max_retries"),
         ({"TIMEOUT": "soon"}, "timeout"),

@@ -1,4 +1,4 @@
-"""The middleware and the executors in the ``OPTIONS`` of a backend."""
+"""The middleware, the executors and the codec in the ``OPTIONS`` of a backend."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import asyncpg
 import pytest
 import sentry_sdk
 
-from pg_scheduler import JobCall, JobExecutor, ProcessExecutor, ScheduledCall, ThreadExecutor
+from pg_scheduler import Codec, JobCall, JobExecutor, ProcessExecutor, ScheduledCall, ThreadExecutor
 from pg_scheduler.events import JobFailed
 from pg_scheduler.integrations.sentry import SentryMiddleware
+from tests.support.codecs import KeyedCodec
 from tests.support.django import BACKEND, project, require_tasks, working
 from tests.support.sentry import reporting
 from tests.support.worker import PATIENCE
@@ -33,6 +34,9 @@ SENTRY = "pg_scheduler.integrations.sentry.SentryMiddleware"
 VALUES: dict[str, Any] = {"priority": 0, "backend": "default", "queue_name": "default", "run_after": None}
 
 HOUR = timedelta(hours=1)
+
+CODEC = f"{__name__}.codec"
+codec = KeyedCodec("k1")
 
 around: list[str] = []
 
@@ -201,6 +205,24 @@ def counted_in_process() -> None:
     """Stand for a task that would need a process."""
 
 
+# -- codec ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [CODEC, KeyedCodec("k1")], ids=["path", "object"])
+async def test_arguments_and_results_of_tasks_are_encoded(
+    dsn: str, pool: asyncpg.Pool, given: str | Codec
+) -> None:
+    with project(dsn, OPTIONS={"CODEC": given}) as shop:
+        result = shop.add.enqueue(1)
+        async with working() as (scheduler, _):
+            assert await value_of(scheduler, result.id) == 2
+        result.refresh()
+        assert (result.args, result.return_value) == ([1], 2)
+    stored = await pool.fetchval("SELECT task_data->'args'->>'key' FROM scheduled_jobs")
+    kept = await pool.fetchval("SELECT value->>'key' FROM scheduler_results")
+    assert (stored, kept) == ("k1", "k1")
+
+
 # -- mistakes ------------------------------------------------------------------------------------------
 
 
@@ -225,6 +247,11 @@ def test_wrong_collection_is_an_error_of_the_settings(options: dict[str, Any], m
         ({"MIDDLEWARE": [f"{__name__}.counted"]}, "middleware[0] must be a coroutine function"),
         ({"MIDDLEWARE": [f"{__name__}.Named"]}, f"the class '{__name__}.Named' requires arguments"),
         ({"MIDDLEWARE": [SENTRY, 7]}, "middleware[1] must be a coroutine function"),
+        ({"CODEC": f"{__name__}.absent"}, 'does not define a "absent" attribute'),
+        (
+            {"CODEC": f"{__name__}.counted"},
+            "codec must be an object with name, key_id, encode() and decode()",
+        ),
         ({"EXECUTORS": {"async": f"{__name__}.Counting"}}, "cannot replace 'async'"),
         ({"EXECUTORS": {"one": f"{__name__}.counted"}}, "executors['one'] must be a JobExecutor"),
         ({"EXECUTORS": {"thread": ThreadExecutor(8)}}, "use pg_scheduler.integrations.django.DjangoThreads"),
@@ -237,7 +264,7 @@ def test_mistake_is_reported_by_the_checks_and_at_the_use(
     with project(dsn), override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": options}}):
         ((code, found),) = messages()
         backend = Backend("default", {"OPTIONS": options})
-        if "MIDDLEWARE" in options:
+        if "EXECUTORS" not in options:
             with pytest.raises(ImproperlyConfigured):
                 _ = backend.client
     assert code == "pg_scheduler.E003"
