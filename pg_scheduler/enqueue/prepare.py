@@ -11,15 +11,15 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Final, NamedTuple, cast
 
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
-from pg_scheduler.jobs.model import UNSET, JobFunction, Unset
+from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority, Unset
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -38,6 +38,11 @@ from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_name
 from pg_scheduler.jobs.validation import check_execution_time, check_job_id, check_kind
 
 OUTCOMES: Final = ("completed", "ended")
+
+COMPARED_TYPES: Final = frozenset(
+    {FunctionType, MethodType, JobPriority, Unset, float, int, str, timedelta, type(None)}
+)
+"""Types of values that are compared with those of the call before. A subclass may define equality anyhow."""
 
 _shared_values = attrgetter("func", *JOB_OPTIONS)
 """Returns the values of a JobSpec that many jobs of a call share."""
@@ -209,7 +214,9 @@ class JobPreparer:
         known = self._shared.get(key)
         # The values of the call of this task before have been validated. True equals 1, but is none.
         if known is None or task is not known.task or kinds != known.kinds or values != known.values:
-            known = self._shared[key] = _Known(task, kinds, values, self._derive(name, task, spec))
+            known = _Known(task, kinds, values, self._derive(name, task, spec))
+            if COMPARED_TYPES.issuperset(kinds):
+                self._shared[key] = known
         return known.shared
 
     def _derive(self, name: str, task: Task | None, spec: JobSpec) -> Shared:

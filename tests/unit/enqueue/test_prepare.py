@@ -169,6 +169,23 @@ def test_prepare_checks_a_value_of_another_type_that_equals_the_one_before(prepa
         preparer.prepare([JobSpec(work, DUE, max_retries=True)])
 
 
+class Same(timedelta):
+    """A span that equals any other."""
+
+    __hash__ = timedelta.__hash__
+
+    def __eq__(self, _: object) -> bool:
+        return True
+
+
+def test_prepare_does_not_ask_a_class_of_the_application_whether_a_value_is_the_one_before(
+    preparer: JobPreparer,
+) -> None:
+    for seconds in (5, 9):
+        (job,) = prepared(preparer, JobSpec(work, DUE, timeout=Same(seconds=seconds)))
+        assert job.timeout_seconds == seconds
+
+
 @pytest.mark.parametrize("option", JOB_OPTIONS)
 def test_specs_share_no_options_when_one_option_differs(option: str) -> None:
     spec = JobSpec(work, DUE)
