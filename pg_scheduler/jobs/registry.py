@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import FunctionType
 from typing import Final
+from weakref import WeakSet
 
 from pg_scheduler.errors import NameConflictError
 from pg_scheduler.jobs.executors import default_executor
@@ -33,9 +34,12 @@ class TaskRegistry:
         self._loose: dict[str, dict[str, Task]] = {}
         self.adopted: Final[dict[JobFunction, Task]] = {}
         """The tasks of functions ``adopt()`` has found; it compares closures and methods at each call."""
+        self._children: WeakSet[TaskRegistry] = WeakSet()
         self._version = 0
         self._names: tuple[int, list[str]] = (-1, [])
         self._limited: tuple[int, dict[str, Task]] = (-1, {})
+        if parent is not None:
+            parent._children.add(self)  # noqa: SLF001 - of this class
 
     def register(
         self,
@@ -71,7 +75,7 @@ class TaskRegistry:
             self._check_is_free(each, task)
         if known:  # its other names resolve to the new task
             exact += [each for each, old in self._exact.items() if old is known]
-        self.adopted.clear()
+        self._forget_adopted()
         size = self._size()
         for each in exact:
             self._exact[each] = task
@@ -101,6 +105,12 @@ class TaskRegistry:
         if isinstance(func, FunctionType) and func.__closure__ is None:
             self.adopted[func] = task
         return task
+
+    def _forget_adopted(self) -> None:
+        """Forget the tasks that ``adopt()`` has found, here and in registries whose parent this is."""
+        self.adopted.clear()
+        for child in list(self._children):
+            child._forget_adopted()  # noqa: SLF001
 
     def resolve(self, name: str) -> Task | None:
         """Return the task of a name, or None if the name is unknown or ambiguous."""

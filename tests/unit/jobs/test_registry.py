@@ -329,6 +329,19 @@ def test_register_raises_when_the_parent_registry_has_the_name(registry: TaskReg
         TaskRegistry(registry).register(make("other"), name="mail.send")
 
 
+def test_defaults_that_change_in_the_parent_registry_change_for_adopted_functions(
+    registry: TaskRegistry,
+) -> None:
+    grandchild = TaskRegistry(TaskRegistry(registry))
+    send = make("send")
+    registry.register(send)
+    task = grandchild.adopt(send)
+    assert grandchild.adopted == {send: task}
+    changed = registry.register(send, options=TaskOptions(timeout=5))
+    assert grandchild.adopted == {}
+    assert grandchild.adopt(send) is changed
+
+
 def test_defaults_of_the_child_registry_do_not_change_the_parent(registry: TaskRegistry) -> None:
     child = TaskRegistry(registry)
     send = make("send")
