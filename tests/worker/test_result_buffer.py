@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
+from pg_scheduler.worker.pipeline.result_buffer import CompletionBatch, OutcomeBatch, ResultBuffer
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, claim, locked, new_job, statuses
@@ -165,3 +167,41 @@ async def test_result_buffer_unwritten_contains_every_outcome_until_its_batch_is
     with results.completions(), results.others() as others:
         others.accepted = {"c"}
     assert results.unwritten() == {"b": 1, "d": 1}
+
+
+class Moving(dict[CompletionBatch | OutcomeBatch, list[Claim]]):
+    """Batches whose outcomes move just before or just after they are read."""
+
+    def __init__(self, before: Callable[[], object], after: Callable[[], object]) -> None:
+        super().__init__()
+        self._before, self._after = before, after
+
+    def values(self) -> Any:
+        self._before()
+        found = list(super().values())
+        self._after()
+        return found
+
+
+@pytest.mark.parametrize("returns", [True, False])
+async def test_result_buffer_unwritten_contains_outcomes_that_move_while_a_thread_reads_them(
+    parts: Parts, returns: bool
+) -> None:
+    a, b = await claim(parts.store, new_job("a"), new_job("b"))
+    results, batches = parts.results, ExitStack()
+
+    def take_all() -> None:
+        batches.enter_context(results.completions())
+        batches.enter_context(results.others())
+
+    def return_all() -> None:
+        with suppress(KeyError), batches:
+            raise KeyError
+
+    results.put(a, COMPLETE)
+    results.put(b, Outcome.fail("no"))
+    results._in_batches = Moving(return_all, list) if returns else Moving(list, take_all)
+    if returns:
+        take_all()
+    assert results.unwritten() == {"a": 1, "b": 1}
+    batches.close()

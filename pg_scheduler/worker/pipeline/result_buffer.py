@@ -118,12 +118,16 @@ class ResultBuffer:
         """Return the attempt numbers of all outcomes whose write is not confirmed, by job id.
 
         Any thread may call it. An outcome that moves between buffer and batch is briefly in both, never in
-        neither.
+        neither: so the buffer is read before the batches and after them, whichever way it moves meanwhile.
         """
-        completed = [*list(self._completed.values()), *list(self._in_batches.values())]
-        claims = [claim for claims in completed for claim in list(claims)]
-        others = [claim for claim, _ in list(self._others)]
-        return {claim.job_id: claim.attempt for claim in (*claims, *others)}
+        buffered = self._buffered()
+        in_batches = [claim for claims in list(self._in_batches.values()) for claim in list(claims)]
+        return {claim.job_id: claim.attempt for claim in (*buffered, *in_batches, *self._buffered())}
+
+    def _buffered(self) -> list[Claim]:
+        """Return the attempts whose outcomes are in no batch."""
+        completed = [claim for claims in list(self._completed.values()) for claim in list(claims)]
+        return completed + [claim for claim, _ in list(self._others)]
 
     @contextmanager
     def completions(self) -> Iterator[CompletionBatch]:
