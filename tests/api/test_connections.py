@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import md5
@@ -289,6 +290,37 @@ async def test_hint_takes_any_answer_of_an_adapter_about_its_transaction(
         await settled(app.commit())
         assert await ids_in(pool) == {job_id}
         assert len(await received(1)) == 1
+
+
+class Databases:
+    """A library whose methods use the connection of the current context."""
+
+    connection: ContextVar[asyncpg.Connection] = ContextVar("connection")
+
+    async def run(self, statement: str, texts: Sequence[str]) -> list[str]:
+        return [row[0] for row in await self.connection.get().fetch(statement, *texts)]
+
+    def is_in_transaction(self) -> bool:
+        return self.connection.get().is_in_transaction()
+
+
+async def test_hint_asks_an_adapter_in_the_context_of_each_call(dsn: str, pool: asyncpg.Pool) -> None:
+    databases, scheduler = Databases(), Scheduler(pool)
+    adapter = ConnectionAdapter(databases.run, transaction=databases.is_in_transaction)
+
+    async def begin() -> asyncpg.Connection:
+        connection = await asyncpg.connect(dsn)
+        databases.connection.set(connection)
+        await connection.execute("BEGIN")
+        await scheduler.enqueue(work, connection=adapter)
+        return connection
+
+    async with asyncio.TaskGroup() as group, listening(pool) as received:
+        one, other = await group.create_task(begin()), await group.create_task(begin())
+        for number, connection in enumerate((one, other), start=1):
+            await connection.execute("COMMIT")
+            assert len(await received(number)) == number
+            await connection.close()
 
 
 @pytest.mark.parametrize("options", [{}, {"keep_result": HOUR, "metadata": {"tenant": 7}, "timeout": None}])

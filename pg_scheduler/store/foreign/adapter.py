@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -144,7 +144,7 @@ def adapter_for(
     if isinstance(connection, str) and is_async:  # an alias need not exist here
         adapter = ConnectionAdapter(_not_here, is_async=False)
     elif isinstance(connection, ConnectionAdapter):
-        adapter = connection
+        adapter = _separate(connection)
     elif library is not None:
         adapter = _module_of(library).adapter_for(connection)
     elif isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
@@ -157,6 +157,15 @@ def adapter_for(
     here, other = takers if is_async else takers[::-1]
     how = "blocks" if is_async else "is asynchronous"
     raise TypeError(f"a connection of the type {kind} {how}; use {other} for it, not {here}")
+
+
+def _separate(adapter: ConnectionAdapter) -> ConnectionAdapter:
+    """Return an adapter of an application for one call: it may use another connection in each context.
+
+    What returns the transaction of a library's connection is equal for each call; a partial never is.
+    """
+    read = adapter.transaction
+    return adapter if read is None else ConnectionAdapter(adapter.run, adapter.is_async, partial(read))
 
 
 def link_of(connection: object) -> tuple[object, Any] | None:
