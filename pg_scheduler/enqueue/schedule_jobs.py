@@ -32,7 +32,7 @@ MAX_BUILDERS: Final = 1000
 """Schedules whose builders are remembered."""
 
 MAX_REMEMBERED_LENGTH: Final = 10_000
-"""Characters of the JSON of a schedule whose builder is remembered."""
+"""Characters of the values of a schedule whose builder is remembered."""
 
 _source_of = attrgetter(
     "owner",
@@ -143,7 +143,7 @@ class ScheduleJobs:
         builder = self._new_builder(row, task, source)
         # Validators of typed arguments are user code, as is a codec that cannot decode: they run each time.
         is_certain = (task is None or task.typed is None) and builder.arguments is not None
-        length = len(row.task_data) + len(row.options) + len(row.metadata)
+        length = sum(len(value) for value in source if isinstance(value, str))
         if is_certain and length <= MAX_REMEMBERED_LENGTH:
             if len(self._builders) >= MAX_BUILDERS:
                 self._builders.clear()

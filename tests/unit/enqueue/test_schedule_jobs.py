@@ -80,6 +80,8 @@ def test_builder_of_typed_arguments_or_of_long_ones_is_not_remembered(
     text = "x" * schedule_jobs.MAX_REMEMBERED_LENGTH
     long = new_schedule(task="work", metadata=f'{{"text": "{text}"}}')
     assert jobs.builder(long) is not jobs.builder(long)
+    padded = new_schedule(task="work", trigger=f'{{"kind": "fixed_delay", "delay": "PT1H"{" " * len(text)}}}')
+    assert jobs.builder(padded) is not jobs.builder(padded)
     tasks.register(work, name="work", options=TaskOptions(typed=True))
     short = new_schedule(task="work")
     assert jobs.builder(short) is not jobs.builder(short)
