@@ -90,6 +90,7 @@ class Outbox:
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
         self._watched: dict[Callable[[], object], Watch] = {}  # the newest of each connection
+        self._watched_in: asyncio.AbstractEventLoop | None = None
         self._on_due: Callable[[datetime | None], None] | None = None
         self._on_message: Callable[[], None] | None = None
 
@@ -178,6 +179,9 @@ class Outbox:
         if (notify or self._notify) != "hint" or read is None:
             return
         loop, transaction = asyncio.get_running_loop(), guarded(read, lambda _: None)
+        if loop is not self._watched_in:  # timers of another one may never fire, and keep connections
+            self._watched.clear()
+            self._watched_in = loop
         of_one_connection = isinstance(read, MethodType)  # any other function may depend on its context
         watch = self._watched.get(read) if of_one_connection else None
         if watch is None or watch.transaction is not transaction:

@@ -13,6 +13,7 @@ from hashlib import md5
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from pg_scheduler import (
@@ -290,6 +291,21 @@ async def test_hint_takes_any_answer_of_an_adapter_about_its_transaction(
         await settled(app.commit())
         assert await ids_in(pool) == {job_id}
         assert len(await received(1)) == 1
+
+
+async def test_hint_forgets_the_connections_of_an_event_loop_that_ended_before_their_transactions(
+    dsn: str, pool: asyncpg.Pool
+) -> None:
+    scheduler = Scheduler(pool)
+    scheduler._parts.outbox.first_look_s = HOUR.total_seconds()
+
+    async def insert() -> None:
+        async with await psycopg.AsyncConnection.connect(dsn) as connection:
+            await scheduler.enqueue(work, connection=connection)
+
+    for _ in range(2):
+        await asyncio.to_thread(asyncio.run, insert())
+    assert len(scheduler._parts.outbox._watched) == 1
 
 
 class Databases:
