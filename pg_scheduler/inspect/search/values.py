@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, tzinfo
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from pg_scheduler.inspect.search.terms import Pattern, TimeSpan, escape_like
@@ -16,6 +17,9 @@ MAX_TERMS: Final = 50
 
 MAX_VALUES: Final = 500
 """Alternatives of a term."""
+
+SYNONYMS: Final[Mapping[str, str]] = MappingProxyType({"name": "task", "task": "name"})
+"""The field of the other search, for jobs or schedules, that has the same meaning."""
 
 T = TypeVar("T")
 
@@ -78,9 +82,11 @@ def unknown_field(part: Part, known: Collection[str], roots: Collection[str]) ->
             f"{name}: needs a name; write {name}.<name>:<value>, such as {name}.user:{value}",
             field.start,
         )
-    suggestion = most_similar(name, [*known, *(f"{root}." for root in roots)])
+    suggestion = SYNONYMS.get(name)
+    if suggestion not in known:
+        suggestion = most_similar(name, [*known, *(f"{root}." for root in roots)])
     quoted = part.word.text if len(part.word.text) <= 40 else f"{part.word.text[:40]}..."
-    argument = f"for an argument, write arg.{name[:40]}:; " if "arg" in roots else ""
+    argument = f"for an argument, write arg.{name[:40]}:<value>; " if "arg" in roots else ""
     return SearchError(
         f"unknown field {name[:40] + ':'!r}; {argument}to search for the text itself, write it in quotes: "
         f'"{quoted}"',

@@ -85,6 +85,7 @@ def test_schedule_that_is_paused_or_finished_matches() -> None:
         ("tasks:a", "unknown field 'tasks:'", "task:"),
         ("task.a:b", "unknown field 'task.a:'", "task:"),
         ("status:failed", "unknown field 'status:'", "task:"),
+        ("name:a", "unknown field 'name:'", "task:"),
         ("metadata:a", "write metadata.<name>:<value>", None),
         ("metadata.:a", "unknown field", "metadata."),
         ("owner:apis", "unknown owner 'apis'; write one of api, code", "api"),

@@ -185,6 +185,7 @@ def test_parse_search_guesses_no_time_zone(value: str) -> None:
         ("mail:1", 0, 'write it in quotes: "mail:1"'),
         (":x", 0, "the name of the field is missing"),
         ("words:x", 0, "unknown field 'words:'"),
+        ("task:x", 0, "did you mean 'name:'?"),
         ("name.x:y", 0, "unknown field 'name.x:'"),
         ("arg:x", 0, "write arg.<name>:<value>"),
         ("arg.:x", 4, "a name is missing in 'arg.'"),
