@@ -35,6 +35,9 @@ async def test_keys_select_rows_and_explain_a_job(open_page: Open, shop: Shop) -
     await page.keyboard.press("X")
     for number in range(3):
         await expect(rows.nth(number)).to_be_checked()
+    await page.keyboard.press("a")
+    actions = page.get_by_role("group", name="Selected jobs").get_by_role("button")
+    await expect(actions.first).to_be_focused()
 
     await page.goto(page.url.partition("?")[0] + "?q=status:failed")
     await page.keyboard.press("j")

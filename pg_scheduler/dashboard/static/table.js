@@ -1,5 +1,5 @@
 // The rows of tables: the selection with its bar, the keys "j" and "k" to the next and previous row, "x" to select it,
-// "X" to select the rows up to it, "e" to the explanation of its job; and the views that this browser has saved.
+// "X" to select the rows up to it, "a" to the bar, "e" to the explanation of its job; and the saved views.
 
 import { all, announce, make, onKeys, onUpdate, stored } from "./ui.js";
 
@@ -61,8 +61,7 @@ window.addEventListener("pageshow", showSelection); // the browser may have rest
 
 const moveRow = (step) => {
   const links = all("main tbody tr").map((row) => row.querySelector("a")).filter(Boolean);
-  const row = rowOf(document.activeElement);
-  const place = links.findIndex((link) => row !== null && rowOf(link) === row);
+  const place = links.findIndex((link) => rowOf(link) === rowOf(document.activeElement));
   links[place < 0 ? 0 : Math.min(Math.max(place + step, 0), links.length - 1)]?.focus();
 };
 
@@ -78,7 +77,8 @@ const explain = () => {
   else document.getElementById("explanation")?.focus();
 };
 
-onKeys({ j: () => moveRow(1), k: () => moveRow(-1), x: () => select(false), X: () => select(true), e: explain });
+const act = () => all("[data-selection] :is(button, summary)").find((each) => each.checkVisibility())?.focus();
+onKeys({ j: () => moveRow(1), k: () => moveRow(-1), x: () => select(false), X: () => select(true), a: act, e: explain });
 
 // -- saved views: addresses of this list, in this browser
 
