@@ -160,6 +160,18 @@ async def test_list_works_without_a_script(open_page: Open, pool: asyncpg.Pool) 
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'") == 1
 
 
+async def test_narrow_rows_of_failed_jobs_show_arguments_beside_the_task(open_page: Open, shop: Shop) -> None:
+    page = await open_page(FAILED, viewport={"width": 1024, "height": 768})
+    row = page.locator(f'[data-key="{shop.failed}"]')
+    task = await row.locator("[data-job]").bounding_box()
+    arguments = await row.locator(".main .sub").bounding_box()
+    assert task is not None
+    assert arguments is not None
+    assert arguments["width"] > 0
+    assert arguments["x"] >= task["x"] + task["width"]
+    assert task["y"] <= arguments["y"] + arguments["height"] / 2 <= task["y"] + task["height"], "one line"
+
+
 async def test_phone_shows_errors_and_the_tab_of_the_state(open_page: Open, shop: Shop) -> None:
     page = await open_page("/jobs?q=status:failed", viewport={"width": 390, "height": 844})
     row = page.locator(f'[data-key="{shop.failed}"]')
