@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, combinations
@@ -573,6 +573,7 @@ class Session(Connections):
 
     def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
         super().__init__(pool)
+        self.hot_path = nullcontext()
         self._connection = connection
         self.pid: int = connection.get_server_pid()
         self.waits = False
@@ -585,9 +586,6 @@ class Session(Connections):
         return _Transaction(self, self._connection.transaction())
 
     def acquire(self, *, reserved: bool = False) -> Any:
-        return self.transaction()
-
-    def dedicated(self) -> Any:
         return self.transaction()
 
     async def fetch(self, query: str, *args: Any, timeout: float) -> list[asyncpg.Record]:
