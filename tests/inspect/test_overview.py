@@ -17,6 +17,7 @@ from pg_scheduler.inspect.texts import rounded
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from tests.inspect.workers import add_worker
+from tests.support.catalogues import clear_registrations
 
 LIMITS = "pg_scheduler.inspect.store.inspections"
 
@@ -125,6 +126,7 @@ async def test_alias_of_a_task_is_listed_only_while_it_has_jobs(
 ) -> None:
     async def send() -> None: ...
 
+    clear_registrations()  # a worker's names are read up to a bound, and other modules register many
     scheduler = Scheduler(pool)
     scheduler.register(send, name="overview.send", aliases=["overview.mail"])
     async with scheduler:
