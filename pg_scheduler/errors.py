@@ -134,6 +134,26 @@ class JobConflictError(SchedulerError, ValueError):
         )
 
 
+class JobLostError(SchedulerError):
+    """The attempt does not hold its job any more: it was cancelled, replaced, or another worker took it over.
+
+    What the attempt wrote in the same transaction is rolled back.
+
+    Attributes:
+        job_id: The id.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"this attempt does not hold job {job_id!r} any more, and nothing was written; let it end"
+        )
+
+
+class DuplicateStepError(SchedulerError, ValueError):
+    """A job uses the name of a step twice in one attempt, or for another kind of step than before."""
+
+
 class JobNotFoundError(SchedulerError, LookupError):
     """No job has this id: it never existed, or it was deleted after its retention.
 

@@ -93,11 +93,11 @@ class SchedulerMigrateOp(MigrateOperation):
         Example::
 
             def upgrade() -> None:
-                op.scheduler_migrate(1)
+                op.scheduler_migrate(2)
 
 
             def downgrade() -> None:
-                op.scheduler_migrate(0, start=1)
+                op.scheduler_migrate(0, start=2)
         """
         operations.invoke(cls(target, start=start, schema=schema))
 

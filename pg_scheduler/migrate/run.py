@@ -78,8 +78,9 @@ def run_migrations(
     if has_records:
         applied = {version: Applied(*record) for version, *record in run(qualify(_APPLIED, home))}
     check(applied, migrations)
-    _check_neighbours(applied, start, target, home)
     due = [step for step in steps if step.up is (step.migration.version not in applied)]
+    if due or start < target:
+        _check_neighbours(applied, start, target, home)
     if due and not has_schema:
         run(create_schema(home))
     if due and not has_records:

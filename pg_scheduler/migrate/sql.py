@@ -60,7 +60,7 @@ def script(steps: Sequence[Step], home: str) -> list[str]:
         ConfigurationError: The schema's name is invalid.
 
     Example:
-        >>> for statement in script(steps_between(0, 1), "jobs"):  # doctest: +SKIP
+        >>> for statement in script(steps_between(0, 2), "jobs"):  # doctest: +SKIP
         ...     cursor.execute(statement)
     """
     statements = [lock(home)]

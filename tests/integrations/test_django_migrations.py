@@ -170,7 +170,8 @@ def test_failed_migration_leaves_nothing_behind(empty_dsn: str) -> None:
 
 @pytest.mark.parametrize("direction", [[], ["--backwards"]])
 def test_sqlmigrate_prints_what_migrate_executes(empty_dsn: str, dsn: str, direction: list[str]) -> None:
-    printed = manage(dsn, "sqlmigrate", "pg_scheduler", "0001", *direction)
+    names = ["0001", "0002"][:: -1 if direction else 1]
+    printed = "\n".join(manage(dsn, "sqlmigrate", "pg_scheduler", name, *direction) for name in names)
     target = dsn if direction else empty_dsn
 
     async def execute(connection: Connection) -> None:

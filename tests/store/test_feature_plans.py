@@ -76,7 +76,11 @@ EXPECTED = {
     "due_schedules": {("Index Scan", "scheduler_schedules_due")},
     "next_fire": {("Index Scan", "scheduler_schedules_due")},
     "lock_last_jobs": {("Index Scan", "scheduled_jobs_pkey")},
-    "delete_jobs": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduler_after_child")},
+    "delete_jobs": {
+        ("Index Scan", "scheduled_jobs_pkey"),
+        ("Index Scan", "scheduler_after_child"),
+        ("Index Scan", "scheduler_steps_pkey"),
+    },
     "lock_batch": {("Index Scan", "scheduled_jobs_pkey")},
     "retry_jobs": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduled_jobs_unique")},
     "move_jobs": {("Index Scan", "scheduled_jobs_pkey")},

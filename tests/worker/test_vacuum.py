@@ -75,6 +75,23 @@ async def test_vacuum_deletes_every_finished_job_with_the_immediate_policy(parts
     assert await parts.vacuum(only(VacuumPolicy.immediate())).run() == dict.fromkeys(ALL, 2)
 
 
+@pytest.mark.parametrize("policy", [VacuumPolicy.immediate(), VacuumPolicy.keep_last(0)])
+async def test_vacuum_deletes_the_steps_of_marked_jobs_with_them(parts: Parts, policy: VacuumPolicy) -> None:
+    await ended(parts, JobStatus.COMPLETED, "marked", "plain")
+    await parts.store.jobs.insert([new_job("waits")])
+    async with parts.store.connections.acquire() as connection:
+        await connection.execute("""
+            UPDATE scheduled_jobs SET options = '{"steps": 1}' WHERE job_id IN ('marked', 'waits');
+            INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at)
+            SELECT job_id, 'pay', 'step', 1, now() FROM scheduled_jobs
+        """)
+        assert (await parts.vacuum(only(policy)).run())[JobStatus.COMPLETED] == 2
+        rows = await connection.fetch("SELECT job_id FROM scheduler_steps ORDER BY job_id")
+        assert [row[0] for row in rows] == ["plain", "waits"]  # only those of marked jobs count
+        assert [each.changed for each in await parts.store.jobs.delete(["waits"])] == [True]
+        assert await connection.fetchval("SELECT job_id FROM scheduler_steps") == "plain"
+
+
 async def test_vacuum_deletes_nothing_with_the_never_policy(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:

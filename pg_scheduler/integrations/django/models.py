@@ -221,6 +221,7 @@ _KEYS: Final = {
     "PausedTask": ("scheduler_tasks", "name"),
     "Start": ("scheduler_starts", "key", "job_id", "attempt"),
     "Statistics": ("scheduler_stats", "span", "bucket", "job_name"),
+    "Step": ("scheduler_steps", "job_id", "name"),
     "Total": ("scheduler_totals", "job_name"),
     "VacuumDay": ("vacuum_stats", "stat_date"),
     "VacuumPass": ("scheduler_vacuum_passes", "policies"),

@@ -186,7 +186,10 @@ WITH found AS (
 deleted AS (
     DELETE FROM {schema}scheduled_jobs
     WHERE job_id = ANY (ARRAY (SELECT job_id FROM found WHERE is_free))
-    RETURNING job_id
+    RETURNING job_id, (options -> 'steps') IS NOT NULL AS is_marked
+),
+steps AS (
+    DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM deleted WHERE is_marked))
 ),
 freed AS (
     DELETE FROM {schema}scheduler_after WHERE child_id = ANY (ARRAY (SELECT job_id FROM deleted))

@@ -69,9 +69,15 @@ WHERE job_id = ANY ($1)
 -- Delete those of the jobs $1 that have completed and whose consequences are applied, and return their ids.
 --
 -- One that was replaced is pending again.
-DELETE FROM {schema}scheduled_jobs
-WHERE job_id = ANY ($1) AND status = 'completed' AND on_end IS NULL
-RETURNING job_id;
+WITH deleted AS (
+    DELETE FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($1) AND status = 'completed' AND on_end IS NULL
+    RETURNING job_id, (options -> 'steps') IS NOT NULL AS is_marked
+),
+steps AS (
+    DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM deleted WHERE is_marked))
+)
+SELECT job_id FROM deleted;
 
 -- name: apply_replacements
 -- route: caller

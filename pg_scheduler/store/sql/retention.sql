@@ -154,9 +154,21 @@ FROM found;
 --
 -- A job with "on_end" stays until its consequences are applied: other jobs may wait for its outcome.
 -- Walking the table in such steps needs no index on the history, which every finished job would have to pay
--- for. RETURNING would double the cost of a row, so the server's count of deleted rows is used.
+-- for. RETURNING would double the cost of a row, so the server's count of deleted rows is used. The steps of marked
+-- jobs are deleted with them: these jobs are locked before the first row is deleted, which is what the count is for.
+WITH marked AS (
+    SELECT job_id
+    FROM {schema}scheduled_jobs
+    WHERE ctid >= $1::tid AND ctid < $2::tid AND status = $3 AND finished_at <= $4 AND on_end IS NULL
+      AND (options -> 'steps') IS NOT NULL
+    FOR UPDATE
+),
+steps AS (
+    DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM marked))
+)
 DELETE FROM {schema}scheduled_jobs
-WHERE ctid >= $1::tid AND ctid < $2::tid AND status = $3 AND finished_at <= $4 AND on_end IS NULL;
+WHERE ctid >= $1::tid AND ctid < $2::tid AND status = $3 AND finished_at <= $4 AND on_end IS NULL
+  AND (SELECT count(*) FROM marked) >= 0;
 
 -- name: count_in_blocks
 -- route: pool
@@ -191,7 +203,10 @@ WITH gone AS (
         WHERE rank > $2
         LIMIT $3
     ))
-    RETURNING 1
+    RETURNING job_id, (options -> 'steps') IS NOT NULL AS is_marked
+),
+steps AS (
+    DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM gone WHERE is_marked))
 )
 SELECT count(*) FROM gone;
 

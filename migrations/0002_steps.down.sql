@@ -1,0 +1,3 @@
+-- Drop the steps. Suspended jobs start anew at their time.
+
+DROP TABLE {schema}scheduler_steps;
