@@ -36,7 +36,9 @@ INSERT_ROWS = {
     ),
     "scheduler_after": "INSERT INTO scheduler_after VALUES ('kept', 'other', 'ended')",
     "scheduler_starts": "INSERT INTO scheduler_starts VALUES ('limit:a:', 'kept', 1, now())",
-    "scheduler_steps": "INSERT INTO scheduler_steps VALUES ('kept', 'pay', 'step', '1', 1, NULL, now(), now())",
+    "scheduler_steps": (
+        "INSERT INTO scheduler_steps VALUES ('kept', 'pay', 'step', '1', 1, NULL, now(), now())"
+    ),
     "scheduler_tasks": "INSERT INTO scheduler_tasks VALUES ('kept', now(), NULL, NULL, 'me')",
     "scheduler_stats": "INSERT INTO scheduler_stats VALUES (now(), 60, 'kept', '{1}', '{1}', '{1}', '{1}')",
     "scheduler_totals": "INSERT INTO scheduler_totals VALUES ('kept', '{1}', '{1}', '{1}', '{1}', now())",
