@@ -73,7 +73,8 @@ class Environment:
             self._check_base()
             run([self.base, "-m", "venv", "--clear", str(self.folder)])
         lock = LOWEST_LOCK if self.lowest else LOCK
-        self.pip("install", "--require-hashes", "--only-binary", ":all:", "-r", str(lock))
+        # The lock is complete; some versions of pip resolve an extra such as psycopg[pool] past its line.
+        self.pip("install", "--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", str(lock))
         self.pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
         note(f"environment ready in {time.monotonic() - started:.0f} s")
 
