@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import lru_cache
+from glob import escape
 from typing import Any, Final
 
 from pg_scheduler.integrations.django.compat import Task
@@ -99,6 +100,11 @@ def job_name(path: str, queue: str) -> str:
     It is the same object each time: so what follows from the name and the options is derived once.
     """
     return f"{path}@{queue}"
+
+
+def pattern_of(queue: str) -> str:
+    """Return the pattern of the names of the jobs in a queue."""
+    return job_name("*", escape(queue))
 
 
 def queue_in(name: str) -> str | None:

@@ -16,6 +16,7 @@ from pg_scheduler.integrations.django.compat import DEFAULT_TASK_BACKEND_ALIAS, 
 from pg_scheduler.integrations.django.connections import close_connections
 from pg_scheduler.integrations.django.extensions import executors_of
 from pg_scheduler.integrations.django.runner import declare_queues, declared_tasks
+from pg_scheduler.integrations.django.task import pattern_of
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.settings import VacuumConfig, VacuumPolicy
 
@@ -35,10 +36,12 @@ class Selection:
     Attributes:
         backend: The alias of the backend.
         queues: The queues; none for those of the backend.
+        excluded: Queues that are left to other workers.
     """
 
     backend: str = DEFAULT_TASK_BACKEND_ALIAS
     queues: Sequence[str] = ()
+    excluded: Sequence[str] = ()
 
 
 selection: Final = Selection()
@@ -65,6 +68,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
         yield Scheduler(
             pool,
             schema=settings.schema,
+            skip=[pattern_of(queue) for queue in selection.excluded],
             vacuum_config=_retention(settings.database),
             executors=executors_of(selection.backend, settings),
             middleware=[partial(close_connections, selection.backend), *backend.middleware],

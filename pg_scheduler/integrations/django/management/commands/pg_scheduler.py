@@ -7,7 +7,6 @@ import sys
 from argparse import REMAINDER, ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from glob import escape
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from pg_scheduler.integrations.django.compat import (
     InvalidTaskBackend,
     task_backends,
 )
-from pg_scheduler.integrations.django.task import job_name
+from pg_scheduler.integrations.django.task import pattern_of
 from pg_scheduler.integrations.django.worker import TARGET, selection
 
 WORKER: Final = "worker"
@@ -52,9 +51,10 @@ class Command(BaseCommand):
         given, words = own.parse_known_args(options["arguments"])
         alias = given.backend or options["backend"]
         queues = [*options["queue"], *given.queue]
+        excluded = [*options["exclude_queue"], *given.exclude_queue]
         backend = _backend_of(alias)
         if words[:1] == [WORKER]:
-            selection.backend, selection.queues = alias, queues
+            selection.backend, selection.queues, selection.excluded = alias, queues, excluded
             words = _words_of_worker(words, backend, given.concurrency or options["concurrency"])
             if not self._called_from_command_line:
                 raise CommandError("a worker ends its process; start it from a shell")
@@ -66,7 +66,7 @@ class Command(BaseCommand):
 
 def _words_of_worker(words: Sequence[str], backend: Backend, concurrency: int | None) -> list[str]:
     """Return the arguments of the worker."""
-    for queue in selection.queues:
+    for queue in (*selection.queues, *selection.excluded):
         if backend.queues and queue not in backend.queues:
             known = ", ".join(sorted(backend.queues))
             raise CommandError(f"TASKS[{backend.alias!r}]['QUEUES'] has no {queue!r}; it has {known}")
@@ -74,7 +74,7 @@ def _words_of_worker(words: Sequence[str], backend: Backend, concurrency: int | 
     if concurrency is not None:
         found.append(f"--slots={concurrency}")
     if selection.queues:
-        names = ",".join(job_name("*", escape(queue)) for queue in selection.queues)
+        names = ",".join(map(pattern_of, selection.queues))
         found.append(f"--names={names}")
     return [*found, TARGET]
 
@@ -85,6 +85,7 @@ def _prepare_restart(words: Sequence[str]) -> None:
 
     started, arguments = get_child_arguments(), sys.argv[1:]
     queues = [f"--queue={queue}" for queue in selection.queues]
+    queues += [f"--exclude-queue={queue}" for queue in selection.excluded]
     program = started[: len(started) - len(arguments)]
     set_program([*program, arguments[0], f"--backend={selection.backend}", *queues])
     sys.argv[1:] = words
@@ -101,6 +102,12 @@ def _add_options(parser: ArgumentParser, *, later: bool = False) -> None:
         action="append",
         default=[],
         help="worker: run the tasks of this queue only; may be repeated. Jobs without a queue are left out.",
+    )
+    parser.add_argument(
+        "--exclude-queue",
+        action="append",
+        default=[],
+        help="worker: leave the tasks of this queue to other workers; may be repeated.",
     )
     parser.add_argument("--concurrency", type=int, help="worker: tasks that run at the same time.")
     if later:  # read by Django, wherever they are
