@@ -19,7 +19,7 @@ from pg_scheduler.dashboard.redaction import HIDDEN, Redaction, without_key
 from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage, parse_search
 from pg_scheduler.inspect.names import TaskNames
-from pg_scheduler.inspect.parameters import Parameter, parameters_of
+from pg_scheduler.inspect.parameters import Parameter, parameters_of, positional_names
 from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import Job, Worker
@@ -239,6 +239,12 @@ class PageRequest:
             return ()
         main = (await self.task_names()).task_of(task)
         return parameters_of(await self.workers(), main) or ()
+
+    async def argument_names(self, job: Job) -> Sequence[str]:
+        """Return the parameters of the positional arguments of a visible job that live workers report."""
+        if not job.args or not self.access.sees_arguments:
+            return ()
+        return positional_names(await self.workers(), (await self.task_names()).task_of(job.job_name))
 
     async def workers(self, *, is_data: bool = False) -> Sequence[Worker]:
         """Return every worker that has a row; all requests share the read for some seconds.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
@@ -42,24 +42,33 @@ class JsonTree(NamedTuple):
     is_cut: bool
 
 
-def json_tree(value: Any) -> JsonTree:
-    """Return a value as a tree: three levels are open, and only so many items and characters are there."""
+def json_tree(value: Any, names: Sequence[str] = ()) -> JsonTree:
+    """Return a value as a tree: three levels are open, and only so many items and characters are there.
+
+    Args:
+        value: The value.
+        names: The names of the first items of its list ``args``, which are shown before them and are no part
+            of the text.
+    """
     value = plain(value)
-    writer = _Writer()
+    writer = _Writer(names)
     html = Markup("").join(writer.write(Markup(""), value, Markup(""), 0))
     return JsonTree(html, len(json.dumps(value, ensure_ascii=False)), writer.is_cut)
 
 
 class _Writer:
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
         self.is_cut = False
+        self._names = names
         self._left = MAX_LENGTH
         self._lines = 0
 
-    def write(self, key: Markup, value: Any, tail: Markup, level: int) -> Iterator[Markup]:
-        """Yield a value behind its key, and before a comma."""
+    def write(
+        self, key: Markup, value: Any, tail: Markup, level: int, names: Sequence[str] = ()
+    ) -> Iterator[Markup]:
+        """Yield a value behind its key, and before a comma; if it is a list, with the names of its items."""
         self._lines += 1
-        if not isinstance(value, dict | list) or _is_short(value):
+        if not isinstance(value, dict | list) or (_is_short(value) and not names):
             yield Markup("<div>{}{}{}</div>").format(key, self._inline(value), tail)
             return
         begin, end = "{}" if isinstance(value, dict) else "[]"
@@ -78,7 +87,11 @@ class _Writer:
                 yield Markup('<div class="cut">{:,} more</div>').format(len(value) - place)
                 break
             comma = Markup(",") if place < len(value) - 1 else Markup("")
-            yield from self.write(Markup("") if name is None else self._key(name), each, comma, level + 1)
+            before = Markup("") if name is None else self._key(name)
+            if place < len(names):
+                before = Markup('<span class="nt" data-name="{}"></span>').format(visible(names[place]))
+            named = self._names if (level, name) == (0, "args") else ()
+            yield from self.write(before, each, comma, level + 1, named)
         yield Markup("<div>{}{}</div></details>").format(end, tail)
         if not is_open:
             self._lines = lines

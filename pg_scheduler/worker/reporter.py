@@ -7,6 +7,7 @@ change are written at registration only.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import platform
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.task import Arity
 from pg_scheduler.settings import SECRETS, SchedulerConfig
 from pg_scheduler.store.workers import DRAIN, WorkerReport
 from pg_scheduler.triggers.zones import data_version
@@ -90,11 +92,14 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
     ]
     resolved = ((name, tasks.resolve(name)) for name in tasks.names())
     aliases = {name: task.name for name, task in islice(resolved, MAX_ALIASES) if task and task.name != name}
+    parameters = _parameters_of(tasks)
+    positional = {task.name: _positional_of(task.arity) for task in tasks.tasks() if task.name in parameters}
     return {
         **settings,
         "limits": limits[:MAX_LIMITS],
         "aliases": aliases,
-        "parameters": _parameters_of(tasks),
+        "parameters": parameters,
+        "positional": {name: count for name, count in positional.items() if count},
         "tzdata": data_version(),
     }
 
@@ -116,6 +121,17 @@ def _parameters_of(tasks: TaskRegistry) -> dict[str, list[tuple[str, bool]]]:
             size += length
             found[task.name] = parameters
     return found
+
+
+def _positional_of(arity: Arity) -> int:
+    """Return how many of the parameters that a task reports its positional arguments have, from the first on.
+
+    It is 0 if the function has parameters without names for jobs, which would come first.
+    """
+    kinds = [] if arity.signature is None else [each.kind for each in arity.signature.parameters.values()]
+    if inspect.Parameter.POSITIONAL_ONLY in kinds:
+        return 0
+    return kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:

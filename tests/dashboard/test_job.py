@@ -50,6 +50,19 @@ def entry(claim: int, **changes: Any) -> dict[str, Any]:
     return {**found, **changes}
 
 
+async def test_positional_arguments_have_the_names_of_the_parameters_that_a_worker_reports(
+    scheduler: Scheduler, app: App, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await scheduler.enqueue("board.charge", job_id="pay", args=(113, "card", 2, 3))
+    page = Page((await request(app, "/job?id=pay")).text)
+    assert not [each for each in page.all("span") if "data-name" in each], "no worker reports them"
+    parameters = [("account", True), ("by", False), ("note", False)]
+    settings = {"parameters": {"board.charge": parameters}, "positional": {"board.charge": 2}}
+    await add_worker(pool, names=["board.charge"], settings=json.dumps(settings))
+    page = Page((await request(build(), "/job?id=pay")).text)
+    assert [each["data-name"] for each in page.all("span") if "data-name" in each] == ["account", "by"]
+
+
 async def insert_failed(pool: asyncpg.Pool, job_id: str = "pay:1", **columns: Any) -> None:
     """Insert a job that used its retries; a limit sent back the claim between the first two attempts."""
     values = {

@@ -26,6 +26,17 @@ def test_text_of_a_tree_is_its_json(value: Any) -> None:
     assert json.loads(Page(str(tree.html)).text) == value
 
 
+def test_items_of_args_have_names_that_are_no_part_of_the_text() -> None:
+    value = {"args": [113, "card", [1], 4], "kwargs": {"args": [7]}}
+    tree = str(json_tree(value, ["account", "<b>", "items"]).html)
+    page = Page(tree)
+    assert [each["data-name"] for each in page.all("span") if "data-name" in each] == [
+        "account", "<b>", "items",
+    ]  # fmt: skip
+    assert json.loads(page.text) == value
+    assert "data-name" not in str(json_tree(value).html)
+
+
 def test_tree_opens_some_levels_and_states_what_is_folded() -> None:
     value = {"a": {"b": {"c": {"d": [{"e": list(range(40))}]}}}, "rows": [[n] for n in range(90)]}
     page = Page(str(json_tree(value).html))

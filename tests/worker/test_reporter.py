@@ -79,6 +79,9 @@ async def invoice(
 ) -> None: ...
 
 
+async def refund(to: str, amount: int = 1, *more: int, by: str) -> None: ...
+
+
 async def check() -> None: ...
 
 
@@ -91,11 +94,13 @@ broken.__signature__ = "none"  # type: ignore[attr-defined]
 async def test_parameters_that_a_job_can_be_given_by_name_are_reported_once(parts: Parts) -> None:
     parts.tasks.register(invoice, name="invoice")
     parts.tasks.register(broken, name="broken")
+    parts.tasks.register(refund, name="refund")
     reporter = reporter_of(parts, "work")
     reported = reporter.worker.settings["parameters"]
     assert reported["invoice"] == [("to", True), ("copies", False), ("by", True)]
     assert reported["work"] == []
     assert "broken" not in reported, "it has no signature"
+    assert reporter.worker.settings["positional"] == {"refund": 2}, "the first one of an invoice has no name"
     assert "parameters" not in reporter.report(whole=True).health
     await parts.store.workers.register(reporter.worker, 60)
     (row,) = await parts.store.workers.list_workers()

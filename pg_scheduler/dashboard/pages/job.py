@@ -67,7 +67,7 @@ async def build(request: PageRequest) -> View:
     results = await results_of(job.schedule_id, request)
     used = {job.worker_id, *(each.worker_id for each in job.errors)}
     shown = _visible(explanation, raw, job, request)
-    attempts = attempts_of(job)
+    attempts, names = attempts_of(job), await request.argument_names(job)
     limit, limit_key = limit_of(job.blocked_on)
     limit = limit if request.access.visible_names is None else ""
     return View(
@@ -95,7 +95,10 @@ async def build(request: PageRequest) -> View:
         _gantt=gantt_of(job, attempts, request.now),
         _end_at=_end_at(job, request.now),
         _limit_key=limit_key,
-        _values={part: json_tree(value) for part, value in values_of(job, result, request).items()},
+        _values={
+            part: json_tree(value, names if part == "arguments" else ())
+            for part, value in values_of(job, result, request).items()
+        },
         _tags=metadata.tags_of(job.metadata)[:MAX_TAGS],
         _trace_id=metadata.trace_id_of(job.metadata),
     )
