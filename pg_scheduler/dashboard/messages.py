@@ -1,9 +1,9 @@
 """Say on the next page what an action did.
 
 A cookie carries a code and numbers to that page, and no text, so it shows nothing but one of these sentences.
-With them goes the action that restores what was changed: its address and the fields of its form. The page
-offers it as a button, which needs the same right as any other. That page removes the cookie, so a reload does
-not repeat the message, and no link can show one.
+If it is about a single job, its id goes with it, for a link. So does the action that restores what was
+changed: its address and the fields of its form. The page offers it as a button, which needs the same right as
+any other. That page removes the cookie, so a reload does not repeat the message, and no link can show one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from pg_scheduler.inspect.bulk import RULES
 from pg_scheduler.inspect.store.bulk import BulkAction
 
 MAX_AGE_S: Final = 10
+MAX_JOB: Final = 1000
+"""Characters of the id of a job."""
+
 MAX_UNDO: Final = 2000
 """Characters of the action that restores; a cookie has 4,096 at most."""
 
@@ -96,11 +99,14 @@ class Undo:
         return INVERSES[self.path]
 
 
-def _written(code: str, undo: Undo | None) -> str:
+def _written(code: str, undo: Undo | None, job_id: str) -> str:
     """Return a message as a cookie carries it.
 
-    It has no action that is too long, or whose fields a page would show with escapes.
+    It has no id and no action that are too long, and no action whose fields a page would show with escapes.
     """
+    job = quote(job_id, safe="").replace("~", "%7E")  # which separates the action
+    if job and len(job) <= MAX_JOB:
+        code = f"{code}!{job}"
     if undo is None or any(visible(text) != text for texts in undo.fields.values() for text in texts):
         return code
     text = f"{undo.path}?{urlencode(undo.parameters)}#{urlencode(undo.fields, doseq=True)}"
@@ -116,6 +122,11 @@ def undo_of(message: str) -> Undo | None:
     return Undo(path, {name: texts[0] for name, texts in parse_qs(parameters).items()}, parse_qs(fields))
 
 
+def job_of(message: str) -> str:
+    """Return the id of the job that a message is about; empty if it is about none, or several."""
+    return unquote(message.partition("~")[0].partition("!")[2])
+
+
 def code_of(action: str, *numbers: int) -> str:
     """Return the code of a message."""
     return ".".join((action, *map(str, numbers)))
@@ -123,7 +134,7 @@ def code_of(action: str, *numbers: int) -> str:
 
 def message_of(message: str) -> str | None:
     """Return the sentence of a message; None for a code that no action makes."""
-    found = _CODE.fullmatch(message.partition("~")[0])
+    found = _CODE.fullmatch(message.partition("~")[0].partition("!")[0])
     if found is None:
         return None
     action, numbers = found[1], [int(each) for each in found[2].split(".")[1:]]
@@ -154,9 +165,11 @@ def _name(request: Request, base: str) -> str:
     return f"{prefix}pg_scheduler-{sha256(base.encode()).hexdigest()[:8]}"
 
 
-def keep(response: Response, request: Request, base: str, code: str, undo: Undo | None) -> None:
-    """Let the next page show a message, with the action that restores what was changed."""
-    name, text, is_https = _name(request, base), _written(code, undo), request.url.scheme == "https"
+def keep(
+    response: Response, request: Request, base: str, code: str, undo: Undo | None, *, job_id: str
+) -> None:
+    """Let the next page show a message, with the action that restores what was changed, and its job."""
+    name, text, is_https = _name(request, base), _written(code, undo, job_id), request.url.scheme == "https"
     response.set_cookie(name, text, MAX_AGE_S, secure=is_https, httponly=True, samesite="strict")
 
 

@@ -21,7 +21,7 @@ from pg_scheduler.dashboard.columns import COLUMNS
 from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.gantt import state_of
 from pg_scheduler.dashboard.job_rows import share_done
-from pg_scheduler.dashboard.messages import message_of, undo_of
+from pg_scheduler.dashboard.messages import job_of, message_of, undo_of
 from pg_scheduler.dashboard.navigation import GROUPS, item_of, read_counts
 from pg_scheduler.dashboard.pages import (
     LIVE_PARAMETERS,
@@ -165,6 +165,7 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
     names |= {
         "page": page,
         "message": message_of(request.did),
+        "message_job": job_of(request.did),
         "undo": undo if undo is not None and request.may(undo.right) else None,
         "team_views": partial(team_views, request),
         "oldest_s": request.cache.oldest_s,

@@ -35,7 +35,7 @@ class Answer:
         """The code of the message that the next page shows; None for none."""
         name, _, value = self.headers.get("set-cookie", "").partition(";")[0].partition("=")
         is_message = name.removeprefix("__Host-").startswith("pg_scheduler-")
-        return value.partition("~")[0] if is_message else None
+        return value.partition("~")[0].partition("!")[0] if is_message else None
 
     @property
     def data(self) -> Any:

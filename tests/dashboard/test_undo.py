@@ -288,3 +288,31 @@ async def test_forged_cookie_leads_to_no_other_action(
     assert answer.status == 200
     assert "the schedule is paused" in answer.text
     assert 'id="undo"' not in answer.text
+
+
+# -- the job of a message ------------------------------------------------------------------------------
+
+
+async def job_links(app: App, answer: Answer) -> list[str]:
+    """Return the links of the message on the page to which an action leads."""
+    elements = Page((await follow(app, answer)).text).elements
+    start = next(place for place, (_, attrs) in enumerate(elements) if attrs.get("id") == "message")
+    end = next(place for place, (tag, _) in enumerate(elements) if tag in {"h1", "nav"} and place > start)
+    return [str(attrs["href"]) for tag, attrs in elements[start:end] if tag == "a" and "href" in attrs]
+
+
+async def test_message_about_one_job_links_to_it(
+    operator: App, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await add(scheduler)
+    answer = await send(operator, "/actions/schedules/trigger?id=hourly")
+    (job_id,) = [row["job_id"] for row in await pool.fetch("SELECT job_id FROM scheduled_jobs")]
+    assert await job_links(operator, answer) == [f"/job?id={quote(job_id)}"]
+    for name in ("a~!b", "c"):
+        await scheduler.enqueue("board.mail", job_id=name)
+    one = await send(operator, "/actions/jobs/cancel", {"row": quote("a~!b", safe="")})
+    assert one.did == "cancel.1.0.0"
+    assert await job_links(operator, one) == ["/job?id=a~%21b"]
+    for rows in (["a~!b", "c"], ["gone"]):
+        other = await send(operator, "/actions/jobs/retry", {"row": [quote(each, safe="") for each in rows]})
+        assert await job_links(operator, other) == [], rows

@@ -126,7 +126,7 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
         page.cache.forget_recent()
         answer = RedirectResponse(page.url(found.path, **(found.parameters or {})), 303)
         if found.did is not None:
-            messages.keep(answer, http, page.base, found.did, found.undo)
+            messages.keep(answer, http, page.base, found.did, found.undo, job_id=found.job_id)
         return answer
     if isinstance(found, ConfirmPage):
         found = Shown(replace(found, parameters=page.parameters), "confirm")

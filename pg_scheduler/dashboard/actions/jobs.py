@@ -85,4 +85,6 @@ async def change(
     parameters = request.page.parameters
     if request.is_one and verb != "delete":
         return Done("/job", code, {"id": parameters["id"]})
-    return Done("/jobs", code, {name: parameters.get(name) for name in ("q", "after", "sort", "cols")})
+    shown = {name: parameters.get(name) for name in ("q", "after", "sort", "cols")}
+    is_about_one = verb != "delete" and len(request.ids) == 1 and not last.skipped
+    return Done("/jobs", code, shown, job_id=request.ids[0] if is_about_one else "")

@@ -40,12 +40,14 @@ class Done:
         did: The code of the message; None for none.
         parameters: The parameters of its address.
         undo: The action that restores what was changed; None if nothing does.
+        job_id: The job to which the message links; empty for none, as on the page of the job itself.
     """
 
     path: str
     did: str | None = None
     parameters: Mapping[str, object] | None = None
     undo: Undo | None = None
+    job_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,8 @@ async def trigger(request: ActionRequest) -> Done | ConfirmPage:
         question = f"Run {len(rows)} schedules now? A job of each is enqueued at once."
         return ConfirmPage(question, "Run now", "/schedules", rows=rows)
 
+    enqueued: list[str] = []
+
     async def change(schedule: Schedule) -> bool:
         try:
             job_id = await request.operations.scheduler.schedules.trigger(schedule.schedule_id)
@@ -95,9 +97,11 @@ async def trigger(request: ActionRequest) -> Done | ConfirmPage:
             ) from error
         if job_id is None:
             raise ScheduleNotFoundError(schedule.schedule_id)
+        enqueued.append(job_id)
         return True
 
-    return await _change(request, "trigger", change)
+    done = await _change(request, "trigger", change)
+    return replace(done, job_id=enqueued[0]) if len(enqueued) == 1 else done
 
 
 async def _change(request: ActionRequest, action: str, change: Callable[[Schedule], Awaitable[bool]]) -> Done:
