@@ -29,13 +29,13 @@ async def test_pages_within_small_bounds_state_what_they_searched(
     url, summaries = "/jobs?q=-name:bounds.mail", list[str]()
     while url:
         page = Page((await request(app, url)).text)
-        summaries += [line for line in page.text.splitlines() if line.startswith("searched")]
+        summaries += [line for line in page.text.splitlines() if " found, " in line]
         url = next((attrs["href"] or "" for attrs in page.all("a") if attrs.get("rel") == "next"), "")
     assert summaries == [
-        "searched 10 of about 30 jobs, 0 found",
-        "searched 20 of about 30 jobs, 0 found",
-        "searched 30 of about 31 jobs, 0 found",
-        "searched all of 30 jobs, 0 found",
+        "0 found, 10 of about 30 jobs searched",
+        "0 found, 20 of about 30 jobs searched",
+        "0 found, 30 of about 31 jobs searched",
+        "0 found, all of 30 jobs searched",
     ]
     errors = Page((await request(app, "/errors")).text).text
     assert "searched the newest 10 unsuccessful jobs, 1 group found" in errors

@@ -56,7 +56,10 @@ async def test_week_shows_fire_times_by_hour_and_what_a_clock_change_does(
     answer = await request(app, WEEK)
     check(answer.text)
     text = Page(answer.text).text
-    assert "02:30 does not exist" in text
+    assert "Sun 03-28 nightly: 02:30 does not exist" in text
+    links = [each["href"] for each in Page(answer.text).all("a")]
+    day = "/calendar?span=day&start=2027-03-28&zone=Europe%2FBerlin"
+    assert links.count(day) == 2, "in the head, and of the clock change"
     assert "7 fire times of 1 schedule" in text
     utc = (await request(app, "/calendar?start=2027-03-25", headers=JSON)).data
     assert [busy(day) for day in utc["days"]] == [[1]] * 7
@@ -118,7 +121,7 @@ async def test_month_has_whole_weeks_and_leads_to_its_days(scheduler: Scheduler,
     assert (data["before"], data["after"]) == ("2027-09-30", "2027-11-01")
     assert "occurs twice on 2027-10-31" in data["days"][-1]["clock_changes"][0]
     page = Page((await request(app, url)).text)
-    (day,) = [each for each in page.links() if "span=day" in each and "2027-10-31" in each]
+    (day,) = {each for each in page.links() if "span=day" in each and "2027-10-31" in each}
     assert [each["day"] for each in (await request(app, day, headers=JSON)).data["days"]] == ["2027-10-31"]
 
 

@@ -121,7 +121,7 @@ async def test_numbers_of_all_jobs_are_hidden_with_names(
     assert "60" not in json.dumps([data["tabs"], data["summary"]])
 
 
-async def test_head_states_the_order_of_the_jobs_and_what_was_searched_for_those_found(
+async def test_head_states_what_was_found_what_was_searched_for_it_and_the_order(
     pool: asyncpg.Pool, app: App
 ) -> None:
     await fill(pool, 60)
@@ -133,12 +133,12 @@ async def test_head_states_the_order_of_the_jobs_and_what_was_searched_for_those
         "/jobs?q=status:failed": newest,
         "/jobs": all_jobs,
         "/jobs?q=status:failed&sort=due": "",
-        "/jobs?q=status:failed+list.mail": "searched all of 60 jobs, 30 found",
-        "/jobs?q=status:due": "searched all of 0 jobs, 0 found",
+        "/jobs?q=status:failed+list.mail": "30 found, all of 60 jobs searched",
+        "/jobs?q=status:due": "0 found, all of 0 jobs searched",
     }.items():
         assert await head_of(app, url) == head, url
     await pool.execute("DELETE FROM scheduled_jobs WHERE job_id > 'j020'")
-    assert await head_of(app, "/jobs") == f"{all_jobs}; searched all of 20 jobs, 20 found"
+    assert await head_of(app, "/jobs") == f"20 found, all of 20 jobs searched; {all_jobs}"
 
 
 async def test_each_term_has_a_link_to_the_search_without_it(pool: asyncpg.Pool, app: App) -> None:

@@ -24,6 +24,7 @@ from pg_scheduler.dashboard.search_bar import (
 from pg_scheduler.inspect import SearchError, SearchPage
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.states import StateCount, count_states
+from pg_scheduler.inspect.texts import extent_of
 
 PAGE_LENGTH: Final = 50
 
@@ -79,7 +80,7 @@ async def build(request: PageRequest) -> View:
     order = "" if sort or state is None or len(terms) > 1 else ORDERS[state]
     is_unfiltered = page.searched == page.found and request.access.visible_names is None
     summary = summary_of(page, request)
-    head = (order if rows else "", "" if is_unfiltered and not page.is_complete else summary)
+    head = ("" if is_unfiltered and not page.is_complete else _head(page, request), order if rows else "")
     return View(
         q=q,
         error=None,
@@ -135,6 +136,15 @@ async def state_counts(request: PageRequest) -> Mapping[str, StateCount]:
     if request.access.visible_names is not None:
         return {}
     return await request.cache.get("states", COUNTS_AGE_S, partial(count_states, request.inspector))
+
+
+def _head(page: SearchPage, request: PageRequest) -> str:
+    """Return the summary with what was found first."""
+    if request.access.visible_names is not None:
+        return summary_of(page, request)
+    extent = extent_of(page.searched, page.total_estimate, is_complete=page.is_complete)
+    missing = f"; the index {page.missing_index} is missing" if page.missing_index else ""
+    return f"{page.found:,} found, {extent} jobs searched{missing}"
 
 
 def summary_of(page: SearchPage, request: PageRequest) -> str:
