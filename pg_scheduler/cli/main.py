@@ -42,6 +42,7 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     "audit": "audit:audit",
     "doctor": "doctor:examine",
     "worker": "worker.command:worker",
+    "check": "check:check_code",
     "health": "health:health",
     "systemd": "deployment:systemd",
     "compose": "deployment:compose",

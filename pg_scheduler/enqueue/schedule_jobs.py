@@ -14,10 +14,10 @@ from typing import Any, Final
 from pg_scheduler.enqueue.headers import Sender
 from pg_scheduler.enqueue.prepare import build, new_job_id, resolve_options
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.codec import PayloadCodec, is_encoded
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import JobPriority
-from pg_scheduler.jobs.payload import decode, encode, object_from
+from pg_scheduler.jobs.payload import decode, encode, has_encoded_arguments
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob
 from pg_scheduler.jobs.task import JOB_OPTIONS, Task
@@ -190,12 +190,12 @@ class ScheduleJobs:
         try:
             args, kwargs = decode(row.task_data, self.codec, job_name)
         except PayloadError:
-            if not _is_encoded(row):
+            if not has_encoded_arguments(row.task_data):
                 raise
         else:
             arguments = encode(args, kwargs) if task is None else task.encode(args, kwargs)
         stored = arguments
-        if stored is None or (self.codec is not None and _is_encoded(row)):
+        if stored is None or (self.codec is not None and has_encoded_arguments(row.task_data)):
             stored = row.task_data
         inherited = NO_METADATA if task is None else task.metadata
         return arguments, with_metadata(stored, inherited, metadata or None)
@@ -229,7 +229,3 @@ def _on_end(row: ScheduleRow, task: Task | None) -> str | None:
     if task is not None and task.on_failure is not None:
         on_end["on_failure"] = task.on_failure
     return json.dumps(on_end) if on_end else None
-
-
-def _is_encoded(row: ScheduleRow) -> bool:
-    return is_encoded(object_from(row.task_data).get("args"))

@@ -5,6 +5,7 @@ Every query reads a bounded number of rows, whatever the size of the table is, a
 
 from pg_scheduler.inspect.audit import AuditPage
 from pg_scheduler.inspect.bulk import Progress
+from pg_scheduler.inspect.deploy import DeployCode, DeployFinding, DeployReport, check
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.errors import ErrorGroup, ErrorGroups
@@ -35,6 +36,9 @@ __all__ = [
     "Backlog",
     "Bounds",
     "ChangeOutcome",
+    "DeployCode",
+    "DeployFinding",
+    "DeployReport",
     "Diagnosis",
     "ErrorGroup",
     "ErrorGroups",
@@ -67,6 +71,7 @@ __all__ = [
     "Totals",
     "UnmadeCheck",
     "Verdict",
+    "check",
     "parse_search",
     "read_limit",
     "read_limits",

@@ -86,7 +86,7 @@ def describe_status(figures: ClusterFigures, statistics: Statistics, diagnosis: 
         "tables": _tables(figures),
     }
     severities = {
-        area: worst_of(each for each in diagnosis.findings if each.code.value in codes)
+        area: worst_of(each.severity for each in diagnosis.findings if each.code.value in codes)
         for area, codes in AREAS.items()
     }
     areas = tuple(StatusArea(area, severities[area], texts[area]) for area in AREAS)

@@ -197,6 +197,11 @@ def decode(
     return tuple(args), kwargs
 
 
+def has_encoded_arguments(task_data: str) -> bool:
+    """Return whether a codec has encoded the arguments in the text of a ``task_data`` column."""
+    return is_encoded(object_from(task_data).get("args"))
+
+
 def _is_plain(text: str) -> bool:
     """Return whether the JSON alone shows that every value is valid, so that they need not be visited.
 

@@ -295,6 +295,21 @@ class Task:
             arity.last = names, count
         return task_data
 
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise unless the function accepts arguments as a row has them. Only validators are called.
+
+        Raises:
+            TypeError: The function cannot be called with them.
+            PayloadError: They do not fit a typed function; a TypeError and a ValueError.
+            ConfigurationError: pydantic does not support an annotation.
+        """
+        if self.typed is not None:
+            self.typed.check(args, kwargs)
+        elif (count := len(args)) not in self.arity.accepted.get(tuple(kwargs), ()) and (
+            kwargs or count not in self.arity.counts
+        ):
+            self.arity.check(args, kwargs)
+
     def changed(self, func: JobFunction, name: str, options: TaskOptions) -> Task:
         """Return the task with another function and name, and with the options that were given.
 

@@ -53,11 +53,25 @@ class TypedArguments:
         plain = [_to_json(value, f"args[{index}]") for index, value in enumerate(args)]
         named = {name: _to_json(value, f"kwargs[{name!r}]") for name, value in (kwargs or {}).items()}
         task_data = encode(plain, named)
-        try:
-            self._validate(plain, named)
-        except ValidationError as error:
-            raise PayloadError(_reasons(error, self._func.__qualname__)) from error
+        self.check(plain, named)
         return task_data
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise unless arguments as a row has them fit the annotations.
+
+        Raises:
+            PayloadError: They do not fit; its cause is the ValidationError, which ``problems()`` describes.
+            ConfigurationError: pydantic does not support an annotation.
+        """
+        try:
+            self._validate(args, kwargs)
+        except ValidationError as error:
+            found = problems(error)
+            more = [f"{len(found) - MAX_SHOWN} more"] if len(found) > MAX_SHOWN else []
+            raise PayloadError(
+                f"{'; '.join(found[:MAX_SHOWN] + more)}; pass arguments that fit the annotations of "
+                f"{self._func.__qualname__}()"
+            ) from error
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
         """Return the objects with which to call the function.
@@ -110,12 +124,10 @@ def _to_json(value: Any, path: str) -> Any:
         raise PayloadError(f"{path} cannot be serialized by pydantic: {error}") from error
 
 
-def _reasons(error: ValidationError, function: str) -> str:
+def problems(error: ValidationError) -> list[str]:
     """Return the paths of the invalid values, each with its reason."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    shown = [f"{_path(each['loc'])}: {each['msg']}" for each in found[:MAX_SHOWN]]
-    more = [f"{len(found) - MAX_SHOWN} more"] if len(found) > MAX_SHOWN else []
-    return f"{'; '.join(shown + more)}; pass arguments that fit the annotations of {function}()"
+    return [f"{_path(each['loc'])}: {each['msg']}" for each in found]
 
 
 def _path(place: tuple[int | str, ...]) -> str:

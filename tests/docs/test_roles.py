@@ -327,6 +327,7 @@ COMMANDS = {
     "jobs explain": ("seen",),
     "status": (),
     "doctor": (),
+    "check": ("tests.cli.worker_jobs",),
     "workers list": (),
     "workers show": ("w1",),
     "schedules list": (),

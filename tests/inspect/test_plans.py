@@ -17,6 +17,7 @@ from pg_scheduler.inspect.attempts import MAX_GENERATED
 from pg_scheduler.inspect.dependencies import MAX_LINKED
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.states import MAX_UNFINISHED_ROWS
+from pg_scheduler.inspect.store.deploy import PAGE_ROWS as CHECKED_ROWS
 from pg_scheduler.inspect.store.doctor import MAX_DUE, MAX_OLDEST, MAX_UNSUCCESSFUL
 from pg_scheduler.inspect.store.inspections import (
     MAX_BACKLOG_ROWS,
@@ -116,6 +117,11 @@ READINGS = {
     ),
     "inspect_limit_queue": Reading("'{{limit:stripe:4}}', {rows}", BLOCKED, ROWS),
     "inspect_limit_holders": Reading("'{{stripe}}', 20, {rows}, NULL", KEY, MAX_STARTS, pages=5),
+    "check_waiting": Reading(
+        f"{{rows}}, 5, timestamptz {INSTANT} - interval '80000 seconds', ''", CLAIM, CHECKED_ROWS
+    ),
+    "check_blocked": Reading(f"{{rows}}, 'limit:stripe:4', 3, {INSTANT}, {MIDDLE}", BLOCKED, CHECKED_ROWS),
+    "check_payloads": Reading(IDS, KEY, 2, pages=5),
     "doctor_quarantined": Reading(f"1e9, {{rows}}, 100, {INSTANT}", UNSUCCESSFUL, MAX_UNSUCCESSFUL),
     "doctor_running": Reading(f"{{rows}}, {INSTANT}, 1000", CLAIM, MAX_DUE, LEVELS),
     "doctor_payloads": Reading("{rows}, 0", CLAIM, MAX_DUE, LEVELS),
@@ -150,7 +156,7 @@ WITHOUT_JOBS = {
     "server_locking_schedules": "1000",
 }
 """Statements that read other tables, and catalogues."""
-PREFIXES = ("search_", "inspect_", "doctor_", "server_", "estimate_", "read_sizes")
+PREFIXES = ("check_", "search_", "inspect_", "doctor_", "server_", "estimate_", "read_sizes")
 
 FILL = f"""
     INSERT INTO scheduled_jobs (
@@ -269,6 +275,7 @@ def test_every_statement_of_the_inspector_is_measured_here() -> None:
     elsewhere = {
         *test_plans.TYPES,
         *test_feature_plans.TYPES,
+        "check_unmigrated",  # reads the table of 0.2, which lacks the indexes
         "estimate_due",  # is planned, and never executed
     }
     assert names - elsewhere == {*READINGS, *WITHOUT_JOBS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode, Severity
@@ -35,9 +35,20 @@ class Finding:
         return ADVICE[self.code].meaning
 
 
-def worst_of(findings: Iterable[Finding]) -> Severity:
-    """Return the severity of the worst finding; ``ok`` without findings."""
-    return max((each.severity for each in findings), key=lambda each: each.rank, default=Severity.OK)
+def worst_of(severities: Iterable[Severity]) -> Severity:
+    """Return the worst severity; ``ok`` for none."""
+    return max(severities, key=lambda each: each.rank, default=Severity.OK)
+
+
+def count_severities(severities: Sequence[Severity]) -> str:
+    """Return the numbers of findings by severity, the worst first, as every front end shows them."""
+    counts = {severity: severities.count(severity) for severity in reversed(Severity)}
+    found = (
+        f"{number:,} {severity.value}{'s' if number > 1 and severity is not Severity.INFO else ''}"
+        for severity, number in counts.items()
+        if number
+    )
+    return ", ".join(found) or "no findings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +88,14 @@ class Diagnosis:
     @property
     def severity(self) -> Severity:
         """The severity of the worst finding; ``ok`` without findings."""
-        return worst_of(self.findings)
+        return worst_of(each.severity for each in self.findings)
 
     @property
     def summary(self) -> str:
         """The numbers of findings and checks in one line, as every front end shows them."""
-        counts = {
-            severity: sum(each.severity is severity for each in self.findings)
-            for severity in reversed(Severity)
-        }
-        found = ", ".join(
-            f"{number} {severity.value}{'s' if number > 1 and severity is not Severity.INFO else ''}"
-            for severity, number in counts.items()
-            if number
-        )
+        found = count_severities([each.severity for each in self.findings])
         unmade = f", {len({each.code for each in self.not_made})} not made" if self.not_made else ""
-        return f"{found or 'no findings'}; {counted(len(self.made), 'check')} made{unmade}"
+        return f"{found}; {counted(len(self.made), 'check')} made{unmade}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

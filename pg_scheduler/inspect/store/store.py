@@ -8,6 +8,7 @@ from pg_scheduler.inspect.store.audit import AuditReadRepository
 from pg_scheduler.inspect.store.bulk import BulkRepository
 from pg_scheduler.inspect.store.bulk_runs import BulkRunRepository
 from pg_scheduler.inspect.store.cluster import ClusterRepository
+from pg_scheduler.inspect.store.deploy import DeployRepository
 from pg_scheduler.inspect.store.doctor import DoctorRepository
 from pg_scheduler.inspect.store.inspections import InspectionRepository
 from pg_scheduler.inspect.store.limits import LimitReadRepository
@@ -32,6 +33,7 @@ class InspectionStore:
         self.workers: Final = store.workers
         self.audit_records: Final = AuditReadRepository(self.statements)
         self.cluster: Final = ClusterRepository(self.statements)
+        self.deploy: Final = DeployRepository(self.statements)
         self.doctor: Final = DoctorRepository(self.statements)
         self.inspections: Final = InspectionRepository(self.statements)
         self.schedule_lists: Final = ScheduleListRepository(self.statements)

@@ -286,6 +286,8 @@ def test_guide_creates_tables_enqueues_and_runs_tasks(tmp_path: Path, empty_dsn:
     project.manage("pg_scheduler", "migrate")
     (first,) = project.shell(SIGN_UP)
     (second,) = project.shell("from shop.tasks import build_report\nprint(build_report.enqueue('May').id)")
+    checked = project.manage("pg_scheduler", "check")
+    assert "no findings; examined all of 2 unfinished jobs" in checked
     project.manage("pg_scheduler", "worker", "--drain")
     assert project.shell(RESULTS, first, second) == [
         "send_welcome SUCCESSFUL sent to ada",

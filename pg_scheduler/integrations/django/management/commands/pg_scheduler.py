@@ -24,6 +24,7 @@ from pg_scheduler.integrations.django.task import pattern_of
 from pg_scheduler.integrations.django.worker import TARGET, selection
 
 WORKER: Final = "worker"
+CHECK: Final = "check"
 
 
 class Command(BaseCommand):
@@ -59,6 +60,9 @@ class Command(BaseCommand):
             if not self._called_from_command_line:
                 raise CommandError("a worker ends its process; start it from a shell")
             _prepare_restart(words)
+        elif words[:1] == [CHECK]:
+            selection.backend, selection.queues = alias, queues
+            words = [*words, TARGET]
         with _variables(backend):
             if code := run(words):
                 sys.exit(code)

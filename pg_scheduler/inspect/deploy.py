@@ -1,0 +1,347 @@
+"""Compare code that is about to be deployed with the jobs and schedules in the database.
+
+It reads the unfinished jobs and the schedules. Of the code it calls only what an attempt or a planner calls
+before the function of a job: validators of typed arguments, key functions, a codec.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple
+
+from pydantic import ValidationError
+
+from pg_scheduler.api.base import Parts
+from pg_scheduler.errors import PayloadError, SchedulerError
+from pg_scheduler.foreign import is_ctrl_c, message_of
+from pg_scheduler.inspect.doctor.check import hint_at_new_name
+from pg_scheduler.inspect.doctor.codes import Severity
+from pg_scheduler.inspect.doctor.findings import count_severities, worst_of
+from pg_scheduler.inspect.store.deploy import CheckedJob
+from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.texts import counted, extent_of, short
+from pg_scheduler.jobs.limits import limit_keys
+from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.jobs.payload import decode, has_encoded_arguments
+from pg_scheduler.jobs.task import Task
+from pg_scheduler.jobs.typed import problems
+from pg_scheduler.jobs.validation import check_count, check_kind, check_text
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.schedules.declared import plan_sync
+from pg_scheduler.schedules.row import ScheduleRow, read_trigger
+
+MAX_IDS: Final = 3
+"""Ids that a finding has."""
+
+MAX_GROUPS: Final = 1000
+"""Findings by name and reason; the others of a code are counted together."""
+
+MAX_PROBLEMS: Final = 3
+"""Invalid values of a job that a reason names."""
+
+MAX_HINTS: Final = 20
+"""Unknown names for which the new one is searched."""
+
+SCHEDULE_ROWS: Final = 500
+
+UNKNOWN: Final = "no function is registered under this name"
+
+INDEXES: Final = ("scheduled_jobs_claim", "scheduled_jobs_blocked")
+"""The indexes that together have all unfinished jobs."""
+
+_INDEX: Final = re.compile(r"(?<!^args)\[\d+\]")
+
+
+class DeployCode(StrEnum):
+    """The codes of the findings of `check()`."""
+
+    NAME_UNKNOWN = "NAME-UNKNOWN"
+    """No function is registered under the name of the jobs, so no worker with this code runs them."""
+    ARGUMENTS = "ARGUMENTS"
+    """The function cannot be called with the arguments of the jobs, so their attempts fail."""
+    KEY = "KEY"
+    """The key function of a limit raises, or returns an invalid key, so the jobs fail."""
+    SCHEDULE = "SCHEDULE"
+    """The schedules cannot fire: their task, trigger, options or arguments do not fit the code."""
+    NOT_EXAMINED = "NOT-EXAMINED"
+    """Jobs or schedules were not examined: encrypted arguments that cannot be read here, or too many jobs."""
+
+
+class Judgement(NamedTuple):
+    """The severity of the findings of a code, and their remedy."""
+
+    severity: Severity
+    remedy: str
+
+
+JUDGEMENTS: Final[Mapping[DeployCode, Judgement]] = {
+    DeployCode.NAME_UNKNOWN: Judgement(
+        Severity.ERROR,
+        "import the module of the function, or keep its old name in aliases=; or cancel the jobs",
+    ),
+    DeployCode.ARGUMENTS: Judgement(
+        Severity.ERROR, "accept the old arguments too, until these jobs have ended; or cancel the jobs"
+    ),
+    DeployCode.KEY: Judgement(Severity.ERROR, "let key= accept the old arguments too; or cancel the jobs"),
+    DeployCode.SCHEDULE: Judgement(
+        Severity.ERROR, "accept the old task, trigger and arguments too; or update or remove the schedules"
+    ),
+    DeployCode.NOT_EXAMINED: Judgement(
+        Severity.WARNING, "run the check with the codec and the keys of the workers, or with a higher most="
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeployFinding:
+    """Jobs or schedules of one name that do not fit the code for one reason."""
+
+    code: DeployCode
+    """The kind of the problem."""
+    severity: Severity
+    """How severe it is."""
+    name: str
+    """The name of the task; empty for all."""
+    reason: str
+    """The reason."""
+    count: int
+    """How many jobs or schedules it concerns."""
+    ids: tuple[str, ...]
+    """The ids of the first three."""
+    remedy: str
+    """The recommended action."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeployReport:
+    """The findings of `check()`, and what it examined."""
+
+    findings: tuple[DeployFinding, ...]
+    """The findings, the most severe first."""
+    jobs: int
+    """The unfinished jobs that were examined."""
+    schedules: int
+    """The schedules that were examined."""
+    total: int | None
+    """About how many unfinished jobs there are; None if that is unknown."""
+    is_complete: bool
+    """Whether all of them were examined."""
+
+    @property
+    def severity(self) -> Severity:
+        """The severity of the worst finding; ``ok`` without findings."""
+        return worst_of(each.severity for each in self.findings)
+
+    @property
+    def summary(self) -> str:
+        """The numbers of findings, and what was examined, in one line."""
+        extent = extent_of(self.jobs, self.total, is_complete=self.is_complete)
+        return (
+            f"{count_severities([each.severity for each in self.findings])}; "
+            f"examined {extent} unfinished jobs and {counted(self.schedules, 'schedule')}"
+        )
+
+
+async def check(scheduler: Scheduler, *, name: str | None = None, most: int = 1_000_000) -> DeployReport:
+    """Compare the registered functions with the unfinished jobs and the schedules in the database.
+
+    The Scheduler need not be started. Nothing is written, no job is called, and no finished job is read. The
+    database may be one that this release has not migrated yet, also one of pg-scheduler 0.2.
+
+    Args:
+        scheduler: A Scheduler of the new code, whose functions are registered.
+        name: Examine only tasks whose name matches this pattern, such as ``mail.*``; None for all.
+        most: The maximum number of unfinished jobs to examine, at least 1.
+
+    Raises:
+        TypeError: ``scheduler`` is no Scheduler, or a value has the wrong type.
+        ConfigurationError: ``most`` is out of range.
+        SchemaError: There are no tables, or a newer release has changed them.
+        DatabaseUnavailableError: The database is unavailable.
+
+    Example::
+
+        from pg_scheduler.inspect import Severity, check
+
+        report = await check(scheduler)
+        assert report.severity.rank < Severity.ERROR.rank, report.findings
+    """
+    check_kind("scheduler", scheduler, Scheduler)
+    pattern = None if name is None else check_text("name", name)
+    parts = scheduler._parts  # noqa: SLF001 - the functions that the Scheduler has registered
+    return await _DeployCheck(parts, pattern).run(check_count("most", most, least=1))
+
+
+class _Findings:
+    """Jobs and schedules that do not fit, by code, name and reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[DeployCode, str, str]] = Counter()
+        self._ids: dict[tuple[DeployCode, str, str], list[str]] = {}
+
+    def add(self, code: DeployCode, name: str, reason: str, *ids: str, count: int = 1) -> None:
+        """Count a job or a schedule."""
+        key = code, short(name), short(reason)
+        if key not in self._counts and len(self._counts) >= MAX_GROUPS:
+            key = code, "", f"names and reasons beyond the first {MAX_GROUPS:,}"
+        self._counts[key] += count
+        known = self._ids.setdefault(key, [])
+        known += ids[: MAX_IDS - len(known)]
+
+    def sorted(self, names: Sequence[str]) -> Iterator[DeployFinding]:
+        """Yield the findings, the most severe first, with hints at new names among the registered ones."""
+        codes, hints = list(DeployCode), 0
+        for key in sorted(
+            self._counts, key=lambda key: (-JUDGEMENTS[key[0]].severity.rank, codes.index(key[0]), key[1:])
+        ):
+            code, name, reason = key
+            count, ids = self._counts[key], tuple(self._ids[key])
+            severity, remedy = JUDGEMENTS[code]
+            if code is DeployCode.NAME_UNKNOWN and hints < MAX_HINTS:
+                remedy, hints = remedy + hint_at_new_name(name, names), hints + 1
+            yield DeployFinding(code, severity, name, reason, count, ids, remedy)
+
+
+class _DeployCheck:
+    """One comparison of the code with the database."""
+
+    def __init__(self, parts: Parts, pattern: str | None) -> None:
+        self._tasks = parts.tasks
+        self._schedule_jobs = parts.schedule_jobs
+        self._declared = parts.declared
+        self._store = InspectionStore(parts.store)
+        self._codec = parts.store.statements.codec
+        self._pattern = pattern
+        self._findings = _Findings()
+
+    async def run(self, most: int) -> DeployReport:
+        """Examine the schedules and the jobs."""
+        tables = await self._store.deploy.tables()
+        jobs, is_complete = await self._examine_jobs(most, is_migrated=bool(tables))
+        schedules = await self._examine_schedules() if tables else 0
+        total: int | None = jobs
+        if not is_complete:
+            total = await self._estimate(least=jobs + 1) if tables else None
+            extent = extent_of(jobs, total, is_complete=False)
+            count = 1 if total is None else total - jobs
+            self._findings.add(DeployCode.NOT_EXAMINED, "", f"examined {extent} unfinished jobs", count=count)
+        findings = tuple(self._findings.sorted(self._tasks.names()))
+        return DeployReport(findings, jobs, schedules, total, is_complete)
+
+    async def _examine_jobs(self, most: int, *, is_migrated: bool) -> tuple[int, bool]:
+        """Return how many jobs were examined, and whether these are all."""
+        examined = 0
+        async for page in self._store.deploy.unfinished(is_migrated=is_migrated):
+            jobs = page[: most - examined]
+            examined += len(jobs)
+            large = [job for job in jobs if not self._examine_job(job)]
+            async for job in self._store.deploy.with_arguments(large):
+                self._examine_job(job)
+            if len(jobs) < len(page):
+                return examined, False
+        return examined, True
+
+    def _examine_job(self, job: CheckedJob) -> bool:
+        """Examine a job; return False if its arguments are needed, which the page does not have."""
+        if not self._is_selected(job.task):
+            return True
+        task = self._tasks.resolve(job.task)
+        if task is None:
+            self._findings.add(DeployCode.NAME_UNKNOWN, job.task, self._unknown(job.task), job.job_id)
+        elif job.task_data is None:
+            return False
+        elif problem := self._problem_of(task, job.task_data, job.job_name):
+            code, reason = problem
+            self._findings.add(code, job.task, reason, job.job_id)
+        return True
+
+    def _problem_of(self, task: Task, task_data: str, job_name: str) -> tuple[DeployCode, str] | None:
+        """Return why an attempt could not call the function; None if it could."""
+        try:
+            args, kwargs = decode(task_data, self._codec, job_name)
+        except PayloadError as error:
+            is_encoded = has_encoded_arguments(task_data)
+            return DeployCode.NOT_EXAMINED if is_encoded else DeployCode.ARGUMENTS, _reason(error)
+        code = DeployCode.ARGUMENTS
+        try:
+            task.check(args, kwargs)
+            if task.common_limits is None:
+                code = DeployCode.KEY
+                limit_keys(task.limits, task.name, args, kwargs)
+        except BaseException as error:  # user code: a validator
+            if is_ctrl_c(error):
+                raise
+            return code, _reason(error)
+        return None
+
+    async def _examine_schedules(self) -> int:
+        """Examine the schedules of callers, and those of the code as its start will write them."""
+        schedules, configs = self._store.schedules, self._declared.configs()
+        examined = 0
+        if configs:
+            rows, now = await schedules.declared(configs)
+            plan = plan_sync(configs, rows, now=now or await schedules.now(), chained={})
+            rows |= {row.schedule_id: row for row in plan.write}
+            examined = sum(self._examine_schedule(rows[key]) for key in configs)
+        after: str | None = None
+        while page := await schedules.list_page(
+            after=after,
+            owner="api",
+            paused=None,
+            task=None,
+            metadata=None,
+            due_before=None,
+            limit=SCHEDULE_ROWS,
+        ):
+            examined += sum(self._examine_schedule(row) for row in page if row.schedule_id not in configs)
+            after = page[-1].schedule_id
+        return examined
+
+    def _examine_schedule(self, row: ScheduleRow) -> bool:
+        """Examine a schedule; return False if it was left out."""
+        if row.finished_at is not None or not self._is_selected(row.task):
+            return False
+        code, reason = DeployCode.SCHEDULE, ""
+        try:
+            read_trigger(row.trigger)
+            if self._tasks.resolve(row.task) is None:
+                reason = self._unknown(row.task)
+            elif self._schedule_jobs.builder(row).arguments is None:
+                code, reason = DeployCode.NOT_EXAMINED, "its arguments are encrypted, and cannot be read here"
+        except BaseException as error:  # user code: a trigger, a validator
+            if is_ctrl_c(error):
+                raise
+            reason = _reason(error)
+        if reason:
+            self._findings.add(code, row.task, reason, row.schedule_id)
+        return True
+
+    def _is_selected(self, name: str) -> bool:
+        return self._pattern is None or fnmatchcase(name, self._pattern)
+
+    def _unknown(self, name: str) -> str:
+        bearers = len(self._tasks.bearers(name))
+        return f"{bearers} functions have this name; it needs to be explicit" if bearers > 1 else UNKNOWN
+
+    async def _estimate(self, *, least: int) -> int | None:
+        """Return about how many unfinished jobs there are; None if that is unknown."""
+        async with self._store.searches.transaction() as connection:
+            estimates = (await self._store.searches.sizes(on=connection)).estimates
+        total = sum(estimates.get(index) or 0 for index in INDEXES)
+        return total if total >= least else None
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error as the reason of a group: without the places of items in lists, and remedies."""
+    cause = error.__cause__
+    if isinstance(error, PayloadError) and isinstance(cause, ValidationError):
+        found = list(dict.fromkeys(_INDEX.sub("[]", each) for each in problems(cause)))
+        return "; ".join(found[:MAX_PROBLEMS])
+    if isinstance(error, SchedulerError | TypeError):
+        return message_of(error).partition("; pass ")[0]
+    return describe(error)

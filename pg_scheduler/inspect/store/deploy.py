@@ -1,0 +1,103 @@
+"""Read the jobs that a deployment finds: all unfinished ones, a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import asyncpg
+
+from pg_scheduler.migrate.plan import check, shipped_migrations
+from pg_scheduler.migrate.verify import read_state
+from pg_scheduler.store.statements import Repository
+
+PAGE_ROWS: Final = 5000
+"""Rows that one statement reads."""
+
+MAX_READ_BYTES: Final = 512 * 1024
+"""Bytes, as stored, of the large arguments that one statement reads; a single job may have more."""
+
+FIRST: Final = datetime.min.replace(tzinfo=UTC)
+
+SCANS: Final = {"check_waiting": (0, FIRST, ""), "check_blocked": ("", 0, FIRST, "")}
+"""The statements that together return every unfinished job, and the position before the first."""
+
+UNMIGRATED_SCANS: Final = {"check_unmigrated": ("",)}
+
+
+class CheckedJob(NamedTuple):
+    """An unfinished job.
+
+    Attributes:
+        task: The name under which its function must be registered.
+        version: The version of its stored steps; None if it has none.
+        task_data: Its arguments; None if they are large.
+        size: Their size in bytes, as stored.
+    """
+
+    job_id: str
+    job_name: str
+    task: str
+    version: str | None
+    task_data: str | None
+    size: int
+
+
+class DeployRepository(Repository):
+    """The statements that read jobs for the check of a deployment."""
+
+    async def tables(self) -> frozenset[str]:
+        """Return the tables that migrations have made; none in a database of pg-scheduler 0.2.
+
+        Raises:
+            SchemaTooNewError: A newer release has changed the tables so that this one cannot use them.
+            MigrationChangedError: An applied migration differs from the shipped one.
+        """
+        schema = await self._statements.schema()
+        shipped = shipped_migrations()
+        async with self._statements.connections.acquire() as connection:
+            try:
+                state = await read_state(connection, schema, shipped)
+            except asyncpg.UndefinedTableError:
+                return frozenset()
+        check(state.applied, shipped)
+        return state.tables if state.applied else frozenset()
+
+    async def unfinished(self, *, is_migrated: bool) -> AsyncIterator[Sequence[CheckedJob]]:
+        """Yield all unfinished jobs in pages. Those that move meanwhile may be missed, or come twice.
+
+        Args:
+            is_migrated: Whether the table is not that of pg-scheduler 0.2.
+
+        Raises:
+            SchemaMissingError: There is no table of jobs.
+        """
+        scans = SCANS if is_migrated else UNMIGRATED_SCANS
+        columns = len(CheckedJob._fields)
+        for name, position in scans.items():
+            rows = await self._statements.fetch(name, PAGE_ROWS, *position)
+            while rows:
+                yield [CheckedJob(*row[:columns]) for row in rows]
+                after = rows[-1][columns:]
+                rows = await self._statements.fetch(name, PAGE_ROWS, *after) if len(rows) == PAGE_ROWS else []
+
+    async def with_arguments(self, jobs: Iterable[CheckedJob]) -> AsyncIterator[CheckedJob]:
+        """Yield jobs that have large arguments with these, reading a bounded number of bytes at a time."""
+        chunk: list[CheckedJob] = []
+        for job in jobs:
+            if chunk and sum(each.size for each in chunk) + job.size > MAX_READ_BYTES:
+                async for found in self._read(chunk):
+                    yield found
+                chunk = []
+            chunk.append(job)
+        if chunk:
+            async for found in self._read(chunk):
+                yield found
+
+    async def _read(self, jobs: Sequence[CheckedJob]) -> AsyncIterator[CheckedJob]:
+        rows = await self._statements.fetch("check_payloads", [job.job_id for job in jobs])
+        texts = {row["job_id"]: row["task_data"] for row in rows}
+        for job in jobs:
+            if job.job_id in texts:  # else it was deleted meanwhile
+                yield job._replace(task_data=texts[job.job_id])

@@ -1,0 +1,57 @@
+-- name: check_waiting
+-- route: tuned
+-- Return $1 pending or running jobs that are not blocked, after the priority $2, the due time $3 and the id $4.
+--
+-- Instants outside of Python's calendar, which only a row written by hand has, are no position, so they are left out.
+SELECT {checked_columns}, priority, execution_time, job_id AS last_id
+FROM {schema}scheduled_jobs
+WHERE finished_at IS NULL
+  AND blocked_on IS NULL
+  AND (priority, execution_time, job_id COLLATE "C") > ($2::integer, $3::timestamptz, $4::text)
+  AND execution_time >= {first_instant}
+  AND execution_time <= {last_instant}
+ORDER BY priority, execution_time, job_id COLLATE "C"
+LIMIT $1::bigint;
+
+-- name: check_blocked
+-- route: tuned
+-- Return $1 blocked jobs as check_waiting does, after what they wait for ($2), $3, $4 and $5.
+SELECT {checked_columns}, blocked_on, priority, execution_time, job_id AS last_id
+FROM {schema}scheduled_jobs
+WHERE blocked_on IS NOT NULL
+  AND (blocked_on, priority, execution_time, job_id COLLATE "C")
+      > ($2::text, $3::integer, $4::timestamptz, $5::text)
+  AND execution_time >= {first_instant}
+  AND execution_time <= {last_instant}
+ORDER BY blocked_on, priority, execution_time, job_id COLLATE "C"
+LIMIT $1::bigint;
+
+-- name: check_unmigrated
+-- route: tuned
+-- Return $1 pending or running jobs of pg-scheduler 0.2 after the id $2. Its indexes have no order to continue in.
+SELECT job_id, job_name, job_name AS task, NULL::text AS version, {small_task_data} AS task_data,
+    pg_column_size(task_data) AS size, job_id AS last_id
+FROM {schema}scheduled_jobs
+WHERE job_id > $2::text
+  AND coalesce(status, 'pending') = ANY (ARRAY ['pending', 'running'])
+ORDER BY job_id
+LIMIT $1::bigint;
+
+-- name: check_payloads
+-- route: tuned
+-- Return the arguments of those of the jobs $1 that exist.
+SELECT job_id, task_data::text AS task_data
+FROM {schema}scheduled_jobs
+WHERE job_id = ANY ($1::text[]);
+
+-- A job as check_waiting returns it. "version" is that of its steps.
+
+-- fragment: checked_columns
+job_id, job_name, coalesce(function, job_name) AS task, options ->> 'steps' AS version,
+    {small_task_data} AS task_data, pg_column_size(task_data) AS size
+
+-- The arguments of a job, as a page has them: NULL if they are large, or compressed, which hides their size.
+
+-- fragment: small_task_data
+CASE WHEN pg_column_size(task_data) <= 2000 AND pg_column_compression(task_data) IS NULL
+        THEN task_data::text END

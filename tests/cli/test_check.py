@@ -1,0 +1,128 @@
+"""The command check, against a real database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from pg_scheduler.cli.errors import ExitCode
+from tests.cli.conftest import Ran, Run, schema
+from tests.conftest import Connection, run_on
+from tests.docs.snippets import ROOT
+
+GOLDEN = Path(__file__).with_name("golden")
+JOBS = "tests.cli.worker_jobs"
+HOSTILE = "\x1b[31mx"
+
+
+def insert(dsn: str, *jobs: tuple[str, str, str]) -> None:
+    """Insert jobs with ids, names and arguments."""
+
+    async def execute(connection: Connection) -> None:
+        await connection.executemany(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data)"
+            " VALUES ($1, $2, now(), jsonb_build_object('args', $3::text::jsonb))",
+            jobs,
+        )
+
+    run_on(dsn, execute)
+
+
+@pytest.fixture
+def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Run a command on a database with jobs of which some do not fit."""
+    insert(
+        dsn,
+        ("1", "cliworker.write", '["/tmp/x"]'),
+        ("2", "cliworker.old", "[]"),
+        ("3", "shop.gone", "[]"),
+        ("4", "shop.gone", "[]"),
+    )
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+    monkeypatch.setattr("tests.cli.worker_jobs.DSN", dsn, raising=True)
+    monkeypatch.syspath_prepend(ROOT)
+    return call
+
+
+@pytest.mark.parametrize("target", [JOBS, f"{JOBS}:context"])
+def test_findings_are_objects_with_reasons_counts_and_ids(on: Callable[..., Ran], target: str) -> None:
+    ran = on("check", target)
+    assert ran.code == ExitCode.NEGATIVE
+    gone, arguments = ran.checked("check")
+    assert (gone["code"], gone["name"], gone["count"], gone["ids"]) == (
+        "NAME-UNKNOWN",
+        "shop.gone",
+        2,
+        ["3", "4"],
+    )
+    assert (arguments["code"], arguments["name"], arguments["ids"]) == ("ARGUMENTS", "cliworker.old", ["2"])
+    assert "missing a required argument: 'path'" in arguments["reason"]
+    assert ran.err == "2 errors; examined all of 4 unfinished jobs and 0 schedules\n"
+    document = json.loads(on("check", target, "-o", "json").out)
+    jsonschema.validate(document, schema("list"))
+    assert (document["severity"], document["jobs"], document["total"]) == ("error", 4, 4)
+    assert (document["schedules"], document["is_complete"]) == (0, True)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_table_of_findings_fits_the_width(
+    on: Callable[..., Ran], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    ran = on("check", JOBS, "-o", "table")
+    assert max(map(len, ran.out.splitlines())) <= width
+    assert ran.out == (GOLDEN / f"check-{width}.txt").read_text(encoding="utf-8")
+
+
+def test_exit_code_is_1_from_the_severity_of_fail_on(on: Callable[..., Ran]) -> None:
+    assert on("check", JOBS, "--name", "cliworker.write").code == ExitCode.DONE
+    ran = on("check", JOBS, "--name", "cliworker.write", "--most", "1")
+    assert (ran.code, ran.lines[0]["code"]) == (ExitCode.DONE, "NOT-EXAMINED")
+    assert on("check", JOBS, "--name", "cliworker.write", "--most", "1", "--fail-on", "warning").code == 1
+    assert on("check", JOBS, "--name", "cliworker.old").code == ExitCode.NEGATIVE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((f"{JOBS}:plane",), "did you mean plain?"),
+        ((f"{JOBS}:context", "--schema", "x"), "connected by its own pool; omit --schema"),
+        ((JOBS, "--most", "0"), "--most"),
+        ((JOBS, "--fail-on", "info"), "--fail-on"),
+        ((f"{JOBS}:started",), "starts its Scheduler, which runs jobs"),
+        ((), "TARGET"),
+    ],
+)
+def test_wrong_arguments_exit_with_2(
+    on: Callable[..., Ran], arguments: tuple[str, ...], message: str
+) -> None:
+    ran = on("check", *arguments)
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+    assert message in ran.err
+
+
+def test_module_without_jobs_is_an_error_whatever_the_database_has(
+    call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.cli.check.registered_names", lambda _: [])
+    ran = call("check", JOBS, "--dsn", dsn)
+    assert ran.code == ExitCode.NEGATIVE
+    assert "no function is registered" in ran.err
+
+
+def test_unavailable_database_exits_with_5_and_one_without_tables_with_6(
+    on: Callable[..., Ran], empty_dsn: str
+) -> None:
+    assert on("check", JOBS, "--dsn", "postgresql://app@127.0.0.1:1/app").code == ExitCode.UNAVAILABLE
+    assert on("check", JOBS, "--dsn", empty_dsn).code == ExitCode.SCHEMA
+
+
+def test_names_of_jobs_do_not_reach_the_terminal_as_they_are(on: Callable[..., Ran], dsn: str) -> None:
+    insert(dsn, (HOSTILE, HOSTILE, "[]"))
+    ran = on("check", JOBS, "-o", "wide")
+    assert "\\x1b[31mx" in ran.out
+    assert "\x1b" not in ran.out + ran.err
