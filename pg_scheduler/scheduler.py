@@ -24,6 +24,7 @@ from pg_scheduler.api.jobs import JobMethods
 from pg_scheduler.api.legacy import LegacyMethods
 from pg_scheduler.api.periodic import PeriodicMethods
 from pg_scheduler.api.results import ResultMethods
+from pg_scheduler.api.signals import SignalMethods
 from pg_scheduler.api.tasks import TaskMethods
 from pg_scheduler.clock import Clock
 from pg_scheduler.dsn import normalise_dsn
@@ -61,6 +62,7 @@ class Scheduler(
     ResultMethods,
     JobMethods,
     ControlMethods,
+    SignalMethods,
     InspectionMethods,
     EventMethods,
     PeriodicMethods,

@@ -1,4 +1,4 @@
-"""``jobs add``, ``run``, ``wait`` and ``result``: schedule jobs, start them, and see how they end."""
+"""``jobs add``, ``run``, ``signal``, ``wait``, ``result``: schedule and start jobs, and see how they end."""
 
 from __future__ import annotations
 
@@ -166,6 +166,26 @@ async def _check(scheduler: Scheduler, job_id: str) -> Job:
             f"job {job_id!r} waits for {job.blocked_on}; see pg-scheduler jobs explain {job_id}"
         )
     return job
+
+
+async def signal(
+    command: Command,
+    job_id: JobId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name for which the job waits.")],
+    value: Annotated[
+        str | None, typer.Argument(metavar="JSON", help="The value, such as '\"yes\"' [null].")
+    ] = None,
+) -> None:
+    """Send a signal to a job. Refused if the job has ended, or has a value of that name."""
+    sent = read_json("the value", value)
+    async with command.scheduler() as scheduler:
+        if not await scheduler.signal(job_id, name, sent):
+            raise RefusedError(
+                f"job {job_id!r} has ended, or has a value for {name!r}, or its wait for that has timed out"
+            )
+        await Inspector(scheduler).record_action("signal_job", job_id, name=name)
+        job = await scheduler.get_job(job_id)
+    command.output.write_list(JOB, [] if job is None else [job_row(job)])
 
 
 LOOK_INTERVAL_S: Final = 1.0

@@ -200,6 +200,7 @@ COMMANDS: Final = Group(
         "explain": explain,
         "add": job_run.add,
         "run": job_run.run,
+        "signal": job_run.signal,
         "wait": job_run.wait,
         "result": job_run.result,
         "export": export,

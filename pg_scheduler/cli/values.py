@@ -87,15 +87,15 @@ def read_rate(text: str | None) -> float | None:
     return float(found[1]) / _SECONDS[found[2] or "s"]
 
 
-def read_json(name: str, text: str | None, kind: type) -> Any:
-    """Return the value of a JSON text, a list or an object; None for none.
+def read_json(name: str, text: str | None, kind: type = object) -> Any:
+    """Return the value of a JSON text, a list, an object or anything; None for none.
 
     Raises:
         CommandError: It is no JSON, or of another kind.
     """
     if text is None:
         return None
-    described = "list" if kind is list else "object"
+    described = "list" if kind is list else "object" if kind is dict else "value"
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

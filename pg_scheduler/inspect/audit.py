@@ -24,7 +24,16 @@ _POSITION: Final = re.compile(r"[0-9]{1,19}")
 ACTIONS: Final = (
     *("add_schedule", "update_schedule", "remove_schedule", "pause_schedule", "resume_schedule"),
     *("trigger_schedule", "backfill_schedule", "pause_task", "resume_task", "drain_worker", "resume_worker"),
-    *("declare_dead", "cancel_jobs", "retry_jobs", "delete_jobs", "move_jobs", "add_job", "run_job"),
+    *(
+        "declare_dead",
+        "cancel_jobs",
+        "retry_jobs",
+        "delete_jobs",
+        "move_jobs",
+        "add_job",
+        "run_job",
+        "signal_job",
+    ),
     *("mute_finding", "unmute_finding", "mute_error", "unmute_error", "vacuum_jobs", "start_release"),
     *("start_bulk", "resume_bulk", "stop_bulk", "end_bulk"),
 )

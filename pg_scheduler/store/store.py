@@ -27,6 +27,7 @@ from pg_scheduler.store.pauses import PauseRepository
 from pg_scheduler.store.results import ProgressRepository, ResultRepository
 from pg_scheduler.store.retention import RetentionRepository
 from pg_scheduler.store.schedules import ScheduleRepository
+from pg_scheduler.store.signals import SignalRepository
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.statistics import StatisticsRepository
 from pg_scheduler.store.unique_keys import UniqueKeyRepository
@@ -63,6 +64,7 @@ class Store:
         self.claims: Final = ClaimRepository(self.statements, self.results)
         self.workers: Final = WorkerRepository(self.statements, self.results, server_start_grace_s)
         self.schedules: Final = ScheduleRepository(self.statements, self.consequences)
+        self.signals: Final = SignalRepository(self.statements)
         self.pauses: Final = PauseRepository(self.statements)
         self.retention: Final = RetentionRepository(self.statements)
         self.progress: Final = ProgressRepository(self.statements)

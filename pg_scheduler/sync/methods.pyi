@@ -500,6 +500,16 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.run_vacuum()``.
         """
+    def signal(
+        self, job_id: str, name: str, value: object = None, *, connection: AnySyncConnection | None = None
+    ) -> bool:
+        """Send a signal to a job, whose ``steps.wait(name)`` returns the value, before or after this call.
+
+        The first value of a name is kept with the job, and no later one replaces it, so the call may be
+        repeated.
+
+        Parameters, values and errors are those of ``Scheduler.signal()``.
+        """
     def get_job(self, job_id: str, *, connection: AnySyncConnection | None = None) -> Job | None:
         """Return the job, or None if it does not exist.
 

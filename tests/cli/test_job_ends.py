@@ -89,6 +89,40 @@ def job_of(ran: Ran) -> dict[str, Any]:
     return job
 
 
+class TestSignal:
+    def test_value_is_stored_and_recorded(self, on: Run, execute: Callable[[str], None]) -> None:
+        job_of(on("jobs", "add", "order", "--id", "order:7", "--in", "1h"))
+        job = job_of(on("jobs", "signal", "order:7", "approval", '{"by": "ann"}'))
+        assert (job["job_id"], job["status"]) == ("order:7", "pending")
+        execute("""DO $$ BEGIN ASSERT (SELECT value = '{"by": "ann"}' FROM scheduler_steps); END $$""")
+        record = on("audit", "--action", "signal_job").lines[0]
+        assert (record["subject"], record["via"]) == ("order:7", "cli")
+        assert record["details"]["name"] == "approval"
+
+    def test_second_value_is_refused(self, on: Run) -> None:
+        job_of(on("jobs", "add", "order", "--id", "order:7", "--in", "1h"))
+        job_of(on("jobs", "signal", "order:7", "approval"))
+        again = on("jobs", "signal", "order:7", "approval")
+        assert (again.code, again.out) == (ExitCode.REFUSED, "")
+        assert "has a value for 'approval'" in again.err
+        assert len(on("audit", "--action", "signal_job").lines) == 1
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "message"),
+        [
+            (("none", "approval"), ExitCode.NOT_FOUND, "job 'none' does not exist"),
+            (("none", "approval", "yes"), ExitCode.USAGE, "the value must be a JSON value"),
+            (("none", ""), ExitCode.USAGE, "must not be empty"),
+        ],
+    )
+    def test_mistake_has_its_exit_code(
+        self, arguments: tuple[str, ...], code: ExitCode, message: str, on: Run
+    ) -> None:
+        ran = on("jobs", "signal", *arguments)
+        assert (ran.code, ran.out) == (code, "")
+        assert message in ran.err
+
+
 class TestAdd:
     def test_job_is_scheduled_with_its_options(self, on: Run) -> None:
         job = job_of(

@@ -49,6 +49,7 @@ TESTED = {  # the others are in test_recipes.py
     # in test_roles.py
     "docs/operations/database.md owner.sql",
     "docs/operations/database.md admin.sql",
+    "docs/operations/database.md signals.sql",
 }
 
 

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pg_scheduler import (
     ConflictResolution,
     JobConflictError,
+    JobNotFoundError,
     JobSpec,
     NotRunningError,
     Scheduler,
@@ -38,6 +39,7 @@ from pg_scheduler.triggers import Every
 from tests.dashboard.client import request, send
 from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
+from tests.support.codecs import KeyedCodec
 from tests.support.prometheus import Exposition
 from tests.support.worker import Recorder
 from tools.reference.extension import complete_grants
@@ -76,7 +78,7 @@ class Roles:
     async def grant(self, connection: asyncpg.Pool, file: str) -> None:
         """Run a block of the complete database page."""
         role = file.removesuffix(".sql")
-        if role in {"owner", "admin"}:
+        if role in {"owner", "admin", "signals"}:
             code = FILES[f"docs/operations/database.md {file}"].code
         else:
             code = sql_of(Role(role))
@@ -539,6 +541,7 @@ CALLS: list[Callable[[Scheduler], object]] = [
     lambda scheduler: scheduler.list_jobs(),
     lambda scheduler: scheduler.count_jobs(),
     lambda scheduler: scheduler.cancel_job("other"),
+    lambda scheduler: scheduler.signal("other", "go"),
     lambda scheduler: scheduler.cancel_jobs(job_name="app.work"),
     lambda scheduler: scheduler.update_job_status("other", "cancelled"),
     lambda scheduler: scheduler.workers(),
@@ -570,6 +573,28 @@ async def test_enqueuer_role_can_only_schedule(roles: Roles) -> None:
         "INSERT INTO jobs.scheduler_schedules DEFAULT VALUES",
         "SELECT FROM jobs.scheduler_migrations",
         "SELECT FROM jobs.vacuum_stats",
+    ):
+        with pytest.raises(DENIED):
+            await pool.execute(statement)
+
+
+async def test_enqueuer_role_sends_signals_with_the_privileges_for_that(roles: Roles) -> None:
+    owner = await roles.connect(OWNER)
+    await roles.grant(owner, "signals.sql")
+    pool = await roles.connect(ENQUEUER)
+    for codec in (None, KeyedCodec("k1")):
+        scheduler = Scheduler(pool, schema="jobs", codec=codec)
+        job_id = await scheduler.enqueue(work, delay=60)
+        assert await scheduler.signal(job_id, "go", "secret") is True
+        assert await scheduler.signal(job_id, "go") is False
+        with pytest.raises(JobNotFoundError):
+            await scheduler.signal("no such job", "go")
+        await owner.execute("UPDATE jobs.scheduler_steps SET until = now(), ended_at = NULL")
+        assert await scheduler.signal(job_id, "go") is True
+    for statement in (
+        "SELECT task_data FROM jobs.scheduled_jobs",
+        "UPDATE jobs.scheduled_jobs SET status = 'running', worker_id = 'me', attempt = 1",
+        "DELETE FROM jobs.scheduled_jobs",
     ):
         with pytest.raises(DENIED):
             await pool.execute(statement)

@@ -113,6 +113,7 @@ async def test_every_call_with_a_connection_is_checked(dsn: str, other_dsn: str,
         ("get_job", ("x",)),
         ("retry_job", ("x",)),
         ("run_job_now", ("x",)),
+        ("signal", ("x", "y")),
         ("schedule_bulk", ([],)),
         ("schedules.trigger", ("x",)),
     ]

@@ -45,6 +45,7 @@ from pg_scheduler.store.jobs import JobFilters, StatusChange
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
+from pg_scheduler.store.signals import SentSignal
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import Holder
@@ -437,6 +438,8 @@ async def use_path(store: Store) -> object:
     assert await store.limits.unblock_forgotten(["limit:a:"], [NAME], 9) == 0
     await store.limits.delete_past_starts(9)
     (claims["a"],) = (await store.claims.exchange("w1", [NAME], 10)).jobs
+    assert await store.signals.job_name("a") == NAME
+    assert await store.signals.send("a", "go", "[1]") == SentSignal(is_stored=True)
     await store.jobs.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
     outcomes: list[Outcome] = [
         COMPLETE,

@@ -54,6 +54,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "move_jobs": ("moved", "/job"),
     "add_job": ("added the job", "/job"),
     "run_job": ("ran the job", "/job"),
+    "signal_job": ("signalled the job", "/job"),
     "mute_finding": ("muted the finding", "/doctor"),
     "unmute_finding": ("unmuted the finding", "/doctor"),
     "mute_error": ("muted the errors", "/error"),

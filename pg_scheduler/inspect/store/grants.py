@@ -43,7 +43,7 @@ _OPERATOR: Final = (
     Grant(("INSERT", "UPDATE"), ("scheduled_jobs", "scheduler_results", "scheduler_bulk_runs")),
     Grant(("UPDATE",), ("scheduler_schedules", "scheduler_workers")),
     Grant(("INSERT", "DELETE"), ("scheduler_after",)),
-    Grant(("INSERT", "UPDATE", "DELETE"), ("scheduler_tasks",)),
+    Grant(("INSERT", "UPDATE", "DELETE"), ("scheduler_tasks", "scheduler_steps")),
     Grant(("INSERT",), ("scheduler_audit",)),
 )
 
@@ -83,7 +83,7 @@ GRANTS: Final[Mapping[Role, tuple[Grant, ...]]] = {
     Role.OPERATOR: _OPERATOR,
     Role.ADMIN: (
         *_OPERATOR,
-        Grant(("DELETE",), ("scheduled_jobs", "scheduler_steps")),
+        Grant(("DELETE",), ("scheduled_jobs",)),
         Grant(("INSERT", "DELETE"), ("scheduler_schedules",)),
     ),
 }

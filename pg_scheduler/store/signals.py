@@ -1,0 +1,88 @@
+"""Store signals for jobs, and wake those that wait for them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pg_scheduler.errors import JobNotFoundError, PayloadError
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.statements import Repository, Transaction
+
+MAX_STEPS: Final = 1000
+"""Steps and signals of one job."""
+
+MAX_STEP_BYTES: Final = 2**26
+"""Bytes of all values of one job."""
+
+
+class SentSignal(NamedTuple):
+    """What became of a signal.
+
+    Attributes:
+        is_stored: Whether the job has it.
+        due: When the job is due that waited for it; None if none did.
+    """
+
+    is_stored: bool
+    due: datetime | None = None
+
+
+class SignalRepository(Repository):
+    """The statements by which callers send signals."""
+
+    async def job_name(self, job_id: str, connection: Connection | None = None) -> str:
+        """Return the name of a job.
+
+        Raises:
+            JobNotFoundError: There is no such job.
+        """
+        rows = await self._statements.fetch("job_name", job_id, on=connection)
+        if not rows:
+            raise JobNotFoundError(job_id)
+        name: str = rows[0]["job_name"]
+        return name
+
+    async def send(
+        self, job_id: str, name: str, value: str, connection: Connection | None = None
+    ) -> SentSignal:
+        """Store the first value of a signal and make a job due that waits for it.
+
+        The caller notifies the workers of that job.
+
+        Args:
+            job_id: The job.
+            name: The name of the signal.
+            value: Its value as JSON.
+            connection: The transaction of a caller; None for one of its own.
+
+        Raises:
+            JobNotFoundError: There is no such job.
+            PayloadError: The job has too many steps and signals, or too large ones.
+        """
+
+        async def send(transaction: Transaction) -> SentSignal:
+            return await self._send(job_id, name, value, transaction.connection)
+
+        return await self._statements.run_retrying(send, within=connection)
+
+    async def _send(self, job_id: str, name: str, value: str, connection: Connection) -> SentSignal:
+        statements = self._statements
+        signal = job_id, name, value, MAX_STEPS, MAX_STEP_BYTES
+        while not (stored := await statements.fetch("store_signal", *signal, statements.now, on=connection)):
+            found = await statements.fetch("find_signal", *signal, on=connection)
+            if not found:
+                raise JobNotFoundError(job_id)
+            (why,) = found
+            if why["has_ended"] or why["is_taken"]:
+                return SentSignal(is_stored=False)
+            if not why["has_room"]:
+                raise PayloadError(
+                    f"job {job_id!r} has no room for the signal {name!r}: it stores {MAX_STEPS} steps and "
+                    f"signals at most, with {MAX_STEP_BYTES} bytes of JSON; store large values elsewhere"
+                )
+            # Another session has marked or changed the job between the two statements.
+        if not stored[0]["was_awaited"]:
+            return SentSignal(is_stored=True)
+        rows = await statements.fetch("wake_signalled", job_id, statements.now, on=connection)
+        return SentSignal(is_stored=True, due=rows[0]["due"] if rows else None)

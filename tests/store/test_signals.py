@@ -1,0 +1,187 @@
+"""No order of the statements of two signals of a name loses both or stores both.
+
+The orders of all statements and commits are exhausted, with signals in transactions of their own and in those
+of callers, which commit or abort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.store.faults import is_conflict
+from pg_scheduler.store.store import Store
+from tests.store.protocol import Actor, Op, World, interleave
+from tests.support.store import LEASE, NAME, NOW, SECOND, new_job, worker
+
+DEADLINE = NOW + 3600 * SECOND
+
+Begin = Callable[[], Awaitable[None]]
+
+ABORTED = None
+"""The answer of a signal that did not take effect."""
+
+
+@dataclass
+class Signal(Op):
+    """A signal in a transaction of its own, or in one of a caller, of this isolation."""
+
+    value: int = 1
+    isolation: str | None = None
+    aborts: bool = False
+
+    async def run(self, store: Store) -> bool | None:
+        text, session = f"{self.value}", _session(store)
+        if self.isolation is None:
+            return (await store.signals.send("job", "go", text)).is_stored
+        transaction = session._connection.transaction(isolation=self.isolation)
+        await transaction.start()
+        try:
+            await session.fetch("SELECT count(*) FROM scheduled_jobs", timeout=30)  # its snapshot may be old
+            sent = await store.signals.send("job", "go", text, session)
+            await session.wait()
+        except BaseException:
+            await transaction.rollback()
+            raise
+        if self.aborts:
+            await transaction.rollback()
+            return ABORTED
+        await transaction.commit()
+        return sent.is_stored
+
+
+def _session(store: Store) -> Any:
+    return store.connections
+
+
+class Waits(World):
+    """A world without the rules of the protocol, whose end is checked instead."""
+
+    check: Callable[[Sequence[Op]], Awaitable[None]]
+
+    async def step(self, actor: Actor) -> None:
+        await super().step(actor)
+        await self.look_after()  # one operation may have several transactions
+
+    async def _look(self, actor: Actor) -> None:
+        task, op = actor.task, actor.op
+        if task is None or op is None or not task.done():
+            return
+        actor.task = None
+        try:
+            op.answer = task.result()
+        except DatabaseUnavailableError as fault:
+            if not is_conflict(fault):
+                raise
+            op.answer = ABORTED
+
+    async def finish_all(self, known: set[object]) -> None:
+        while any(actor.is_busy for actor in self.actors):
+            going = [actor for actor in self.actors if actor.can_go]
+            if going:
+                await self.step(going[0])
+            else:
+                await self.look_after()
+        await self.check([actor.op for actor in self.actors if actor.op is not None])
+
+
+MARK = """
+    UPDATE scheduled_jobs SET options = '{"steps": 1}';
+    INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
+    VALUES ('job', 'before', 'step', '1', 1, now(), now())
+"""
+SUSPEND = f"""
+    UPDATE scheduled_jobs SET status = 'pending', execution_time = '{DEADLINE}';
+    INSERT INTO scheduler_steps (job_id, name, kind, attempt, until, started_at)
+    VALUES ('job', 'go', 'signal', 1, '{DEADLINE}', now())
+"""
+RESUME = f"UPDATE scheduled_jobs SET status = 'running', attempt = 2, execution_time = '{NOW}'"
+ROW = """
+    SELECT job.status, job.execution_time, job.options ->> 'steps' AS mark, step.value, step.ended_at
+    FROM scheduled_jobs AS job
+    LEFT JOIN scheduler_steps AS step ON step.job_id = job.job_id AND step.name = 'go'
+"""
+
+
+def in_transaction(isolation: str, *, aborts: bool = False, value: int = 1) -> Signal:
+    return Signal(value, isolation, aborts)
+
+
+SIGNALS: dict[str, Callable[[], Signal]] = {
+    "one": Signal,
+    "one of a caller": lambda: in_transaction("read_committed"),
+    "one of a caller that aborts": lambda: in_transaction("read_committed", aborts=True),
+    "one at repeatable read": lambda: in_transaction("repeatable_read"),
+    "one at repeatable read that aborts": lambda: in_transaction("repeatable_read", aborts=True),
+}
+
+
+async def running(world: World) -> Claim:
+    """Let worker w1 run the job."""
+    store = world.actors[0].store
+    await world.do(_Do(lambda: store.jobs.insert([new_job("job", execution_time=NOW)])))
+    await world.do(_Do(lambda: store.workers.register(worker("w1"), LEASE)))
+    found = _Do(lambda: store.claims.exchange("w1", [NAME], 1))
+    claim: Claim = (await world.do(found)).jobs[0]
+    return claim
+
+
+@dataclass
+class _Do(Op):
+    call: Callable[[], Awaitable[Any]]
+
+    async def run(self, store: Store) -> Any:
+        return await self.call()
+
+
+@asynccontextmanager
+async def waits(dsn: str, pool: asyncpg.Pool, *prepare: str) -> AsyncIterator[tuple[Waits, Claim, Begin]]:
+    """Yield a world where worker w1 runs the job, its claim, and a function that restores that state."""
+    async with Waits.on(dsn, 2) as world:
+        assert isinstance(world, Waits)
+        claim = await running(world)
+        for statement in prepare:
+            await pool.execute(statement)
+        restore = await world.save()
+        await pool.execute("CREATE TABLE kept_steps AS TABLE scheduler_steps")
+
+        async def begin() -> None:
+            await restore()
+            await pool.execute("DELETE FROM scheduler_steps; INSERT INTO scheduler_steps TABLE kept_steps")
+
+        yield world, claim, begin
+
+
+STATES = {
+    "runs": [],
+    "is marked": [MARK],
+    "waits": [MARK, SUSPEND],
+    "is at its deadline": [MARK, SUSPEND, RESUME],
+}
+"""How a job is prepared that receives two signals."""
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+@pytest.mark.parametrize("signal", SIGNALS.values(), ids=SIGNALS)
+async def test_first_of_two_signals_arrives_in_every_order(
+    signal: Callable[[], Signal], state: Sequence[str], dsn: str, pool: asyncpg.Pool
+) -> None:
+    async def check(ops: Sequence[Op]) -> None:
+        (row,) = await pool.fetch(ROW)
+        stored = [str(op.value) for op in ops if op.answer is True]  # type: ignore[attr-defined]
+        assert stored == [row["value"]]
+        assert {op.answer for op in ops} <= {True, False, ABORTED}
+        if SUSPEND in state:
+            assert (row["status"] == "running") == (RESUME in state)
+            assert row["execution_time"] <= NOW
+
+    async with waits(dsn, pool, *state) as (world, _, begin):
+        world.check = check
+        assert await interleave(world, begin, lambda: [Signal(2), signal()]) >= 4
