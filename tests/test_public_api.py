@@ -60,6 +60,7 @@ NAMES = [
     "JobExpiredError",
     "JobFailedError",
     "JobFunction",
+    "JobLostError",
     "JobNotFoundError",
     "JobPriority",
     "JobProgress",

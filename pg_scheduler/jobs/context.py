@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from pg_scheduler.errors import JobCancelledError
+from pg_scheduler.errors import JobCancelledError, NotRunningError
 from pg_scheduler.foreign import class_name, is_a
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.payload import object_from
@@ -33,6 +33,16 @@ GetScheduler: TypeAlias = "Callable[[], Scheduler]"
 
 Report: TypeAlias = Callable[[Claim, JobProgress], None]
 """Takes the progress of an attempt, from any thread."""
+
+
+class RunningAttempt(Protocol):
+    """The attempt of a job, as its own code reaches it in the event loop of its worker."""
+
+    def completing(self, connection: Any) -> AbstractAsyncContextManager[Any]:
+        """Complete the job at the end of a block, in the transaction of the block."""
+
+    def set_result(self, value: object) -> None:
+        """Set the value that the completion keeps."""
 
 
 class Cancellation(Protocol):
@@ -69,6 +79,7 @@ class CurrentJob:
     _cancellation: Cancellation | None = field(default=None, repr=False, compare=False)
     _task_data: str = field(default="{}", repr=False, compare=False)
     _report: Callable[[JobProgress], None] | None = field(default=None, repr=False, compare=False)
+    _attempt: RunningAttempt | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -140,10 +151,63 @@ class CurrentJob:
         if self._report is not None:
             self._report(progress)
 
+    def completing(self, *, connection: Any = None) -> AbstractAsyncContextManager[Any]:
+        """Complete the job at the end of this block, in one commit with what the block writes.
 
-current: Final[ContextVar[tuple[Claim, float, GetScheduler, Report]]] = ContextVar("pg_scheduler_current_job")
-"""The claim, the start of its attempt in seconds since 1970, the source of the Scheduler and the receiver of
-its progress, set for every job."""
+        The commit has the writes of the block, the completion with its consequences, the value of
+        ``set_result()``, and jobs that the block schedules with ``connection=``. If the job was cancelled or
+        lost, or the block raises an exception, all of it is rolled back. After the block the job has ended:
+        the function may continue, but it is not repeated, and its value is ignored.
+
+        Args:
+            connection: Your connection, in a READ COMMITTED transaction that you commit after the block: of
+                asyncpg, or an ``AsyncSession`` or ``AsyncConnection`` of SQLAlchemy on asyncpg. None for a
+                connection of the pool, whose transaction begins and ends with the block.
+
+        Returns:
+            An async context manager, which yields the connection.
+
+        Raises:
+            JobLostError: At the end of the block: the attempt does not hold its job any more.
+            DatabaseUnavailableError: The commit failed, or its answer was lost. Let it end the attempt: a
+                retry follows, unless the commit has succeeded.
+            NotRunningError: The job does not run in the event loop of a worker, but in a thread or process.
+            RuntimeError: The block is not the first one: another one is open, or has completed the job.
+            TypeError: The connection is of another kind.
+            ValueError: The connection is not in a transaction, or has another isolation level.
+            ConfigurationError: The connection leads to another database.
+
+        Example:
+            >>> from pg_scheduler import current_job
+            >>> async def charge(account: int, amount: int) -> None:
+            ...     async with current_job().completing() as connection:
+            ...         await connection.execute("INSERT INTO charges VALUES ($1, $2)", account, amount)
+        """
+        return self._running().completing(connection)
+
+    def set_result(self, value: object) -> None:
+        """Set the value that ``keep_result=`` keeps, within a block of ``completing()``; None without a call.
+
+        Raises:
+            NotRunningError: The job does not run in the event loop of a worker.
+            RuntimeError: No block of ``completing()`` is open.
+        """
+        self._running().set_result(value)
+
+    def _running(self) -> RunningAttempt:
+        if self._attempt is None:
+            raise NotRunningError(
+                f"job {self.job_id!r} runs in a thread, a process or an executor of its own, where it cannot "
+                "complete in a transaction; make it an async function without executor="
+            )
+        return self._attempt
+
+
+current: Final[ContextVar[tuple[Claim, float, GetScheduler, Report, RunningAttempt | None]]] = ContextVar(
+    "pg_scheduler_current_job"
+)
+"""The claim, the start of its attempt in seconds since 1970, the source of the Scheduler, the receiver of its
+progress, and the attempt itself, which is None outside of the event loop of the worker; set for every job."""
 
 cancellation: Final[ContextVar[Cancellation]] = ContextVar("pg_scheduler_cancellation")
 """The flag of a job outside of the event loop."""
@@ -161,7 +225,7 @@ def current_job() -> CurrentJob:
         ...     key = f"{current_job().job_id}"  # the same for every attempt: an idempotency key
     """
     try:
-        claim, began, get_scheduler, report = current.get()
+        claim, began, get_scheduler, report, attempt = current.get()
     except LookupError:
         raise LookupError(
             "current_job() was called outside of a running job; call it in a job function"
@@ -183,6 +247,7 @@ def current_job() -> CurrentJob:
         fire_time=fire_time,
         retry_count=claim.retry_count,
         max_retries=claim.max_retries,
+        _attempt=attempt,
     )
 
 

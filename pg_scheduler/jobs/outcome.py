@@ -263,11 +263,7 @@ def decide(  # noqa: PLR0911 - one for each result
     """
     match result:
         case ReturnResult(value):
-            seconds = keep_seconds(claim.options)
-            if seconds is None:
-                return COMPLETE
-            kept = kept_value(seconds, value, max_result_bytes, codec=codec, job_name=claim.job_name)
-            return Outcome(RowChange(JobStatus.COMPLETED, kept=kept), JobCompleted)
+            return completion_of(claim, value, max_result_bytes, codec)
         case ErrorResult(error) if is_a(error, Snooze):
             return Outcome.snooze(delay_of(error))
         case ErrorResult(error, timed_out, log, trace):
@@ -285,6 +281,17 @@ def decide(  # noqa: PLR0911 - one for each result
             return RELEASE
         case CrashResult(reason, max_crashes, trace):
             return Outcome.crash(reason, max_crashes, trace)
+
+
+def completion_of(
+    claim: Claim, value: object, max_result_bytes: int | None, codec: PayloadCodec | None
+) -> Outcome:
+    """Return the outcome of an attempt that completed its job with a value; see ``decide()``."""
+    seconds = keep_seconds(claim.options)
+    if seconds is None:
+        return COMPLETE
+    kept = kept_value(seconds, value, max_result_bytes, codec=codec, job_name=claim.job_name)
+    return Outcome(RowChange(JobStatus.COMPLETED, kept=kept), JobCompleted)
 
 
 def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:

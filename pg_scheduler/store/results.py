@@ -14,9 +14,11 @@ from pg_scheduler.jobs.outcome import Outcome, RowChange
 from pg_scheduler.jobs.progress import JobProgress, progress_text
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS
 from pg_scheduler.store.connections.session import transact
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
+from pg_scheduler.store.faults import translated
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.locks import due_message
 from pg_scheduler.store.statements import Repository, Statements, Transaction
@@ -80,16 +82,42 @@ class ResultRepository:
         try:
             return await self._write_all(changes, worker_id, deleted)
         except UNSTORABLE_TEXTS:
-            escaped = {
-                key: replace(
-                    change,
-                    error=change.error and to_ascii(change.error),
-                    entry=change.entry and entry_in_ascii(change.entry),
-                    kept=change.kept and change.kept.in_ascii(),
-                )
-                for key, change in changes.items()
-            }
-            return await self._write_all(escaped, worker_id, deleted)
+            return await self._write_all(_in_ascii(changes), worker_id, deleted)
+
+    async def complete_own(
+        self, claim: Claim, change: RowChange, worker_id: str, transaction: Transaction, *, is_own: bool
+    ) -> bool | None:
+        """Complete a job in a transaction of its code.
+
+        A completion whose commit was not answered may be in the row: it does not count, because the effects
+        of that transaction would be repeated.
+
+        Args:
+            claim: The attempt.
+            change: The completion.
+            worker_id: The worker that runs the attempt.
+            transaction: The transaction.
+            is_own: Whether it ends with this, so that it may have planner settings from now on.
+
+        Returns:
+            Whether it was a plain job, whose end has no consequences; None if the attempt does not hold it.
+        """
+        connection, kept = transaction.connection, change.kept
+        if kept is None:
+            args = claim.job_id, worker_id, claim.attempt, self._statements.now
+            if await self._statements.fetch("complete_own", *args, on=connection):
+                return True
+        if is_own:
+            with translated():
+                await connection.execute(TRANSACTION_SETTINGS, timeout=self._statements.call_timeout_s)
+        changes = {(claim.job_id, claim.attempt): change}
+        if kept is None or f"{kept.value}{kept.no_value_reason}".isascii():
+            return False if await self._settle_held(changes, worker_id, transaction) else None
+        try:
+            async with self._statements.transaction(within=transaction) as savepoint:
+                return False if await self._settle_held(changes, worker_id, savepoint) else None
+        except UNSTORABLE_TEXTS:
+            return False if await self._settle_held(_in_ascii(changes), worker_id, transaction) else None
 
     async def _write_all(
         self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None
@@ -112,8 +140,7 @@ class ResultRepository:
     async def settle_within(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Write changes in the caller's transaction, with the consequences of the jobs that end.
 
-        A refused change may have a replacement waiting, or may have been written before, by a call whose
-        answer was lost.
+        A refused change may have been written before, by a call whose answer was lost.
 
         Args:
             changes: The changes.
@@ -123,15 +150,20 @@ class ResultRepository:
         Returns:
             The ids that were accepted.
         """
-        accepted: set[str] = set()
-        for step in (self._change_rows, self._replace):
-            if left := _unaccepted(changes, accepted):
-                accepted |= await step(left, worker_id, transaction)
+        accepted = await self._settle_held(changes, worker_id, transaction)
         if ended := {job_id: attempt for job_id, attempt in changes if job_id not in accepted}:
             # Consequences of a job that was cancelled meanwhile may wait for this.
             await self.consequences.report_ends(ended, worker_id, transaction)
         if left := _unaccepted(changes, accepted):
             accepted |= await self._find_settled(left, worker_id, transaction)
+        return accepted
+
+    async def _settle_held(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
+        """Write changes of jobs that the worker holds, and keep their results. A replacement may wait."""
+        accepted: set[str] = set()
+        for step in (self._change_rows, self._replace):
+            if left := _unaccepted(changes, accepted):
+                accepted |= await step(left, worker_id, transaction)
         kept = {
             job_id: change.kept
             for (job_id, _), change in changes.items()
@@ -210,6 +242,19 @@ class ResultRepository:
 def _arrays(changes: Changes) -> tuple[list[str], list[int]]:
     """Return the ids of the jobs and the attempts, as statements take them."""
     return [job_id for job_id, _ in changes], [attempt for _, attempt in changes]
+
+
+def _in_ascii(changes: Changes) -> Changes:
+    """Return what a database can store whose encoding lacks a character of a message."""
+    return {
+        key: replace(
+            change,
+            error=change.error and to_ascii(change.error),
+            entry=change.entry and entry_in_ascii(change.entry),
+            kept=change.kept and change.kept.in_ascii(),
+        )
+        for key, change in changes.items()
+    }
 
 
 def _unaccepted(changes: Changes, accepted: Collection[str]) -> Changes:

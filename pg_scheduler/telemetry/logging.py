@@ -30,7 +30,7 @@ def _read() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     running = current.get(None)
     if running is None:
         return {}, {}
-    claim, _, get_scheduler, _ = running
+    claim, _, get_scheduler, *_ = running
     if (found := _found.get(None)) is not None and found[0] is claim:
         return found[1:]
     job = current_job()

@@ -8,6 +8,7 @@ from typing import Final
 
 import asyncpg
 
+from pg_scheduler.errors import NotRunningError
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection, check_connection, transact
 from pg_scheduler.store.faults import sqlstate_of, translated
@@ -51,7 +52,21 @@ class OwnConnection(Connections):
         with translated():
             yield self._connection
 
-    sticky = checkout = checkout_for_lock = acquire
+    sticky = checkout_for_lock = acquire
+
+    @asynccontextmanager
+    async def transaction_of_job(self) -> AsyncIterator[Connection]:
+        """Yield the connection within a savepoint.
+
+        Raises:
+            NotRunningError: It is not one of asyncpg.
+        """
+        if as_foreign(self._connection) is not None:
+            raise NotRunningError(
+                "the connection of this test kit is not one of asyncpg; pass connection= to completing()"
+            )
+        async with transact(self._connection, self.options.call_timeout_s):
+            yield self._connection
 
     @asynccontextmanager
     async def transaction(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +18,8 @@ from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_timeout
+from pg_scheduler.worker.in_flight import Attempt, End
+from pg_scheduler.worker.pipeline.completing import begin
 
 if TYPE_CHECKING:
     from pg_scheduler.scheduler import Scheduler
@@ -40,6 +42,7 @@ def job_context(
     is_cancelled: bool = False,
     scheduler: Scheduler | SyncScheduler | None = None,
     report: Callable[[JobProgress], None] | None = None,
+    complete: Callable[[object], None] | None = None,
 ) -> Iterator[CurrentJob]:
     """Let `current_job()` return an attempt in this block, for a unit test that calls a job function.
 
@@ -60,6 +63,9 @@ def job_context(
         scheduler: What ``current_job().scheduler`` returns: a `Scheduler`, or a `SyncScheduler` for a plain
             function. It raises NotRunningError if None is given.
         report: Called with the `JobProgress` of each ``current_job().progress()``; None to discard it.
+        complete: Called with the value of ``set_result()`` when a block of ``current_job().completing()``
+            ends; None to discard it. Without ``connection=``, the block is a transaction on the pool of a
+            `Scheduler` that was given, and it is committed; without one, NotRunningError is raised.
 
     Yields:
         The attempt.
@@ -106,8 +112,27 @@ def job_context(
         if report is not None:
             report(progress)
 
+    @asynccontextmanager
+    async def completing(attempt: Attempt, connection: object) -> AsyncIterator[object]:
+        completion = begin(attempt)
+        try:
+            if connection is not None:
+                yield connection
+            else:
+                pool = _pool_of(get_scheduler())
+                async with pool.acquire() as own, own.transaction(isolation="read_committed"):
+                    yield own
+        except BaseException:  # whatever it was, the transaction is rolled back
+            attempt.completion = None
+            raise
+        completion.end = End.WRITTEN
+        if complete is not None:
+            complete(completion.value)
+
+    attempt_of_test = Attempt(claim)
+    attempt_of_test.new_completion = completing
     tokens = (
-        current.set((claim, time.time(), get_scheduler, pass_on)),
+        current.set((claim, time.time(), get_scheduler, pass_on, attempt_of_test)),
         cancellation.set(SimpleNamespace(is_cancelled=is_cancelled)),
     )
     try:
@@ -115,3 +140,12 @@ def job_context(
     finally:
         current.reset(tokens[0])
         cancellation.reset(tokens[1])
+
+
+def _pool_of(scheduler: object) -> Any:
+    pool = getattr(scheduler, "db_pool", None)
+    if pool is None:
+        raise NotRunningError(
+            "the SyncScheduler of job_context() has no pool; pass connection= to completing()"
+        )
+    return pool

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
@@ -30,23 +32,55 @@ class Revocation(Enum):
     """This worker shuts down."""
 
 
+class End(Enum):
+    """How far the code of an attempt has come with the completion of its job."""
+
+    WRITING = auto()
+    """The completion is being written. Its commit may have succeeded without an answer."""
+    WRITTEN = auto()
+    """The job has ended. The code may continue."""
+
+
+class Completion:
+    """The completion of a job in a transaction of its own code.
+
+    Attributes:
+        end: None until the block of the transaction ends.
+        value: The value to keep.
+        deadline: Until when an interruption waits for the write, by the clock of the event loop.
+        interruption: Interrupts the attempt at the deadline; None if nothing has tried to.
+    """
+
+    __slots__ = ("deadline", "end", "interruption", "value")
+
+    def __init__(self) -> None:
+        self.end: End | None = None
+        self.value: object = None
+        self.deadline = 0.0
+        self.interruption: asyncio.TimerHandle | None = None
+
+
 class Attempt:
     """One attempt that runs in this process.
 
     Attributes:
+        completion: That of its job in a transaction of its code; None without one, or after a rollback.
         log: The last lines that it logged; None if they are not kept.
         is_awaited: Whether consequences of the job, which was ended, wait for the end of the attempt.
         measured_for: How many attempts its duration stands for in the statistics; 0 if it is not measured.
+        new_completion: Makes the block for a connection; set where its code runs in the event loop.
     """
 
     __slots__ = (
         "call",
         "claim",
+        "completion",
         "has_begun",
         "has_timed_out",
         "is_awaited",
         "log",
         "measured_for",
+        "new_completion",
         "revocation",
         "task",
     )
@@ -61,16 +95,49 @@ class Attempt:
         self.has_timed_out = False
         self.is_awaited = False
         self.revocation: Revocation | None = None
+        self.completion: Completion | None = None
+        self.new_completion: Callable[[Attempt, object], AbstractAsyncContextManager[Any]]
+
+    @property
+    def end(self) -> End | None:
+        """How far its code has come with the completion of the job; callable from any thread."""
+        completion = self.completion
+        return None if completion is None else completion.end
+
+    def completing(self, connection: object) -> AbstractAsyncContextManager[Any]:
+        """Return the block whose end completes the job, to its own code."""
+        return self.new_completion(self, connection)
+
+    def set_result(self, value: object) -> None:
+        """Set the value that the completion keeps, for its own code."""
+        if self.completion is None or self.completion.end is not None:
+            raise RuntimeError(
+                "set_result() was called outside of a block of completing(); call it within the block, or "
+                "return the value of a job that does not use completing()"
+            )
+        self.completion.value = value
 
     def revoke(self, reason: Revocation) -> None:
-        """Stop the attempt. A second call does not change the reason."""
-        if self.revocation is None:
+        """Stop the attempt. A second call does not change the reason.
+
+        Once its code writes the completion, the answer of the database decides whether the job was lost.
+        """
+        if self.revocation is None and (self.end is None or reason is Revocation.SHUTDOWN):
             self.revocation = reason
             if self.has_begun:  # a task cancelled before its first step would not clean up
                 self.interrupt()
 
     def interrupt(self) -> None:
-        """Cancel the task, or the call that it waits for."""
+        """Cancel the task, or the call that it waits for; later if its code writes the completion now."""
+        completion = self.completion
+        if completion is not None and completion.end is End.WRITING:
+            if completion.interruption is None:
+                loop = asyncio.get_running_loop()
+                completion.interruption = loop.call_at(completion.deadline, self._interrupt)
+        else:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
         reason = "timeout" if self.revocation is None else self.revocation.name.lower()
         if self.task and not (self.call is not None and self.call.cancel(reason)):
             self.task.cancel()
@@ -116,6 +183,8 @@ class InFlight:
     def __init__(self, results: Results) -> None:
         self.attempts: Final[dict[str, Attempt]] = {}
         """Running attempts by job id. Only the executor adds and removes them."""
+        self.outlived: Final[set[Attempt]] = set()
+        """Attempts that have written the completion of their job, and whose job runs here again."""
         self.crashed_claim: Claim | None = None
         """The last claim of a crashed job, which runs alone among its kind; see ``exchange_jobs``."""
         self._left: dict[str, Attempt] = {}
@@ -139,11 +208,11 @@ class InFlight:
         return False
 
     def held(self) -> dict[str, int]:
-        """Return the attempt numbers of all running attempts by job id."""
+        """Return the attempt numbers of all running attempts by job id, without those whose job has ended."""
         attempts = list(self.attempts.values())
         if self._left:
             attempts += self._still_running()
-        return {each.claim.job_id: each.claim.attempt for each in attempts}
+        return {each.claim.job_id: each.claim.attempt for each in attempts if each.end is not End.WRITTEN}
 
     def leave(self, attempt: Attempt) -> None:
         """Keep an attempt in flight that could not be stopped, at the end of the executor."""
@@ -156,7 +225,7 @@ class InFlight:
         return bool(self._still_running())
 
     def _still_running(self) -> list[Attempt]:
-        return [each for each in list(self._left.values()) if each.runs_on]
+        return [each for each in list(self._left.values()) if each.runs_on and each.end is not End.WRITTEN]
 
     def unwritten(self) -> dict[str, int]:
         """Return the attempt numbers of all results whose write is not confirmed, by job id."""
@@ -173,8 +242,11 @@ class InFlight:
         return running is not None and running.claim.attempt == attempt
 
     def runs(self, job_id: str, attempt: int) -> bool:
-        """Return whether this attempt runs in this process and has not been revoked."""
-        return self.holds(job_id, attempt) and self.attempts[job_id].revocation is None
+        """Return whether this attempt runs in this process, and neither was revoked nor writes its end."""
+        if not self.holds(job_id, attempt):
+            return False
+        running = self.attempts[job_id]
+        return running.revocation is None and running.end is None
 
     def revoke(self, job_id: str, attempt: int, reason: Revocation, *, is_awaited: bool = False) -> None:
         """Revoke an attempt; a no-op if it does not run in this process.
@@ -192,7 +264,7 @@ class InFlight:
 
     def revoke_all(self, reason: Revocation) -> None:
         """Revoke every attempt."""
-        for running in list(self.attempts.values()):
+        for running in [*self.attempts.values(), *self.outlived]:
             running.revoke(reason)
 
     def claim_of(self, task: asyncio.Task[Any]) -> Claim | None:

@@ -281,6 +281,9 @@ STORE_CALLS: dict[str, Call] = {
     "settle_within": lambda it, conn: it.results.settle_within(
         {("a", 1): RELEASE.change}, "w1", Transaction(conn, [])
     ),
+    "complete_own": lambda it, conn: it.results.complete_own(
+        claimed()[0], COMPLETE.change, "w1", Transaction(conn, []), is_own=True
+    ),
     "keep": lambda it, conn: it.kept_results.keep({"a": KeptResult(1.0)}, conn),
     "keep_ended": lambda it, conn: it.kept_results.keep_ended([KEPT], Transaction(conn, [])),
     "get": lambda it, _: it.kept_results.get(["a"]),

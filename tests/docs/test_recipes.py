@@ -884,6 +884,38 @@ async def test_api_rate_recipe_makes_five_calls_per_second(load: Load, pool: Poo
     assert instants[5] - instants[0] > timedelta(seconds=0.9)  # started_at is the claim, before the admission
 
 
+# -- completing in your transaction ---------------------------------------------------------------------
+
+
+ACCOUNTS = "CREATE TABLE accounts (id int PRIMARY KEY, balance int)"
+
+
+@recipe("guides/completing.md charges.py")
+async def test_charge_and_its_receipt_are_committed_with_the_end_of_the_job(load: Load, pool: Pool) -> None:
+    module = await load("guides/completing.md charges.py")
+    await pool.execute(ACCOUNTS)
+    await pool.execute("INSERT INTO accounts VALUES (7, 100)")
+    async with running(pool) as (scheduler, seen):
+        assert await scheduler.run_job(module.charge, args=(7, 5), wait_timeout=30) == {"charged": 5}
+        await seen.until(JobCompleted, job_name="mail.send_receipt")
+    assert await pool.fetchval("SELECT balance FROM accounts") == 95
+
+
+@recipe("guides/completing.md sqlalchemy_charges.py")
+async def test_refund_is_committed_by_the_session_with_the_end_of_the_job(
+    load: Load, dsn: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", with_driver(dsn))
+    module = await load("guides/completing.md sqlalchemy_charges.py")
+    await pool.execute(ACCOUNTS)
+    await pool.execute("INSERT INTO accounts VALUES (7, 100)")
+    async with running(pool) as (scheduler, seen):
+        await scheduler.enqueue(module.refund, args=(7, 5))
+        await seen.until(JobCompleted)
+    assert await pool.fetchval("SELECT balance FROM accounts") == 105
+    await module.engine.dispose()
+
+
 # -- jobs in your transaction --------------------------------------------------------------------------
 
 

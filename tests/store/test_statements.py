@@ -29,7 +29,7 @@ from pg_scheduler.inspect.store.server import PRIVILEGES
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import IdRange
 from pg_scheduler.jobs.limits import LimitRow
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome, RowChange
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
@@ -452,6 +452,10 @@ async def use_path(store: Store) -> object:
     assert await store.results.settle(
         "w1", list(zip((claims[each] for each in "abcdef"), outcomes, strict=True))
     )
+    async with store.statements.transaction() as transaction:
+        completion = RowChange(JobStatus.COMPLETED, kept=KeptResult(1.0, "[]"))
+        lost = await store.results.complete_own(claims["a"], completion, "w1", transaction, is_own=True)
+        assert lost is None
     kept = {"a": KeptResult(1.5, "[1]"), "b": KeptResult(60.0, "[2]", None, '{"type": "x"}')}
     async with store.connections.transaction() as connection:
         await store.kept_results.keep(kept, connection)

@@ -152,7 +152,7 @@ class _Attempt:
     """The attempt of a task that runs in this context."""
 
     def __init__(self, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        claim, _, get_scheduler, _ = current.get()
+        claim, _, get_scheduler, *_ = current.get()
         worker = getattr(get_scheduler, "worker_id", None)
         now = timezone.now()
         self._claim = claim

@@ -54,7 +54,7 @@ from pg_scheduler.store.connections.session import (
     transact_with,
 )
 from pg_scheduler.store.faults import connecting, raise_translated, reading_dsn, translated
-from pg_scheduler.store.foreign.adapter import AnyConnection
+from pg_scheduler.store.foreign.adapter import AnyConnection, asyncpg_connection_of
 from pg_scheduler.store.foreign.connection import as_foreign
 
 DEFAULT_OPTIONS: Final = ConnectionOptions()
@@ -240,18 +240,20 @@ class Connections:
             yield connection
 
     @asynccontextmanager
-    async def checkout(self) -> AsyncIterator[Connection]:
-        """Yield a connection for long use. Errors of the block may be a job's own and stay untranslated."""
+    async def checkout(self, *, direct: bool = True) -> AsyncIterator[Connection]:
+        """Yield a connection for long use. Errors of the block may be a job's own and stay untranslated.
+
+        Args:
+            direct: Whether it comes from the ``direct_dsn`` if there is one, as for a session of its own.
+        """
         self.check_loop()
         timeout_s = self.options.call_timeout_s
         with translated():
-            if self._direct_dsn is None:
+            if self._direct_dsn is None or not direct:
                 check_pool(self._pool)
-            connection: Connection = (
-                await take_from(self._pool, timeout_s)
-                if self._direct_dsn is None
-                else await self._connect_directly(self._direct_dsn)
-            )
+                connection: Connection = await take_from(self._pool, timeout_s)
+            else:
+                connection = await self._connect_directly(self._direct_dsn)
         try:
             yield connection
         finally:
@@ -260,6 +262,53 @@ class Connections:
                     await release_to(self._pool, connection, timeout_s)
                 else:
                     await connection.close(timeout=timeout_s)
+
+    @asynccontextmanager
+    async def transaction_of_job(self) -> AsyncIterator[Connection]:
+        """Yield a connection of the pool in a READ COMMITTED transaction, for the code of a job.
+
+        Errors of the block stay untranslated, those of the commit do not.
+        """
+        timeout_s = self.options.call_timeout_s
+        async with self.checkout(direct=False) as connection:
+            transaction = connection.transaction(isolation="read_committed")
+            with translated(), terminate_unanswered(connection):
+                async with asyncio.timeout(timeout_s):
+                    await transaction.start()
+            try:
+                yield connection
+            except BaseException:  # roll back whatever happened, cancellation included
+                # An error of the rollback would hide that of the block.
+                with suppress(Exception), terminate_unanswered(connection):
+                    async with asyncio.timeout(timeout_s):
+                        await transaction.rollback()
+                raise
+            with translated(), terminate_unanswered(connection):
+                async with asyncio.timeout(timeout_s):
+                    await transaction.commit()
+
+    async def check_transaction(self, given: object) -> Connection:
+        """Return the asyncpg connection of a caller, which must be in a READ COMMITTED transaction.
+
+        Raises:
+            ConfigurationError: It leads to another database than the pool.
+            TypeError: It is not one of asyncpg, nor of SQLAlchemy on asyncpg.
+            ValueError: It is not in a transaction, or has another isolation level.
+        """
+        with translated():
+            connection = await asyncpg_connection_of(given)
+        await self.check_call(connection)
+        with translated():
+            level: str = await connection.fetchval(
+                "SELECT pg_catalog.current_setting('transaction_isolation')",
+                timeout=self.options.call_timeout_s,
+            )
+        if level != "read committed":
+            raise ValueError(
+                f"connection is in a transaction at the isolation level {level.upper()}; begin it at READ "
+                "COMMITTED: at any other one, two jobs that end together may not see each other's end"
+            )
+        return connection
 
     @asynccontextmanager
     async def checkout_for_lock(self) -> AsyncIterator[Connection]:

@@ -159,6 +159,23 @@ def adapter_for(
     raise TypeError(f"a connection of the type {kind} {how}; use {other} for it, not {here}")
 
 
+async def asyncpg_connection_of(connection: object) -> asyncpg.Connection | PoolConnectionProxy:
+    """Return the connection of asyncpg that a caller passed, or that a library executes statements on.
+
+    Raises:
+        TypeError: There is none.
+    """
+    found = connection
+    if library_of(connection) == "sqlalchemy":
+        found = await _module_of("sqlalchemy").driver_connection_of(connection)
+    if isinstance(found, asyncpg.Connection | PoolConnectionProxy):
+        return found
+    raise TypeError(
+        f"connection must not be of the type {type(connection).__name__}; pass a connection of asyncpg, or "
+        "an AsyncSession or AsyncConnection of SQLAlchemy whose engine uses asyncpg"
+    )
+
+
 def _separate(adapter: ConnectionAdapter) -> ConnectionAdapter:
     """Return an adapter of an application for one call: it may use another connection in each context.
 

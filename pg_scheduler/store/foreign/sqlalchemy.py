@@ -48,6 +48,19 @@ def _async_adapter_for(connection: object) -> ConnectionAdapter | None:
     return None
 
 
+async def driver_connection_of(source: Any) -> object:
+    """Return the connection of the driver of an asynchronous session or connection, in its transaction.
+
+    None for any other object.
+    """
+    if _async_adapter_for(source) is None:
+        return None
+    is_connection = hasattr(source, "get_raw_connection")
+    connection: AsyncConnection = source if is_connection else await source.connection()
+    await connection.exec_driver_sql("SELECT 1")  # SQLAlchemy begins the transaction with a statement
+    return (await connection.get_raw_connection()).driver_connection
+
+
 def link_of(source: Any) -> Engine:
     """Return the engine behind a session or connection."""
     found = source.get_bind() if hasattr(source, "get_bind") else source  # a session

@@ -275,6 +275,19 @@ deleted AS (
 )
 SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted;
 
+-- name: complete_own
+-- route: caller
+-- Complete a job in the transaction of its own code, fenced by worker ($2) and attempt; return its id.
+--
+-- settle_jobs decides about a refused job: it is lost, or its end has consequences.
+UPDATE {schema}scheduled_jobs SET
+    status        = 'completed',
+    finished_at   = coalesce($4, now()),
+    error_message = NULL,
+    lease_until   = NULL
+WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running' AND on_end IS NULL
+RETURNING job_id;
+
 -- name: held_claim
 -- route: reserved
 -- Return the claim that a worker holds on a job.

@@ -31,6 +31,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.pipeline.completing import Completions
 from pg_scheduler.worker.pipeline.lock_pause import LockPause
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
@@ -58,6 +59,7 @@ class AttemptRunner:
         self._stop_grace = node.config.stop_grace
         self._max_crashes = node.config.max_crashes
         self._lock_pause = LockPause()
+        self._new_completion = Completions(node, progress).block
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
 
     async def run(self, attempt: Attempt) -> Result:
@@ -82,7 +84,8 @@ class AttemptRunner:
             return error_result(attempt, error)
         if task.executor != ASYNC:
             return await self._run_outside_loop(attempt, task, args, kwargs)
-        current.set((claim, time.time(), self._get_scheduler, self._report_progress))
+        attempt.new_completion = self._new_completion
+        current.set((claim, time.time(), self._get_scheduler, self._report_progress, attempt))
         if self._events.wants(JobStarted):
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
@@ -156,7 +159,7 @@ class AttemptRunner:
         executor: JobExecutor,
     ) -> Result:
         claim = attempt.claim
-        current.set((claim, time.time(), self._get_scheduler, self._report_progress))
+        current.set((claim, time.time(), self._get_scheduler, self._report_progress, None))
         call = JobCall(
             claim,
             task.func,

@@ -29,11 +29,12 @@ from pg_scheduler.jobs.outcome import (
     ErrorResult,
     InterruptResult,
     Result,
+    ReturnResult,
     UnrunnableResult,
     decide,
 )
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, Revocation
+from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, Completion, End, Revocation
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.attempt_runner import RETURNED, AttemptRunner, stopped_result
 from pg_scheduler.worker.pipeline.completer import Completer
@@ -66,6 +67,7 @@ class Executor:
         self._max_result_bytes = config.max_result_bytes
         self._codec = node.store.statements.codec
         self._stop_grace = config.stop_grace
+        self._call_timeout = node.store.statements.call_timeout_s
         self._signals = node.signals
         self._meter = node.meter
         self._attempts = node.in_flight.attempts
@@ -111,7 +113,7 @@ class Executor:
         await self._end(attempt, UnrunnableResult(error))
 
     def withdraw(self, attempt: Attempt) -> bool:
-        """Free the slot of an attempt that has not begun; return whether it had one."""
+        """Free the slot of an attempt that has no outcome; return whether it had one."""
         if not self._has(attempt):
             return False  # replaced by a new attempt
         was_full = len(self._attempts) >= self._slots
@@ -122,7 +124,10 @@ class Executor:
     def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:
         """Reserve a slot for a claimed job."""
         if old := self._attempts.get(claim.job_id):  # lost and claimed again before this worker noticed
-            old.revoke(Revocation.LOST)
+            if old.end is None:
+                old.revoke(Revocation.LOST)
+            else:  # its job has ended, perhaps by a replacement, and its function continues
+                self.in_flight.outlived.add(old)
         self._attempts[claim.job_id] = attempt = Attempt(claim, measured_for)
         return attempt
 
@@ -164,12 +169,16 @@ class Executor:
         self._is_closed = True
         self._slot_freed.set()
         self._begin_all()
-        tasks = [attempt.task for attempt in self._attempts.values() if attempt.task]
+        attempts = [*self._attempts.values(), *self.in_flight.outlived]
+        tasks = [attempt.task for attempt in attempts if attempt.task]
         if tasks:
             pending = await self._wait(tasks)
             self.in_flight.revoke_all(Revocation.SHUTDOWN)
             if pending:
-                await asyncio.wait(pending, timeout=self._stop_grace + KILL_MARGIN_S)
+                grace = self._stop_grace + KILL_MARGIN_S
+                if any(attempt.end is End.WRITING for attempt in attempts):
+                    grace += self._call_timeout
+                await asyncio.wait(pending, timeout=grace)
         # Another worker must not run a job whose code runs here, in a thread or ignoring its cancellation.
         for attempt in list(self._attempts.values()):
             if attempt.task and attempt.is_unstoppable:
@@ -240,6 +249,12 @@ class Executor:
             raise
 
     async def _end(self, attempt: Attempt, result: Result) -> None:
+        completion = attempt.completion
+        if completion is not None:
+            left = self._end_completion(attempt, completion, result)
+            if left is None:
+                return
+            result = left
         job_id = attempt.claim.job_id
         revocation = attempt.revocation
         is_taken = revocation is Revocation.CANCELLED or revocation is Revocation.LOST
@@ -262,11 +277,34 @@ class Executor:
             if is_taken and attempt.is_awaited:
                 self._results.put(attempt.claim, REVOKED)
             elif not is_taken:
-                self._put(attempt.claim, result)
+                self._put(attempt.claim, result, apart=completion is not None)
                 if self._results.is_full:
                     await self._results.room()
         finally:
             self._free_slot(attempt, was_full=was_full)
+
+    def _end_completion(self, attempt: Attempt, completion: Completion, result: Result) -> Result | None:
+        """End an attempt whose code has used completing(); return a result that is left to write."""
+        claim = attempt.claim
+        attempt.completion = None  # a block that is still open, in another task of the job, is too late
+        if completion.end is not End.WRITTEN:
+            if completion.end is End.WRITING and isinstance(result, ReturnResult):  # the caller may roll back
+                result = ReturnResult(completion.value)
+            if attempt not in self.in_flight.outlived:
+                return result
+            self._put(claim, result, apart=True)
+        elif isinstance(result, ErrorResult):
+            logger.error(
+                "job %s (id %s, attempt %s) had completed when its function failed, so it is not repeated",
+                claim.job_name,
+                claim.job_id,
+                claim.attempt,
+                extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
+                exc_info=result.error,
+            )
+        self.in_flight.outlived.discard(attempt)
+        self.withdraw(attempt)
+        return None
 
     def _free_slot(self, attempt: Attempt, *, was_full: bool) -> None:
         self._slot_freed.set()
@@ -282,9 +320,9 @@ class Executor:
             return InterruptResult()
         return ErrorResult(error)  # the job cancelled itself, or awaited something that was cancelled
 
-    def _put(self, claim: Claim, result: Result) -> None:
-        has_progress = bool(self._progress.reports) and self._progress.has(claim)
-        if result is RETURNED and not has_progress:
+    def _put(self, claim: Claim, result: Result, *, apart: bool = False) -> None:
+        apart = apart or (bool(self._progress.reports) and self._progress.has(claim))
+        if result is RETURNED and not apart:
             self._results.put_completed(claim)
         else:
             task = self._tasks.resolve(claim.function)
@@ -298,7 +336,7 @@ class Executor:
                 max_result_bytes=self._max_result_bytes,
                 codec=self._codec,
             )
-            self._results.put(claim, outcome, apart=has_progress)
+            self._results.put(claim, outcome, apart=apart)
 
 
 def _event(attempt: Attempt) -> JobCancelled | JobLost:

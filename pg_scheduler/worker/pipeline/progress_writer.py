@@ -92,8 +92,9 @@ class ProgressWriter(Service):
 
     def _forget(self, batch: dict[str, tuple[Claim, JobProgress]], written: set[str]) -> None:
         """Drop what is written or never will be; keep newer reports and locked rows."""
+        held = self._in_flight.held()
         with self._changing:
             for job_id, report in batch.items():
-                is_over = job_id in written or not self._in_flight.holds(job_id, report[0].attempt)
+                is_over = job_id in written or held.get(job_id) != report[0].attempt
                 if is_over and self.reports.get(job_id) is report:
                     del self.reports[job_id]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -181,13 +181,21 @@ class ResultBuffer:
         self._end(batch)
         if self.on_settled is not None:
             self.on_settled(claims)
+        self._report(claims if not refused else [each for each in claims if each.job_id not in refused])
+
+    def end_written(self, claim: Claim) -> None:
+        """Report a completion that the code of its job has written, and that was in no buffer."""
+        if self.on_settled is not None:
+            self.on_settled((claim,))
+        self._report((claim,))
+
+    def _report(self, completed: Sequence[Claim]) -> None:
+        """Count and publish completions."""
         if self._meter is not None:
-            accepted = [claim for claim in claims if claim.job_id not in refused] if refused else claims
-            self._meter.record_completions(accepted)
+            self._meter.record_completions(completed)
         if self._events.wants(JobCompleted):
-            for claim in claims:
-                if claim.job_id not in refused:
-                    self._events.publish(JobCompleted(claim.job_id, claim.job_name, claim.attempt))
+            for claim in completed:
+                self._events.publish(JobCompleted(claim.job_id, claim.job_name, claim.attempt))
 
     def _return_completions(self, batch: CompletionBatch) -> None:
         """Move completions back from a batch."""

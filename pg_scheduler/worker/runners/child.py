@@ -129,7 +129,7 @@ class _Child:
     def _execute(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
             claim = claim_from(message["claim"])
-            current.set((claim, time.time(), _no_scheduler, self._progress.report))
+            current.set((claim, time.time(), _no_scheduler, self._progress.report, None))
             cancellation.set(self._flag)
             if self._invoke is None:
                 path = self._start["path"]

@@ -1,0 +1,157 @@
+"""Complete a job in a transaction of its own code.
+
+The block of ``current_job().completing()`` is one transaction. At its end the completion is written there,
+fenced like every outcome, and committed with what the block has written. From the end of the block to the
+answer of the commit nothing stops the attempt: its outcome would be unknown. Afterwards the job has ended,
+and no outcome follows.
+
+The commit of a caller is not seen. So in its transaction the attempt keeps its lease and is not revoked until
+its function returns. Then a completion follows as an outcome: it is in the row already, unless the caller has
+rolled back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from pg_scheduler.errors import JobLostError
+from pg_scheduler.jobs.outcome import completion_of
+from pg_scheduler.store.connections.session import Connection, terminate_unanswered, transaction_of
+from pg_scheduler.store.faults import translated
+from pg_scheduler.store.statements import Transaction
+from pg_scheduler.worker.in_flight import Attempt, Completion, End
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
+
+
+class Completions:
+    """The completions of a worker's jobs in transactions of their code."""
+
+    def __init__(self, node: Node, progress: ProgressWriter) -> None:
+        self._results = node.store.results
+        self._statements = node.store.statements
+        self._worker_id = node.worker_id
+        self._buffer = node.results
+        self._progress = progress
+        self._signals = node.signals
+        self._max_result_bytes = node.config.max_result_bytes
+
+    @asynccontextmanager
+    async def block(self, attempt: Attempt, given: object) -> AsyncIterator[Any]:
+        """Complete the job of an attempt at the end of a block; see ``CurrentJob.completing()``.
+
+        Args:
+            attempt: The attempt.
+            given: The connection that its code passed; None for one of the pool.
+        """
+        connections = self._statements.connections
+        completion = begin(attempt)
+        try:
+            if given is None:
+                async with connections.transaction_of_job() as connection:
+                    transaction, opened = Transaction(connection, []), _open(connection)
+                    yield connection
+                    with terminate_unanswered(connection):
+                        is_plain = await self._write(attempt, completion, transaction, opened, is_own=True)
+                self._end(attempt, completion, transaction, is_plain=is_plain)
+            else:
+                connection = await connections.check_transaction(given)
+                opened = _open(connection)
+                yield given
+                await self._write(attempt, completion, Transaction(connection, []), opened, is_own=False)
+        except BaseException:  # whatever it was, the transaction is rolled back
+            if attempt.completion is completion:
+                attempt.completion = None
+            _stop_writing(attempt, completion, None)
+            raise
+
+    async def _write(
+        self,
+        attempt: Attempt,
+        completion: Completion,
+        transaction: Transaction,
+        opened: object,
+        *,
+        is_own: bool,
+    ) -> bool:
+        """Write the completion; return whether nothing followed from it.
+
+        Args:
+            attempt: The attempt.
+            completion: Its completion.
+            transaction: The transaction.
+            opened: What ``_open()`` returned at the begin of the block.
+            is_own: Whether the transaction ends with this.
+        """
+        claim = attempt.claim
+        completion.deadline = asyncio.get_running_loop().time() + self._statements.call_timeout_s
+        completion.end = End.WRITING
+        if _open(transaction.connection) != opened:
+            raise ValueError(
+                f"the transaction of the block in which job {claim.job_id!r} completes has ended within the "
+                "block; leave its COMMIT or ROLLBACK to the end of the block"
+            )
+        if attempt.completion is not completion:
+            raise JobLostError(
+                f"the function of job {claim.job_id!r} has returned before this block of completing() ended; "
+                "await the task that has opened it"
+            )
+        await self._progress.write_last((claim,))
+        codec = self._statements.codec
+        change = completion_of(claim, completion.value, self._max_result_bytes, codec).change
+        found = await self._results.complete_own(claim, change, self._worker_id, transaction, is_own=is_own)
+        if found is None:
+            raise JobLostError(
+                f"attempt {claim.attempt} does not hold job {claim.job_id!r} any more: it was cancelled, "
+                "changed, or given to another worker; the transaction is rolled back"
+            )
+        return found
+
+    def _end(
+        self, attempt: Attempt, completion: Completion, transaction: Transaction, *, is_plain: bool
+    ) -> None:
+        """Report a job whose completion is committed."""
+        is_reported = attempt.completion is not completion  # its function returned, and an outcome follows
+        _stop_writing(attempt, completion, End.WRITTEN)
+        for event in transaction.events:
+            self._statements.publish(event)
+        if not is_reported:
+            self._buffer.end_written(attempt.claim)
+        if not is_plain:  # without LISTEN, nothing else announces a replacement or a job that waited
+            self._signals.due(datetime.now(UTC))
+
+
+def begin(attempt: Attempt) -> Completion:
+    """Open the block of an attempt.
+
+    Raises:
+        RuntimeError: It has another one.
+    """
+    if attempt.completion is not None:
+        state = "is open" if attempt.end is None else "has completed it"
+        raise RuntimeError(
+            f"another block of completing() {state} for job {attempt.claim.job_id!r}; use one block, with "
+            "all that belongs to the transaction"
+        )
+    attempt.completion = Completion()
+    return attempt.completion
+
+
+def _open(connection: Connection) -> object:
+    """Return the open transaction of a connection, or something false."""
+    read = transaction_of(connection)
+    with translated():
+        return None if read is None else read()
+
+
+def _stop_writing(attempt: Attempt, completion: Completion, end: End | None) -> None:
+    """Note the answer of the database, and stop the attempt now if anything was to stop it meanwhile."""
+    completion.end = end
+    timer, completion.interruption = completion.interruption, None
+    if timer is not None:
+        timer.cancel()
+        attempt.interrupt()

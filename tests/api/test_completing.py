@@ -1,0 +1,810 @@
+"""current_job().completing(): a job that completes in a transaction of its own code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from pg_scheduler import (
+    ConflictResolution,
+    DatabaseUnavailableError,
+    JobLostError,
+    JobResult,
+    Limit,
+    NotRunningError,
+    ResultUnavailableError,
+    RetryPolicy,
+    Scheduler,
+    Unique,
+    VacuumConfig,
+    VacuumPolicy,
+    current_job,
+    job,
+)
+from pg_scheduler.events import (
+    JobCompleted,
+    JobFailed,
+    JobLost,
+    JobProgressed,
+    JobReleased,
+    JobRetried,
+    JobStarted,
+)
+from pg_scheduler.triggers import FixedDelay
+from pg_scheduler.worker.in_flight import Attempt, End
+from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
+from tests.api.conftest import Make, Pools
+from tests.support.store import row, use_options
+from tests.support.worker import PATIENCE, Recorder, Wire, wire_to
+
+EFFECT = "INSERT INTO effects VALUES ($1)"
+NO_DELAY = RetryPolicy(base=timedelta(milliseconds=1), maximum=timedelta(milliseconds=1))
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'advisory'"
+SLOW_COMMIT = """
+CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION wait_at_commit();
+"""
+"""Makes a commit with an effect wait for those who hold a lock."""
+
+
+@pytest.fixture(autouse=True)
+async def effects(pool: asyncpg.Pool) -> None:
+    await pool.execute("CREATE TABLE effects (job_id text)")
+
+
+@asynccontextmanager
+async def commits_held(pool: asyncpg.Pool) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Hold commits with effects during the block; yield what returns when one waits."""
+    await pool.execute(SLOW_COMMIT)
+
+    async def until_held() -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not await pool.fetchval(WAITING):
+                pass
+
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock(7)")
+        yield until_held
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a state of the worker that no event announces."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def effects_of(pool: asyncpg.Pool) -> list[str]:
+    return [each["job_id"] for each in await pool.fetch("SELECT job_id FROM effects ORDER BY job_id")]
+
+
+async def add_effect(connection: Any) -> None:
+    await connection.execute(EFFECT, current_job().job_id)
+
+
+def attempt_of(scheduler: Scheduler, job_id: str) -> Attempt:
+    """Return the attempt of a job that runs."""
+    runtime = scheduler._parts.runtime
+    assert runtime is not None
+    return runtime.node.in_flight.attempts[job_id]
+
+
+async def renew(scheduler: Scheduler, times: int = 3) -> None:
+    """Make heartbeats, which revoke the attempts that the worker has lost."""
+    runtime = scheduler._parts.runtime
+    assert runtime is not None
+    for _ in range(times):
+        await runtime.heartbeat.run_once()
+
+
+async def work() -> None:
+    async with current_job().completing() as connection:
+        await add_effect(connection)
+
+
+async def later(name: str) -> str:
+    return name
+
+
+async def test_completing_commits_effects_the_end_the_value_and_new_jobs_together(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    states: list[Any] = []
+
+    async def order(number: int) -> str:
+        me = current_job()
+        async with me.completing() as connection:
+            await add_effect(connection)
+            await me.scheduler.enqueue(later, args=("receipt",), job_id="receipt", connection=connection)
+            me.set_result({"number": number})
+            states.append(await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE job_id = 'receipt'"))
+        states.append((await row(pool, "order"))["status"])
+        return "ignored"
+
+    job_id = await scheduler.enqueue(order, args=(7,), job_id="order", keep_result=timedelta(hours=1))
+    await seen.until(JobCompleted, job_id="receipt")
+    result = await scheduler.get_job_result(job_id, timeout=PATIENCE)
+    assert isinstance(result, JobResult)
+    assert result.unwrap() == {"number": 7}
+    assert states == [0, "completed"]
+    assert await effects_of(pool) == ["order"]
+    await seen.until(JobCompleted, 2)
+    found = await row(pool, "order")
+    assert (found["status"], found["attempt"], found["lease_until"]) == ("completed", 1, None)
+    assert seen.of(JobCompleted, job_id="order") == [JobCompleted("order", found["job_name"], 1)]
+
+
+async def test_completing_keeps_none_without_set_result(scheduler: Scheduler) -> None:
+    async def give() -> str:
+        async with current_job().completing():
+            pass
+        return "ignored"
+
+    assert await scheduler.run_job(give, wait_timeout=PATIENCE) is None
+
+
+async def test_completing_reports_a_value_that_cannot_be_stored(scheduler: Scheduler) -> None:
+    async def give() -> None:
+        async with current_job().completing():
+            current_job().set_result(object())
+
+    with pytest.raises(ResultUnavailableError, match="without a value"):
+        await scheduler.run_job(give, wait_timeout=PATIENCE)
+
+
+async def test_completing_rolls_back_and_the_job_is_retried_after_an_exception_in_the_block(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    scheduler = make(retry_policy=NO_DELAY)
+    await scheduler.start()
+    seen = Recorder(scheduler)
+
+    async def fail_once() -> None:
+        async with current_job().completing() as connection:
+            await add_effect(connection)
+            if current_job().attempt == 1:
+                raise LookupError("on purpose")
+
+    await scheduler.enqueue(fail_once, job_id="one", max_retries=1)
+    [completed] = await seen.until(JobCompleted)
+    [retried] = seen.of(JobRetried)
+    assert isinstance(retried.exception, LookupError)
+    assert completed.attempt == 2
+    assert await effects_of(pool) == ["one"]
+
+
+async def test_completing_may_be_repeated_after_a_rollback_but_not_after_a_commit(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    errors: list[str] = []
+
+    async def block(*, fails: bool = False, nested: bool = False) -> None:
+        try:
+            async with current_job().completing() as connection:
+                await add_effect(connection)
+                if nested:
+                    await block()
+                if fails:
+                    await connection.execute("SELECT 1 / 0")
+        except (asyncpg.DivisionByZeroError, RuntimeError) as error:
+            errors.append(str(error))
+
+    async def repeat() -> None:
+        await block(fails=True)
+        await block(nested=True)
+        await block()
+        try:
+            current_job().set_result(1)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    await scheduler.enqueue(repeat, job_id="one")
+    await seen.until(JobCompleted)
+    assert await effects_of(pool) == ["one"]
+    assert [error.partition(";")[0] for error in errors] == [
+        "division by zero",
+        "another block of completing() is open for job 'one'",
+        "another block of completing() has completed it for job 'one'",
+        "set_result() was called outside of a block of completing()",
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "status = 'cancelled', finished_at = now(), lease_until = NULL",
+        "worker_id = 'other'",
+        "attempt = attempt + 1",
+    ],
+)
+async def test_completing_rolls_back_when_the_job_was_cancelled_or_given_away_during_the_block(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool, change: str
+) -> None:
+    errors: list[BaseException] = []
+
+    async def lose() -> None:
+        try:
+            async with current_job().completing() as connection:
+                await add_effect(connection)
+                await pool.execute(f"UPDATE scheduled_jobs SET {change} WHERE job_id = 'one'")
+        except JobLostError as error:
+            errors.append(error)
+            raise
+
+    await scheduler.enqueue(lose, job_id="one", max_retries=1)
+    await seen.until(JobLost)
+    [error] = errors
+    assert str(error).startswith("attempt 1 does not hold job 'one' any more")
+    assert await effects_of(pool) == []
+    assert not seen.of(JobCompleted)
+
+
+async def test_completing_rolls_back_when_a_caller_cancels_the_job_during_the_block(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    began = asyncio.Event()
+
+    async def wait() -> None:
+        async with current_job().completing() as connection:
+            await add_effect(connection)
+            began.set()
+            await asyncio.Event().wait()
+
+    job_id = await scheduler.enqueue(wait)
+    await asyncio.wait_for(began.wait(), PATIENCE)
+    assert await scheduler.cancel_job(job_id)
+    await until(lambda: not scheduler._parts.running().node.in_flight.attempts)
+    assert await effects_of(pool) == []
+    assert (await row(pool, job_id))["status"] == "cancelled"
+
+
+async def test_function_that_goes_on_after_completing_is_neither_lost_nor_asked_for_its_value(
+    scheduler: Scheduler, seen: Recorder
+) -> None:
+    held: list[object] = []
+
+    async def go_on() -> str:
+        async with current_job().completing():
+            current_job().set_result("kept")
+        await renew(scheduler)
+        current_job().progress(1)
+        held.append(scheduler._parts.running().node.in_flight.held())
+        return "ignored"
+
+    assert await scheduler.run_job(go_on, wait_timeout=PATIENCE) == "kept"
+    await until(lambda: not scheduler._parts.running().node.in_flight.attempts)
+    await renew(scheduler)
+    assert held == [{}]
+    assert len(seen.of(JobCompleted)) == 1
+    assert not seen.of(JobLost)
+    assert not scheduler._parts.running().node.in_flight.unwritten()
+
+
+async def test_exception_after_completing_is_logged_and_not_retried(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = asyncio.Event()
+
+    async def fail_late() -> None:
+        async with current_job().completing() as connection:
+            await add_effect(connection)
+        try:
+            raise LookupError("too late")
+        finally:
+            asyncio.get_running_loop().call_soon(ended.set)
+
+    await scheduler.enqueue(fail_late, job_id="one", max_retries=3)
+    await seen.until(JobCompleted)
+    await asyncio.wait_for(ended.wait(), PATIENCE)
+    [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert "had completed when its function failed" in record.getMessage()
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "too late"
+    assert len(seen.of(JobStarted)) == 1
+    assert not seen.of(JobRetried)
+    assert (await row(pool, "one"))["status"] == "completed"
+
+
+@pytest.mark.parametrize("stop", ["timeout", "shutdown"])
+async def test_timeout_and_shutdown_end_a_function_that_goes_on_after_completing(
+    make: Make, pool: asyncpg.Pool, stop: str
+) -> None:
+    scheduler = make()
+    await scheduler.start()
+    seen = Recorder(scheduler)
+    cancelled = asyncio.Event()
+
+    async def go_on() -> None:
+        async with current_job().completing() as connection:
+            await add_effect(connection)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    await scheduler.enqueue(go_on, job_id="one", max_retries=3)
+    await seen.until(JobCompleted)
+    if stop == "timeout":
+        AttemptRunner.time_out(attempt_of(scheduler, "one"))
+    else:
+        await scheduler.shutdown()
+    await asyncio.wait_for(cancelled.wait(), PATIENCE)
+    assert (await row(pool, "one"))["status"] == "completed"
+    assert not [*seen.of(JobLost), *seen.of(JobReleased), *seen.of(JobFailed), *seen.of(JobRetried)]
+
+
+async def test_dependent_starts_while_the_function_that_completed_goes_on(
+    scheduler: Scheduler, seen: Recorder
+) -> None:
+    started = asyncio.Event()
+
+    async def first() -> None:
+        async with current_job().completing():
+            pass
+        await asyncio.wait_for(started.wait(), PATIENCE)
+
+    async def second() -> None:
+        started.set()
+
+    job_id = await scheduler.enqueue(first, delay=timedelta(hours=1))
+    await scheduler.enqueue(second, after=[job_id], job_id="second")
+    assert await scheduler.run_job_now(job_id)
+    await seen.until(JobCompleted, 2)
+
+
+async def test_fixed_delay_counts_from_the_commit(scheduler: Scheduler, seen: Recorder) -> None:
+    scheduler.register(work, name="completing.work")
+    await scheduler.schedules.add("completing.work", FixedDelay(timedelta(hours=1)), schedule_id="s")
+    before = await scheduler.schedules.get("s")
+    assert before is not None
+    job_id = await scheduler.schedules.trigger("s")
+    await seen.until(JobCompleted, job_id=job_id)
+    after = await scheduler.schedules.get("s")
+    assert after is not None
+    assert after.next_fire_at is not None
+
+
+async def test_replacement_starts_after_the_commit_while_the_function_goes_on(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    began, replaced = asyncio.Event(), asyncio.Event()
+
+    async def old() -> str:
+        async with current_job().completing() as connection:
+            await add_effect(connection)
+            began.set()
+            await asyncio.wait_for(replaced.wait(), PATIENCE)
+        await asyncio.wait_for(new_began.wait(), PATIENCE)
+        return "old"
+
+    new_began = asyncio.Event()
+
+    async def new() -> None:
+        new_began.set()
+
+    scheduler.register(new)
+    await scheduler.enqueue(old, job_id="one")
+    await asyncio.wait_for(began.wait(), PATIENCE)
+    await scheduler.enqueue(new, job_id="one", conflict_resolution=ConflictResolution.REPLACE)
+    replaced.set()
+    await seen.until(JobCompleted, 2)
+    await renew(scheduler)
+    assert await effects_of(pool) == ["one"]
+    assert not seen.of(JobLost)
+    await until(lambda: not scheduler._parts.running().node.in_flight.outlived)
+
+
+async def test_unique_key_and_limit_are_free_after_the_commit_while_the_function_goes_on(
+    make: Make,
+) -> None:
+    scheduler = make()
+    other_began = asyncio.Event()
+
+    async def one(number: int) -> None:
+        me = current_job()
+        if number:
+            other_began.set()
+            return
+        async with me.completing():
+            pass
+        await me.scheduler.enqueue(one, args=(1,), unique=Unique(args=()))
+        await asyncio.wait_for(other_began.wait(), PATIENCE)
+
+    scheduler.register(one, limits=[Limit(max_running=1)])
+    await scheduler.start()
+    seen = Recorder(scheduler)
+    await scheduler.enqueue(one, args=(0,), unique=Unique(args=()))
+    await seen.until(JobCompleted, 2)
+
+
+@pytest.mark.parametrize("stop", ["timeout", "cancel", "shutdown", "lost lease"])
+async def test_nothing_that_stops_the_attempt_during_its_commit_changes_the_outcome(
+    make: Make, pool: asyncpg.Pool, stop: str
+) -> None:
+    scheduler, client = make(), make()
+    await scheduler.start()
+    seen = Recorder(scheduler)
+    ends: list[str] = []
+    scheduler.register(work, name="completing.work")
+
+    async def go_on() -> None:
+        await work()
+        try:
+            await asyncio.sleep(0)  # where an interruption that has waited arrives
+        except asyncio.CancelledError:
+            ends.append("interrupted")
+            raise
+
+    async with commits_held(pool) as until_held:
+        await scheduler.enqueue(go_on, job_id="one", max_retries=3)
+        await until_held()
+        attempt = attempt_of(scheduler, "one")
+        assert attempt.end is End.WRITING
+        task: asyncio.Task[Any] | None = None
+        match stop:
+            case "timeout":
+                AttemptRunner.time_out(attempt)
+            case "cancel":
+                task = asyncio.create_task(client.cancel_job("one"))
+            case "shutdown":
+                task = asyncio.create_task(scheduler.shutdown())
+                await until(lambda: attempt.revocation is not None)
+            case _:
+                scheduler._parts.running().heartbeat._revoke_all()
+        assert attempt.task is not None
+        assert not attempt.task.cancelling()
+    assert await (task or asyncio.sleep(0)) in {None, False}
+    await seen.until(JobCompleted)
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.wait([attempt.task])
+    assert await effects_of(pool) == ["one"]
+    assert (await row(pool, "one"))["status"] == "completed"
+    assert len(seen.of(JobCompleted)) == 1
+    assert not [*seen.of(JobLost), *seen.of(JobReleased), *seen.of(JobRetried)]
+    assert ends == (["interrupted"] if stop in {"timeout", "shutdown"} else [])
+
+
+async def test_attempt_stops_waiting_for_its_commit_after_the_call_timeout(
+    make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_options(monkeypatch, call_timeout_s=0.2)
+    scheduler = make()
+    await scheduler.start()
+    seen = Recorder(scheduler)
+    failed = asyncio.Event()
+
+    async def wait() -> None:
+        try:
+            await work()
+        except DatabaseUnavailableError:
+            failed.set()
+            raise
+
+    async with commits_held(pool):
+        await scheduler.enqueue(wait, job_id="one", max_retries=3)
+        await asyncio.wait_for(failed.wait(), PATIENCE)
+    await seen.until(JobLost)  # the server has committed meanwhile
+    assert await effects_of(pool) == ["one"]
+
+
+async def test_interruption_of_an_attempt_waits_for_its_commit_no_longer_than_the_call_timeout(
+    make: Make, pool: asyncpg.Pool, pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_options(monkeypatch, call_timeout_s=0.2)
+    own = await pools(2)
+    scheduler = make()
+    await scheduler.start()
+    written, interrupted = asyncio.Event(), asyncio.Event()
+
+    async def never_commit() -> None:
+        async with own.acquire() as connection, connection.transaction():
+            async with current_job().completing(connection=connection):
+                pass
+            written.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                interrupted.set()
+
+    await scheduler.enqueue(never_commit, job_id="one")
+    await asyncio.wait_for(written.wait(), PATIENCE)
+    AttemptRunner.time_out(attempt_of(scheduler, "one"))
+    assert not interrupted.is_set()
+    await asyncio.wait_for(interrupted.wait(), PATIENCE)
+
+
+@asynccontextmanager
+async def over_wire(dsn: str, make: Make) -> AsyncIterator[tuple[Wire, Scheduler]]:
+    """Yield a started Scheduler whose connections a test can cut."""
+    async with wire_to(dsn) as wire, asyncpg.create_pool(wire.dsn, min_size=1, max_size=5) as own:
+        scheduler = make(own, retry_policy=NO_DELAY)
+        await scheduler.start()
+        yield wire, scheduler
+        await scheduler.shutdown()
+
+
+async def test_lost_answer_of_the_commit_causes_no_second_effect(
+    dsn: str, make: Make, pool: asyncpg.Pool
+) -> None:
+    calls: list[int] = []
+
+    async def repeat() -> None:
+        calls.append(current_job().attempt)
+        for _ in range(3):  # the wrong way: the error should end the attempt
+            with suppress(DatabaseUnavailableError):
+                await work()
+                break
+
+    async with over_wire(dsn, make) as (wire, scheduler):
+        seen = Recorder(scheduler)
+        async with commits_held(pool) as until_held:
+            await scheduler.enqueue(repeat, job_id="one", max_retries=3)
+            await until_held()
+            wire.cut()
+            await wire.heal()
+        await seen.until(JobLost)
+        assert calls == [1]
+        assert await effects_of(pool) == ["one"]
+        found = await row(pool, "one")
+        assert (found["status"], found["attempt"]) == ("completed", 1)
+
+
+async def test_connection_that_ends_in_the_block_rolls_back_and_the_job_is_retried(
+    dsn: str, make: Make, pool: asyncpg.Pool
+) -> None:
+    async with over_wire(dsn, make) as (wire, scheduler):
+        seen = Recorder(scheduler)
+
+        async def cut() -> None:
+            async with current_job().completing() as connection:
+                await add_effect(connection)
+                if current_job().attempt == 1:
+                    wire.cut()
+                    await wire.heal()
+
+        await scheduler.enqueue(cut, job_id="one", max_retries=3)
+        [completed] = await seen.until(JobCompleted)
+        assert completed.attempt == 2
+        assert await effects_of(pool) == ["one"]
+
+
+async def test_last_progress_is_written_before_the_completion(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    async def advance() -> None:
+        for number in range(3):
+            current_job().progress(number)
+        async with current_job().completing():
+            pass
+
+    job_id = await scheduler.enqueue(advance)
+    await seen.until(JobCompleted)
+    assert seen.of(JobProgressed)[-1].done == 2
+    found = await scheduler.get_job(job_id)
+    assert found is not None
+    assert found.progress is not None
+    assert found.progress.done == 2
+
+
+async def test_row_of_a_job_that_completed_itself_stays_until_the_next_vacuum(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    scheduler = make(vacuum_config=VacuumConfig(completed=VacuumPolicy.immediate()))
+    await scheduler.start()
+    seen = Recorder(scheduler)
+    await scheduler.enqueue(work, job_id="one")
+    await seen.until(JobCompleted)
+    assert (await row(pool, "one"))["status"] == "completed"
+    await scheduler.run_vacuum()
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+
+
+async def test_error_of_the_transaction_leaves_the_block_and_nothing_is_committed(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    await pool.execute("CREATE TABLE parents (id integer PRIMARY KEY)")
+    await pool.execute("CREATE TABLE children (id integer REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
+
+    async def violate() -> None:
+        async with current_job().completing() as connection:
+            await add_effect(connection)
+            await connection.execute("INSERT INTO children VALUES (1)")
+
+    await scheduler.enqueue(violate, job_id="one")
+    [failed] = await seen.until(JobFailed)
+    assert isinstance(failed.exception, asyncpg.ForeignKeyViolationError)
+    assert await effects_of(pool) == []
+    assert (await row(pool, "one"))["status"] == "failed"
+
+
+async def test_block_whose_transaction_was_ended_by_hand_does_not_complete_the_job(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    async def commit_early() -> None:
+        async with current_job().completing() as connection:
+            await connection.execute("COMMIT")
+
+    await scheduler.enqueue(commit_early, job_id="one")
+    [failed] = await seen.until(JobFailed)
+    assert "has ended within the block" in failed.error
+
+
+async def test_block_that_ends_after_its_function_completes_nothing(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    returned, tasks = asyncio.Event(), list[asyncio.Task[None]]()
+
+    async def block() -> None:
+        async with current_job().completing() as connection:
+            await add_effect(connection)
+            await returned.wait()
+
+    async def leave() -> None:
+        tasks.append(asyncio.create_task(block()))
+        await asyncio.sleep(0)
+
+    await scheduler.enqueue(leave, job_id="one")
+    await seen.until(JobCompleted)
+    returned.set()
+    with pytest.raises(JobLostError, match="returned before this block"):
+        await asyncio.wait_for(tasks[0], PATIENCE)
+    assert await effects_of(pool) == []
+
+
+@job(name="completing.in_thread")
+def in_thread() -> None:
+    current_job().completing()
+
+
+@job(name="completing.in_process", executor="process")
+def in_process() -> None:
+    current_job().set_result(1)
+
+
+@pytest.mark.parametrize("function", [in_thread, in_process])
+async def test_completing_is_refused_outside_of_the_event_loop(
+    scheduler: Scheduler, seen: Recorder, function: Callable[[], None]
+) -> None:
+    await scheduler.enqueue(function)
+    [failed] = await seen.until(JobFailed)
+    assert failed.error.startswith(NotRunningError.__name__)
+    assert "make it an async function" in failed.error
+
+
+# -- in a transaction of the caller --------------------------------------------------------------------
+
+
+def with_connection(own: asyncpg.Pool, *, commits: bool = True, isolation: Any = None) -> Callable[[], Any]:
+    """Return a job that completes on a connection of its own."""
+
+    async def complete() -> str:
+        async with own.acquire() as connection:
+            transaction = connection.transaction(isolation=isolation)
+            await transaction.start()
+            async with current_job().completing(connection=connection) as given:
+                assert given is connection
+                await add_effect(connection)
+                current_job().set_result("kept")
+            await (transaction.commit() if commits else transaction.rollback())
+        await renew(current_job().scheduler)
+        return "ignored"
+
+    return complete
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_job_completes_with_the_transaction_of_the_caller_or_when_the_function_returns(
+    make: Make, pools: Pools, pool: asyncpg.Pool, commits: bool
+) -> None:
+    scheduler = make()
+    await scheduler.start()
+    seen = Recorder(scheduler)
+    function = with_connection(await pools(2), commits=commits)
+    await scheduler.enqueue(function, job_id="one", keep_result=timedelta(hours=1))
+    await seen.until(JobCompleted)
+    await renew(scheduler)
+    result = await scheduler.get_job_result("one", timeout=PATIENCE)
+    assert isinstance(result, JobResult)
+    assert result.unwrap() == "kept"
+    assert await effects_of(pool) == (["one"] if commits else [])
+    assert len(seen.of(JobCompleted)) == 1
+    assert not seen.of(JobLost)
+
+
+async def test_lease_is_renewed_while_the_transaction_of_the_caller_is_open(
+    scheduler: Scheduler, seen: Recorder, pools: Pools, pool: asyncpg.Pool
+) -> None:
+    own = await pools(1)
+    held: list[object] = []
+
+    async def wait() -> None:
+        async with own.acquire() as connection, connection.transaction():
+            async with current_job().completing(connection=connection):
+                pass
+            await renew(scheduler)
+            held.append(scheduler._parts.running().node.in_flight.held())
+            status: str = (await row(pool, "one"))["status"]
+            held.append(status)
+
+    await scheduler.enqueue(wait, job_id="one")
+    await seen.until(JobCompleted)
+    assert held == [{"one": 1}, "running"]
+    assert not seen.of(JobLost)
+
+
+async def failure_of(scheduler: Scheduler, function: Callable[[], Any]) -> BaseException:
+    """Return the exception with which a job fails."""
+    seen = Recorder(scheduler)
+    await scheduler.enqueue(function)
+    [failed] = await seen.until(JobFailed)
+    assert failed.exception is not None
+    return failed.exception
+
+
+@pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+async def test_completing_refuses_transactions_of_other_isolation_levels(
+    scheduler: Scheduler, pools: Pools, pool: asyncpg.Pool, isolation: str
+) -> None:
+    error = await failure_of(scheduler, with_connection(await pools(1), isolation=isolation))
+    assert isinstance(error, ValueError)
+    assert "begin it at READ COMMITTED" in str(error)
+    assert await effects_of(pool) == []
+
+
+async def test_completing_refuses_a_connection_without_a_transaction(
+    scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    async def complete() -> None:
+        async with pool.acquire() as connection, current_job().completing(connection=connection):
+            pass
+
+    error = await failure_of(scheduler, complete)
+    assert isinstance(error, ValueError)
+    assert "not in a transaction" in str(error)
+
+
+async def test_completing_refuses_connections_that_are_not_of_asyncpg(scheduler: Scheduler, dsn: str) -> None:
+    async with await psycopg.AsyncConnection.connect(dsn) as connection:
+        for given in (connection, "default", object(), scheduler.db_pool):
+
+            async def complete(given: object = given) -> None:
+                async with current_job().completing(connection=given):
+                    pass
+
+            error = await failure_of(scheduler, complete)
+            assert isinstance(error, TypeError), given
+            assert "AsyncSession or AsyncConnection of SQLAlchemy" in str(error)
+
+
+async def test_completing_refuses_a_transaction_that_the_block_has_replaced(
+    scheduler: Scheduler, pools: Pools, pool: asyncpg.Pool
+) -> None:
+    own = await pools(1)
+
+    async def complete() -> None:
+        async with own.acquire() as connection:
+            first, second = connection.transaction(), connection.transaction()
+            await first.start()
+            try:
+                async with current_job().completing(connection=connection):
+                    await first.commit()
+                    await second.start()
+                    await add_effect(connection)
+            finally:
+                await second.rollback()
+
+    error = await failure_of(scheduler, complete)
+    assert isinstance(error, ValueError)
+    assert "has ended within the block" in str(error)
+    assert await effects_of(pool) == []
