@@ -10,7 +10,9 @@
     │   ├── JobFailedError                   it failed
     │   └── ResultUnavailableError           it completed, and its value was not kept
     ├── JobConflictError (ValueError)        the job id exists, or the unique key is taken
+    ├── JobLostError                         the attempt does not hold its job any more
     ├── JobNotFoundError (LookupError)       no job has this id
+    ├── DuplicateStepError (ValueError)      a job uses the name of a step for another one
     ├── ScheduleConflictError (ValueError)   the schedule exists, or was changed since it was read
     ├── ScheduleNotFoundError (LookupError)  no schedule has this id
     ├── ScheduleOwnedByCodeError (ValueError) the schedule is declared with @periodic
@@ -44,11 +46,13 @@ __all__ = [
     "ConfigurationError",
     "ConnectionRejectedError",
     "DatabaseUnavailableError",
+    "DuplicateStepError",
     "JobCancelledError",
     "JobConflictError",
     "JobEndedError",
     "JobExpiredError",
     "JobFailedError",
+    "JobLostError",
     "JobNotFoundError",
     "MigrationChangedError",
     "NameConflictError",

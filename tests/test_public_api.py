@@ -48,6 +48,7 @@ NAMES = [
     "ConnectionRejectedError",
     "CurrentJob",
     "DatabaseUnavailableError",
+    "DuplicateStepError",
     "Injected",
     "Job",
     "JobCall",
@@ -96,6 +97,7 @@ NAMES = [
     "SchemaTooNewError",
     "ServiceCancelledError",
     "Snooze",
+    "Steps",
     "TaskInfo",
     "ThreadExecutor",
     "TransientFault",
@@ -255,7 +257,8 @@ CALLER = "connection=None, notify=None"
 SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
-    "keep_result=UNSET, typed=UNSET, metadata=None, limits=(), unique=UNSET, on_failure=None"
+    "keep_result=UNSET, typed=UNSET, metadata=None, limits=(), unique=UNSET, on_failure=None, "
+    "version=UNSET"
 )
 FOUND = "args=None, kwargs=None, after=None, at=None, tolerance=10.0"
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"

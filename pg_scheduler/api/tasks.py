@@ -167,6 +167,7 @@ class TaskMethods(SchedulerMethods):
         limits: Iterable[Limit] = (),
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
+        version: int | Unset = UNSET,
     ) -> F: ...
     @overload
     def register(
@@ -187,6 +188,7 @@ class TaskMethods(SchedulerMethods):
         limits: Iterable[Limit] = (),
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
+        version: int | Unset = UNSET,
     ) -> Callable[[F], F]: ...
     def register(
         self,
@@ -206,6 +208,7 @@ class TaskMethods(SchedulerMethods):
         limits: Iterable[Limit] = (),
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
+        version: int | Unset = UNSET,
     ) -> Any:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -227,6 +230,7 @@ class TaskMethods(SchedulerMethods):
             limits: How many attempts may run or start, as in ``@job()``.
             unique: Which of its jobs exclude one another, as in ``@job()``.
             on_failure: The task to enqueue when a job has failed finally, as in ``@job()``.
+            version: The version of the code, for durable steps, as in ``@job()``.
 
         Returns:
             The unchanged function, or a decorator that returns it.
@@ -255,6 +259,7 @@ class TaskMethods(SchedulerMethods):
             limits=check_limits(limits),
             unique=unique,
             on_failure=on_failure,
+            version=version,
         )
 
         def add(function: F) -> F:

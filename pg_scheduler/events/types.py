@@ -130,6 +130,19 @@ class JobSnoozed(JobEvent):
     """The time until the next attempt is due."""
 
 
+@logged(logging.INFO, f"{_JOB} suspended by the %(kind)s %(step)s until %(until)s")
+@dataclass(frozen=True, slots=True)
+class JobSuspended(JobEvent):
+    """The attempt ended because a step of the job waits; the job is pending and continues afterwards."""
+
+    step: str
+    """The name of the step."""
+    kind: str
+    """What it is: ``sleep``."""
+    until: datetime
+    """When the job is due at the latest."""
+
+
 @logged(logging.DEBUG, f"{_JOB} reported progress: done %(done)s, total %(total)s")
 @dataclass(frozen=True, slots=True)
 class JobProgressed(JobEvent):

@@ -16,6 +16,7 @@ from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.progress import JobProgress, checked_progress
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.steps import Steps
 
 if TYPE_CHECKING:
     import asyncpg
@@ -37,6 +38,9 @@ Report: TypeAlias = Callable[[Claim, JobProgress], None]
 
 class RunningAttempt(Protocol):
     """The attempt of a job, as its own code reaches it in the event loop of its worker."""
+
+    def open_steps(self) -> Steps:
+        """Return its durable steps."""
 
     def completing(self, connection: Any) -> AbstractAsyncContextManager[Any]:
         """Complete the job at the end of a block, in the transaction of the block."""
@@ -106,6 +110,15 @@ class CurrentJob:
             NotRunningError: The job runs in a process.
         """
         return self.scheduler.db_pool
+
+    @property
+    def steps(self) -> Steps:
+        """The durable steps of the job: work that later attempts skip, and sleeps without a worker.
+
+        Raises:
+            NotRunningError: The job runs in a thread or a process, or in a `job_context()`.
+        """
+        return self._running().open_steps()
 
     @property
     def is_cancelled(self) -> bool:
@@ -197,8 +210,9 @@ class CurrentJob:
     def _running(self) -> RunningAttempt:
         if self._attempt is None:
             raise NotRunningError(
-                f"job {self.job_id!r} runs in a thread, a process or an executor of its own, where it cannot "
-                "complete in a transaction; make it an async function without executor="
+                f"job {self.job_id!r} runs in a thread, a process or an executor of its own, where it has no "
+                "durable steps and cannot complete in a transaction; make it an async function without "
+                "executor="
             )
         return self._attempt
 

@@ -33,6 +33,7 @@ def job(
     limits: Iterable[Limit] = (),
     unique: Unique | str | Unset | None = UNSET,
     on_failure: str | None = None,
+    version: int | Unset = UNSET,
 ) -> Callable[[F], F]:
     """Declare a function as a job of every Scheduler of the process.
 
@@ -63,6 +64,8 @@ def job(
         on_failure: The name of a task to enqueue when a job has failed finally or expired, in the same
             transaction. It is called with ``job_id=``, ``job_name=``, ``error=`` and ``attempts=``. None for
             none.
+        version: The version of the code, from 1, which a job stores with its first durable step; see
+            ``current_job().steps.version``. 1 if omitted.
 
     Returns:
         A decorator that returns the unchanged function.
@@ -95,6 +98,7 @@ def job(
         limits=check_limits(limits),
         unique=unique,
         on_failure=on_failure,
+        version=version,
     )
 
     def decorate(func: F) -> F:

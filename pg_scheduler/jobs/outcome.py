@@ -25,6 +25,7 @@ from pg_scheduler.events import (
     JobReleased,
     JobRetried,
     JobSnoozed,
+    JobSuspended,
 )
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import class_name, guarded, is_a, message_of
@@ -41,6 +42,7 @@ from pg_scheduler.jobs.retry import (
     reason_of,
 )
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.status import JobStatus
 
@@ -105,7 +107,22 @@ class CrashResult:
     trace: Mapping[str, str] | None = None
 
 
-Result = ReturnResult | ErrorResult | UnrunnableResult | SkippedResult | InterruptResult | CrashResult
+@dataclass(frozen=True, slots=True)
+class SuspendResult:
+    """The attempt ended because the job waits, for one step or several. The first ends first."""
+
+    suspensions: tuple[Suspension, ...]
+
+
+Result = (
+    ReturnResult
+    | ErrorResult
+    | UnrunnableResult
+    | SkippedResult
+    | InterruptResult
+    | CrashResult
+    | SuspendResult
+)
 
 # -- what to write -------------------------------------------------------------------------------------
 
@@ -118,11 +135,12 @@ class RowChange:
         status: The new status.
         error: The new error message; None keeps the old one, unless the job completed.
         delay_s: Seconds until a pending job is due; 0 keeps its execution time.
-        retries: Added to the row's retries.
+        retries: Added to the row's retries; negative after progress.
         crashes: Added to the row's crashes.
         entry: Appended to the row's history, as JSON text; None for an attempt that simply completed.
         kept: The result to store; None for a job that does not keep it.
         is_revoked: Whether the job was ended before, so that only the end of the attempt is reported.
+        suspensions: What a pending job waits for. It is due at the end of the first one.
     """
 
     status: JobStatus
@@ -133,6 +151,7 @@ class RowChange:
     entry: str | None = None
     kept: KeptResult | None = None
     is_revoked: bool = False
+    suspensions: tuple[Suspension, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +168,12 @@ class Outcome:
     change: RowChange
     make_event: MakeEvent | None
     after_crashes: Callable[[int], Outcome] | None = None
+
+    def after_progress(self, claim: Claim) -> Outcome:
+        """Return the outcome of an attempt that stored a step: retries before it do not count any more."""
+        if not claim.retry_count:
+            return self
+        return replace(self, change=replace(self.change, retries=self.change.retries - claim.retry_count))
 
     def event_of(self, claim: Claim, *, accepted: bool = True) -> JobEvent | None:
         """Return the event about an attempt; ``JobLost`` if the database refused the outcome."""
@@ -185,6 +210,13 @@ class Outcome:
         entry = history_entry("snoozed")
         change = RowChange(JobStatus.PENDING, delay_s=delay.total_seconds(), entry=entry)
         return cls(change, partial(JobSnoozed, delay=delay))
+
+    @classmethod
+    def suspend(cls, suspensions: tuple[Suspension, ...]) -> Outcome:
+        """Make the job pending again until it need not wait any more. The history has no entry about it."""
+        first = suspensions[0]
+        change = RowChange(JobStatus.PENDING, suspensions=suspensions)
+        return cls(change, partial(JobSuspended, step=first.name, kind=first.kind, until=first.until))
 
     @classmethod
     def skip(cls, reason: str) -> Outcome:
@@ -275,6 +307,8 @@ def decide(  # noqa: PLR0911 - one for each result
             return Outcome.retry(delay, describe(reason), reason, entry)
         case UnrunnableResult(error):
             return _fail(claim, error, exception_entry("error", error))
+        case SuspendResult(suspensions):
+            return Outcome.suspend(suspensions)
         case SkippedResult(reason):
             return Outcome.skip(reason)
         case InterruptResult():

@@ -96,12 +96,9 @@ def kept_value(
     """
     if is_a(value, NoValue):
         return KeptResult(seconds, no_value_reason=value.reason)
-    encoding = None
     try:
-        text = encode_value(value)
-        if codec is not None and codec.key_id is not None:
-            encoded = codec.encode(text, job_name)
-            text, encoding = json.dumps({**encoded, "job_name": job_name}), encoding_of(encoded)
+        text, encoding = encoded_value(encode_value(value), codec, job_name)
+        check_value_size(text, limit)
     except PayloadError as error:
         return KeptResult(seconds, no_value_reason=storable(str(error)).replace("; pass ", "; return "))
     except BaseException as mistake:  # noqa: BLE001 - user code; sys.exit() and the like leave the value out only
@@ -109,13 +106,28 @@ def kept_value(
         return KeptResult(
             seconds, no_value_reason=storable(f"reading the value raised {class_name(mistake)}; {remedy}")
         )
-    if limit is not None and len(text) > limit:
-        return KeptResult(
-            seconds,
-            no_value_reason=f"the value has {len(text)} bytes of JSON, more than max_result_bytes = {limit}; "
-            "store it elsewhere and return an id or a path, or increase max_result_bytes=",
-        )
     return KeptResult(seconds, value=text, no_value_reason=encoding)
+
+
+def encoded_value(text: str, codec: PayloadCodec | None, job_name: str) -> tuple[str, str | None]:
+    """Return the JSON of a value as it is stored, and how it is encoded; None if it is not.
+
+    Raises:
+        PayloadError: The codec failed.
+    """
+    if codec is None or codec.key_id is None:
+        return text, None
+    encoded = codec.encode(text, job_name)
+    return json.dumps({**encoded, "job_name": job_name}), encoding_of(encoded)
+
+
+def check_value_size(text: str, limit: int | None) -> None:
+    """Raise PayloadError if the JSON of a value, which is ASCII, is longer than a limit in bytes."""
+    if limit is not None and len(text) > limit:
+        raise PayloadError(
+            f"the value has {len(text)} bytes of JSON, more than max_result_bytes = {limit}; "
+            "store it elsewhere and return an id or a path, or increase max_result_bytes="
+        )
 
 
 def read_value(text: str | None, reason: str | None, codec: PayloadCodec | None) -> tuple[Any, str | None]:

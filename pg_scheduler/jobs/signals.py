@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 from pydantic_core import to_jsonable_python
 
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.payload import encode_value
+from pg_scheduler.jobs.result import encoded_value
+from pg_scheduler.jobs.step_values import MAX_NAME_BYTES
 from pg_scheduler.jobs.validation import check_text
-
-MAX_NAME_BYTES = 200
 
 
 def check_signal_name(name: object) -> str:
@@ -37,9 +35,7 @@ def encode_signal(value: object, limit: int | None, codec: PayloadCodec | None, 
         plain = to_jsonable_python(value, by_alias=True)
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"the value cannot be serialized by pydantic: {error}") from error
-    text = encode_value(plain)
-    if codec is not None and codec.key_id is not None:
-        text = json.dumps({**codec.encode(text, job_name), "job_name": job_name})
+    text, _ = encoded_value(encode_value(plain), codec, job_name)
     if limit is not None and len(text) > limit:
         raise PayloadError(
             f"the value has {len(text)} bytes of JSON, more than max_result_bytes = {limit}; store it "

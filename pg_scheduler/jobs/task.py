@@ -218,6 +218,7 @@ class TaskOptions:
     limits: tuple[Limit, ...] = ()
     unique: Uniqueness | Unset | None = UNSET
     on_failure: str | None = None
+    version: int | Unset = UNSET
 
 
 NO_OPTIONS: Final = TaskOptions()
@@ -238,6 +239,7 @@ class Task:
         limits: How many attempts may run or start; none for no limit.
         unique: Which of its jobs exclude one another; None for none.
         on_failure: The task that is enqueued when a job fails; None for none.
+        version: The version of its durable steps.
         arity: The arguments that the function accepts.
         common_limits: Its limits by key; None if the keys depend on the arguments.
     """
@@ -258,6 +260,7 @@ class Task:
     limits: tuple[Limit, ...] = field(default=(), kw_only=True)
     unique: Uniqueness | None = field(default=None, kw_only=True)
     on_failure: str | None = field(default=None, kw_only=True)
+    version: int = field(default=1, kw_only=True)
     arity: Arity = field(init=False, repr=False, compare=False)
     common_limits: Sequence[tuple[str, LimitRow]] | None = field(init=False, repr=False, compare=False)
 
@@ -352,5 +355,6 @@ _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "limits": check_limits,
     "unique": check_unique,
     "on_failure": check_name,
+    "version": partial(check_count, "version", least=1),
 }
 """The checks of the options of tasks, except for those that depend on the function."""

@@ -186,6 +186,7 @@ class ResultRepository:
             worker_id,
             self._statements.now,
             [change.entry for change in each],
+            [change.suspensions[0].until if change.suspensions else None for change in each],
             on=transaction.connection,
         )
         await self.consequences.run([row["job_id"] for row in rows if row["has_consequences"]], transaction)

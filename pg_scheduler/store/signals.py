@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pg_scheduler.errors import JobNotFoundError, PayloadError
+from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Repository, Transaction
-
-MAX_STEPS: Final = 1000
-"""Steps and signals of one job."""
-
-MAX_STEP_BYTES: Final = 2**26
-"""Bytes of all values of one job."""
 
 
 class SentSignal(NamedTuple):

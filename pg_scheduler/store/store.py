@@ -30,6 +30,7 @@ from pg_scheduler.store.schedules import ScheduleRepository
 from pg_scheduler.store.signals import SignalRepository
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.statistics import StatisticsRepository
+from pg_scheduler.store.steps import StepRepository
 from pg_scheduler.store.unique_keys import UniqueKeyRepository
 from pg_scheduler.store.workers import SERVER_START_GRACE_S, WorkerRepository
 
@@ -68,6 +69,7 @@ class Store:
         self.pauses: Final = PauseRepository(self.statements)
         self.retention: Final = RetentionRepository(self.statements)
         self.progress: Final = ProgressRepository(self.statements)
+        self.steps: Final = StepRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)
         self.locks: Final = LockRepository(self.statements)
         self.statistics: Final = StatisticsRepository(self.statements)

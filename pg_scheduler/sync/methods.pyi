@@ -278,6 +278,7 @@ class BlockingMethods(Blocking):
         limits: Iterable[Limit] = (),
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
+        version: int | Unset = UNSET,
     ) -> F:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -304,6 +305,7 @@ class BlockingMethods(Blocking):
         limits: Iterable[Limit] = (),
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
+        version: int | Unset = UNSET,
     ) -> Callable[[F], F]:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 

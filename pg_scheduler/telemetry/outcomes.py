@@ -25,7 +25,7 @@ def outcome_of(parts: Parts, call: JobCall, raised: BaseException) -> tuple[str,
         return "crashed", raised
     reason = call.cancelled_by
     if reason is not None and reason != "timeout":
-        return {"shutdown": "released"}.get(reason, reason), raised
+        return {"shutdown": "released", "suspended": "snoozed"}.get(reason, reason), raised
     error = raised.error if is_a(raised, RaisedError) else raised
     if reason == "timeout":
         error = timeout_result(call.claim).error

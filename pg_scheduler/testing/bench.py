@@ -18,6 +18,7 @@ from pg_scheduler.events import (
     JobLost,
     JobRetried,
     JobSnoozed,
+    JobSuspended,
 )
 from pg_scheduler.foreign import is_a
 from pg_scheduler.jobs.outcome import Outcome, describe
@@ -33,6 +34,7 @@ OUTCOMES: Final[Mapping[type[Event], str]] = {
     JobFailed: "failed",
     JobRetried: "retried",
     JobSnoozed: "snoozed",
+    JobSuspended: "snoozed",
     JobCancelled: "cancelled",
     JobExpired: "expired",
 }

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.jobs.context import CurrentJob, cancellation, current, current_job
@@ -131,6 +131,7 @@ def job_context(
 
     attempt_of_test = Attempt(claim)
     attempt_of_test.new_completion = completing
+    attempt_of_test.new_steps = _no_steps
     tokens = (
         current.set((claim, time.time(), get_scheduler, pass_on, attempt_of_test)),
         cancellation.set(SimpleNamespace(is_cancelled=is_cancelled)),
@@ -140,6 +141,12 @@ def job_context(
     finally:
         current.reset(tokens[0])
         cancellation.reset(tokens[1])
+
+
+def _no_steps(attempt: Attempt) -> NoReturn:
+    raise NotRunningError(
+        f"job_context() has no durable steps for job {attempt.claim.job_id!r}; use a TestScheduler"
+    )
 
 
 def _pool_of(scheduler: object) -> Any:

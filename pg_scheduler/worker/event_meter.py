@@ -22,6 +22,7 @@ from pg_scheduler.events import (
     JobRetried,
     JobSnoozed,
     JobsReclaimed,
+    JobSuspended,
     JobsVacuumed,
     KeeperConnected,
     KeeperLost,
@@ -63,6 +64,7 @@ _OUTCOMES: Final[dict[type[Event], str]] = {
     JobRetried: "retried",
     JobReleased: "released",
     JobSnoozed: "snoozed",
+    JobSuspended: "snoozed",
     JobExpired: "expired",
     JobLost: "lost",
 }

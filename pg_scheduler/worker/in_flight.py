@@ -8,6 +8,7 @@ lease keeper does while the event loop is blocked.
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -16,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from pg_scheduler.foreign import current_task, is_a, is_ctrl_c
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.steps import Steps, Suspension
 from pg_scheduler.worker.runners.call import JobCall
 
 TASK_NAME_PREFIX: Final = "job "
@@ -60,6 +62,19 @@ class Completion:
         self.interruption: asyncio.TimerHandle | None = None
 
 
+class OpenSteps(Steps):
+    """The durable steps of a running attempt, as its worker sees them."""
+
+    suspensions: tuple[Suspension, ...] = ()
+    """Why the attempt ends before its function, the earliest first; empty unless it does."""
+    has_stored = False
+    """Whether the attempt has stored a step."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Refuse further steps: the attempt has ended."""
+
+
 class Attempt:
     """One attempt that runs in this process.
 
@@ -69,6 +84,8 @@ class Attempt:
         is_awaited: Whether consequences of the job, which was ended, wait for the end of the attempt.
         measured_for: How many attempts its duration stands for in the statistics; 0 if it is not measured.
         new_completion: Makes the block for a connection; set where its code runs in the event loop.
+        new_steps: Makes its durable steps; set where its code runs in the event loop.
+        steps: They; None until its code asks for them.
     """
 
     __slots__ = (
@@ -81,7 +98,9 @@ class Attempt:
         "log",
         "measured_for",
         "new_completion",
+        "new_steps",
         "revocation",
+        "steps",
         "task",
     )
 
@@ -97,6 +116,8 @@ class Attempt:
         self.revocation: Revocation | None = None
         self.completion: Completion | None = None
         self.new_completion: Callable[[Attempt, object], AbstractAsyncContextManager[Any]]
+        self.new_steps: Callable[[Attempt], OpenSteps]
+        self.steps: OpenSteps | None = None
 
     @property
     def end(self) -> End | None:
@@ -116,6 +137,12 @@ class Attempt:
                 "return the value of a job that does not use completing()"
             )
         self.completion.value = value
+
+    def open_steps(self) -> Steps:
+        """Return its durable steps, to its own code."""
+        if self.steps is None:
+            self.steps = self.new_steps(self)
+        return self.steps
 
     def revoke(self, reason: Revocation) -> None:
         """Stop the attempt. A second call does not change the reason.
@@ -138,7 +165,9 @@ class Attempt:
             self._interrupt()
 
     def _interrupt(self) -> None:
-        reason = "timeout" if self.revocation is None else self.revocation.name.lower()
+        reason = "timeout" if self.has_timed_out else "suspended"
+        if self.revocation is not None:
+            reason = self.revocation.name.lower()
         if self.task and not (self.call is not None and self.call.cancel(reason)):
             self.task.cancel()
 

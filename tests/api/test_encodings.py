@@ -148,3 +148,21 @@ async def test_note_is_escaped_when_the_encoding_lacks_its_characters(
     assert job.progress is not None
     assert job.progress.note == (OWL if encoding == "UTF8" else "\\U0001f989 \\xdcn\\xefcode")
     assert not seen.of(ServiceFaulted)
+
+
+async def test_step_reports_that_the_encoding_lacks_characters_of_its_value(
+    encoded: Scheduler, encoding: str
+) -> None:
+    async def look() -> str:
+        return OWL
+
+    async def use_a_step() -> None:
+        assert await current_job().steps.run("look", look) == OWL
+
+    seen = Recorder(encoded)
+    await encoded.enqueue(use_a_step)
+    if encoding == "UTF8":
+        await seen.until(JobCompleted)
+    else:
+        (failed,) = await seen.until(JobFailed)
+        assert failed.error.startswith("PayloadError: step 'look': the encoding of the database lacks")

@@ -48,7 +48,7 @@ TYPES = {
     "complete_unlocked": "text, timestamptz, text[], integer, bool",
     "oversized_due": "text[], integer, timestamptz, bigint, integer",
     "settle_jobs": "text[], integer[], text[], text[], double precision[], integer[], integer[], text"
-    ", timestamptz, text[]",
+    ", timestamptz, text[], timestamptz[]",
     "apply_replacements": "text[], integer[], text, timestamptz",
     "write_progress": "text[], integer[], text[], text",
     "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer, double precision"
@@ -130,7 +130,7 @@ VALUES = {
     "complete_unlocked": f"'w1', {INSTANT}, {IDS}, 1, true",
     "oversized_due": f"'{{{NAME}}}', 100, {INSTANT}, 0, NULL",
     "settle_jobs": f"{IDS}, {ONES}, {each('pending')}, {each('no')}, {ONES}, {ONES}, {each(0)}"
-    f", 'w1', {INSTANT}, ARRAY[{ENTRY}]",
+    f", 'w1', {INSTANT}, ARRAY[{ENTRY}], '{{NULL}}'",
     "apply_replacements": f"{IDS}, {ONES}, 'w1', {INSTANT}",
     "write_progress": f"{IDS}, {ONES}, {each(1)}, 'w1'",
     "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1, 540"

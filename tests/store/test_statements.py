@@ -34,6 +34,7 @@ from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import EPOCH, NO_EXTRAS, ExtendedJob, Extras, GeneratedIdJob
+from pg_scheduler.jobs.step_values import SLEEP, StoredStep
 from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store import queries
@@ -425,6 +426,10 @@ async def use_path(store: Store) -> object:
     assert (await store.workers.renew("w1", dict.fromkeys(claims, 1), LEASE)).lost == []
     reports = {"a": (claims["a"], JobProgress(1, 2.5, "ö"))}
     assert await store.progress.write_progress("w1", reports) == {"a"}
+    sleep = await store.steps.store("w1", claims["f"], "ö", SLEEP, None, version=2, delay_s=1.0)
+    assert sleep == StoredStep("ö", SLEEP, None, has_ended=False, until=NOW + SECOND, left_s=1.0)
+    assert await store.steps.load("f") == [sleep]
+    assert await store.steps.end("w1", claims["f"], "ö")
     limits = [("limit:a:", LimitRow(1, 9, 60.0))]
     requests = [AdmissionRequest(claims[each], limits) for each in "fa"]
     answer = await store.limits.admit("w1", requests, {"limit:a:": 60.0})

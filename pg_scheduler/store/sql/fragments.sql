@@ -273,6 +273,11 @@ coalesce(schedule.paused_until, schedule.next_fire_at)
 -- fragment: bounded_due
 least(greatest(execution_time, {first_instant}), {last_instant}) AS due
 
+-- The end of a sleep or a wait, within that calendar; NULL for other steps.
+
+-- fragment: bounded_until
+CASE WHEN until IS NOT NULL THEN least(greatest(until, {first_instant}), {last_instant}) END
+
 -- Positions of values in parallel arrays, by the job ids of $1.
 
 -- fragment: places

@@ -6,7 +6,7 @@ SELECT job_id, crash_count FROM {schema}scheduled_jobs WHERE job_id = ANY ($1);
 -- name: settle_jobs
 -- route: caller
 -- Write the row changes of attempts that ended: arrays of ids, attempts, statuses, errors, delays in seconds,
--- retries, crashes and ($10) entries of the history, NULL for none.
+-- retries, crashes, ($10) entries of the history and ($11) ends of suspensions, NULL for none.
 --
 -- Each change is fenced by worker ($8) and attempt. A job that becomes pending gets its whole misfire grace
 -- time again. Each row looks up its place in the arrays in an object that is built once. A join by id could
@@ -20,9 +20,10 @@ UPDATE {schema}scheduled_jobs AS job SET (
     SELECT
         change.status,
         CASE WHEN change.status <> 'completed' THEN coalesce(change.error, job.error_message) END,
-        least(job.retry_count, 2147483646) + ($6::integer[])[change.n],
+        greatest(least(job.retry_count, 2147483646) + ($6::integer[])[change.n], 0),
         least(job.crash_count, 2147483646) + ($7::integer[])[change.n],
-        CASE WHEN change.delay > 0 THEN coalesce($9, now()) + make_interval(secs => change.delay)
+        CASE WHEN change.until IS NOT NULL THEN greatest(change.until, coalesce($9, now()))
+            WHEN change.delay > 0 THEN coalesce($9, now()) + make_interval(secs => change.delay)
             ELSE job.execution_time END,
         CASE WHEN change.status = 'pending'
             THEN coalesce($9, now()) + make_interval(secs => change.delay + job.misfire_grace_time)
@@ -39,7 +40,8 @@ UPDATE {schema}scheduled_jobs AS job SET (
     FROM (
         SELECT
             at.n, ($3::text[])[at.n] AS status, ($4::text[])[at.n] AS error,
-            ($5::double precision[])[at.n] AS delay, ($10::text[])[at.n] AS entry
+            ($5::double precision[])[at.n] AS delay, ($10::text[])[at.n] AS entry,
+            ($11::timestamptz[])[at.n] AS until
         FROM (SELECT {place} AS n OFFSET 0) AS at
         OFFSET 0
     ) AS change

@@ -1,9 +1,84 @@
 -- Rows of scheduler_steps count for jobs that have the mark "steps" in their options. The statement that marks a job
 -- deletes the rows of an earlier job of its id.
 
--- fragment: marked_options
+-- fragment: options_object
 CASE WHEN jsonb_typeof(options) = 'object' THEN options ELSE jsonb_build_object() END
-        || jsonb_build_object('steps', 0)
+
+-- name: load_steps
+-- route: reserved
+-- Return the steps of the job $1, which is marked; without the results of other jobs that were passed to it.
+SELECT name, kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
+    extract(epoch FROM {bounded_until} - coalesce($2, now()))::double precision AS left_s
+FROM {schema}scheduler_steps
+WHERE job_id = $1 AND kind <> 'result';
+
+-- name: store_step
+-- route: reserved
+-- Store the step $4 of kind $5 with the value $6, for the attempt $3 of the job $1 that the worker $2 runs.
+--
+-- $7 is the version of the task. Of a sleep or a wait, $8 is its length in seconds or $9 its end; both are NULL for
+-- other steps. No row: the attempt does not hold its job any more. A NULL kind: the name is that of a step of another
+-- kind. Otherwise the step as it is stored: a sleep or wait that exists keeps its end, and its value.
+--
+-- The lock of the job's row orders this with reclaiming, cancelling and replacing: either the step is committed first,
+-- and the next attempt, claimed later, loads it; or the row has changed, and nothing is stored. The first step marks
+-- the job. Older rows of its id, of a job before it, are deleted then; one of the same name is overwritten.
+WITH held AS (
+    SELECT job_id, (options -> 'steps') IS NULL AS is_unmarked
+    FROM {schema}scheduled_jobs
+    WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
+    FOR NO KEY UPDATE
+),
+marked AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        options            = {options_object} || jsonb_build_object('steps', $7::integer),
+        misfire_grace_time = NULL,
+        expires_at         = NULL
+    FROM held
+    WHERE job.job_id = held.job_id AND (held.is_unmarked OR job.options -> 'steps' = '0')
+),
+stale AS (
+    DELETE FROM {schema}scheduler_steps
+    WHERE job_id = (SELECT job_id FROM held WHERE is_unmarked) AND name <> $4
+),
+stored AS (
+    INSERT INTO {schema}scheduler_steps AS step (job_id, name, kind, value, attempt, until, started_at, ended_at)
+    SELECT job_id, $4, $5, $6::text::jsonb, $3, at.until, at.now, CASE WHEN at.until > at.now THEN NULL ELSE at.now END
+    FROM held, (
+        SELECT coalesce($10, now()) AS now,
+            coalesce($9::timestamptz, coalesce($10, now()) + make_interval(secs => $8)) AS until
+    ) AS at
+    ON CONFLICT (job_id, name) DO UPDATE SET
+        kind       = EXCLUDED.kind,
+        attempt    = EXCLUDED.attempt,
+        value      = CASE WHEN EXCLUDED.until IS NULL OR (SELECT is_unmarked FROM held) THEN EXCLUDED.value ELSE step.value END,
+        until      = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.until ELSE step.until END,
+        started_at = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.started_at ELSE step.started_at END,
+        ended_at   = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.ended_at ELSE step.ended_at END
+    WHERE step.kind = EXCLUDED.kind OR (SELECT is_unmarked FROM held)
+    RETURNING kind, value, until, ended_at
+)
+SELECT $4::text AS name, kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
+    extract(epoch FROM {bounded_until} - coalesce($10, now()))::double precision AS left_s
+FROM held LEFT JOIN stored ON true;
+
+-- name: end_step
+-- route: reserved
+-- End the sleep or wait $4 of the job $1, for its attempt $3 on the worker $2; return whether it had not ended before.
+--
+-- No row: the attempt does not hold its job any more.
+WITH held AS (
+    SELECT job_id
+    FROM {schema}scheduled_jobs
+    WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
+    FOR NO KEY UPDATE
+),
+ended AS (
+    UPDATE {schema}scheduler_steps SET ended_at = coalesce($5, now())
+    WHERE job_id = (SELECT job_id FROM held) AND name = $4 AND ended_at IS NULL
+    RETURNING name
+)
+SELECT EXISTS (SELECT FROM ended) AS was_open FROM held;
 
 -- Whether a job that is marked may have one more row: at most $4, with $5 bytes. Results of others are not counted.
 
@@ -21,7 +96,7 @@ CASE WHEN jsonb_typeof(options) = 'object' THEN options ELSE jsonb_build_object(
 -- A signal to a job that is not marked locks the row of the job until the commit. find_signal has the reason for no
 -- row, but for one: another session has marked the job meanwhile, which this snapshot lacks.
 WITH marked AS (
-    UPDATE {schema}scheduled_jobs SET options = {marked_options}
+    UPDATE {schema}scheduled_jobs SET options = {options_object} || jsonb_build_object('steps', 0)
     WHERE job_id = $1 AND finished_at IS NULL AND (options -> 'steps') IS NULL
     RETURNING job_id, attempt
 ),

@@ -34,6 +34,7 @@ from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.completing import Completions
 from pg_scheduler.worker.pipeline.lock_pause import LockPause
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
+from pg_scheduler.worker.pipeline.steps import AttemptSteps
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.worker.runners.middleware import run_in_executor, run_in_loop
 from pg_scheduler.worker.runners.places import Place
@@ -60,6 +61,7 @@ class AttemptRunner:
         self._max_crashes = node.config.max_crashes
         self._lock_pause = LockPause()
         self._new_completion = Completions(node, progress).block
+        self._new_steps = partial(AttemptSteps, node)
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
 
     async def run(self, attempt: Attempt) -> Result:
@@ -85,6 +87,7 @@ class AttemptRunner:
         if task.executor != ASYNC:
             return await self._run_outside_loop(attempt, task, args, kwargs)
         attempt.new_completion = self._new_completion
+        attempt.new_steps = self._new_steps
         current.set((claim, time.time(), self._get_scheduler, self._report_progress, attempt))
         if self._events.wants(JobStarted):
             self._events.publish(
@@ -100,6 +103,8 @@ class AttemptRunner:
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             return error_result(attempt, error)
         finally:
+            if attempt.steps is not None:
+                attempt.steps.close()
             if attempt.measured_for and self._meter is not None:
                 seconds_run = time.monotonic() - began
                 self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
-from pg_scheduler.events import JobFailed
-from pg_scheduler.jobs.outcome import RELEASE, Outcome
+from pg_scheduler.events import JobFailed, JobReleased
+from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.status import JobStatus
 from pg_scheduler.worker.node import Node
@@ -60,7 +60,7 @@ class Completer(Service):
                     deleted=None if results.keeps_completed else results.deleted,
                 )
             due = _due(others.outcomes)
-            if any(outcome is RELEASE for _, outcome in others.outcomes):
+            if any(outcome.make_event is JobReleased for _, outcome in others.outcomes):
                 self._signals.jobs_released(due)
             # Also if all have ended: without LISTEN, nothing else announces a replacement that was applied.
             self._signals.due(due)
@@ -103,6 +103,8 @@ def _due(outcomes: Iterable[tuple[Claim, Outcome]]) -> datetime:
     kept = (
         claim.execution_time
         for claim, outcome in outcomes
-        if outcome.change.status is JobStatus.PENDING and not outcome.change.delay_s
+        if outcome.change.status is JobStatus.PENDING
+        and not outcome.change.delay_s
+        and not outcome.change.suspensions
     )
     return min(kept, default=datetime.now(UTC))

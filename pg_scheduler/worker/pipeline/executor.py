@@ -30,11 +30,20 @@ from pg_scheduler.jobs.outcome import (
     InterruptResult,
     Result,
     ReturnResult,
+    SuspendResult,
     UnrunnableResult,
     decide,
 )
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, Completion, End, Revocation
+from pg_scheduler.jobs.step_values import version_of
+from pg_scheduler.worker.in_flight import (
+    TASK_NAME_PREFIX,
+    Attempt,
+    Completion,
+    End,
+    OpenSteps,
+    Revocation,
+)
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.attempt_runner import RETURNED, AttemptRunner, stopped_result
 from pg_scheduler.worker.pipeline.completer import Completer
@@ -241,6 +250,8 @@ class Executor:
                     self.in_flight.leave(attempt)
                     return
                 result = self._cancelled(attempt, error)
+            if attempt.steps is not None and attempt.steps.suspensions:
+                result = SuspendResult(attempt.steps.suspensions)  # whatever its function made of it
             await self._end(attempt, result)
         except (asyncio.CancelledError, GeneratorExit):  # the event loop may be ending
             raise
@@ -277,7 +288,7 @@ class Executor:
             if is_taken and attempt.is_awaited:
                 self._results.put(attempt.claim, REVOKED)
             elif not is_taken:
-                self._put(attempt.claim, result, apart=completion is not None)
+                self._put(attempt.claim, result, attempt.steps, apart=completion is not None)
                 if self._results.is_full:
                     await self._results.room()
         finally:
@@ -320,8 +331,11 @@ class Executor:
             return InterruptResult()
         return ErrorResult(error)  # the job cancelled itself, or awaited something that was cancelled
 
-    def _put(self, claim: Claim, result: Result, *, apart: bool = False) -> None:
-        apart = apart or (bool(self._progress.reports) and self._progress.has(claim))
+    def _put(
+        self, claim: Claim, result: Result, steps: OpenSteps | None = None, *, apart: bool = False
+    ) -> None:
+        has_stored = steps is not None and steps.has_stored
+        apart = apart or has_stored or (bool(self._progress.reports) and self._progress.has(claim))
         if result is RETURNED and not apart:
             self._results.put_completed(claim)
         else:
@@ -329,14 +343,17 @@ class Executor:
             policy = self._policy if task is None or task.retry is None else task.retry
             spread = random.uniform(-1, 1) if self.has_jitter else 0.0  # noqa: S311 - jitter, no secret
             outcome = decide(
-                claim,
+                claim._replace(retry_count=0) if has_stored else claim,
                 result,
                 policy,
                 spread=spread,
                 max_result_bytes=self._max_result_bytes,
                 codec=self._codec,
             )
-            self._results.put(claim, outcome, apart=apart)
+            if has_stored:
+                outcome = outcome.after_progress(claim)
+            # The completer deletes the steps of a job with its row.
+            self._results.put(claim, outcome, apart=apart or version_of(claim.options) is not None)
 
 
 def _event(attempt: Attempt) -> JobCancelled | JobLost:

@@ -84,6 +84,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         FIELDS,
     ),
     (
+        events.JobSuspended(*ATTEMPT, step="trial", kind="sleep", until=DUE),
+        "INFO",
+        f"{JOB} suspended by the sleep trial until 2030-01-01 09:30:00.000+00:00",
+        FIELDS,
+    ),
+    (
         events.JobProgressed(*ATTEMPT, done=1.5, total=4.0, note="half"),
         "DEBUG",
         f"{JOB} reported progress: done 1.5, total 4.0",

@@ -1,0 +1,222 @@
+"""The steps that rows store, and the conversion of their values to JSON and back."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError
+
+from pg_scheduler.errors import ConfigurationError, PayloadError
+from pg_scheduler.jobs.codec import PayloadCodec, decode_text, is_encoded
+from pg_scheduler.jobs.payload import encode_value, object_from, value_from
+from pg_scheduler.jobs.result import check_value_size, encoded_value
+from pg_scheduler.jobs.retry import Abort
+from pg_scheduler.jobs.validation import check_text
+
+MARK: Final = "steps"
+"""The key in the ``options`` of a job that marks it: stored steps of its id count only then.
+
+Its value is the version of the task when the job stored its first step; 0 while only others have stored
+anything for it.
+"""
+
+MAX_NAME_BYTES: Final = 200
+MAX_STEPS: Final = 1000
+"""Steps and signals of one job."""
+MAX_STEP_BYTES: Final = 64 * 2**20
+"""Bytes of JSON of all values of one job."""
+
+STEP: Final = "step"
+CURSOR: Final = "cursor"
+SLEEP: Final = "sleep"
+
+ENCODED_KEYS: Final = frozenset({"codec", "key", "data", "job_name"})
+"""The keys of a value that a codec has encoded."""
+
+
+class StoredStep(NamedTuple):
+    """A step as its row has it.
+
+    Attributes:
+        kind: What stored it.
+        value: Its value as JSON; None for none.
+        has_ended: Whether it is over: False for a sleep or a wait that lasts.
+        until: The end of a sleep or a wait; None for other steps.
+        left_s: The seconds until then, by the clock of the database; negative after it.
+    """
+
+    name: str
+    kind: str
+    value: str | None
+    has_ended: bool
+    until: datetime | None = None
+    left_s: float | None = None
+
+
+def version_of(options: str | None) -> int | None:
+    """Return the mark of a job, from its options; None if it has none. See ``MARK``."""
+    if options is None or MARK not in options:
+        return None
+    mark = object_from(options).get(MARK)
+    return mark if isinstance(mark, int) else None
+
+
+def check_step_name(name: object) -> str:
+    """Return the name of a step.
+
+    Raises:
+        TypeError: It is not a str.
+        ValueError: It is empty or too long.
+    """
+    if name == "":
+        raise ValueError("the name of a step must not be empty; pass a name such as 'quote'")
+    return check_text("the name of a step", name, max_bytes=MAX_NAME_BYTES)
+
+
+def check_step_function(func: Any) -> None:
+    """Raise TypeError unless a function is a coroutine function, also in a partial or as an object."""
+    inner = _unwrapped(func)
+    if not inspect.iscoroutinefunction(inner):
+        raise TypeError(
+            f"a step needs a coroutine function, not {func!r}; pass an async function and its arguments: "
+            "steps.run(name, function, argument)"
+        )
+
+
+def step_text(
+    name: str, value: object, limit: int | None, codec: PayloadCodec | None = None, job_name: str = ""
+) -> str:
+    """Return the value of a step as it is stored: JSON, encoded if there is a codec with a key.
+
+    Args:
+        name: The name of the step.
+        value: Its value.
+        limit: The maximum size of the result in bytes; None for no limit.
+        codec: Encodes it; None for none.
+        job_name: The name of the job, for the codec.
+
+    Raises:
+        PayloadError: JSON cannot represent the value, the codec failed, or it is too large.
+    """
+    if isinstance(value, dict) and value.keys() == ENCODED_KEYS:
+        raise PayloadError(
+            f"step {name!r}: the value has exactly the keys of an encoded one, {sorted(ENCODED_KEYS)}; "
+            "add another key"
+        )
+    try:
+        text, _ = encoded_value(encode_value(value), codec, job_name)
+        check_value_size(text, limit)
+    except PayloadError as error:
+        raise PayloadError(f"step {name!r}: {str(error).replace('; pass ', '; return ')}") from error
+    return text
+
+
+def step_value(name: str, text: str | None, codec: PayloadCodec | None = None) -> Any:
+    """Return the value of a step from what is stored.
+
+    Raises:
+        Abort: It cannot be read, which a retry would not change.
+    """
+    try:
+        value = value_from(text)
+        if is_encoded(value) and value.keys() == ENCODED_KEYS:
+            return value_from(decode_text(value, codec, value["job_name"]))
+    except ValueError as error:  # a PayloadError is one
+        raise Abort(f"the stored value of step {name!r} cannot be read: {error}") from error
+    return value
+
+
+class ReturnType:
+    """Converts what a function returns by its return annotation; without one, values stay as they are."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        inner = _unwrapped(func)
+        self._name = inner.__qualname__
+        try:
+            self._adapter = _adapter(_return_annotation(inner))
+        except (PydanticUserError, NameError, TypeError, SyntaxError) as error:
+            raise ConfigurationError(
+                f"a step cannot use the return annotation of {self._name}(): {error}; "
+                "define the type at the top level of a module, or remove the annotation"
+            ) from error
+
+    def to_json(self, step: str, value: Any) -> Any:
+        """Return a value in a form that JSON can represent.
+
+        Raises:
+            PayloadError: It does not fit the annotation.
+        """
+        if self._adapter is None:
+            return value
+        try:
+            plain = self._adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
+            self._adapter.validate_json(json.dumps(plain))
+        except (PydanticSerializationError, ValidationError) as error:
+            raise PayloadError(
+                f"step {step!r}: the value does not fit the return annotation of {self._name}(): {error}; "
+                "return a value that fits, or change the annotation"
+            ) from error
+        return plain
+
+    def from_json(self, step: str, plain: Any) -> Any:
+        """Return a value from the form that JSON represents.
+
+        Raises:
+            Abort: It does not fit the annotation, which has changed. A retry would not change that.
+        """
+        if self._adapter is None:
+            return plain
+        try:
+            return self._adapter.validate_json(json.dumps(plain))
+        except ValidationError as error:
+            raise Abort(
+                f"the stored value of step {step!r} does not fit the return annotation of {self._name}(): "
+                f"{error}; accept former values, or give the step another name"
+            ) from error
+
+
+def _unwrapped(func: Any) -> Any:
+    """Return the function behind a partial, a method or an object that is called."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    if not inspect.isroutine(func) and not isinstance(func, type):
+        func = getattr(type(func), "__call__", func)  # noqa: B004 - not whether it is callable, but what is called
+    return inspect.unwrap(func)
+
+
+def _return_annotation(func: Any) -> Any:
+    """Return the return annotation of a function; Any without one. The others may be unknown here."""
+    annotation = getattr(func, "__annotations__", {}).get("return", Any)
+    if not isinstance(annotation, str):
+        return annotation
+    holder = SimpleNamespace(__annotations__={"return": annotation})
+    return get_type_hints(holder, getattr(func, "__globals__", {}), include_extras=True)["return"]
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
+    try:
+        return _cached_adapter(annotation)
+    except TypeError:  # an annotation that cannot be hashed
+        return _new_adapter(annotation)
+
+
+def _new_adapter(annotation: Any) -> TypeAdapter[Any] | None:
+    if annotation is Any:
+        return None
+    try:
+        return TypeAdapter(annotation, config=ConfigDict(hide_input_in_errors=True))
+    except PydanticUserError as error:
+        if error.code != "type-adapter-config-unused":  # a model has a configuration of its own
+            raise
+        return TypeAdapter(annotation)
+
+
+_cached_adapter: Final = functools.lru_cache(maxsize=1000)(_new_adapter)

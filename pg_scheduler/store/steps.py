@@ -1,0 +1,98 @@
+"""Store and read the durable steps of jobs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pg_scheduler.errors import DuplicateStepError, JobLostError, PayloadError
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import StoredStep
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.results import UNSTORABLE_TEXTS
+from pg_scheduler.store.statements import Repository
+
+
+class StepRepository(Repository):
+    """Steps of jobs, each written under the fencing token of an attempt."""
+
+    async def load(self, job_id: str) -> list[StoredStep]:
+        """Return the steps that are stored for a marked job."""
+        return await self._rows(StoredStep, "load_steps", job_id, self._statements.now)
+
+    async def store(
+        self,
+        worker_id: str,
+        claim: Claim,
+        name: str,
+        kind: str,
+        value: str | None,
+        *,
+        version: int,
+        delay_s: float | None = None,
+        until: datetime | None = None,
+        connection: Connection | None = None,
+    ) -> StoredStep:
+        """Store a step. To store it again has no further effect, but for a new value.
+
+        Args:
+            worker_id: The worker that runs the attempt.
+            claim: The attempt.
+            name: The name of the step.
+            kind: What it is.
+            value: Its value as JSON; None for none.
+            version: That of the task, which the first step of the job stores.
+            delay_s: The length of a sleep or wait in seconds; None for other steps.
+            until: The end of a sleep or wait instead of its length.
+            connection: The connection of a transaction with which the step commits; None for none.
+
+        Returns:
+            The step as it is stored. A sleep or wait that was stored before has kept its end.
+
+        Raises:
+            JobLostError: The attempt does not hold its job any more; nothing was stored.
+            DuplicateStepError: A step of another kind has this name.
+            PayloadError: The encoding of the database lacks a character of the name or the value.
+        """
+        try:
+            rows = await self._rows(
+                StoredStep,
+                "store_step",
+                claim.job_id,
+                worker_id,
+                claim.attempt,
+                name,
+                kind,
+                value,
+                version,
+                delay_s,
+                until,
+                self._statements.now,
+                on=connection,
+            )
+        except UNSTORABLE_TEXTS as error:
+            raise PayloadError(
+                f"step {name!r}: the encoding of the database lacks a character of the name or the value; "
+                "use other characters, or a database with the encoding UTF8"
+            ) from error
+        (step,) = rows or (None,)
+        if step is None:
+            raise JobLostError(claim.job_id)
+        if step.kind is None:
+            raise DuplicateStepError(
+                f"step {name!r} of job {claim.job_id!r} is stored as another kind of step, not as {kind!r}; "
+                "use another name"
+            )
+        return step
+
+    async def end(self, worker_id: str, claim: Claim, name: str) -> bool:
+        """End a sleep or a wait; return False if it had ended before.
+
+        Raises:
+            JobLostError: The attempt does not hold its job any more; nothing was changed.
+        """
+        rows = await self._statements.fetch(
+            "end_step", claim.job_id, worker_id, claim.attempt, name, self._statements.now
+        )
+        if not rows:
+            raise JobLostError(claim.job_id)
+        return bool(rows[0]["was_open"])

@@ -1,0 +1,287 @@
+"""The durable steps of an attempt: store them under its fencing token, and suspend it while its job waits.
+
+A suspension is an outcome. The attempt waits until its other steps are stored, its task is cancelled, and the
+coroutine ends. Only then the row changes, in the batch of the other outcomes, so attempts never overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from datetime import datetime, timedelta
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+
+from pg_scheduler.errors import (
+    DatabaseUnavailableError,
+    DuplicateStepError,
+    JobLostError,
+    PayloadError,
+    PoolClosedError,
+)
+from pg_scheduler.jobs.step_values import (
+    MAX_STEP_BYTES,
+    MAX_STEPS,
+    SLEEP,
+    STEP,
+    ReturnType,
+    StoredStep,
+    check_step_function,
+    check_step_name,
+    step_text,
+    step_value,
+    version_of,
+)
+from pg_scheduler.jobs.steps import Suspension
+from pg_scheduler.jobs.validation import check_delay, check_execution_time
+from pg_scheduler.worker.in_flight import Attempt, OpenSteps
+from pg_scheduler.worker.node import Node
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+RETRY_DELAY_S: Final = 0.2
+"""Seconds between two attempts to reach the database."""
+
+_called_by: Final[ContextVar[str]] = ContextVar("pg_scheduler_step")
+"""The name of the step whose function runs."""
+
+
+class AttemptSteps(OpenSteps):
+    """The durable steps of one attempt.
+
+    Those of earlier attempts are loaded by the first call, if the job is marked.
+    """
+
+    def __init__(self, node: Node, attempt: Attempt) -> None:
+        claim = attempt.claim
+        self._repository = node.store.steps
+        self._codec = node.store.statements.codec
+        self._max_value_bytes = node.config.max_result_bytes
+        self._worker_id = node.worker_id
+        self._lease = node.lease
+        self._attempt = attempt
+        self._claim = claim
+        task = node.tasks.resolve(claim.function)
+        mark = version_of(claim.options)
+        self._version = mark or (1 if task is None else task.version)
+        self._stored: dict[str, StoredStep] | None = {} if mark is None else None
+        self._loading = asyncio.Lock()
+        self._bytes = 0
+        self._names: set[str] = set()
+        self._in_progress = 0
+        self._waiting: dict[asyncio.Future[NoReturn], Suspension] = {}
+        self._is_closed = False
+
+    @property
+    def version(self) -> int:
+        """See `Steps`."""
+        return self._version
+
+    async def run(
+        self, name: str, func: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """See `Steps`."""
+        check_step_function(func)
+        kind = ReturnType(func)
+        async with self._step(name, STEP) as former:
+            if (stored := former) is None:
+                with _calling(name):
+                    value = await func(*args, **kwargs)
+                stored = await self._store(name, STEP, kind.to_json(name, value))
+            found: R = kind.from_json(name, step_value(name, stored.value, self._codec))
+        return found
+
+    async def sleep(
+        self, name: str, delay: float | timedelta | None = None, *, until: datetime | None = None
+    ) -> None:
+        """See `Steps`."""
+        if (delay is None) == (until is None):
+            raise TypeError(f"sleep {name!r} needs either a delay or until=, not both; pass one of them")
+        seconds = None if delay is None else check_delay("delay", delay)
+        end = None if until is None else check_execution_time(until, name="until")
+        self._check_may_wait(name)
+        async with self._step(name, SLEEP) as former:
+            if (stored := former) is None:
+                stored = await self._store(name, SLEEP, delay_s=seconds, until=end)
+            if await self._is_over(stored):
+                return
+            waiter = self._wait_for(stored)
+        await self._suspended(waiter)
+
+    def close(self) -> None:
+        """See `OpenSteps`."""
+        self._is_closed = True
+        for waiter in self._waiting:
+            waiter.cancel()
+
+    # -- a step ----------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _step(self, name: str, kind: str) -> AsyncIterator[StoredStep | None]:
+        """Use a name in a block, and yield the step that is stored under it; None if there is none.
+
+        The attempt is not suspended within the block. A block that raises an exception may be repeated.
+        """
+        check_step_name(name)
+        await self._check_open()
+        if name in self._names:
+            raise DuplicateStepError(
+                f"step {name!r} occurs twice in attempt {self._claim.attempt} of job {self._claim.job_id!r}; "
+                f'use names such as f"{name}-{{number}}"'
+            )
+        self._names.add(name)
+        try:
+            with self._progressing():
+                yield self._checked(kind, (await self._load()).get(name))
+        except BaseException:
+            self._names.discard(name)
+            raise
+
+    def _checked(self, kind: str, stored: StoredStep | None) -> StoredStep | None:
+        """Return a step unless it is of another kind."""
+        if stored is None or stored.kind == kind:
+            return stored
+        raise DuplicateStepError(
+            f"step {stored.name!r} of job {self._claim.job_id!r} is stored as another kind of step, "
+            f"{stored.kind!r} instead of {kind!r}; use another name"
+        )
+
+    async def _check_open(self) -> None:
+        """Let the attempt end that is suspended or has ended."""
+        if self.suspensions:
+            await asyncio.sleep(0)  # a loop that swallows the exception must not block the event loop
+            raise asyncio.CancelledError
+        if self._is_closed:
+            raise JobLostError(self._claim.job_id)
+
+    @contextmanager
+    def _progressing(self) -> Iterator[None]:
+        """Delay suspensions until the end of the block."""
+        self._in_progress += 1
+        try:
+            yield
+        finally:
+            self._in_progress -= 1
+            self._end_if_idle()
+
+    async def _load(self) -> dict[str, StoredStep]:
+        """Return the steps that are stored, by name."""
+        if self._stored is None:
+            async with self._loading:
+                if self._stored is None:
+                    found = await self._persistently(lambda: self._repository.load(self._claim.job_id))
+                    self._bytes = sum(map(_size, found))
+                    self._stored = {step.name: step for step in found}
+        return self._stored
+
+    async def _store(
+        self,
+        name: str,
+        kind: str,
+        value: Any = None,
+        *,
+        delay_s: float | None = None,
+        until: datetime | None = None,
+    ) -> StoredStep:
+        """Store a step. A sleep or a wait has a length or an end, and no value."""
+        text = None
+        if delay_s is None and until is None:
+            text = step_text(name, value, self._max_value_bytes, self._codec, self._claim.job_name)
+        stored = await self._load()
+        self._check_room(name, stored, text)
+        step = await self._persistently(
+            lambda: self._repository.store(
+                self._worker_id,
+                self._claim,
+                name,
+                kind,
+                text,
+                version=self._version,
+                delay_s=delay_s,
+                until=until,
+            )
+        )
+        self._bytes += _size(step) - _size(stored.get(name))
+        stored[name] = step
+        self.has_stored = True
+        return step
+
+    def _check_room(self, name: str, stored: dict[str, StoredStep], text: str | None) -> None:
+        """Raise PayloadError if a step exceeds what one job may store."""
+        count = len(stored) + (name not in stored)
+        if count > MAX_STEPS:
+            raise PayloadError(
+                f"step {name!r} is number {count} of job {self._claim.job_id!r}, more than {MAX_STEPS}; "
+                "store the values of several steps in one, or divide the work among several jobs"
+            )
+        size = self._bytes + len(text or "") - _size(stored.get(name))
+        if size > MAX_STEP_BYTES:
+            raise PayloadError(
+                f"with step {name!r} the values of job {self._claim.job_id!r} have {size} bytes of JSON, "
+                f"more than {MAX_STEP_BYTES}; store them elsewhere and return ids or paths"
+            )
+
+    async def _is_over(self, stored: StoredStep) -> bool:
+        """Return whether a sleep or a wait has reached its end, and store that."""
+        if stored.has_ended:
+            return True
+        if stored.left_s is None or stored.left_s > 0:
+            return False
+        await self._persistently(lambda: self._repository.end(self._worker_id, self._claim, stored.name))
+        return True
+
+    async def _persistently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call, and again while the database is unavailable and the lease is trusted."""
+        while True:
+            try:
+                return await call()
+            except DatabaseUnavailableError as fault:
+                if isinstance(fault, PoolClosedError) or not self._lease.is_trusted:
+                    raise
+            await asyncio.sleep(RETRY_DELAY_S)
+
+    # -- suspension ------------------------------------------------------------------------------------
+
+    def _check_may_wait(self, name: str) -> None:
+        if (step := _called_by.get(None)) is not None:
+            raise RuntimeError(
+                f"step {name!r} waits within the function of step {step!r}, which would never end; "
+                "wait between steps"
+            )
+
+    def _wait_for(self, stored: StoredStep) -> asyncio.Future[NoReturn]:
+        """End the attempt after the block of this step, unless others are in progress then."""
+        assert stored.until is not None  # noqa: S101 - of every sleep and wait
+        waiter: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = Suspension(stored.kind, stored.name, stored.until)
+        return waiter
+
+    async def _suspended(self, waiter: asyncio.Future[NoReturn]) -> NoReturn:
+        """Wait until the task is cancelled, or the attempt has ended otherwise."""
+        try:
+            await waiter
+        finally:
+            del self._waiting[waiter]
+
+    def _end_if_idle(self) -> None:
+        """End the attempt if it waits and no other step is in progress."""
+        if self._waiting and not self._in_progress and not self.suspensions and not self._is_closed:
+            self.suspensions = tuple(sorted(self._waiting.values(), key=lambda each: each.until))
+            self._attempt.interrupt()
+
+
+@contextmanager
+def _calling(name: str) -> Iterator[None]:
+    """Note in the context which step calls its function."""
+    token = _called_by.set(name)
+    try:
+        yield
+    finally:
+        _called_by.reset(token)
+
+
+def _size(step: StoredStep | None) -> int:
+    return 0 if step is None or step.value is None else len(step.value.encode())

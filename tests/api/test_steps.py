@@ -1,0 +1,821 @@
+"""Durable steps and sleeps, through the public API: what later attempts skip, and what suspends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import (
+    ConflictResolution,
+    DuplicateStepError,
+    JobLostError,
+    JobStatus,
+    Limit,
+    NotRunningError,
+    PayloadError,
+    RetryPolicy,
+    Scheduler,
+    VacuumConfig,
+    VacuumPolicy,
+    current_job,
+    job,
+)
+from pg_scheduler.events import JobCompleted, JobReleased, JobRetried, JobSuspended
+from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS
+from pg_scheduler.testing import TestScheduler, job_context
+from pg_scheduler.worker.pipeline import steps as worker_steps
+from tests.support.worker import Recorder
+
+Pool = asyncpg.Pool
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+
+
+class Log(list[Any]):
+    """What happened, and steps that note it."""
+
+    async def note(self, what: Any) -> Any:
+        self.append(what)
+        return what
+
+    async def fail(self, what: Any) -> None:
+        self.append(what)
+        raise ValueError(f"no {what}")
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+async def t(pool: Pool) -> AsyncIterator[TestScheduler]:
+    async with TestScheduler(pool, now=START, max_result_bytes=1000) as scheduler:
+        yield scheduler
+
+
+async def ended(t: TestScheduler, job_id: str) -> tuple[JobStatus, str | None]:
+    found = await t.scheduler.get_job(job_id)
+    assert found
+    return found.status, found.error_message
+
+
+async def run(t: TestScheduler, func: Callable[..., Awaitable[Any]], **options: Any) -> Any:
+    """Run a job until no attempt is due within a year, and return its value."""
+    job_id = await t.scheduler.enqueue(func, keep_result=timedelta(days=3650), **options)
+    await t.run_until(365 * DAY)
+    result = await t.scheduler.get_job_result(job_id, wait=False)
+    assert result
+    return result.unwrap()
+
+
+# -- run() -----------------------------------------------------------------------------------------------
+
+
+async def test_stored_step_is_not_called_again_and_code_outside_of_steps_is(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> list[str]:
+        steps = current_job().steps
+        log.append("outside")
+        first = await steps.run("first", log.note, "one")
+        second = await steps.run("second", log.note, "two")
+        if current_job().attempt < 3:
+            raise ValueError
+        return [first, second]
+
+    assert await run(t, place, max_retries=2) == ["one", "two"]
+    assert log == ["outside", "one", "two", "outside", "outside"]
+
+
+async def test_step_that_failed_is_called_again_by_the_next_attempt(t: TestScheduler, log: Log) -> None:
+    async def place() -> None:
+        await current_job().steps.run("a", log.note, 1)
+        await current_job().steps.run("b", log.fail if len(log) < 3 else log.note, 2)
+
+    await run(t, place, max_retries=2)
+    assert log == [1, 2, 2, 2]
+
+
+async def test_failed_step_may_be_repeated_within_its_attempt(t: TestScheduler, log: Log) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+        with pytest.raises(ValueError, match="no 1"):
+            await steps.run("a", log.fail, 1)
+        await steps.run("a", log.note, 2)
+
+    await run(t, place)
+    assert log == [1, 2]
+
+
+async def test_name_that_is_used_twice_in_an_attempt_is_refused(t: TestScheduler, log: Log) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+        for number in range(2):
+            await steps.run(f"page-{number}", log.note, number)
+        with pytest.raises(DuplicateStepError, match=r"step 'page-1' occurs twice.*; use names such as"):
+            await steps.run("page-1", log.note, 2)
+
+    await run(t, place)
+    assert log == [0, 1]
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_name_of_another_kind_of_step_is_refused(t: TestScheduler, log: Log, is_loaded: bool) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+        if current_job().attempt == 1:
+            await steps.run("a", log.note, 1)
+            raise ValueError
+        with pytest.raises(DuplicateStepError, match="another kind"):
+            await steps.sleep("a", 1)
+
+    await run(t, place, max_retries=1)
+
+
+@dataclass
+class Quote:
+    price: float
+    at: datetime
+
+
+async def fetch_quote(price: float) -> Quote:
+    return Quote(price, START)
+
+
+async def test_annotated_step_returns_its_type_the_first_time_and_later(t: TestScheduler) -> None:
+    found: list[object] = []
+
+    async def place() -> None:
+        found.append(await current_job().steps.run("quote", partial(fetch_quote, price=9.5)))
+        if current_job().attempt == 1:
+            raise ValueError
+
+    await run(t, place, max_retries=1)
+    assert found == [Quote(9.5, START)] * 2
+
+
+async def test_step_without_annotation_returns_what_json_carries_the_first_time_and_later(
+    t: TestScheduler, log: Log
+) -> None:
+    found: list[object] = []
+    value = {"long": (1, 2), "b": 1e16, "a": None}
+
+    async def place() -> None:
+        found.append(await current_job().steps.run("value", log.note, value))
+        if current_job().attempt == 1:
+            raise ValueError
+
+    await run(t, place, max_retries=1)
+    assert found == [{"a": None, "b": 10**16, "long": [1, 2]}] * 2
+    assert [str(each) for each in found] == [str(found[0])] * 2, "also the order of the keys and types"
+
+
+async def returns_a_text() -> int:
+    return "no number"  # type: ignore[return-value]
+
+
+async def return_an_object() -> object:
+    return object()
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "message"),
+    [
+        (
+            Log().note,
+            (object(),),
+            "step 'a': the value is a builtins.object, which JSON cannot represent; return",
+        ),
+        (Log().note, (float("nan"),), "step 'a': the value is nan"),
+        (
+            Log().note,
+            ("x" * 999,),
+            "step 'a': the value has 1001 bytes of JSON, more than max_result_bytes = 1000",
+        ),
+        (returns_a_text, (), r"step 'a': the value does not fit the return annotation of returns_a_text\(\)"),
+        (
+            return_an_object,
+            (),
+            r"step 'a': the value does not fit the return annotation of return_an_object\(\)",
+        ),
+        (
+            Log().note,
+            ({"codec": "", "key": "", "data": "", "job_name": ""},),
+            "exactly the keys of an encoded one.*add another key",
+        ),
+    ],
+)
+async def test_value_that_cannot_be_stored_is_a_payload_error(
+    t: TestScheduler, func: Callable[..., Awaitable[Any]], args: tuple[Any, ...], message: str
+) -> None:
+    async def place() -> None:
+        with pytest.raises(PayloadError, match=message):
+            await current_job().steps.run("a", func, *args)
+
+    await run(t, place)
+
+
+async def test_stored_value_that_no_longer_fits_fails_the_job_without_retries(t: TestScheduler) -> None:
+    async def before() -> str:
+        return "nine"
+
+    async def after() -> int:
+        return 9
+
+    async def place() -> None:
+        await current_job().steps.run("price", before if current_job().attempt == 1 else after)
+        raise ValueError
+
+    job_id = await t.scheduler.enqueue(place, max_retries=5)
+    await t.run_until(DAY)
+    status, error = await ended(t, job_id)
+    assert status is JobStatus.FAILED
+    assert error
+    assert error.startswith("Abort: the stored value of step 'price' does not fit the return annotation of")
+    found = await t.scheduler.get_job(job_id)
+    assert found
+    assert found.attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "func", "error"),
+    [
+        ("", Log().note, ValueError),
+        ("x" * 201, Log().note, ValueError),
+        ("a\x00", Log().note, ValueError),
+        (7, Log().note, TypeError),
+        ("a", len, TypeError),
+        ("a", lambda: None, TypeError),
+        ("a", None, TypeError),
+    ],
+)
+async def test_invalid_step_is_refused_before_its_function_is_called(
+    t: TestScheduler, name: Any, func: Any, error: type[Exception]
+) -> None:
+    async def place() -> None:
+        with pytest.raises(error):
+            await current_job().steps.run(name, func)
+
+    await run(t, place)
+
+
+class Identity:
+    async def __call__(self, value: int) -> int:
+        return value
+
+
+async def test_step_calls_methods_partials_and_objects_with_their_arguments(t: TestScheduler) -> None:
+    async def named(name: str, *, func: str) -> str:
+        return name + func
+
+    async def place() -> list[Any]:
+        steps = current_job().steps
+        return [
+            await steps.run("object", Identity(), 1),
+            await steps.run("partial", partial(Identity(), 2)),
+            await steps.run("method", Log().note, 3),
+            await steps.run("keywords", named, name="a", func="b"),
+        ]
+
+    assert await run(t, place) == [1, 2, 3, "ab"]
+
+
+async def test_two_steps_run_at_once(t: TestScheduler, log: Log) -> None:
+    async def place() -> list[int]:
+        steps = current_job().steps
+        found = await asyncio.gather(*(steps.run(f"{n}", log.note, n) for n in range(20)))
+        if current_job().attempt == 1:
+            raise ValueError
+        return found
+
+    assert await run(t, place, max_retries=1) == [*range(20)]
+    assert sorted(log) == [*range(20)]
+
+
+async def test_job_has_at_most_a_thousand_steps(
+    t: TestScheduler, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_steps, "MAX_STEPS", 3)
+
+    async def place() -> None:
+        steps = current_job().steps
+        for number in range(3):
+            await steps.run(f"{number}", log.note, number)
+        for refused in (steps.run("more", log.note, 3), steps.sleep("more", 1)):
+            with pytest.raises(PayloadError, match=r"step 'more' is number 4 of job .*, more than 3; store"):
+                await refused
+        if current_job().attempt == 1:
+            raise ValueError
+
+    await run(t, place, max_retries=1)
+
+
+async def test_values_of_a_job_have_at_most_64_mib(
+    t: TestScheduler, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_steps, "MAX_STEP_BYTES", 100)
+
+    async def place() -> None:
+        steps = current_job().steps
+        await steps.run("a", log.note, "x" * 58)
+        if current_job().attempt == 1:
+            raise ValueError
+        with pytest.raises(PayloadError, match=r"with step 'b' the values of job .* have 101 bytes of JSON"):
+            await steps.run("b", log.note, "x" * 39)
+        await steps.run("b", log.note, "x" * 38)
+
+    await run(t, place, max_retries=1)
+
+
+def test_bounds_are_those_of_the_documentation() -> None:
+    assert (MAX_STEPS, MAX_STEP_BYTES) == (1000, 64 * 1024 * 1024)
+
+
+# -- retries and expiry ----------------------------------------------------------------------------------
+
+QUICK = RetryPolicy(timedelta(seconds=1), 2.0, timedelta(days=1))
+
+
+async def test_retries_begin_again_after_progress_and_end_without_it(pool: Pool, log: Log) -> None:
+    """With two retries, the job ends at the first failure without a step that follows two others."""
+    counts: list[int] = []
+
+    async def place() -> None:
+        attempt = current_job().attempt
+        counts.append(current_job().retry_count)
+        if attempt in {1, 2, 4}:
+            await current_job().steps.run(f"{attempt}", log.note, attempt)
+        raise ValueError
+
+    async with TestScheduler(pool, now=START, retry_policy=QUICK) as t:
+        seen = Recorder(t.scheduler)
+        job_id = await t.scheduler.enqueue(place, max_retries=2)
+        await t.run_until(DAY)
+        assert (await ended(t, job_id))[0] is JobStatus.FAILED
+        delays = [event.delay.total_seconds() for event in seen.of(JobRetried)]
+    assert counts == [0, 1, 1, 2, 1, 2]
+    assert delays == [1, 1, 2, 1, 2]
+
+
+async def test_job_with_a_stored_step_does_not_expire(t: TestScheduler, log: Log) -> None:
+    async def place() -> None:
+        await current_job().steps.run("a", log.note, 1)
+        if current_job().attempt == 1:
+            raise ValueError
+
+    job_id = await t.scheduler.enqueue(place, misfire_grace_time=60, max_retries=1)
+    await t.drain()
+    t.advance(DAY)
+    await t.drain()
+    assert (await ended(t, job_id))[0] is JobStatus.COMPLETED
+
+
+async def test_failed_job_continues_at_its_first_missing_step_when_it_is_retried_by_hand(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> None:
+        await current_job().steps.run("a", log.note, "a")
+        await current_job().steps.run("b", log.note if len(log) > 1 else log.fail, "b")
+
+    job_id = await t.scheduler.enqueue(place)
+    await t.drain()
+    assert (await ended(t, job_id))[0] is JobStatus.FAILED
+    assert await t.scheduler.retry_job(job_id)
+    await t.drain()
+    assert (await ended(t, job_id))[0] is JobStatus.COMPLETED
+    assert log == ["a", "b", "b"]
+
+
+# -- sleep() ---------------------------------------------------------------------------------------------
+
+
+async def test_sleep_frees_the_worker_and_continues_on_time(t: TestScheduler, log: Log) -> None:
+    async def remind() -> None:
+        steps = current_job().steps
+        await steps.run("first", log.note, "first")
+        await steps.sleep("trial", timedelta(days=14))
+        log.append(t.now)
+
+    seen = Recorder(t.scheduler)
+    job_id = await t.scheduler.enqueue(remind, max_retries=1)
+    await t.drain()
+    found = await t.scheduler.get_job(job_id)
+    assert found
+    assert (found.status, found.execution_time) == (JobStatus.PENDING, START + 14 * DAY)
+    assert (found.retry_count, found.errors, found.worker_id, found.expires_at) == (0, (), None, None)
+    (event,) = seen.of(JobSuspended)
+    assert event == JobSuspended(job_id, found.job_name, 1, "trial", "sleep", START + 14 * DAY)
+    await t.run_until(START + 14 * DAY)
+    assert log == ["first", START + 14 * DAY]
+    assert (await ended(t, job_id))[0] is JobStatus.COMPLETED
+
+
+async def test_sleep_until_a_time(t: TestScheduler, log: Log) -> None:
+    async def remind() -> None:
+        await current_job().steps.sleep("past", until=START - DAY)
+        await current_job().steps.sleep("day", until=START + DAY)
+        log.append(t.now)
+
+    await run(t, remind)
+    assert log == [START + DAY]
+
+
+async def test_a_year_of_sleeps_ends_on_time(t: TestScheduler, log: Log) -> None:
+    async def daily() -> None:
+        for day in range(365):
+            await current_job().steps.sleep(f"day-{day}", DAY)
+            await current_job().steps.run(f"note-{day}", log.note, None)
+            if log[-1] is None:
+                log[-1] = t.now
+
+    job_id = await t.scheduler.enqueue(daily)
+    await t.run_until(364 * DAY)
+    assert (await ended(t, job_id))[0] is JobStatus.PENDING
+    await t.run_until(DAY)
+    assert (await ended(t, job_id))[0] is JobStatus.COMPLETED
+    assert log == [START + (day + 1) * DAY for day in range(365)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({}, TypeError),
+        ({"delay": 1, "until": START}, TypeError),
+        ({"delay": -1}, ValueError),
+        ({"delay": "1"}, TypeError),
+        ({"until": START.replace(tzinfo=None)}, ValueError),
+    ],
+)
+async def test_invalid_sleep_is_refused(
+    t: TestScheduler, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    async def remind() -> None:
+        with pytest.raises(error):
+            await current_job().steps.sleep("a", **arguments)
+
+    await run(t, remind)
+
+
+async def test_sleep_within_the_function_of_a_step_is_refused(t: TestScheduler) -> None:
+    async def rest() -> None:
+        with pytest.raises(RuntimeError, match="'inner' waits within the function of step 'outer'"):
+            await current_job().steps.sleep("inner", 1)
+
+    async def remind() -> None:
+        await current_job().steps.run("outer", rest)
+        await current_job().steps.sleep("after", 1)
+
+    await run(t, remind)
+
+
+async def test_suspension_runs_finally_blocks_and_drops_what_the_function_makes_of_it(
+    t: TestScheduler, log: Log
+) -> None:
+    async def swallow() -> str:
+        try:
+            await current_job().steps.sleep("s", HOUR)
+        except asyncio.CancelledError:
+            log.append("swallowed")
+        await asyncio.sleep(0)
+        return "done"
+
+    async def raise_another() -> str:
+        try:
+            await current_job().steps.sleep("s", HOUR)
+        finally:
+            await asyncio.sleep(0)
+            if current_job().attempt == 1:
+                log.append("raised")
+                raise ValueError
+        return "done"
+
+    async def use_steps() -> str:
+        steps = current_job().steps
+        try:
+            await steps.sleep("s", HOUR)
+        finally:
+            if current_job().attempt == 1:
+                log.append("refused")
+                with pytest.raises(asyncio.CancelledError):
+                    await steps.run("late", log.note, "never")
+        return "done"
+
+    for func in (swallow, raise_another, use_steps):
+        seen = Recorder(t.scheduler)
+        assert await run(t, func) == "done"
+        assert len(seen.of(JobSuspended)) == 1
+    assert log == ["swallowed", "raised", "refused"]
+
+
+async def test_suspension_waits_for_the_steps_beside_it(t: TestScheduler, log: Log) -> None:
+    asleep = asyncio.Event()
+
+    async def slow() -> str:
+        await asleep.wait()
+        return "slow"
+
+    async def place() -> str:
+        steps = current_job().steps
+
+        async def rest() -> None:
+            asyncio.get_running_loop().call_later(0.05, asleep.set)
+            await steps.sleep("rest", HOUR)
+
+        _, found = await asyncio.gather(rest(), steps.run("slow", slow))
+        return found
+
+    seen = Recorder(t.scheduler)
+    assert await run(t, place) == "slow"
+    assert len(seen.of(JobSuspended)) == 1
+
+
+async def test_job_that_sleeps_twice_at_once_is_due_at_the_earlier_end(t: TestScheduler, log: Log) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+
+        async def rest(name: str, delay: timedelta) -> None:
+            await steps.sleep(name, delay)
+            log.append((name, t.now))
+
+        await asyncio.gather(rest("long", 2 * HOUR), rest("short", HOUR))
+
+    seen = Recorder(t.scheduler)
+    await run(t, place)
+    assert log == [("short", START + HOUR), ("short", START + 2 * HOUR), ("long", START + 2 * HOUR)]
+    assert [event.step for event in seen.of(JobSuspended)] == ["short", "long"]
+
+
+async def test_sleep_that_is_cancelled_within_the_job_suspends_nothing(t: TestScheduler, log: Log) -> None:
+    async def place() -> str:
+        steps = current_job().steps
+
+        async def slow() -> str:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await steps.sleep("rest", HOUR)
+            return "slow"
+
+        blocker = asyncio.Event()
+        beside = asyncio.create_task(steps.run("beside", blocker.wait))
+        await asyncio.sleep(0)
+        found = await slow()
+        blocker.set()
+        await beside
+        return found
+
+    seen = Recorder(t.scheduler)
+    assert await run(t, place) == "slow"
+    assert seen.of(JobSuspended) == []
+
+
+async def test_step_after_the_end_of_its_attempt_is_refused(t: TestScheduler, log: Log) -> None:
+    late: list[asyncio.Task[Any]] = []
+    go = asyncio.Event()
+
+    async def place() -> None:
+        steps = current_job().steps
+
+        async def beside() -> None:
+            await go.wait()
+            await steps.run("late", log.note, 1)
+
+        late.append(asyncio.create_task(beside()))
+
+    await run(t, place)
+    go.set()
+    with pytest.raises(JobLostError):
+        await late[0]
+    assert log == []
+
+
+async def test_suspended_jobs_use_no_slot_and_no_limit(pool: Pool, t: TestScheduler) -> None:
+    """10,000 of them beside a single slot, and a limit of one job at a time."""
+
+    async def rest() -> None:
+        await current_job().steps.sleep("rest", DAY)
+
+    t.scheduler.register(rest, name="rest", limits=[Limit(max_running=1)])
+    await t.scheduler.enqueue(rest)
+    await t.drain()
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, options, task_data)"
+        " SELECT 'rest:' || n, job_name, execution_time, options, task_data"
+        " FROM scheduled_jobs, generate_series(1, 9999) AS n"
+    )
+    await pool.execute(
+        "INSERT INTO scheduler_steps"
+        " SELECT job.job_id, name, kind, value, step.attempt, until, step.started_at"
+        " FROM scheduled_jobs AS job, scheduler_steps AS step WHERE job.job_id LIKE 'rest:%'"
+    )
+    runtime = t.scheduler._parts.runtime
+    assert runtime
+    assert runtime.node.in_flight.unreported() == {}
+    await t.scheduler.enqueue(rest, job_id="another")
+    assert await t.drain() == 1
+    waiting = "SELECT count(*) FROM scheduled_jobs WHERE status = 'pending' AND execution_time > $1"
+    assert await pool.fetchval(waiting, START) == 10_001
+
+
+@pytest.mark.parametrize("by", [-30 * DAY, 30 * DAY])
+async def test_server_clock_that_is_set_repeats_no_step(t: TestScheduler, log: Log, by: timedelta) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+        await steps.run("a", log.note, "a")
+        await steps.sleep("rest", DAY)
+        await steps.run("b", log.note, "b")
+        if current_job().attempt < 4:
+            raise ValueError
+
+    seen = Recorder(t.scheduler)
+    await t.scheduler.enqueue(place, max_retries=3)
+    await t.drain()
+    await t.run_until(DAY)
+    t._clock.now += by
+    await t.run_until(31 * DAY)
+    assert len(seen.of(JobCompleted)) == 1
+    assert log == ["a", "b"]
+
+
+# -- versions --------------------------------------------------------------------------------------------
+
+
+async def test_version_stays_that_of_the_first_step_after_a_crash_and_a_deploy(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+        log.append(steps.version)
+        attempt = current_job().attempt
+        if attempt == 2:
+            await steps.run("a", log.note, "stored")
+        if attempt < 3:
+            t.scheduler.register(place, version=attempt + 1)
+            t.crash()
+
+    await t.scheduler.enqueue(place)
+    await t.run_until(HOUR)
+    assert log == [1, 2, "stored", 2]
+
+
+@pytest.mark.parametrize(("version", "error"), [(0, ValueError), ("2", TypeError), (True, TypeError)])
+def test_invalid_version_is_refused(version: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="version must be"):
+
+        @job(version=version)
+        async def place() -> None: ...
+
+
+# -- crashes, shutdown, replacement, deletion ------------------------------------------------------------
+
+
+async def test_attempt_that_lost_its_job_stores_nothing(t: TestScheduler, pool: Pool, log: Log) -> None:
+    """Its worker stands still within a step, while another one finishes the job."""
+
+    async def stand_still() -> int:
+        await pool.execute(
+            "UPDATE scheduled_jobs SET status = 'completed', attempt = 2, worker_id = 'other',"
+            " finished_at = now(), lease_until = NULL"
+        )
+        return 1
+
+    async def place() -> None:
+        steps = current_job().steps
+        await steps.run("a", log.note, 1)
+        for refused in (steps.run("b", stand_still), steps.sleep("c", 1)):
+            with pytest.raises(JobLostError, match="does not hold job"):
+                await refused
+            log.append("refused")
+
+    await t.scheduler.enqueue(place)
+    await t.drain()
+    assert log == [1, "refused", "refused"]
+    assert [row["name"] for row in await pool.fetch("SELECT name FROM scheduler_steps")] == ["a"]
+    assert await pool.fetchval("SELECT worker_id FROM scheduled_jobs") == "other"
+
+
+async def test_replaced_job_reads_no_step_of_the_one_before(t: TestScheduler, log: Log) -> None:
+    async def place() -> None:
+        await current_job().steps.run("a", log.note, "a")
+        await current_job().steps.sleep("rest", DAY)
+
+    for _ in range(2):
+        await t.scheduler.enqueue(place, job_id="one", conflict_resolution=ConflictResolution.REPLACE)
+        await t.drain()
+        assert (await ended(t, "one"))[0] is JobStatus.PENDING
+    assert log == ["a", "a"]
+
+
+async def test_job_that_is_replaced_while_it_runs_leaves_no_step_to_the_new_one(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place(number: int) -> None:
+        steps = current_job().steps
+        await steps.run("a", log.note, number)
+        if number == 1:
+            again = ConflictResolution.REPLACE
+            await current_job().scheduler.enqueue(place, args=(2,), job_id="one", conflict_resolution=again)
+        await steps.sleep("rest", DAY)
+
+    await t.scheduler.enqueue(place, args=(1,), job_id="one")
+    await t.drain()
+    assert log == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["by hand", "vacuum"])
+async def test_job_of_a_deleted_id_reads_no_step_of_the_one_before(
+    t: TestScheduler, pool: Pool, log: Log, how: str
+) -> None:
+    async def place() -> None:
+        await current_job().steps.run("a", log.note, "a")
+
+    for _ in range(2):
+        await t.scheduler.enqueue(place, job_id="one")
+        await t.drain()
+        if how == "by hand":
+            await pool.execute("DELETE FROM scheduled_jobs")
+        else:
+            await t.run_until(40 * DAY)
+            assert await pool.fetch("SELECT FROM scheduler_steps") == []
+    assert log == ["a", "a"]
+
+
+async def test_steps_of_a_job_that_is_deleted_at_once_go_with_its_row(pool: Pool, log: Log) -> None:
+    async def place() -> None:
+        await current_job().steps.run("a", log.note, "a")
+        if len(log) == 1:
+            log.append("failed")
+            raise ValueError
+
+    config = VacuumConfig(completed=VacuumPolicy.immediate())
+    async with TestScheduler(pool, now=START, vacuum_config=config) as t:
+        await t.scheduler.enqueue(place, max_retries=1)
+        await t.run_until(DAY)
+        assert await pool.fetch("SELECT FROM scheduled_jobs") == []
+        assert await pool.fetch("SELECT FROM scheduler_steps") == []
+
+
+async def test_shutdown_keeps_the_steps_of_the_attempt_that_it_interrupts(pool: Pool, log: Log) -> None:
+    began = asyncio.Event()
+
+    async def place() -> None:
+        steps = current_job().steps
+        await steps.run("a", log.note, "a")
+        if current_job().attempt == 1:
+            began.set()
+            await asyncio.Event().wait()
+
+    async with Scheduler(pool, shutdown_timeout=0.05) as first:
+        seen = Recorder(first)
+        await first.enqueue(place)
+        await began.wait()
+    assert len(seen.of(JobReleased)) == 1
+    async with Scheduler(pool) as second:
+        second.register(place)
+        await Recorder(second).until(JobCompleted)
+    assert log == ["a"]
+
+
+async def test_cancelled_job_that_sleeps_ends_at_once_and_runs_no_code(t: TestScheduler, log: Log) -> None:
+    async def place() -> None:
+        log.append("run")
+        await current_job().steps.sleep("rest", DAY)
+
+    job_id = await t.scheduler.enqueue(place)
+    await t.drain()
+    assert await t.scheduler.cancel_job(job_id)
+    await t.run_until(2 * DAY)
+    assert log == ["run"]
+    assert (await ended(t, job_id))[0] is JobStatus.CANCELLED
+
+
+# -- where there are none --------------------------------------------------------------------------------
+
+
+async def test_steps_need_an_async_job_of_a_worker(t: TestScheduler) -> None:
+    def plain() -> None:
+        with pytest.raises(NotRunningError, match="has no durable steps"):
+            _ = current_job().steps
+
+    registered: Any = t.scheduler.register(plain)
+    await run(t, registered)
+    with job_context() as context, pytest.raises(NotRunningError, match="has no durable steps"):
+        _ = context.steps
+
+
+async def test_job_without_steps_executes_no_further_statement(t: TestScheduler, pool: Pool) -> None:
+    async def plain() -> int:
+        _ = current_job().steps
+        return current_job().steps.version
+
+    assert await run(t, plain) == 1
+    assert await pool.fetchval("SELECT options -> 'steps' FROM scheduled_jobs") is None
