@@ -97,6 +97,7 @@ NAMES = [
     "SchemaTooNewError",
     "ServiceCancelledError",
     "Snooze",
+    "StepCursor",
     "Steps",
     "TaskInfo",
     "ThreadExecutor",

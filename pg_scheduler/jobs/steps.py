@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
+
+from pg_scheduler.jobs.model import UNSET
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,6 +25,47 @@ class Suspension:
     """Its name."""
     until: datetime
     """When the job is due at the latest."""
+
+
+class StepCursor(ABC):
+    """How far a loop of a job has come, yielded by ``Steps.cursor()``."""
+
+    @property
+    @abstractmethod
+    def value(self) -> Any:
+        """The last value as JSON carries it: that of this attempt or an earlier one; at first ``start``."""
+
+    @abstractmethod
+    async def set(self, value: Any) -> None:
+        """Set the value. It is written at most once a second, and when the block is left.
+
+        Args:
+            value: A value that JSON can represent, at most ``max_result_bytes`` long.
+
+        Raises:
+            PayloadError: JSON cannot represent the value, or a bound of ``Steps.run()`` is exceeded.
+            JobLostError: The attempt does not hold its job any more. Nothing was stored.
+            DatabaseUnavailableError: As in ``Steps.run()``.
+        """
+
+    @abstractmethod
+    async def save(self, value: Any = UNSET, *, connection: Any = None) -> None:
+        """Write the value now.
+
+        Args:
+            value: A new value; if omitted, the last one.
+            connection: Your connection in a transaction, as for ``Steps.transaction()``: the value commits
+                with your writes, so a crash repeats nothing. Call it instead of ``set()`` then. None to
+                commit the value at once.
+
+        Raises:
+            PayloadError: As in ``set()``.
+            JobLostError: As in ``set()``.
+            DatabaseUnavailableError: As in ``set()``.
+            TypeError: The connection is of another kind.
+            ValueError: The connection is not in a transaction, or has another isolation level.
+            ConfigurationError: The connection leads to another database.
+        """
 
 
 class Steps(ABC):
@@ -82,6 +126,80 @@ class Steps(ABC):
             ...     return 9.5 * order
             >>> async def place(order: int) -> None:
             ...     quote = await current_job().steps.run("quote", fetch_quote, order)
+        """
+
+    @abstractmethod
+    async def transaction(
+        self,
+        name: str,
+        func: Callable[..., Awaitable[R]],
+        /,
+        *args: Any,
+        connection: Any = None,
+        **kwargs: Any,
+    ) -> R:
+        """Call a function in a transaction that also stores its value: its writes are made exactly once.
+
+        Args:
+            name: The name of the step, as in ``run()``.
+            func: A coroutine function, whose first argument is the connection.
+            args: Its other positional arguments, which are not stored.
+            connection: Your connection, in a READ COMMITTED transaction that you commit afterwards: of
+                asyncpg, or an ``AsyncSession`` or ``AsyncConnection`` of SQLAlchemy on asyncpg. None for a
+                connection of the pool, whose transaction begins and ends with the step.
+            kwargs: Its keyword arguments, which are not stored.
+
+        Returns:
+            The value, as in ``run()``.
+
+        Raises:
+            TypeError: The connection is of another kind; or as in ``run()``.
+            ValueError: The connection is not in a transaction, or has another isolation level; or as in
+                ``run()``.
+            ConfigurationError: The connection leads to another database.
+            DuplicateStepError: As in ``run()``; the transaction is rolled back.
+            JobLostError: As in ``run()``; the transaction is rolled back.
+            PayloadError: As in ``run()``; the transaction is rolled back.
+            Abort: As in ``run()``.
+            DatabaseUnavailableError: The transaction failed, or the answer of its commit was lost. A retry of
+                the job continues with or without the step.
+
+        Example:
+            >>> from pg_scheduler import Connection, current_job
+            >>> async def reserve(connection: Connection, order: int) -> None:
+            ...     await connection.execute("UPDATE stock SET count = count - 1 WHERE item = $1", order)
+            >>> async def place(order: int) -> None:
+            ...     await current_job().steps.transaction("reserve", reserve, order)
+        """
+
+    @abstractmethod
+    def cursor(self, name: str, *, start: Any = None) -> AbstractAsyncContextManager[StepCursor]:
+        """Store how far a loop has come, in an ``async with`` block, so that later attempts continue there.
+
+        The value is written at most once a second, and when the block is left, also by an exception or a
+        shutdown. After a crash, what came after the last write is repeated.
+
+        Args:
+            name: The name of the step, as in ``run()``.
+            start: The value of the first attempt, which JSON can represent.
+
+        Raises:
+            TypeError: ``name`` is not a str.
+            ValueError: ``name`` is empty or too long.
+            DuplicateStepError: As in ``run()``.
+            JobLostError: As in ``run()``.
+            PayloadError: JSON cannot represent ``start``.
+            Abort: The stored value cannot be read, so the job fails.
+            DatabaseUnavailableError: As in ``run()``.
+
+        Example:
+            >>> from pg_scheduler import current_job
+            >>> async def ship(line: int) -> None: ...
+            >>> async def ship_all(lines: int) -> None:
+            ...     async with current_job().steps.cursor("lines", start=0) as cursor:
+            ...         for line in range(cursor.value, lines):
+            ...             await ship(line)
+            ...             await cursor.set(line + 1)
         """
 
     @abstractmethod

@@ -30,6 +30,7 @@ class StepRepository(Repository):
         version: int,
         delay_s: float | None = None,
         until: datetime | None = None,
+        must_be_new: bool = False,
         connection: Connection | None = None,
     ) -> StoredStep:
         """Store a step. To store it again has no further effect, but for a new value.
@@ -43,6 +44,7 @@ class StepRepository(Repository):
             version: That of the task, which the first step of the job stores.
             delay_s: The length of a sleep or wait in seconds; None for other steps.
             until: The end of a sleep or wait instead of its length.
+            must_be_new: Whether to refuse a step that is stored already.
             connection: The connection of a transaction with which the step commits; None for none.
 
         Returns:
@@ -50,12 +52,11 @@ class StepRepository(Repository):
 
         Raises:
             JobLostError: The attempt does not hold its job any more; nothing was stored.
-            DuplicateStepError: A step of another kind has this name.
+            DuplicateStepError: A step of another kind has this name, or the step must be new and is not.
             PayloadError: The encoding of the database lacks a character of the name or the value.
         """
         try:
-            rows = await self._rows(
-                StoredStep,
+            rows = await self._statements.fetch(
                 "store_step",
                 claim.job_id,
                 worker_id,
@@ -67,6 +68,7 @@ class StepRepository(Repository):
                 delay_s,
                 until,
                 self._statements.now,
+                must_be_new,
                 on=connection,
             )
         except UNSTORABLE_TEXTS as error:
@@ -74,15 +76,20 @@ class StepRepository(Repository):
                 f"step {name!r}: the encoding of the database lacks a character of the name or the value; "
                 "use other characters, or a database with the encoding UTF8"
             ) from error
-        (step,) = rows or (None,)
-        if step is None:
+        if not rows:
             raise JobLostError(claim.job_id)
-        if step.kind is None:
+        (row,) = rows
+        if row["kind"] is None:
+            if must_be_new:
+                raise DuplicateStepError(
+                    f"step {name!r} of job {claim.job_id!r} was stored meanwhile, so the transaction is "
+                    "rolled back; let it end the attempt: the next one continues after the step"
+                )
             raise DuplicateStepError(
                 f"step {name!r} of job {claim.job_id!r} is stored as another kind of step, not as {kind!r}; "
                 "use another name"
             )
-        return step
+        return StoredStep(*row)
 
     async def end(self, worker_id: str, claim: Claim, name: str) -> bool:
         """End a sleep or a wait; return False if it had ended before.

@@ -31,7 +31,8 @@ from pg_scheduler.events import JobCompleted, JobReleased, JobRetried, JobSuspen
 from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS
 from pg_scheduler.testing import TestScheduler, job_context
 from pg_scheduler.worker.pipeline import steps as worker_steps
-from tests.support.worker import Recorder
+from tests.support.codecs import KeyedCodec
+from tests.support.worker import Recorder, wire_to
 
 Pool = asyncpg.Pool
 
@@ -819,3 +820,433 @@ async def test_job_without_steps_executes_no_further_statement(t: TestScheduler,
 
     assert await run(t, plain) == 1
     assert await pool.fetchval("SELECT options -> 'steps' FROM scheduled_jobs") is None
+
+
+# -- transaction() ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def stock(pool: Pool) -> None:
+    await pool.execute("CREATE TABLE stock (item integer)")
+
+
+async def items(pool: Pool) -> list[int]:
+    return [row["item"] for row in await pool.fetch("SELECT item FROM stock ORDER BY item")]
+
+
+async def reserve(connection: Any, item: int) -> int:
+    await connection.execute("INSERT INTO stock VALUES ($1)", item)
+    return item
+
+
+@pytest.mark.usefixtures("stock")
+async def test_transaction_commits_the_writes_of_its_function_with_the_step(t: TestScheduler) -> None:
+    async def place() -> list[int]:
+        steps = current_job().steps
+        found = [await steps.transaction("a", reserve, 1), await steps.transaction("b", reserve, item=2)]
+        if current_job().attempt == 1:
+            raise ValueError
+        return found
+
+    assert await run(t, place, max_retries=1) == [1, 2]
+    assert await items(t.pool) == [1, 2]
+
+
+@pytest.mark.usefixtures("stock")
+@pytest.mark.parametrize("error", [ValueError, PayloadError])
+async def test_transaction_that_stores_no_step_writes_nothing(
+    t: TestScheduler, error: type[Exception]
+) -> None:
+    async def spoil(connection: asyncpg.Connection) -> Any:
+        await reserve(connection, 1)
+        if error is ValueError:
+            raise ValueError
+        return object()  # which JSON cannot represent
+
+    async def place() -> None:
+        with pytest.raises(error):
+            await current_job().steps.transaction("a", spoil)
+
+    await run(t, place)
+    assert await t.pool.fetch("SELECT FROM stock") == []
+    assert await t.pool.fetch("SELECT FROM scheduler_steps") == []
+
+
+@pytest.mark.usefixtures("stock")
+async def test_transaction_of_an_attempt_that_lost_its_job_is_rolled_back(t: TestScheduler) -> None:
+    async def lose(connection: asyncpg.Connection) -> None:
+        await reserve(connection, 1)
+        await t.pool.execute("UPDATE scheduled_jobs SET attempt = 2")
+
+    async def place() -> None:
+        with pytest.raises(JobLostError):
+            await current_job().steps.transaction("a", lose)
+
+    await t.scheduler.enqueue(place)
+    await t.drain()
+    assert await t.pool.fetch("SELECT FROM stock") == []
+
+
+@pytest.mark.usefixtures("stock")
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_step_in_the_transaction_of_the_caller_commits_or_rolls_back_with_it(
+    t: TestScheduler, is_committed: bool
+) -> None:
+    async def place() -> None:
+        steps, attempt = current_job().steps, current_job().attempt
+        async with t.pool.acquire() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            await steps.transaction("a", reserve, attempt, connection=connection)
+            await (transaction.commit() if is_committed or attempt == 2 else transaction.rollback())
+        if attempt == 1:
+            raise ValueError
+
+    await run(t, place, max_retries=1)
+    expected = 1 if is_committed else 2
+    assert await items(t.pool) == [expected]
+
+
+@pytest.mark.usefixtures("stock")
+async def test_step_that_the_caller_rolls_back_does_not_begin_the_retries_again(t: TestScheduler) -> None:
+    async def place() -> None:
+        async with t.pool.acquire() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            await current_job().steps.transaction("a", reserve, 1, connection=connection)
+            await transaction.rollback()
+        raise ValueError
+
+    job_id = await t.scheduler.enqueue(place, max_retries=2)
+    await t.run_until(DAY)
+    found = await t.scheduler.get_job(job_id)
+    assert found
+    assert (found.status, found.attempt) == (JobStatus.FAILED, 3)
+
+
+async def test_connection_that_cannot_store_a_step_is_refused(t: TestScheduler) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+        async with t.pool.acquire() as connection:
+            with pytest.raises(ValueError, match="not in a transaction"):
+                await steps.transaction("a", reserve, 1, connection=connection)
+            async with connection.transaction(isolation="repeatable_read"):
+                with pytest.raises(ValueError, match="REPEATABLE READ"):
+                    await steps.transaction("a", reserve, 1, connection=connection)
+        with pytest.raises(TypeError):
+            await steps.transaction("a", reserve, 1, connection=object())
+
+    await run(t, place)
+
+
+@pytest.mark.usefixtures("stock")
+async def test_transaction_whose_commit_lost_its_answer_is_not_repeated(t: TestScheduler) -> None:
+    """Another connection commits the step while the function runs, as a commit without an answer may."""
+
+    async def again(connection: asyncpg.Connection) -> None:
+        await t.pool.execute(
+            "INSERT INTO scheduler_steps"
+            " SELECT job_id, 'a', 'step', '7', 1, NULL, now(), now() FROM scheduled_jobs"
+        )
+        await t.pool.execute("""UPDATE scheduled_jobs SET options = options || '{"steps": 1}'""")
+        await reserve(connection, 1)
+
+    async def place() -> int:
+        steps = current_job().steps
+        if current_job().attempt == 1:
+            with pytest.raises(DuplicateStepError, match="was stored meanwhile, so the"):
+                await steps.transaction("a", again)
+            raise ValueError
+        return await steps.transaction("a", reserve, 1)
+
+    assert await run(t, place, max_retries=1) == 7
+    assert await t.pool.fetch("SELECT FROM stock") == []
+
+
+# -- cursor() --------------------------------------------------------------------------------------------
+
+
+async def test_cursor_continues_where_the_attempt_before_ended(t: TestScheduler, log: Log) -> None:
+    async def ship() -> None:
+        async with current_job().steps.cursor("lines", start=0) as cursor:
+            for line in range(cursor.value, 6):
+                if (line, current_job().attempt) in {(2, 1), (4, 2)}:
+                    raise ValueError
+                log.append(line)
+                await cursor.set(line + 1)
+                assert cursor.value == line + 1
+
+    await run(t, ship, max_retries=1)
+    assert log == [0, 1, 2, 3, 4, 5], "each new value begins the retries again"
+
+
+async def test_cursor_is_written_at_most_once_a_second_and_at_the_end(
+    t: TestScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str | None] = []
+
+    async def read() -> str | None:
+        return await t.pool.fetchval("SELECT value FROM scheduler_steps")  # type: ignore[no-any-return]
+
+    async def ship() -> None:
+        async with current_job().steps.cursor("lines") as cursor:
+            assert cursor.value is None
+            for line in range(3):
+                await cursor.set(line)
+            written.append(await read())
+            monkeypatch.setattr(worker_steps, "CURSOR_GAP_S", -1.0)
+            await cursor.save()
+            written.append(await read())
+            await cursor.set("next")
+            written.append(await read())
+        written.append(await read())
+
+    await run(t, ship)
+    assert written == [None, "2", '"next"', '"next"']
+
+
+async def test_cursor_without_a_new_value_writes_nothing(t: TestScheduler, pool: Pool) -> None:
+    async def ship() -> None:
+        async with current_job().steps.cursor("lines", start=[1]) as cursor:
+            await cursor.set((1,))
+            await cursor.save()
+        raise ValueError
+
+    job_id = await t.scheduler.enqueue(ship, max_retries=1)
+    await t.run_until(DAY)
+    assert (await ended(t, job_id))[0] is JobStatus.FAILED
+    assert await pool.fetch("SELECT FROM scheduler_steps") == []
+
+
+async def test_cursor_commits_with_the_transaction_of_the_caller(t: TestScheduler, pool: Pool) -> None:
+    async def ship() -> int:
+        async with current_job().steps.cursor("lines", start=0) as cursor:
+            async with pool.acquire() as connection:
+                if current_job().attempt == 1:
+                    async with connection.transaction():
+                        await cursor.save(1, connection=connection)
+                    transaction = connection.transaction()
+                    await transaction.start()
+                    await cursor.save(2, connection=connection)
+                    await transaction.rollback()
+                    raise ValueError
+            return cursor.value  # type: ignore[no-any-return]
+
+    assert await run(t, ship, max_retries=1) == 1
+
+
+async def test_cursor_of_an_interrupted_attempt_is_written(pool: Pool, log: Log) -> None:
+    began = asyncio.Event()
+
+    async def ship() -> None:
+        async with current_job().steps.cursor("lines", start=0) as cursor:
+            log.append(cursor.value)
+            await cursor.set(5)
+            if current_job().attempt == 1:
+                began.set()
+                await asyncio.Event().wait()
+
+    async with Scheduler(pool, shutdown_timeout=0.05) as first:
+        await first.enqueue(ship)
+        await began.wait()
+    async with Scheduler(pool) as second:
+        second.register(ship)
+        await Recorder(second).until(JobCompleted)
+    assert log == [0, 5]
+
+
+async def test_error_of_the_block_of_a_cursor_is_not_hidden_by_that_of_its_write(
+    t: TestScheduler, pool: Pool
+) -> None:
+    async def loop() -> None:
+        async with current_job().steps.cursor("lines", start=0) as cursor:
+            await cursor.set(1)
+            await pool.execute("UPDATE scheduled_jobs SET attempt = 2")
+            raise ZeroDivisionError
+
+    async def ship() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await loop()
+
+    await t.scheduler.enqueue(ship)
+    await t.drain()
+
+
+async def test_value_of_a_cursor_that_cannot_be_stored_is_a_payload_error(t: TestScheduler) -> None:
+    async def ship() -> None:
+        async with current_job().steps.cursor("lines", start=0) as cursor:
+            for value in (object(), "x" * 1000):
+                with pytest.raises(PayloadError, match="step 'lines': the value"):
+                    await cursor.set(value)
+            assert cursor.value == 0
+        with pytest.raises(PayloadError):
+            async with current_job().steps.cursor("other", start=object()):
+                pass
+
+    await run(t, ship)
+
+
+async def test_sleep_within_the_block_of_a_cursor_keeps_its_value(t: TestScheduler, log: Log) -> None:
+    async def ship() -> None:
+        async with current_job().steps.cursor("lines", start=0) as cursor:
+            for line in range(cursor.value, 3):
+                log.append(line)
+                await cursor.set(line + 1)
+                await current_job().steps.sleep(f"rest-{line}", HOUR)
+
+    await run(t, ship)
+    assert log == [0, 1, 2]
+
+
+# -- outages, crashes and codecs -------------------------------------------------------------------------
+
+
+async def test_step_before_an_outage_of_the_database_runs_once(dsn: str, log: Log) -> None:
+    """The connections break within the function, and no new one is accepted for a while."""
+    async with wire_to(dsn) as wire, asyncpg.create_pool(wire.dsn, min_size=1, max_size=5) as pool:
+
+        async def break_down() -> str:
+            wire.cut()
+            asyncio.get_running_loop().call_later(1.0, healing.set)
+            return "kept"
+
+        async def place() -> None:
+            log.append(await current_job().steps.run("a", break_down))
+
+        healing = asyncio.Event()
+        async with Scheduler(pool) as scheduler:
+            seen = Recorder(scheduler)
+            await scheduler.enqueue(place)
+            await healing.wait()
+            await wire.heal()
+            await seen.until(JobCompleted)
+    assert log == ["kept"]
+
+
+class Crashes:
+    """Lets the worker crash before or after one of the statements that jobs cause."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.at: float = -1.0
+        self.crash: Callable[[], None] = lambda: None
+
+    def before(self) -> None:
+        self.count += 1
+        if self.count == self.at:
+            self.crash()
+
+    def after(self) -> None:
+        if self.count + 0.5 == self.at:
+            self.crash()
+
+
+crashes = Crashes()
+
+
+class CrashingConnection(asyncpg.Connection):
+    """Counts the statements about steps, and those that end transactions and attempts."""
+
+    async def fetch(self, query: str, *args: Any, **options: Any) -> Any:
+        if "scheduler_steps" not in query and "AS change" not in query and "stock" not in query:
+            return await super().fetch(query, *args, **options)
+        crashes.before()
+        found = await super().fetch(query, *args, **options)
+        crashes.after()
+        return found
+
+    async def execute(self, query: str, *args: Any, **options: Any) -> Any:
+        if query not in {"COMMIT;", "BEGIN;"} and "stock" not in query:
+            return await super().execute(query, *args, **options)
+        crashes.before()
+        tag = await super().execute(query, *args, **options)
+        crashes.after()
+        return tag
+
+
+@pytest.mark.usefixtures("stock")
+async def test_crash_before_or_after_any_statement_changes_no_end_state(dsn: str) -> None:
+    """A plain step is called at most twice, and what a transaction writes is there once."""
+    options: dict[str, Any] = {"min_size": 1, "max_size": 5, "connection_class": CrashingConnection}
+    points = 0
+    calls: list[str] = []
+
+    async def quote() -> int:
+        calls.append("quote")
+        return 9
+
+    async def place() -> str:
+        steps = current_job().steps
+        price = await steps.run("quote", quote)
+        async with steps.cursor("lines", start=0) as cursor:
+            for line in range(cursor.value, 2):
+                async with pool.acquire() as connection, connection.transaction():
+                    await reserve(connection, line)
+                    await cursor.save(line + 1, connection=connection)
+        await steps.sleep("rest", DAY)
+        item = await steps.transaction("reserve", reserve, price)
+        return f"{price} {item}"
+
+    async with asyncpg.create_pool(dsn, **options) as pool:
+        while True:
+            calls.clear()
+            await pool.execute("TRUNCATE stock, scheduled_jobs, scheduler_steps, scheduler_results")
+            crashes.count, crashes.at = 0, points / 2 + 1
+            async with TestScheduler(pool, now=START, max_crashes=None) as kit:
+
+                def crash() -> None:
+                    crashes.at = -1.0
+                    kit.lose_connection()
+                    kit.crash()
+
+                crashes.crash = crash
+                job_id = await kit.scheduler.enqueue(place, keep_result=30 * DAY, max_retries=3)
+                await kit.run_until(3 * DAY)
+                result = await kit.scheduler.get_job_result(job_id, wait=False)
+                is_over, crashes.at = crashes.at > 0, -1.0
+            assert result, f"at {points / 2}"
+            assert result.unwrap() == "9 9", f"at {points / 2}"
+            assert await items(pool) == [0, 1, 9], f"at {points / 2}"
+            assert len(calls) <= 2, f"at {points / 2}"
+            if is_over:
+                break
+            points += 1
+    assert points > 20
+
+
+async def test_values_of_steps_are_encoded_by_the_codec(pool: Pool, log: Log) -> None:
+    async def place() -> list[Any]:
+        steps = current_job().steps
+        found = await steps.run("secret", log.note, "the secret")
+        async with steps.cursor("lines", start="the secret") as cursor:
+            if current_job().attempt == 1:
+                await cursor.set("another secret")
+                raise ValueError
+            return [found, cursor.value]
+
+    async with TestScheduler(pool, now=START, codec=KeyedCodec("k")) as t:
+        job_id = await t.scheduler.enqueue(place, max_retries=1, keep_result=DAY)
+        await t.run_until(HOUR)
+        result = await t.scheduler.get_job_result(job_id, wait=False)
+        assert result
+        assert result.unwrap() == ["the secret", "another secret"]
+        values = [row["value"] for row in await pool.fetch("SELECT value::text FROM scheduler_steps")]
+        assert all("secret" not in value and '"codec"' in value for value in values)
+    assert log == ["the secret"]
+
+
+async def test_step_that_no_codec_here_can_decode_fails_the_job_without_retries(pool: Pool, log: Log) -> None:
+    async def place() -> None:
+        await current_job().steps.run("secret", log.note, "the secret")
+        raise ValueError
+
+    async with TestScheduler(pool, now=START, codec=KeyedCodec("k")) as t:
+        job_id = await t.scheduler.enqueue(place, max_retries=5)
+        await t.drain()
+    async with TestScheduler(pool, now=START + HOUR) as t:
+        t.scheduler.register(place)
+        await t.drain()
+        status, error = await ended(t, job_id)
+    assert status is JobStatus.FAILED
+    assert error
+    assert error.startswith("Abort: the stored value of step 'secret' cannot be read: encrypted with")

@@ -18,7 +18,8 @@ WHERE job_id = $1 AND kind <> 'result';
 --
 -- $7 is the version of the task. Of a sleep or a wait, $8 is its length in seconds or $9 its end; both are NULL for
 -- other steps. No row: the attempt does not hold its job any more. A NULL kind: the name is that of a step of another
--- kind. Otherwise the step as it is stored: a sleep or wait that exists keeps its end, and its value.
+-- kind, or $11 and the step exists: the answer to a commit was lost, which is about to succeed or has. Otherwise the
+-- step as it is stored: a sleep or wait that exists keeps its end, and its value.
 --
 -- The lock of the job's row orders this with reclaiming, cancelling and replacing: either the step is committed first,
 -- and the next attempt, claimed later, loads it; or the row has changed, and nothing is stored. The first step marks
@@ -55,7 +56,7 @@ stored AS (
         until      = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.until ELSE step.until END,
         started_at = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.started_at ELSE step.started_at END,
         ended_at   = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.ended_at ELSE step.ended_at END
-    WHERE step.kind = EXCLUDED.kind OR (SELECT is_unmarked FROM held)
+    WHERE (step.kind = EXCLUDED.kind AND NOT $11::boolean) OR (SELECT is_unmarked FROM held)
     RETURNING kind, value, until, ended_at
 )
 SELECT $4::text AS name, kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,

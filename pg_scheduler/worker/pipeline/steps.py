@@ -7,10 +7,12 @@ coroutine ends. Only then the row changes, in the batch of the other outcomes, s
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 from pg_scheduler.errors import (
@@ -19,8 +21,12 @@ from pg_scheduler.errors import (
     JobLostError,
     PayloadError,
     PoolClosedError,
+    SchedulerError,
 )
+from pg_scheduler.jobs.model import UNSET
+from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.step_values import (
+    CURSOR,
     MAX_STEP_BYTES,
     MAX_STEPS,
     SLEEP,
@@ -33,8 +39,9 @@ from pg_scheduler.jobs.step_values import (
     step_value,
     version_of,
 )
-from pg_scheduler.jobs.steps import Suspension
+from pg_scheduler.jobs.steps import StepCursor, Suspension
 from pg_scheduler.jobs.validation import check_delay, check_execution_time
+from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.worker.in_flight import Attempt, OpenSteps
 from pg_scheduler.worker.node import Node
 
@@ -44,6 +51,9 @@ T = TypeVar("T")
 
 RETRY_DELAY_S: Final = 0.2
 """Seconds between two attempts to reach the database."""
+
+CURSOR_GAP_S: Final = 1.0
+"""Seconds between two writes of a cursor."""
 
 _called_by: Final[ContextVar[str]] = ContextVar("pg_scheduler_step")
 """The name of the step whose function runs."""
@@ -58,6 +68,7 @@ class AttemptSteps(OpenSteps):
     def __init__(self, node: Node, attempt: Attempt) -> None:
         claim = attempt.claim
         self._repository = node.store.steps
+        self._connections = node.store.connections
         self._codec = node.store.statements.codec
         self._max_value_bytes = node.config.max_result_bytes
         self._worker_id = node.worker_id
@@ -93,6 +104,45 @@ class AttemptSteps(OpenSteps):
                 stored = await self._store(name, STEP, kind.to_json(name, value))
             found: R = kind.from_json(name, step_value(name, stored.value, self._codec))
         return found
+
+    async def transaction(
+        self,
+        name: str,
+        func: Callable[..., Awaitable[R]],
+        /,
+        *args: Any,
+        connection: Any = None,
+        **kwargs: Any,
+    ) -> R:
+        """See `Steps`."""
+        check_step_function(func)
+        kind = ReturnType(func)
+        async with self._step(name, STEP) as former:
+            if (stored := former) is None:
+                async with self._transaction(connection) as (given, own):
+                    with _calling(name):
+                        value = await func(given, *args, **kwargs)
+                    stored = await self._store(name, STEP, kind.to_json(name, value), connection=own)
+                if connection is None:  # else it is unknown whether the transaction commits
+                    self.has_stored = True
+            found: R = kind.from_json(name, step_value(name, stored.value, self._codec))
+        return found
+
+    @asynccontextmanager
+    async def cursor(self, name: str, *, start: Any = None) -> AsyncIterator[StepCursor]:
+        """See `Steps`."""
+        async with self._step(name, CURSOR) as former:
+            value = start if former is None else step_value(name, former.value, self._codec)
+        cursor = AttemptCursor(self, name, value)
+        try:
+            yield cursor
+        except GeneratorExit:  # Python closes the coroutine, which cannot wait any more
+            raise
+        except BaseException:  # whatever it was, the value is that of work that was done
+            with suppress(SchedulerError):
+                await cursor.save()
+            raise
+        await cursor.save()
 
     async def sleep(
         self, name: str, delay: float | timedelta | None = None, *, until: datetime | None = None
@@ -185,29 +235,66 @@ class AttemptSteps(OpenSteps):
         *,
         delay_s: float | None = None,
         until: datetime | None = None,
+        connection: Connection | None = None,
     ) -> StoredStep:
-        """Store a step. A sleep or a wait has a length or an end, and no value."""
+        """Store a step. A sleep or a wait has a length or an end, and no value.
+
+        A step that commits with the transaction of a connection counts once that has committed.
+        """
         text = None
         if delay_s is None and until is None:
             text = step_text(name, value, self._max_value_bytes, self._codec, self._claim.job_name)
         stored = await self._load()
         self._check_room(name, stored, text)
-        step = await self._persistently(
-            lambda: self._repository.store(
-                self._worker_id,
-                self._claim,
-                name,
-                kind,
-                text,
-                version=self._version,
-                delay_s=delay_s,
-                until=until,
-            )
+        store = partial(
+            self._repository.store,
+            self._worker_id,
+            self._claim,
+            name,
+            kind,
+            text,
+            version=self._version,
+            delay_s=delay_s,
+            until=until,
         )
+        if connection is not None:
+            return await store(connection=connection, must_be_new=kind == STEP)
+        step = await self._persistently(store)
         self._bytes += _size(step) - _size(stored.get(name))
         stored[name] = step
         self.has_stored = True
         return step
+
+    async def write_cursor(self, name: str, value: Any, connection: Any = None) -> None:
+        """Store the value of a cursor, also while the attempt ends.
+
+        Args:
+            name: The name of the cursor.
+            value: Its value.
+            connection: That of a caller in a transaction; None to commit the value at once.
+        """
+        if self._is_closed:
+            raise JobLostError(self._claim.job_id)
+        with self._progressing():
+            own = None if connection is None else await self._connections.check_transaction(connection)
+            await self._store(name, CURSOR, value, connection=own)
+
+    def cursor_text(self, name: str, value: Any) -> str:
+        """Return the value of a cursor as JSON, which it is compared by.
+
+        Raises:
+            PayloadError: JSON cannot represent it, or it is too large.
+        """
+        return step_text(name, value, self._max_value_bytes)
+
+    @asynccontextmanager
+    async def _transaction(self, given: Any) -> AsyncIterator[tuple[Any, Connection]]:
+        """Yield what the function of a step gets as a connection, and the connection that stores the step."""
+        if given is not None:
+            yield given, await self._connections.check_transaction(given)
+            return
+        async with self._connections.transaction_of_job() as connection:
+            yield connection, connection
 
     def _check_room(self, name: str, stored: dict[str, StoredStep], text: str | None) -> None:
         """Raise PayloadError if a step exceeds what one job may store."""
@@ -271,6 +358,37 @@ class AttemptSteps(OpenSteps):
         if self._waiting and not self._in_progress and not self.suspensions and not self._is_closed:
             self.suspensions = tuple(sorted(self._waiting.values(), key=lambda each: each.until))
             self._attempt.interrupt()
+
+
+class AttemptCursor(StepCursor):
+    """How far a loop has come in this attempt. Values are kept as JSON, since objects may change."""
+
+    def __init__(self, steps: AttemptSteps, name: str, value: Any) -> None:
+        self._steps = steps
+        self._name = name
+        self._text = self._written = steps.cursor_text(name, value)
+        self._next_write = time.monotonic() + CURSOR_GAP_S
+
+    @property
+    def value(self) -> Any:
+        """See `StepCursor`."""
+        return value_from(self._text)
+
+    async def set(self, value: Any) -> None:
+        """See `StepCursor`."""
+        self._text = self._steps.cursor_text(self._name, value)
+        if time.monotonic() >= self._next_write:
+            await self.save()
+
+    async def save(self, value: Any = UNSET, *, connection: Any = None) -> None:
+        """See `StepCursor`."""
+        if value is not UNSET:
+            self._text = self._steps.cursor_text(self._name, value)
+        text = self._text
+        if text != self._written:
+            await self._steps.write_cursor(self._name, value_from(text), connection)
+            self._written = text
+            self._next_write = time.monotonic() + CURSOR_GAP_S
 
 
 @contextmanager
