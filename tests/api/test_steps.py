@@ -716,6 +716,25 @@ async def test_replaced_job_reads_no_step_of_the_one_before(t: TestScheduler, lo
     assert log == ["a", "a"]
 
 
+async def test_retried_job_reads_no_step_of_the_job_that_it_replaced(t: TestScheduler, log: Log) -> None:
+    async def place(number: int) -> None:
+        steps = current_job().steps
+        if number == 1:
+            await steps.run("a", log.note, "former")
+            await steps.sleep("rest", DAY)
+        await steps.run("b", log.note, "b")
+        if current_job().attempt == 2:
+            raise ValueError
+        await steps.run("a", log.note, "a")
+
+    for number in (1, 2):
+        replace = ConflictResolution.REPLACE
+        options: dict[str, Any] = {"job_id": "one", "conflict_resolution": replace, "max_retries": 1}
+        await t.scheduler.enqueue(place, args=(number,), **options)
+        await t.run_until(HOUR)
+    assert log == ["former", "b", "a"]
+
+
 async def test_job_that_is_replaced_while_it_runs_leaves_no_step_to_the_new_one(
     t: TestScheduler, log: Log
 ) -> None:
