@@ -96,19 +96,15 @@ class Completions:
                 "block; leave its COMMIT or ROLLBACK to the end of the block"
             )
         if attempt.completion is not completion:
-            raise JobLostError(
-                f"the function of job {claim.job_id!r} has returned before this block of completing() ended; "
-                "await the task that has opened it"
-            )
+            error = JobLostError(claim.job_id)
+            error.add_note("its function has returned before this block ended; await the task that opened it")
+            raise error
         await self._progress.write_last((claim,))
         codec = self._statements.codec
         change = completion_of(claim, completion.value, self._max_result_bytes, codec).change
         found = await self._results.complete_own(claim, change, self._worker_id, transaction, is_own=is_own)
         if found is None:
-            raise JobLostError(
-                f"attempt {claim.attempt} does not hold job {claim.job_id!r} any more: it was cancelled, "
-                "changed, or given to another worker; the transaction is rolled back"
-            )
+            raise JobLostError(claim.job_id)
         return found
 
     def _end(
