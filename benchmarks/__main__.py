@@ -41,6 +41,7 @@ ROWS: Final = (
     "sync_enqueue",
     "connections",
     "commits",
+    "completing",
     "run_job",
     "latency",
     "lateness",

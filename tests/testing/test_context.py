@@ -101,3 +101,38 @@ def test_context_raises_when_a_value_is_invalid(
 ) -> None:
     with pytest.raises(error, match=rule), job_context(**values):
         pass
+
+
+async def test_function_under_test_completes_in_a_transaction_of_the_pool(pool: asyncpg.Pool) -> None:
+    await pool.execute("CREATE TABLE effects (number integer)")
+
+    async def add(number: int) -> None:
+        async with current_job().completing() as connection:
+            await connection.execute("INSERT INTO effects VALUES (1 / $1::integer)", number)
+            current_job().set_result(number)
+
+    results: list[object] = []
+    with job_context(scheduler=Scheduler(pool), complete=results.append):
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await add(0)
+        await add(1)
+        with pytest.raises(RuntimeError, match="has completed it"):
+            await add(2)
+        with pytest.raises(RuntimeError, match="outside of a block"):
+            current_job().set_result(3)
+    assert results == [1]
+    assert [row["number"] for row in await pool.fetch("SELECT number FROM effects")] == [1]
+
+
+async def test_function_under_test_completes_on_a_connection_of_its_own() -> None:
+    results: list[object] = []
+    with job_context(complete=results.append) as me:
+        async with me.completing(connection="any") as given:
+            assert given == "any"
+    assert results == [None]
+
+
+async def test_completing_raises_without_a_pool() -> None:
+    with job_context() as me, pytest.raises(NotRunningError, match="pass scheduler="):
+        async with me.completing():
+            pass

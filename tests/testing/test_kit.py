@@ -552,3 +552,27 @@ async def test_start_that_fails_closes_the_pool(dsn: str) -> None:
 
 def test_class_is_not_collected_by_pytest() -> None:
     assert TestScheduler.__test__ is False
+
+
+async def test_job_completes_in_its_transaction_and_the_crash_of_its_worker_repeats_nothing(
+    pool: asyncpg.Pool,
+) -> None:
+    await pool.execute("CREATE TABLE effects (attempt integer)")
+
+    async with TestScheduler(pool) as t:
+
+        async def work() -> str:
+            async with current_job().completing() as connection:
+                await connection.execute("INSERT INTO effects VALUES ($1)", current_job().attempt)
+                current_job().set_result("kept")
+                if current_job().attempt == 1:
+                    t.crash()
+                    await asyncio.Event().wait()
+            return "ignored"
+
+        job_id = await t.scheduler.enqueue(work, keep_result=timedelta(days=1))
+        await t.run_until(timedelta(hours=1))
+        result = await t.scheduler.get_job_result(job_id, wait=False)
+        assert result is not None
+        assert (result.unwrap(), result.attempts) == ("kept", 2)
+    assert [row["attempt"] for row in await pool.fetch("SELECT attempt FROM effects")] == [2]
