@@ -43,7 +43,7 @@ from pg_scheduler.worker.in_flight import Attempt, End
 from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from tests.api.conftest import Make, Pools
 from tests.support.store import row, use_options
-from tests.support.worker import PATIENCE, Recorder, Wire, wire_to
+from tests.support.worker import PATIENCE, Recorder, Wire, now, wire_to
 
 EFFECT = "INSERT INTO effects VALUES ($1)"
 NO_DELAY = RetryPolicy(base=timedelta(milliseconds=1), maximum=timedelta(milliseconds=1))
@@ -364,16 +364,23 @@ async def test_dependent_starts_while_the_function_that_completed_goes_on(
     await seen.until(JobCompleted, 2)
 
 
-async def test_fixed_delay_counts_from_the_commit(scheduler: Scheduler, seen: Recorder) -> None:
-    scheduler.register(work, name="completing.work")
-    await scheduler.schedules.add("completing.work", FixedDelay(timedelta(hours=1)), schedule_id="s")
-    before = await scheduler.schedules.get("s")
-    assert before is not None
-    job_id = await scheduler.schedules.trigger("s")
-    await seen.until(JobCompleted, job_id=job_id)
-    after = await scheduler.schedules.get("s")
-    assert after is not None
-    assert after.next_fire_at is not None
+async def test_fixed_delay_counts_from_the_commit_while_the_function_goes_on(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    checked = asyncio.Event()
+
+    async def go_on() -> None:
+        await work()
+        await asyncio.wait_for(checked.wait(), PATIENCE)
+
+    hour = timedelta(hours=1)
+    scheduler.register(go_on, name="completing.go_on")
+    await scheduler.schedules.add("completing.go_on", FixedDelay(hour), start=now() - hour, schedule_id="s")
+    [completed] = await seen.until(JobCompleted)
+    schedule = await scheduler.schedules.get("s")
+    assert schedule is not None
+    assert schedule.next_fire_at == (await row(pool, completed.job_id))["finished_at"] + hour
+    checked.set()
 
 
 async def test_replacement_starts_after_the_commit_while_the_function_goes_on(
