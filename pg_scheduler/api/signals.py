@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pg_scheduler.api.base import SchedulerMethods
-from pg_scheduler.jobs.signals import check_signal_name, encode_signal
+from pg_scheduler.jobs.signals import signal_text
+from pg_scheduler.jobs.step_values import check_step_name
 from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.store.foreign.adapter import AnyConnection
 
@@ -50,12 +51,12 @@ class SignalMethods(SchedulerMethods):
         parts = self._parts
         checked = await parts.store.connections.check_call(connection)
         check_job_id(job_id)
-        check_signal_name(name)
+        check_step_name(name)
         signals, codec = parts.store.signals, parts.store.statements.codec
         job_name = ""
         if codec is not None and codec.key_id is not None:
             job_name = await signals.job_name(job_id, checked)
-        text = encode_signal(value, parts.config.max_result_bytes, codec, job_name)
+        text = signal_text(name, value, parts.config.max_result_bytes, codec, job_name)
         sent = await signals.send(job_id, name, text, checked)
         if sent.due is not None:
             await parts.outbox.notify_due(sent.due, checked)

@@ -37,6 +37,7 @@ MAX_STEP_BYTES: Final = 64 * 2**20
 STEP: Final = "step"
 CURSOR: Final = "cursor"
 SLEEP: Final = "sleep"
+SIGNAL: Final = "signal"
 
 ENCODED_KEYS: Final = frozenset({"codec", "key", "data", "job_name"})
 """The keys of a value that a codec has encoded."""
@@ -92,7 +93,13 @@ def check_step_function(func: Any) -> None:
 
 
 def step_text(
-    name: str, value: object, limit: int | None, codec: PayloadCodec | None = None, job_name: str = ""
+    name: str,
+    value: object,
+    limit: int | None,
+    codec: PayloadCodec | None = None,
+    job_name: str = "",
+    *,
+    verb: str = "return",
 ) -> str:
     """Return the value of a step as it is stored: JSON, encoded if there is a codec with a key.
 
@@ -102,6 +109,7 @@ def step_text(
         limit: The maximum size of the result in bytes; None for no limit.
         codec: Encodes it; None for none.
         job_name: The name of the job, for the codec.
+        verb: What to do with a value, for errors.
 
     Raises:
         PayloadError: JSON cannot represent the value, the codec failed, or it is too large.
@@ -115,7 +123,8 @@ def step_text(
         text, _ = encoded_value(encode_value(value), codec, job_name)
         check_value_size(text, limit)
     except PayloadError as error:
-        raise PayloadError(f"step {name!r}: {str(error).replace('; pass ', '; return ')}") from error
+        reason = str(error).replace("; pass ", f"; {verb} ").replace("and return an id", f"and {verb} an id")
+        raise PayloadError(f"step {name!r}: {reason}") from error
     return text
 
 
@@ -180,6 +189,33 @@ class ReturnType:
             raise Abort(
                 f"the stored value of step {step!r} does not fit the return annotation of {self._name}(): "
                 f"{error}; accept former values, or give the step another name"
+            ) from error
+
+
+class SignalType:
+    """Converts the values of signals from JSON to the type for which a job waits; None for any type."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+        try:
+            self._adapter = None if kind is None else _adapter(kind)
+        except PydanticUserError as error:
+            raise ConfigurationError(f"kind={kind!r} of a wait is no type for pydantic: {error}") from error
+
+    def from_json(self, name: str, plain: Any) -> Any:
+        """Return the value of a signal from the form that JSON represents.
+
+        Raises:
+            Abort: It does not fit the type, which a retry would not change.
+        """
+        if self._adapter is None:
+            return plain
+        try:
+            return self._adapter.validate_json(json.dumps(plain))
+        except ValidationError as error:
+            raise Abort(
+                f"the value of the signal {name!r} does not fit kind={self._kind!r}: {error}; send a value "
+                "that fits, or accept this one"
             ) from error
 
 

@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 from pg_scheduler.jobs.model import UNSET
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,4 +232,51 @@ class Steps(ABC):
             >>> from pg_scheduler import current_job
             >>> async def remind(user: int) -> None:
             ...     await current_job().steps.sleep("trial", timedelta(days=14))
+        """
+
+    @overload
+    async def wait(self, name: str, *, timeout: float | timedelta | None = None, kind: type[T]) -> T: ...
+    @overload
+    async def wait(
+        self, name: str, *, timeout: float | timedelta | None = None, kind: None = None
+    ) -> Any: ...
+    @abstractmethod
+    async def wait(
+        self, name: str, *, timeout: float | timedelta | None = None, kind: type[Any] | None = None
+    ) -> Any:
+        """Return the value that ``signal()`` of a Scheduler sends to the job under this name.
+
+        A signal that came before the wait is returned at once. Otherwise the attempt ends, as in ``sleep()``,
+        and the job continues when the signal has come or the timeout is over.
+
+        Args:
+            name: The name of the signal, as in ``run()``.
+            timeout: Seconds or a timedelta, at most 100 years, from the first time that the job waits for it;
+                None for no limit.
+            kind: The type of the value, for pydantic; None for the value as JSON carries it.
+
+        Returns:
+            The value, the same in each later attempt.
+
+        Raises:
+            TimeoutError: No signal came in time. None is accepted any more, in later attempts neither.
+            Abort: The value does not fit ``kind``, so the job fails.
+            ConfigurationError: pydantic does not support ``kind``.
+            TypeError: A value has the wrong type.
+            ValueError: The name or the timeout is out of range.
+            DuplicateStepError: As in ``run()``.
+            JobLostError: As in ``run()``.
+            PayloadError: The job has 1,000 steps.
+            RuntimeError: The call comes from the function of a step.
+            DatabaseUnavailableError: As in ``run()``.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from pg_scheduler import current_job
+            >>> async def order(order_id: int) -> str:
+            ...     try:
+            ...         name = await current_job().steps.wait("approval", timeout=timedelta(days=7), kind=str)
+            ...     except TimeoutError:
+            ...         return "rejected"
+            ...     return f"approved by {name}"
         """

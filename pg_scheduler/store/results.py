@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Final, TypeAlias
 
 import asyncpg
@@ -13,9 +14,10 @@ from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
 from pg_scheduler.jobs.outcome import Outcome, RowChange
 from pg_scheduler.jobs.progress import JobProgress, progress_text
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import SIGNAL
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS
-from pg_scheduler.store.connections.session import transact
+from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
 from pg_scheduler.store.faults import translated
@@ -190,7 +192,23 @@ class ResultRepository:
             on=transaction.connection,
         )
         await self.consequences.run([row["job_id"] for row in rows if row["has_consequences"]], transaction)
-        return {row["job_id"] for row in rows}
+        settled = {row["job_id"] for row in rows}
+        if waits := _waits(changes, settled):
+            await self._look_at_waits(waits, transaction.connection)
+        return settled
+
+    async def _look_at_waits(self, waits: Sequence[tuple[str, str]], connection: Connection) -> None:
+        """Make jobs due that have just been suspended although their signals have come."""
+        ids, names = zip(*waits, strict=True)
+        now = self._statements.now
+        due = await self._statements.value("look_at_waits", list(ids), list(names), now, on=connection)
+        if due is not None:
+            await self._notify(due, connection)
+
+    async def _notify(self, due: datetime, connection: Connection) -> None:
+        """Notify workers at the commit of jobs that may be due before those that were claimed since."""
+        channel = await self._statements.channel(on=connection)
+        await self._statements.fetch("notify", channel, [due_message("", due)], on=connection)
 
     async def _replace(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Apply the replacements of rows. A job fails if the table cannot store its replacement."""
@@ -221,10 +239,8 @@ class ResultRepository:
             )
             await self.consequences.run([row["job_id"] for row in rows], transaction)
             return set()
-        if rows:  # a new definition may be due before jobs that were claimed since
-            message = due_message("", min(row["due"] for row in rows))
-            channel = await self._statements.channel(on=connection)
-            await self._statements.fetch("notify", channel, [message], on=connection)
+        if rows:
+            await self._notify(min(row["due"] for row in rows), connection)
         if waiting := [row["job_id"] for row in rows if row["waits"]]:
             await self._dependencies.resolve(waiting, transaction)
         return {row["job_id"] for row in rows}
@@ -256,6 +272,17 @@ def _in_ascii(changes: Changes) -> Changes:
         )
         for key, change in changes.items()
     }
+
+
+def _waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str]]:
+    """Return the jobs that were suspended until a signal comes, each with the name of one."""
+    return [
+        (job_id, each.name)
+        for (job_id, _), change in changes.items()
+        if job_id in settled
+        for each in change.suspensions
+        if each.kind == SIGNAL
+    ]
 
 
 def _unaccepted(changes: Changes, accepted: Collection[str]) -> Changes:

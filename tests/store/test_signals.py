@@ -1,7 +1,7 @@
-"""No order of the statements of two signals of a name loses both or stores both.
+"""No order of the statements of a wait and of signals loses a signal, or lets two of a name arrive.
 
-The orders of all statements and commits are exhausted, with signals in transactions of their own and in those
-of callers, which commit or abort.
+A wait stores its row; then its job is suspended, in another transaction. The orders of all statements and
+commits are exhausted, with signals in transactions of their own and of callers, which commit or abort.
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ import asyncpg
 import pytest
 
 from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import SIGNAL
+from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.store.faults import is_conflict
 from pg_scheduler.store.store import Store
 from tests.store.protocol import Actor, Op, World, interleave
 from tests.support.store import LEASE, NAME, NOW, SECOND, new_job, worker
 
-DEADLINE = NOW + 3600 * SECOND
+TIMEOUT_S = 3600.0
+DEADLINE = NOW + TIMEOUT_S * SECOND
+LOOKS_AGAIN = NOW + SECOND
+"""When a job is due that was suspended while a signal was being stored."""
 
 Begin = Callable[[], Awaitable[None]]
 
@@ -36,16 +42,17 @@ class Signal(Op):
     value: int = 1
     isolation: str | None = None
     aborts: bool = False
+    name: str = "go"
 
     async def run(self, store: Store) -> bool | None:
         text, session = f"{self.value}", _session(store)
         if self.isolation is None:
-            return (await store.signals.send("job", "go", text)).is_stored
+            return (await store.signals.send("job", self.name, text)).is_stored
         transaction = session._connection.transaction(isolation=self.isolation)
         await transaction.start()
         try:
             await session.fetch("SELECT count(*) FROM scheduled_jobs", timeout=30)  # its snapshot may be old
-            sent = await store.signals.send("job", "go", text, session)
+            sent = await store.signals.send("job", self.name, text, session)
             await session.wait()
         except BaseException:
             await transaction.rollback()
@@ -55,6 +62,34 @@ class Signal(Op):
             return ABORTED
         await transaction.commit()
         return sent.is_stored
+
+
+@dataclass
+class Wait(Op):
+    """A wait, whose answer is the value that it finds at once, or None if the job is suspended."""
+
+    claim: Claim
+
+    async def run(self, store: Store) -> str | None:
+        step = await store.steps.store("w1", self.claim, "go", SIGNAL, None, version=1, delay_s=TIMEOUT_S)
+        if not step.has_ended:
+            outcome = Outcome.suspend((Suspension(SIGNAL, "go", DEADLINE),))
+            assert await store.results.settle("w1", [(self.claim, outcome)]) == {"job"}
+        return step.value
+
+
+@dataclass
+class TimeOut(Op):
+    """The end of a wait, whose answer is the value if a signal came before, or None if it has timed out."""
+
+    claim: Claim
+
+    async def run(self, store: Store) -> str | None:
+        if await store.steps.end("w1", self.claim, "go"):
+            return None
+        step = await store.steps.store("w1", self.claim, "go", SIGNAL, None, version=1, delay_s=TIMEOUT_S)
+        assert step.has_ended
+        return step.value
 
 
 def _session(store: Store) -> Any:
@@ -159,6 +194,47 @@ async def waits(dsn: str, pool: asyncpg.Pool, *prepare: str) -> AsyncIterator[tu
         yield world, claim, begin
 
 
+@pytest.mark.parametrize("is_marked", [False, True], ids=["unmarked", "marked"])
+@pytest.mark.parametrize("signal", SIGNALS.values(), ids=SIGNALS)
+async def test_no_order_of_a_wait_and_a_signal_loses_it(
+    signal: Callable[[], Signal], is_marked: bool, dsn: str, pool: asyncpg.Pool
+) -> None:
+    async def check(ops: Sequence[Op]) -> None:
+        wait, sent = ops
+        (row,) = await pool.fetch(ROW)
+        assert row["mark"] == "1", "the version of the first attempt that stored a step"
+        if wait.answer is not None:
+            assert (row["status"], wait.answer, sent.answer) == ("running", "1", True)
+        elif sent.answer is ABORTED:
+            assert (row["status"], row["value"], row["ended_at"]) == ("pending", None, None)
+            assert row["execution_time"] in {LOOKS_AGAIN, DEADLINE}
+        else:
+            assert (row["status"], row["value"], sent.answer) == ("pending", "1", True)
+            assert row["ended_at"] is not None
+            assert row["execution_time"] <= LOOKS_AGAIN
+
+    async with waits(dsn, pool, *([MARK] if is_marked else [])) as (world, claim, begin):
+        world.check = check
+        assert await interleave(world, begin, lambda: [Wait(claim), signal()]) > 30
+
+
+@pytest.mark.parametrize("signal", SIGNALS.values(), ids=SIGNALS)
+async def test_signal_at_the_deadline_arrives_or_is_refused(
+    signal: Callable[[], Signal], dsn: str, pool: asyncpg.Pool
+) -> None:
+    async def check(ops: Sequence[Op]) -> None:
+        ending, sent = ops
+        (row,) = await pool.fetch(ROW)
+        assert row["ended_at"] is not None
+        assert ending.answer == row["value"]
+        assert (row["value"] is not None) == (sent.answer is True)
+
+    async with waits(dsn, pool, MARK, SUSPEND, RESUME) as (world, claim, begin):
+        world.check = check
+        again = claim._replace(attempt=2)
+        assert await interleave(world, begin, lambda: [TimeOut(again), signal()]) >= 4
+
+
 STATES = {
     "runs": [],
     "is marked": [MARK],
@@ -185,3 +261,19 @@ async def test_first_of_two_signals_arrives_in_every_order(
     async with waits(dsn, pool, *state) as (world, _, begin):
         world.check = check
         assert await interleave(world, begin, lambda: [Signal(2), signal()]) >= 4
+
+
+@pytest.mark.parametrize("signal", SIGNALS.values(), ids=SIGNALS)
+async def test_first_signals_of_two_names_both_arrive(
+    signal: Callable[[], Signal], dsn: str, pool: asyncpg.Pool
+) -> None:
+    """Both find a job that is not marked, and one of them marks it."""
+
+    async def check(ops: Sequence[Op]) -> None:
+        stored = {row[0] for row in await pool.fetch("SELECT name FROM scheduler_steps")}
+        assert stored == {op.name for op in ops if op.answer is not ABORTED}  # type: ignore[attr-defined]
+        assert {op.answer for op in ops} <= {True, ABORTED}
+
+    async with waits(dsn, pool) as (world, _, begin):
+        world.check = check
+        assert await interleave(world, begin, lambda: [Signal(name="other"), signal()]) >= 4

@@ -25,7 +25,8 @@ WHERE job_id = $1 AND kind <> 'result';
 -- and the next attempt, claimed later, loads it; or the row has changed, and nothing is stored. The first step marks
 -- the job. Older rows of its id, of a job before it, are deleted then; one of the same name is overwritten.
 WITH held AS (
-    SELECT job_id, (options -> 'steps') IS NULL AS is_unmarked
+    SELECT job_id, (options -> 'steps') IS NULL AS is_unmarked,
+        coalesce(options -> 'steps', '0') = '0' AS lacks_version
     FROM {schema}scheduled_jobs
     WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
     FOR NO KEY UPDATE
@@ -36,7 +37,7 @@ marked AS (
         misfire_grace_time = NULL,
         expires_at         = NULL
     FROM held
-    WHERE job.job_id = held.job_id AND (held.is_unmarked OR job.options -> 'steps' = '0')
+    WHERE job.job_id = held.job_id AND held.lacks_version
 ),
 stale AS (
     DELETE FROM {schema}scheduler_steps
@@ -139,10 +140,42 @@ WHERE job_id = $1;
 -- route: caller
 -- Make a suspended job ($1) due now whose wait store_signal has ended, and return when that is.
 --
--- A statement of its own: store_signal may have waited for a transaction that suspends the job, which its snapshot lacks.
+-- A statement of its own: store_signal may have waited for look_at_waits, and its snapshot lacks that suspension.
 UPDATE {schema}scheduled_jobs SET execution_time = coalesce($2, now())
 WHERE job_id = $1 AND status = 'pending' AND blocked_on IS NULL AND execution_time > coalesce($2, now())
 RETURNING execution_time AS due;
+
+-- name: look_at_waits
+-- route: caller
+-- Make jobs due again that settle_jobs has just suspended, if a signal came before; return when the first one is.
+--
+-- $1 and $2 are the ids and the names of the waits. It waits for no row: a job whose signal is being stored continues
+-- in a second. "attempt = attempt" changes the row, so that a later signal at REPEATABLE READ, whose
+-- snapshot lacks the suspension, fails instead of waking no one.
+WITH wait AS MATERIALIZED (
+    SELECT id, name FROM ROWS FROM (unnest($1::text[]), unnest($2::text[])) AS each (id, name)
+),
+held AS (
+    UPDATE {schema}scheduler_steps SET attempt = attempt
+    WHERE ctid = ANY (ARRAY (
+        SELECT step.ctid
+        FROM wait JOIN {schema}scheduler_steps AS step ON step.job_id = wait.id AND step.name = wait.name
+        FOR UPDATE OF step SKIP LOCKED
+    ))
+    RETURNING job_id, ended_at IS NULL AS is_open
+),
+woken AS (
+    UPDATE {schema}scheduled_jobs AS job SET execution_time = least(job.execution_time, coalesce($3, now())
+        + make_interval(secs => CASE WHEN EXISTS (
+            SELECT FROM held WHERE held.job_id = job.job_id AND NOT held.is_open
+        ) THEN 0 ELSE 1 END))
+    WHERE job.job_id = ANY ($1)
+      AND job.status = 'pending'
+      AND (SELECT count(*) FROM held WHERE held.job_id = job.job_id AND held.is_open)
+          < (SELECT count(*) FROM wait WHERE wait.id = job.job_id)
+    RETURNING job.execution_time
+)
+SELECT min(execution_time) AS due FROM woken;
 
 -- name: job_name
 -- route: pool

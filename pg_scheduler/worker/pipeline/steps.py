@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
@@ -29,9 +29,11 @@ from pg_scheduler.jobs.step_values import (
     CURSOR,
     MAX_STEP_BYTES,
     MAX_STEPS,
+    SIGNAL,
     SLEEP,
     STEP,
     ReturnType,
+    SignalType,
     StoredStep,
     check_step_function,
     check_step_name,
@@ -48,6 +50,9 @@ from pg_scheduler.worker.node import Node
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+NO_TIMEOUT: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""When a job is due that waits for a signal without a timeout."""
 
 RETRY_DELAY_S: Final = 0.2
 """Seconds between two attempts to reach the database."""
@@ -160,6 +165,28 @@ class AttemptSteps(OpenSteps):
                 return
             waiter = self._wait_for(stored)
         await self._suspended(waiter)
+
+    async def wait(
+        self, name: str, *, timeout: float | timedelta | None = None, kind: type[Any] | None = None
+    ) -> Any:
+        """See `Steps`."""
+        seconds = None if timeout is None else check_delay("timeout", timeout)
+        store = partial(
+            self._store, name, SIGNAL, delay_s=seconds, until=NO_TIMEOUT if seconds is None else None
+        )
+        value_type, waiter = SignalType(kind), None
+        self._check_may_wait(name)
+        async with self._step(name, SIGNAL) as former:
+            stored = former or await store()
+            if not stored.has_ended and await self._is_over(stored):
+                stored = await store()  # which finds a signal that came before the end of the wait
+            if not stored.has_ended:
+                waiter = self._wait_for(stored)
+        if waiter is not None:
+            await self._suspended(waiter)
+        if stored.value is None:
+            raise TimeoutError(f"no signal {name!r} came for job {self._claim.job_id!r} until {stored.until}")
+        return value_type.from_json(name, step_value(name, stored.value, self._codec))
 
     def close(self) -> None:
         """See `OpenSteps`."""
