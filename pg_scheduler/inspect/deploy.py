@@ -19,10 +19,11 @@ from pydantic import ValidationError
 from pg_scheduler.api.base import Parts
 from pg_scheduler.errors import PayloadError, SchedulerError
 from pg_scheduler.foreign import is_ctrl_c, message_of
+from pg_scheduler.inspect.deploy_steps import steps_of
 from pg_scheduler.inspect.doctor.check import hint_at_new_name
 from pg_scheduler.inspect.doctor.codes import Severity
 from pg_scheduler.inspect.doctor.findings import count_severities, worst_of
-from pg_scheduler.inspect.store.deploy import CheckedJob
+from pg_scheduler.inspect.store.deploy import CheckedJob, CheckedStep
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted, extent_of, short
 from pg_scheduler.jobs.limits import limit_keys
@@ -54,6 +55,13 @@ UNKNOWN: Final = "no function is registered under this name"
 INDEXES: Final = ("scheduled_jobs_claim", "scheduled_jobs_blocked")
 """The indexes that together have all unfinished jobs."""
 
+STEPS: Final = "scheduler_steps"
+"""The table of steps, which a database before its migration lacks."""
+
+UNVERSIONED: Final = "0"
+"""The version of a job for which only others have stored something, such as a signal."""
+
+_DIGITS: Final = re.compile(r"\d+")
 _INDEX: Final = re.compile(r"(?<!^args)\[\d+\]")
 
 
@@ -68,8 +76,12 @@ class DeployCode(StrEnum):
     """The key function of a limit raises, or returns an invalid key, so the jobs fail."""
     SCHEDULE = "SCHEDULE"
     """The schedules cannot fire: their task, trigger, options or arguments do not fit the code."""
+    STEP_GONE = "STEP-GONE"
+    """The module of the function names no such step, so the jobs ignore the stored one."""
     NOT_EXAMINED = "NOT-EXAMINED"
-    """Jobs or schedules were not examined: encrypted arguments that cannot be read here, or too many jobs."""
+    """Something was not examined: encrypted arguments that cannot be read here, or too many jobs."""
+    VERSION = "VERSION"
+    """How many unfinished jobs have stored steps under a version of their task."""
 
 
 class Judgement(NamedTuple):
@@ -91,9 +103,14 @@ JUDGEMENTS: Final[Mapping[DeployCode, Judgement]] = {
     DeployCode.SCHEDULE: Judgement(
         Severity.ERROR, "accept the old task, trigger and arguments too; or update or remove the schedules"
     ),
+    DeployCode.STEP_GONE: Judgement(
+        Severity.WARNING,
+        "keep the step for old versions, unless the jobs may leave it out",
+    ),
     DeployCode.NOT_EXAMINED: Judgement(
         Severity.WARNING, "run the check with the codec and the keys of the workers, or with a higher most="
     ),
+    DeployCode.VERSION: Judgement(Severity.INFO, "keep what the code does for this version"),
 }
 
 
@@ -110,9 +127,9 @@ class DeployFinding:
     reason: str
     """The reason."""
     count: int
-    """How many jobs or schedules it concerns."""
+    """How many jobs, schedules or stored steps it concerns."""
     ids: tuple[str, ...]
-    """The ids of the first three."""
+    """The ids of the first three jobs or schedules."""
     remedy: str
     """The recommended action."""
 
@@ -191,7 +208,7 @@ class _Findings:
             key = code, "", f"names and reasons beyond the first {MAX_GROUPS:,}"
         self._counts[key] += count
         known = self._ids.setdefault(key, [])
-        known += ids[: MAX_IDS - len(known)]
+        known += [each for each in ids if each not in known][: MAX_IDS - len(known)]
 
     def sorted(self, names: Sequence[str]) -> Iterator[DeployFinding]:
         """Yield the findings, the most severe first, with hints at new names among the registered ones."""
@@ -222,7 +239,8 @@ class _DeployCheck:
     async def run(self, most: int) -> DeployReport:
         """Examine the schedules and the jobs."""
         tables = await self._store.deploy.tables()
-        jobs, is_complete = await self._examine_jobs(most, is_migrated=bool(tables))
+        has_steps = STEPS in tables
+        jobs, is_complete = await self._examine_jobs(most, is_migrated=bool(tables), has_steps=has_steps)
         schedules = await self._examine_schedules() if tables else 0
         total: int | None = jobs
         if not is_complete:
@@ -233,12 +251,14 @@ class _DeployCheck:
         findings = tuple(self._findings.sorted(self._tasks.names()))
         return DeployReport(findings, jobs, schedules, total, is_complete)
 
-    async def _examine_jobs(self, most: int, *, is_migrated: bool) -> tuple[int, bool]:
+    async def _examine_jobs(self, most: int, *, is_migrated: bool, has_steps: bool) -> tuple[int, bool]:
         """Return how many jobs were examined, and whether these are all."""
         examined = 0
         async for page in self._store.deploy.unfinished(is_migrated=is_migrated):
             jobs = page[: most - examined]
             examined += len(jobs)
+            if has_steps:
+                await self._examine_steps([job for job in jobs if job.version is not None])
             large = [job for job in jobs if not self._examine_job(job)]
             async for job in self._store.deploy.with_arguments(large):
                 self._examine_job(job)
@@ -278,6 +298,25 @@ class _DeployCheck:
                 raise
             return code, _reason(error)
         return None
+
+    async def _examine_steps(self, jobs: Sequence[CheckedJob]) -> None:
+        """Examine the stored steps of jobs that have some."""
+        tasks: dict[str, tuple[CheckedJob, Task]] = {}
+        for job in jobs:
+            task = self._tasks.resolve(job.task) if self._is_selected(job.task) else None
+            if task is not None:
+                tasks[job.job_id] = job, task
+                if job.version != UNVERSIONED:
+                    self._findings.add(DeployCode.VERSION, task.name, f"version {job.version}", job.job_id)
+        async for page in self._store.deploy.steps(list(tasks)):
+            for step in page:
+                self._examine_step(step, *tasks[step.job_id])
+
+    def _examine_step(self, step: CheckedStep, job: CheckedJob, task: Task) -> None:
+        named = steps_of(task.func, step.name)
+        if named is not None and not named:
+            reason = f"step {_DIGITS.sub('*', step.name)!r} is not in the module of the function"
+            self._findings.add(DeployCode.STEP_GONE, job.task, reason, job.job_id)
 
     async def _examine_schedules(self) -> int:
         """Examine the schedules of callers, and those of the code as its start will write them."""

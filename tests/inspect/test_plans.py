@@ -128,6 +128,7 @@ READINGS = {
     "doctor_oldest": Reading(f"{{rows}}, {INSTANT}", UNSUCCESSFUL, MAX_OLDEST),
 }
 WITHOUT_JOBS = {
+    "check_steps": f"5000, {IDS}, ''",
     "read_sizes": "NULL, 'public.scheduled_jobs'",
     "inspect_workers": "NULL, 500",
     "inspect_limit_keys": "'limit:a:', 1000",

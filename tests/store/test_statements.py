@@ -400,6 +400,7 @@ async def use_path(store: Store) -> object:
     pages = [page async for page in people.deploy.unfinished(is_migrated=True)]
     read = [job for page in pages async for job in people.deploy.with_arguments(page)]
     assert json.loads(read[0].task_data or "") == {"args": [], "kwargs": {}}
+    assert [page async for page in people.deploy.steps(["a", "b"])] == [[]]
     assert (await people.server.ping()).seconds > 0
     assert (await people.server.role()).database
     (rights,) = await people.server.rights(["scheduled_jobs"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -44,6 +44,13 @@ class CheckedJob(NamedTuple):
     size: int
 
 
+class CheckedStep(NamedTuple):
+    """A stored step of a job."""
+
+    job_id: str
+    name: str
+
+
 class DeployRepository(Repository):
     """The statements that read jobs for the check of a deployment."""
 
@@ -83,21 +90,34 @@ class DeployRepository(Repository):
                 rows = await self._statements.fetch(name, PAGE_ROWS, *after) if len(rows) == PAGE_ROWS else []
 
     async def with_arguments(self, jobs: Iterable[CheckedJob]) -> AsyncIterator[CheckedJob]:
-        """Yield jobs that have large arguments with these, reading a bounded number of bytes at a time."""
-        chunk: list[CheckedJob] = []
-        for job in jobs:
-            if chunk and sum(each.size for each in chunk) + job.size > MAX_READ_BYTES:
-                async for found in self._read(chunk):
-                    yield found
-                chunk = []
-            chunk.append(job)
-        if chunk:
-            async for found in self._read(chunk):
-                yield found
+        """Yield jobs that have large arguments with these, unless they were deleted meanwhile."""
+        for part in _parts(jobs):
+            rows = await self._statements.fetch("check_payloads", [job.job_id for job in part])
+            texts = {row["job_id"]: row["task_data"] for row in rows}
+            for job in part:
+                if job.job_id in texts:
+                    yield job._replace(task_data=texts[job.job_id])
 
-    async def _read(self, jobs: Sequence[CheckedJob]) -> AsyncIterator[CheckedJob]:
-        rows = await self._statements.fetch("check_payloads", [job.job_id for job in jobs])
-        texts = {row["job_id"]: row["task_data"] for row in rows}
-        for job in jobs:
-            if job.job_id in texts:  # else it was deleted meanwhile
-                yield job._replace(task_data=texts[job.job_id])
+    async def steps(self, job_ids: Sequence[str]) -> AsyncIterator[Sequence[CheckedStep]]:
+        """Yield the steps of jobs in pages."""
+        after, rest = "", list(job_ids)
+        while rest:
+            page = await self._rows(CheckedStep, "check_steps", PAGE_ROWS, rest, after)
+            yield page
+            if len(page) < PAGE_ROWS:
+                return
+            rest, after = rest[rest.index(page[-1].job_id) :], page[-1].name
+
+
+def _parts(rows: Iterable[CheckedJob]) -> Iterator[list[CheckedJob]]:
+    """Divide rows so that one statement reads a bounded number of bytes."""
+    part: list[CheckedJob] = []
+    size = 0
+    for row in rows:
+        if part and size + row.size > MAX_READ_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += row.size
+    if part:
+        yield part

@@ -44,6 +44,24 @@ SELECT job_id, task_data::text AS task_data
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1::text[]);
 
+-- name: check_steps
+-- route: tuned
+-- Return $1 stored steps of the jobs $2 in the order of these, after the name $3 of a step of the first one.
+--
+-- The limit within the lateral subquery makes it run once for each job, in their order.
+SELECT step.job_id, step.name
+FROM unnest($2::text[]) WITH ORDINALITY AS job (id, place)
+CROSS JOIN LATERAL (
+    SELECT each.job_id, each.name
+    FROM {schema}scheduler_steps AS each
+    WHERE each.job_id = job.id
+      AND each.name > CASE WHEN job.place = 1 THEN $3::text ELSE '' END
+      AND each.kind <> 'result'
+    ORDER BY each.name
+    LIMIT $1::bigint
+) AS step
+LIMIT $1::bigint;
+
 -- A job as check_waiting returns it. "version" is that of its steps.
 
 -- fragment: checked_columns

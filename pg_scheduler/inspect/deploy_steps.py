@@ -1,0 +1,99 @@
+"""The steps that the source of a module names, with which stored ones are compared."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from pg_scheduler.jobs.model import JobFunction
+
+METHODS: Final = frozenset({"run", "transaction", "cursor", "sleep", "wait", "child", "gather"})
+"""The methods of steps, whose first argument is a name."""
+
+OWN: Final = "steps"
+"""The attribute of a job that has these methods, and a usual name of its value."""
+
+
+class NamedStep(NamedTuple):
+    """A step that a module names.
+
+    Attributes:
+        text: Its name, or how its names begin.
+        is_prefix: Whether the names are computed, so that only their beginning is known.
+    """
+
+    text: str
+    is_prefix: bool
+
+
+def steps_of(func: JobFunction, name: str) -> Sequence[NamedStep] | None:
+    """Return the steps that may have stored a name, which the module of a task names; none if it names none.
+
+    Returns:
+        None if the source of the module cannot be read.
+    """
+    named = _named_steps(inspect.unwrap(func).__module__)
+    if named is None:
+        return None
+    exact = [each for each in named if not each.is_prefix and each.text == name]
+    return exact or [each for each in named if each.is_prefix and name.startswith(each.text)]
+
+
+@lru_cache(maxsize=1000)
+def _named_steps(module: str) -> Sequence[NamedStep] | None:
+    """Return the steps that the source of a module names; None if it cannot be read."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError, KeyError, SyntaxError):  # no file, as for __main__ of a console
+        return None
+    return [*_steps_in(tree)]
+
+
+def _steps_in(tree: ast.Module) -> Iterator[NamedStep]:
+    aliases = {OWN, *_aliases_in(tree)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=owner, attr=method), args=[name, *_]) if method in METHODS:
+                text, is_prefix = _name_in(name)
+                if not text and not _is_steps(owner, aliases):
+                    continue  # such as asyncio.run(main())
+                # The jobs of gather() have names that begin with its own.
+                yield NamedStep(text, is_prefix or method == "gather")
+
+
+def _aliases_in(tree: ast.Module) -> Iterator[str]:
+    """Yield the variables to which the steps of a job are assigned."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_steps(value):
+                yield name
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if _is_steps(value):
+                yield name
+
+
+def _is_steps(node: ast.expr, aliases: Collection[str] = ()) -> bool:
+    """Return whether an expression is the steps of a job: an attribute, a call, a variable."""
+    match node:
+        case ast.Name(id=name):
+            return name in aliases
+        case ast.Attribute(attr=name):
+            return name == OWN
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name == "current_steps"
+    return False
+
+
+def _name_in(node: ast.expr) -> tuple[str, bool]:
+    """Return the text of an expression, or how it begins, and whether that is all that is known."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text, False
+        case ast.JoinedStr(values=[ast.Constant(value=str(text)), *others]):
+            return text, bool(others)
+        case ast.BinOp(left=left, op=ast.Add()):
+            return _name_in(left)[0], True
+    return "", True

@@ -1,0 +1,139 @@
+"""The check of a deployment: stored steps that do not fit the source of the new code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.inspect import DeployCode, DeployReport, Severity, check
+from pg_scheduler.inspect.store import deploy as deploy_store
+from pg_scheduler.migrate import migrate
+from tests.inspect import deploy_computed_jobs, deploy_jobs
+from tests.support.store import Pool
+
+TASK = "shop.order"
+
+
+@pytest.fixture
+def scheduler(pool: Pool) -> Scheduler:
+    """A Scheduler of the new code."""
+    scheduler = Scheduler(pool)
+    scheduler.register(deploy_jobs.order, name=TASK)
+    scheduler.register(deploy_computed_jobs.many, name="shop.many")
+    return scheduler
+
+
+async def insert(
+    pool: Pool,
+    job_id: str,
+    steps: Mapping[str, Any],
+    *,
+    version: int = 1,
+    kind: str = "step",
+    name: str = TASK,
+) -> None:
+    """Insert a job with stored steps, as the old code has left it."""
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data, options)"
+        " VALUES ($1, $2, now(), $3, jsonb_build_object('steps', $4::integer))",
+        job_id,
+        name,
+        '{"args": [[], []], "kwargs": {}}' if name == "shop.many" else '{"args": [7], "kwargs": {}}',
+        version,
+    )
+    await pool.executemany(
+        "INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)"
+        " VALUES ($1, $2, $3, $4, 1, now(), now())",
+        [(job_id, step, kind, None if value is None else json.dumps(value)) for step, value in steps.items()],
+    )
+
+
+def found(report: DeployReport) -> list[tuple[DeployCode, str, int]]:
+    """Return the findings without those of versions."""
+    return [(each.code, each.reason, each.count) for each in report.findings if each.code != "VERSION"]
+
+
+async def test_steps_that_the_module_names_are_no_finding(scheduler: Scheduler, pool: Pool) -> None:
+    values = {
+        "quote": {"price": 1},
+        "page-7": 7,
+        "old-8": 8,
+        "reserve": [{"price": 1}],
+        "untyped": "x",
+        "local": "y",
+    }
+    await insert(pool, "a", values)
+    await insert(pool, "b", {"lines": "z"}, kind="cursor")
+    await insert(pool, "c", {"cool-off": None}, kind="sleep")
+    await insert(pool, "d", {"approval": {"by": "ann"}}, kind="signal")
+    await insert(pool, "e", {"docs:0": None}, kind="child")
+    await insert(pool, "f", {"result:0f3a": {"value": 1}}, kind="result")
+    assert found(await check(scheduler)) == []
+
+
+async def test_steps_that_the_module_does_not_name_are_a_warning(scheduler: Scheduler, pool: Pool) -> None:
+    await insert(pool, "a", {"quota": 1, "pages-1": 1, "pages-2": 1})
+    report = await check(scheduler)
+    assert report.severity is Severity.WARNING
+    assert found(report) == [
+        (DeployCode.STEP_GONE, "step 'pages-*' is not in the module of the function", 2),
+        (DeployCode.STEP_GONE, "step 'quota' is not in the module of the function", 1),
+    ]
+
+
+async def test_computed_names_of_steps_are_no_finding(scheduler: Scheduler, pool: Pool) -> None:
+    await insert(pool, "a", {"anything": 1}, name="shop.many")
+    assert found(await check(scheduler)) == []
+
+
+async def test_functions_without_a_source_are_left_out(pool: Pool) -> None:
+    namespace: dict[str, Any] = {"__name__": "nowhere"}
+    exec("async def order(order_id: int) -> None: ...", namespace)
+    scheduler = Scheduler(pool)
+    scheduler.register(namespace["order"], name=TASK)
+    await insert(pool, "a", {"quota": 1})
+    assert found(await check(scheduler)) == []
+
+
+async def test_jobs_are_counted_by_task_and_version_of_their_steps(scheduler: Scheduler, pool: Pool) -> None:
+    await insert(pool, "a", {}, version=1)
+    await insert(pool, "b", {}, version=2)
+    await insert(pool, "c", {}, version=2)
+    await insert(pool, "signalled", {}, version=0)
+    await insert(pool, "unknown", {}, version=4, name="shop.gone")
+    report = await check(scheduler, name=TASK)
+    assert [(each.name, each.reason, each.count, each.ids) for each in report.findings] == [
+        (TASK, "version 1", 1, ("a",)),
+        (TASK, "version 2", 2, ("b", "c")),
+    ]
+    assert (report.findings[0].code, report.severity) == (DeployCode.VERSION, Severity.INFO)
+
+
+async def test_all_steps_of_many_jobs_are_read_in_pages(
+    scheduler: Scheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deploy_store, "PAGE_ROWS", 7)
+    for number in range(20):
+        steps = {f"gone-{step}": step for step in range(number)}
+        await insert(pool, f"job-{number:02}", steps)
+    report = await check(scheduler)
+    assert [count for _, _, count in found(report)] == [sum(range(20))]
+    repository = deploy_store.DeployRepository(scheduler._parts.store.statements)
+    pages = [page async for page in repository.steps([f"job-{number:02}" for number in range(20)])]
+    assert max(map(len, pages)) == 7
+    read = [(step.job_id, step.name) for page in pages for step in page]
+    assert len(read) == len(set(read)) == sum(range(20))
+
+
+async def test_database_without_the_table_of_steps_is_checked(scheduler: Scheduler, pool: Pool) -> None:
+    await insert(pool, "a", {"quota": 1})
+    await insert(pool, "b", {}, name="shop.gone")
+    async with pool.acquire() as connection:
+        await migrate(connection, target=1)
+    assert [(each.code, each.ids) for each in (await check(scheduler)).findings] == [
+        (DeployCode.NAME_UNKNOWN, ("b",))
+    ]
