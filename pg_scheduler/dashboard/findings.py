@@ -64,6 +64,7 @@ TITLES: Final[Mapping[FindingCode, str]] = {
     FindingCode.SCHED_DST: "A clock change affects schedule {}",
     FindingCode.SCHED_HERD: "Many schedules fire at {}",
     FindingCode.RETENTION: "Finished jobs are kept for long: {}",
+    FindingCode.STEPS_ORPHANED: "Stored steps belong to no job: {}",
 }
 """The title of a finding by its code, with a place for its subject."""
 

@@ -18,7 +18,7 @@ from pg_scheduler.inspect.dependencies import MAX_LINKED
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.states import MAX_UNFINISHED_ROWS
 from pg_scheduler.inspect.store.deploy import PAGE_ROWS as CHECKED_ROWS
-from pg_scheduler.inspect.store.doctor import MAX_DUE, MAX_OLDEST, MAX_UNSUCCESSFUL
+from pg_scheduler.inspect.store.doctor import MAX_DUE, MAX_OLDEST, MAX_STEPS, MAX_UNSUCCESSFUL
 from pg_scheduler.inspect.store.inspections import (
     MAX_BACKLOG_ROWS,
     MAX_BLOCKED_ROWS,
@@ -125,6 +125,7 @@ READINGS = {
     "doctor_quarantined": Reading(f"1e9, {{rows}}, 100, {INSTANT}", UNSUCCESSFUL, MAX_UNSUCCESSFUL),
     "doctor_running": Reading(f"{{rows}}, {INSTANT}, 1000", CLAIM, MAX_DUE, LEVELS),
     "doctor_payloads": Reading("{rows}, 0", CLAIM, MAX_DUE, LEVELS),
+    "doctor_orphaned_steps": Reading("{rows}", KEY, MAX_STEPS, pages=5),
     "doctor_oldest": Reading(f"{{rows}}, {INSTANT}", UNSUCCESSFUL, MAX_OLDEST),
 }
 WITHOUT_JOBS = {
@@ -181,6 +182,9 @@ EDGES = f"""
     SELECT {MIDDLE}, 'job-' || lpad((5 * n + 3)::text, 9, '0') FROM generate_series(1, {MAX_PARENTS}) AS n;
     INSERT INTO scheduler_starts (key, job_id, attempt, at)
     SELECT 'stripe', 'job-' || lpad(n::text, 9, '0'), 0, {INSTANT}
+    FROM generate_series(1, {SMALL} / 2) AS n;
+    INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at)
+    SELECT 'job-' || lpad(n::text, 9, '0'), 'step', 'step', 1, {INSTANT}
     FROM generate_series(1, {SMALL} / 2) AS n;
 """
 """A job that waits for others and others for it, and a limit of which many attempts started."""

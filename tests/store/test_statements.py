@@ -390,6 +390,7 @@ async def use_path(store: Store) -> object:
     )
     assert await people.doctor.running() == []
     assert (await people.doctor.payloads(9, 0))[0].jobs > 0
+    assert await people.doctor.orphaned_steps() == (0, [])
     assert set(await people.doctor.oldest()) <= {"failed", "cancelled", "expired"}
     assert await people.doctor.overdue(9.0) == []
     assert await people.doctor.schedule_tasks() == []

@@ -91,6 +91,8 @@ class FindingCode(StrEnum):
     """Many schedules fire in the same second."""
     RETENTION = "RETENTION"
     """Finished jobs are older than their retention allows, or a table is large or will be soon."""
+    STEPS_ORPHANED = "STEPS-ORPHANED"
+    """Stored steps belong to no job."""
 
 
 class Severity(StrEnum):
@@ -279,6 +281,10 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     FindingCode.RETENTION: Advice(
         "unsuccessful jobs are twice as old as the workers keep them, or a table has 10 GB now or soon",
         "vacuum_enabled=True on a worker; read its log for errors of the vacuum; a shorter retention",
+    ),
+    FindingCode.STEPS_ORPHANED: Advice(
+        "SQL has deleted jobs without their stored steps, which nothing else deletes",
+        "delete these steps too; delete jobs by pg-scheduler jobs delete, or let the vacuum do it",
     ),
 }
 """The meaning and the remedy of each code."""

@@ -20,8 +20,9 @@ from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
 from pg_scheduler.inspect.statistics import why_uncounted
+from pg_scheduler.inspect.store.doctor import MAX_STEPS
 from pg_scheduler.inspect.store.searches import TABLE
-from pg_scheduler.inspect.texts import length
+from pg_scheduler.inspect.texts import length, listed
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.settings import VacuumTrigger
 
@@ -88,6 +89,18 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
                 f"{days:g} days",
                 "pg-scheduler vacuum; read the logs of the workers for errors of the vacuum",
             )
+
+
+@check(FindingCode.STEPS_ORPHANED)
+async def _check_steps(facts: SharedFacts, _: Thresholds) -> Found:
+    steps, job_ids = await facts.store.doctor.orphaned_steps()
+    if steps:
+        yield warning(
+            FindingCode.STEPS_ORPHANED,
+            "scheduler_steps",
+            f"{steps:,} of the first {MAX_STEPS:,} stored steps belong to no job, such as {listed(job_ids)}",
+            "delete these steps as the runbook describes, and jobs by pg-scheduler jobs delete",
+        )
 
 
 async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> Found:

@@ -22,6 +22,7 @@ MAX_DUE: Final = 10_000
 MAX_RUNNING: Final = 1000
 MAX_OLDEST: Final = 1000
 MAX_SCHEDULES: Final = 10_000
+MAX_STEPS: Final = 10_000
 MAX_ZONED: Final = 1000
 MAX_FOUND: Final = 100
 MAX_TRIGGER_BYTES: Final = 4096
@@ -252,6 +253,11 @@ class DoctorRepository(Repository):
         """Return by status how many seconds ago the oldest of the first 1,000 unsuccessful jobs ended."""
         rows = await self._statements.fetch("doctor_oldest", MAX_OLDEST, self._statements.now)
         return {row["status"]: row["seconds"] for row in rows}
+
+    async def orphaned_steps(self) -> tuple[int, list[str]]:
+        """Return how many of the first 10,000 stored steps belong to no job, and the first ids of these."""
+        rows = await self._statements.fetch("doctor_orphaned_steps", MAX_STEPS)
+        return (rows[0]["total"] if rows else 0), [row["job_id"] for row in rows]
 
     async def overdue(self, seconds: float) -> list[OverdueRow]:
         """Return the 100 schedules that are most overdue, by more than these seconds."""

@@ -17,6 +17,7 @@ from pg_scheduler.jobs.model import Worker
 from pg_scheduler.measure.figures import OUTCOMES, JobFigures
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
+from tests.docs.snippets import ROOT
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import examine, find, subjects
 from tests.inspect.workers import add_worker
@@ -166,3 +167,26 @@ def test_policy_that_keeps_a_number_of_jobs_counts_as_no_growth() -> None:
     assert kept({"completed": {"trigger": "time_based", "days": 2.5}}, enabled=False) == math.inf
     assert kept([1]) == math.inf
     assert days_kept([], "completed") == math.inf
+
+
+async def test_steps_of_jobs_that_sql_deleted_are_found_until_these_are_deleted_too(
+    pool: asyncpg.Pool,
+) -> None:
+    for job_id in ("deleted", "overwritten", "marked"):
+        await Scheduler(pool).schedule_job("doctor.steps", datetime.now(UTC), {}, job_id=job_id)
+    await pool.execute(
+        "UPDATE scheduled_jobs SET options = '{\"steps\": 1}' WHERE job_id = 'marked';"
+        "INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at)"
+        " SELECT job_id, 'page-' || number, 'step', 1, now()"
+        " FROM scheduled_jobs, generate_series(1, 2) AS number;"
+        "DELETE FROM scheduled_jobs WHERE job_id = 'deleted'"
+    )
+    finding = await find(pool, FindingCode.STEPS_ORPHANED)
+    assert finding.severity is Severity.WARNING
+    assert finding.evidence == (
+        "4 of the first 10,000 stored steps belong to no job, such as deleted, overwritten"
+    )
+    runbook = (ROOT / "docs/operations/runbook.md").read_text(encoding="utf-8")
+    statement = runbook.partition("### STEPS-ORPHANED")[2].partition("```sql\n")[2].partition("```")[0]
+    assert await pool.execute(statement) == "DELETE 4"
+    assert await subjects(pool, FindingCode.STEPS_ORPHANED) == []

@@ -255,3 +255,26 @@ CROSS JOIN LATERAL (
     ORDER BY bucket DESC, job_name DESC
     LIMIT $2::bigint
 ) AS examined;
+
+-- name: doctor_orphaned_steps
+-- route: tuned
+-- Return 5 ids of which the first $1 stored steps have some without a marked job, and the number of such steps.
+--
+-- The limit within the lateral subquery makes it probe the key of the jobs for each step.
+SELECT step.job_id, (sum(count(*)) OVER ())::bigint AS total
+FROM (
+    SELECT job_id
+    FROM {schema}scheduler_steps
+    ORDER BY scheduler_steps.job_id, scheduler_steps.name
+    LIMIT $1::bigint
+) AS step
+LEFT JOIN LATERAL (
+    SELECT (job.options -> 'steps') IS NOT NULL AS is_marked
+    FROM {schema}scheduled_jobs AS job
+    WHERE job.job_id = step.job_id
+    LIMIT 1
+) AS owner ON true
+WHERE owner.is_marked IS NOT TRUE
+GROUP BY step.job_id
+ORDER BY step.job_id
+LIMIT 5;
