@@ -29,6 +29,8 @@ from pg_scheduler.inspect.texts import counted, extent_of, short
 from pg_scheduler.jobs.limits import limit_keys
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.payload import decode, has_encoded_arguments
+from pg_scheduler.jobs.retry import Abort
+from pg_scheduler.jobs.step_values import STEP, ReturnType, step_value
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.typed import problems
 from pg_scheduler.jobs.validation import check_count, check_kind, check_text
@@ -76,6 +78,8 @@ class DeployCode(StrEnum):
     """The key function of a limit raises, or returns an invalid key, so the jobs fail."""
     SCHEDULE = "SCHEDULE"
     """The schedules cannot fire: their task, trigger, options or arguments do not fit the code."""
+    STEP_TYPE = "STEP-TYPE"
+    """Stored values of a step do not fit the return annotation of its function, so the jobs fail."""
     STEP_GONE = "STEP-GONE"
     """The module of the function names no such step, so the jobs ignore the stored one."""
     NOT_EXAMINED = "NOT-EXAMINED"
@@ -102,6 +106,9 @@ JUDGEMENTS: Final[Mapping[DeployCode, Judgement]] = {
     DeployCode.KEY: Judgement(Severity.ERROR, "let key= accept the old arguments too; or cancel the jobs"),
     DeployCode.SCHEDULE: Judgement(
         Severity.ERROR, "accept the old task, trigger and arguments too; or update or remove the schedules"
+    ),
+    DeployCode.STEP_TYPE: Judgement(
+        Severity.ERROR, "let the annotation accept former values too, or give the step another name"
     ),
     DeployCode.STEP_GONE: Judgement(
         Severity.WARNING,
@@ -309,14 +316,34 @@ class _DeployCheck:
                 if job.version != UNVERSIONED:
                     self._findings.add(DeployCode.VERSION, task.name, f"version {job.version}", job.job_id)
         async for page in self._store.deploy.steps(list(tasks)):
-            for step in page:
+            large = [step for step in page if not self._examine_step(step, *tasks[step.job_id])]
+            async for step in self._store.deploy.with_values(large):
                 self._examine_step(step, *tasks[step.job_id])
 
-    def _examine_step(self, step: CheckedStep, job: CheckedJob, task: Task) -> None:
+    def _examine_step(self, step: CheckedStep, job: CheckedJob, task: Task) -> bool:
+        """Examine a stored step; return False if its value is needed, which the page does not have."""
         named = steps_of(task.func, step.name)
-        if named is not None and not named:
+        if named is None:
+            return True
+        if not named:
             reason = f"step {_DIGITS.sub('*', step.name)!r} is not in the module of the function"
             self._findings.add(DeployCode.STEP_GONE, job.task, reason, job.job_id)
+            return True
+        types = [each.returns for each in named if each.returns is not None]
+        if step.kind != STEP or len(types) < len(named):
+            return True
+        if step.value is None and step.size:
+            return False
+        text = f"{named[0].text}*" if named[0].is_prefix else step.name
+        try:
+            value = step_value(text, step.value, self._codec)
+        except Abort as error:
+            self._findings.add(DeployCode.NOT_EXAMINED, job.task, message_of(error), job.job_id)
+            return True
+        misfits = [problem for each in types if (problem := _misfit(each, text, value))]
+        if len(misfits) == len(types):
+            self._findings.add(DeployCode.STEP_TYPE, job.task, f"step {text!r}: {misfits[0]}", job.job_id)
+        return True
 
     async def _examine_schedules(self) -> int:
         """Examine the schedules of callers, and those of the code as its start will write them."""
@@ -375,11 +402,23 @@ class _DeployCheck:
         return total if total >= least else None
 
 
+def _misfit(returns: ReturnType, name: str, value: object) -> str:
+    """Return why a stored value does not fit a return annotation; empty if it does."""
+    try:
+        returns.from_json(name, value)
+    except BaseException as error:  # user code: a validator
+        if is_ctrl_c(error):
+            raise
+        return _reason(error)
+    return ""
+
+
 def _reason(error: BaseException) -> str:
     """Return an error as the reason of a group: without the places of items in lists, and remedies."""
     cause = error.__cause__
-    if isinstance(error, PayloadError) and isinstance(cause, ValidationError):
-        found = list(dict.fromkeys(_INDEX.sub("[]", each) for each in problems(cause)))
+    if isinstance(error, PayloadError | Abort) and isinstance(cause, ValidationError):
+        root = "value" if isinstance(error, Abort) else None
+        found = list(dict.fromkeys(_INDEX.sub("[]", each) for each in problems(cause, root=root)))
         return "; ".join(found[:MAX_PROBLEMS])
     if isinstance(error, SchedulerError | TypeError):
         return message_of(error).partition("; pass ")[0]

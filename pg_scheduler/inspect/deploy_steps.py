@@ -5,14 +5,19 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.injected import value_of
 from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.jobs.step_values import ReturnType
 
-METHODS: Final = frozenset({"run", "transaction", "cursor", "sleep", "wait", "child", "gather"})
-"""The methods of steps, whose first argument is a name."""
+CALLING: Final = frozenset({"run", "transaction"})
+"""The methods of steps whose second argument is a function that returns the value."""
+
+METHODS: Final = CALLING | {"cursor", "sleep", "wait", "child", "gather"}
 
 OWN: Final = "steps"
 """The attribute of a job that has these methods, and a usual name of its value."""
@@ -24,10 +29,12 @@ class NamedStep(NamedTuple):
     Attributes:
         text: Its name, or how its names begin.
         is_prefix: Whether the names are computed, so that only their beginning is known.
+        returns: The return type of its function; None if the step has no function, or an unknown one.
     """
 
     text: str
     is_prefix: bool
+    returns: ReturnType | None
 
 
 def steps_of(func: JobFunction, name: str) -> Sequence[NamedStep] | None:
@@ -50,19 +57,22 @@ def _named_steps(module: str) -> Sequence[NamedStep] | None:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (OSError, TypeError, KeyError, SyntaxError):  # no file, as for __main__ of a console
         return None
-    return [*_steps_in(tree)]
+    return [*_steps_in(tree, vars(sys.modules[module]))]
 
 
-def _steps_in(tree: ast.Module) -> Iterator[NamedStep]:
+def _steps_in(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[NamedStep]:
     aliases = {OWN, *_aliases_in(tree)}
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Attribute(value=owner, attr=method), args=[name, *_]) if method in METHODS:
+            case ast.Call(func=ast.Attribute(value=owner, attr=method), args=[name, *others]) if (
+                method in METHODS
+            ):
                 text, is_prefix = _name_in(name)
                 if not text and not _is_steps(owner, aliases):
                     continue  # such as asyncio.run(main())
+                function = others[0] if others and method in CALLING else None
                 # The jobs of gather() have names that begin with its own.
-                yield NamedStep(text, is_prefix or method == "gather")
+                yield NamedStep(text, is_prefix or method == "gather", _returns(function, namespace))
 
 
 def _aliases_in(tree: ast.Module) -> Iterator[str]:
@@ -97,3 +107,13 @@ def _name_in(node: ast.expr) -> tuple[str, bool]:
         case ast.BinOp(left=left, op=ast.Add()):
             return _name_in(left)[0], True
     return "", True
+
+
+def _returns(node: ast.expr | None, namespace: Mapping[str, Any]) -> ReturnType | None:
+    function = None if node is None else value_of(node, namespace)
+    if not callable(function):
+        return None
+    try:
+        return ReturnType(function)
+    except ConfigurationError:  # the step reports it
+        return None

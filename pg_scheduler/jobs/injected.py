@@ -56,15 +56,15 @@ def _is_injected(annotation: object, func: JobFunction) -> bool:
         except SyntaxError:
             return False
         namespace: Mapping[str, Any] = getattr(inspect.unwrap(func), "__globals__", {})
-        return isinstance(node, ast.Subscript) and _value_of(node.value, namespace) is Injected
+        return isinstance(node, ast.Subscript) and value_of(node.value, namespace) is Injected
     return get_origin(annotation) is Annotated and MARKER in annotation.__metadata__  # type: ignore[attr-defined]
 
 
-def _value_of(node: ast.expr, namespace: Mapping[str, Any]) -> object:
-    """Return the value of a name, or of an attribute of one."""
+def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> object:
+    """Return the value of a name, or of an attribute of one; None for what the source alone does not tell."""
     match node:
         case ast.Name(id=name):
             return namespace.get(name)
         case ast.Attribute(value=owner, attr=name):
-            return getattr(_value_of(owner, namespace), name, None)
+            return getattr(value_of(owner, namespace), name, None)
     return None

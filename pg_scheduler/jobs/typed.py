@@ -124,14 +124,26 @@ def _to_json(value: Any, path: str) -> Any:
         raise PayloadError(f"{path} cannot be serialized by pydantic: {error}") from error
 
 
-def problems(error: ValidationError) -> list[str]:
-    """Return the paths of the invalid values, each with its reason."""
+def problems(error: ValidationError, *, root: str | None = None) -> list[str]:
+    """Return the paths of the invalid values, each with its reason.
+
+    Args:
+        error: The error.
+        root: What was validated; None for arguments.
+    """
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [f"{_path(each['loc'])}: {each['msg']}" for each in found]
+    return [
+        f"{_path(each['loc']) if root is None else root + _below(each['loc'])}: {each['msg']}"
+        for each in found
+    ]
 
 
 def _path(place: tuple[int | str, ...]) -> str:
     """Return the path of a value such as ``order.lines[0].price``."""
     first, *rest = place or ("arguments",)
     start = f"args[{first}]" if isinstance(first, int) else first
-    return start + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in rest)
+    return start + _below(rest)
+
+
+def _below(place: Sequence[int | str]) -> str:
+    return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place)

@@ -8,6 +8,6 @@ from pg_scheduler import current_job
 
 
 async def many(names: list[str], functions: list[Any]) -> None:
-    durable: Any = current_job().steps  # type: ignore[attr-defined]
+    durable: Any = current_job().steps
     for name, function in zip(names, functions, strict=True):
         await durable.run(name, function)

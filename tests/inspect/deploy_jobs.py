@@ -39,7 +39,7 @@ async def untyped(order: int):  # type: ignore[no-untyped-def] # noqa: ANN201 - 
 
 async def order(order_id: int) -> None:
     """Has a step of each kind; a check calls no job."""
-    steps: Any = current_job().steps  # type: ignore[attr-defined]
+    steps: Any = current_job().steps
     await steps.run("quote", fetch_quote, order_id)
     for number in range(3):
         await steps.run(f"page-{number}", fetch_page, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import DeployCode, DeployReport, Severity, check
 from pg_scheduler.inspect.store import deploy as deploy_store
+from pg_scheduler.jobs.codec import check_codec
+from pg_scheduler.jobs.step_values import step_text
 from pg_scheduler.migrate import migrate
 from tests.inspect import deploy_computed_jobs, deploy_jobs
+from tests.support.codecs import KeyedCodec
 from tests.support.store import Pool
 
 TASK = "shop.order"
@@ -57,7 +61,7 @@ def found(report: DeployReport) -> list[tuple[DeployCode, str, int]]:
     return [(each.code, each.reason, each.count) for each in report.findings if each.code != "VERSION"]
 
 
-async def test_steps_that_the_module_names_are_no_finding(scheduler: Scheduler, pool: Pool) -> None:
+async def test_values_that_fit_are_no_finding(scheduler: Scheduler, pool: Pool) -> None:
     values = {
         "quote": {"price": 1},
         "page-7": 7,
@@ -73,6 +77,23 @@ async def test_steps_that_the_module_names_are_no_finding(scheduler: Scheduler, 
     await insert(pool, "e", {"docs:0": None}, kind="child")
     await insert(pool, "f", {"result:0f3a": {"value": 1}}, kind="result")
     assert found(await check(scheduler)) == []
+
+
+async def test_values_that_do_not_fit_are_grouped_by_step(scheduler: Scheduler, pool: Pool) -> None:
+    await insert(pool, "a", {"quote": {"price": 1, "parts": [1, "x"]}, "page-1": "x", "page-2": "y"})
+    await insert(pool, "b", {"quote": {"price": 1, "parts": ["x"]}, "page-3": None, "reserve": {}})
+    await insert(pool, "c", {"quote": {"price": 0}})
+    report = await check(scheduler)
+    invalid = "Input should be a valid integer, unable to parse string as an integer"
+    assert found(report) == [
+        (DeployCode.STEP_TYPE, "step 'page-*': value: Input should be a valid integer", 1),
+        (DeployCode.STEP_TYPE, f"step 'page-*': value: {invalid}", 2),
+        (DeployCode.STEP_TYPE, "step 'quote': KeyError: 'no price'", 1),
+        (DeployCode.STEP_TYPE, f"step 'quote': value.parts[]: {invalid}", 2),
+        (DeployCode.STEP_TYPE, "step 'reserve': value: Input should be a valid array", 1),
+    ]
+    assert report.severity is Severity.ERROR
+    assert report.findings[1].ids == ("a",)
 
 
 async def test_steps_that_the_module_does_not_name_are_a_warning(scheduler: Scheduler, pool: Pool) -> None:
@@ -113,12 +134,31 @@ async def test_jobs_are_counted_by_task_and_version_of_their_steps(scheduler: Sc
     assert (report.findings[0].code, report.severity) == (DeployCode.VERSION, Severity.INFO)
 
 
+async def test_encoded_values_are_decoded_by_the_codec_of_the_scheduler(pool: Pool) -> None:
+    codec = KeyedCodec("one")
+    values = {"page-1": "x", "page-2": 2}
+    stored = {
+        step: json.loads(step_text(step, value, None, check_codec(codec), TASK))
+        for step, value in values.items()
+    }
+    await insert(pool, "a", stored)
+    without, with_codec = Scheduler(pool), Scheduler(pool, codec=codec)
+    for scheduler in (without, with_codec):
+        scheduler.register(deploy_jobs.order, name=TASK)
+    ((code, reason, count),) = found(await check(without))
+    assert (code, count) == (DeployCode.NOT_EXAMINED, 2)
+    assert "step 'page-*' cannot be read: encrypted with xor, key one; this Scheduler has no codec" in reason
+    ((code, _, count),) = found(await check(with_codec))
+    assert (code, count) == (DeployCode.STEP_TYPE, 1)
+
+
 async def test_all_steps_of_many_jobs_are_read_in_pages(
     scheduler: Scheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deploy_store, "PAGE_ROWS", 7)
+    monkeypatch.setattr(deploy_store, "MAX_READ_BYTES", 5_000)
     for number in range(20):
-        steps = {f"gone-{step}": step for step in range(number)}
+        steps = {f"page-{step}": f"x{token_hex(1500 * (step % 3))}" for step in range(number)}
         await insert(pool, f"job-{number:02}", steps)
     report = await check(scheduler)
     assert [count for _, _, count in found(report)] == [sum(range(20))]

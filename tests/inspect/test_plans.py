@@ -129,6 +129,7 @@ READINGS = {
     "doctor_oldest": Reading(f"{{rows}}, {INSTANT}", UNSUCCESSFUL, MAX_OLDEST),
 }
 WITHOUT_JOBS = {
+    "check_step_values": f"{IDS}, {IDS}",
     "check_steps": f"5000, {IDS}, ''",
     "read_sizes": "NULL, 'public.scheduled_jobs'",
     "inspect_workers": "NULL, 500",

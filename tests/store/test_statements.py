@@ -23,6 +23,7 @@ from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.bulk import Batch, BulkAction
+from pg_scheduler.inspect.store.deploy import CheckedStep
 from pg_scheduler.inspect.store.schedules import ScheduleFilters
 from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.server import PRIVILEGES
@@ -402,6 +403,7 @@ async def use_path(store: Store) -> object:
     read = [job for page in pages async for job in people.deploy.with_arguments(page)]
     assert json.loads(read[0].task_data or "") == {"args": [], "kwargs": {}}
     assert [page async for page in people.deploy.steps(["a", "b"])] == [[]]
+    assert [step async for step in people.deploy.with_values([CheckedStep("a", "n", "step", None, 9)])] == []
     assert (await people.server.ping()).seconds > 0
     assert (await people.server.role()).database
     (rights,) = await people.server.rights(["scheduled_jobs"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import asyncpg
 
@@ -45,10 +45,21 @@ class CheckedJob(NamedTuple):
 
 
 class CheckedStep(NamedTuple):
-    """A stored step of a job."""
+    """A stored step of a job.
+
+    Attributes:
+        value: Its value as JSON; None if it has none, or a large one.
+        size: The size of that in bytes, as stored; 0 for none.
+    """
 
     job_id: str
     name: str
+    kind: str
+    value: str | None
+    size: int
+
+
+T = TypeVar("T", CheckedJob, CheckedStep)
 
 
 class DeployRepository(Repository):
@@ -108,10 +119,20 @@ class DeployRepository(Repository):
                 return
             rest, after = rest[rest.index(page[-1].job_id) :], page[-1].name
 
+    async def with_values(self, steps: Iterable[CheckedStep]) -> AsyncIterator[CheckedStep]:
+        """Yield steps that have large values with these, unless they were deleted meanwhile."""
+        for part in _parts(steps):
+            ids, names = [step.job_id for step in part], [step.name for step in part]
+            rows = await self._statements.fetch("check_step_values", ids, names)
+            values = {(row["job_id"], row["name"]): row["value"] for row in rows}
+            for step in part:
+                if (step.job_id, step.name) in values:
+                    yield step._replace(value=values[step.job_id, step.name])
 
-def _parts(rows: Iterable[CheckedJob]) -> Iterator[list[CheckedJob]]:
+
+def _parts(rows: Iterable[T]) -> Iterator[list[T]]:
     """Divide rows so that one statement reads a bounded number of bytes."""
-    part: list[CheckedJob] = []
+    part: list[T] = []
     size = 0
     for row in rows:
         if part and size + row.size > MAX_READ_BYTES:

@@ -49,10 +49,12 @@ WHERE job_id = ANY ($1::text[]);
 -- Return $1 stored steps of the jobs $2 in the order of these, after the name $3 of a step of the first one.
 --
 -- The limit within the lateral subquery makes it run once for each job, in their order.
-SELECT step.job_id, step.name
+SELECT step.job_id, step.name, step.kind, step.value, step.size
 FROM unnest($2::text[]) WITH ORDINALITY AS job (id, place)
 CROSS JOIN LATERAL (
-    SELECT each.job_id, each.name
+    SELECT each.job_id, each.name, each.kind,
+        CASE WHEN pg_column_size(each.value) <= 2000 AND pg_column_compression(each.value) IS NULL THEN each.value::text END AS value,
+        CASE WHEN each.value IS NULL THEN 0 ELSE pg_column_size(each.value) END AS size
     FROM {schema}scheduler_steps AS each
     WHERE each.job_id = job.id
       AND each.name > CASE WHEN job.place = 1 THEN $3::text ELSE '' END
@@ -61,6 +63,13 @@ CROSS JOIN LATERAL (
     LIMIT $1::bigint
 ) AS step
 LIMIT $1::bigint;
+
+-- name: check_step_values
+-- route: tuned
+-- Return the values of those of the steps $2 of the jobs $1 that exist.
+SELECT step.job_id, step.name, step.value::text AS value
+FROM ROWS FROM (unnest($1::text[]), unnest($2::text[])) AS wanted (job_id, name)
+JOIN {schema}scheduler_steps AS step ON step.job_id = wanted.job_id AND step.name = wanted.name;
 
 -- A job as check_waiting returns it. "version" is that of its steps.
 
