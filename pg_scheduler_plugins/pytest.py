@@ -1,4 +1,4 @@
-"""The pytest plugin: a server, a migrated database per test, a clock, and a factory of `TestScheduler`.
+"""The pytest plugin: a server, a migrated database per test, a clock, `TestScheduler` and `crash_everywhere`.
 
 pytest loads it wherever the library is installed; ``-p no:pg_scheduler`` turns it off. The library itself is
 imported when a test uses a fixture. The fixtures are synchronous, so they work with every asyncio plugin, and
@@ -11,8 +11,10 @@ allowed to create databases, else on a private server of ``pip install 'pg-sched
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +22,7 @@ import pytest
 if TYPE_CHECKING:
     from pg_scheduler.clock import FakeClock
     from pg_scheduler.embedded import Server
-    from pg_scheduler.testing import TestScheduler
+    from pg_scheduler.testing import CrashReport, TestScheduler
 
 
 @pytest.fixture(scope="session")
@@ -72,3 +74,19 @@ def test_scheduler(scheduler_dsn: str) -> Callable[..., TestScheduler]:
         return TestScheduler(scheduler_dsn, now=now, concurrency=concurrency, **settings)
 
     return make
+
+
+@pytest.fixture
+def crash_everywhere(
+    scheduler_server: Server, _scheduler_template: str
+) -> Callable[..., Awaitable[CrashReport]]:
+    """Return `crash_everywhere()` without its first parameter: each run has a database on the server."""
+    from pg_scheduler.testing import crash_everywhere  # noqa: PLC0415 - the same
+    from pg_scheduler.testing.databases import temporary_database  # noqa: PLC0415 - the same
+
+    @contextmanager
+    def database() -> Iterator[str]:
+        with temporary_database(scheduler_server, _scheduler_template) as name:
+            yield scheduler_server.dsn(name)
+
+    return partial(crash_everywhere, database)

@@ -23,6 +23,14 @@ class NamingScheduler(Scheduler):
             return func
         return self._parts.tasks.adopt(func).name
 
+    def check_registered(self, func: JobFunction | str) -> None:
+        """Raise LookupError if it is a name without a function."""
+        if isinstance(func, str) and self._parts.tasks.resolve(func) is None:
+            raise LookupError(
+                f"no function is registered as {func!r}; pass the function, or import the module that "
+                "registers it"
+            )
+
     def job_names_of(self, func: JobFunction | str) -> set[str]:
         """Return the names that jobs of a function may have: those of its schedules have the schedule's."""
         name = self.name_of(func)

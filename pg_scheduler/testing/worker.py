@@ -11,6 +11,7 @@ from typing import Final
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import Event, JobStarted
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.workers import NextInstants
 from pg_scheduler.testing.expected import NamingScheduler
 from pg_scheduler.worker.in_flight import Attempt, Revocation
@@ -223,6 +224,11 @@ class ManualScheduler(NamingScheduler):
 
         self.subscribe(count, JobStarted)
         return runs
+
+    async def statement_names(self) -> dict[str, str]:
+        """Return the names of the statements of the library by their texts."""
+        queries = load_queries(await self._parts.store.statements.schema())
+        return {query.text: name for name, query in queries.items()}
 
     async def manual(self) -> ManualRuntime:
         """Return the parts of the worker, of a new one if it has stopped or crashed."""

@@ -27,6 +27,7 @@ FILES = {
 TESTED = {  # the others are in test_recipes.py
     "README.md example.py",
     "docs/quickstart.md worker.py",
+    "docs/guides/testing.md test_crashes.py",
     "docs/guides/testing.md test_orders.py",
     "docs/guides/testing.md test_reminders.py",
     "docs/guides/testing.md test_shop.py",
@@ -131,7 +132,8 @@ async def test_sentry_page_example_runs_with_all_integrations_of_the_sdk(dsn: st
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("test_orders.py", 1), ("test_reminders.py", 2), ("test_trials.py", 2)]
+    ("name", "count"),
+    [("test_crashes.py", 2), ("test_orders.py", 1), ("test_reminders.py", 2), ("test_trials.py", 2)],
 )
 async def test_testing_guide_example_passes_under_pytest(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, count: int

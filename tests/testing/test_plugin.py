@@ -57,6 +57,13 @@ async def test_each_test_has_a_database_of_its_own(test_scheduler, number):
         assert later.now == datetime(2030, 1, 31, tzinfo=UTC)
 
 
+async def test_crashes_have_databases_of_their_own(crash_everywhere, test_scheduler):
+    report = await crash_everywhere(welcome, args=("bob",))
+    assert (report.points, report.most(welcome), sent.count("bob")) == (4, 2, 7)
+    async with test_scheduler() as t:
+        assert t.jobs() == []
+
+
 def test_clock_begins_at_the_present_and_stands_still(scheduler_clock):
     began = scheduler_clock.now
     assert abs(datetime.now(UTC) - began) < timedelta(minutes=1)
@@ -73,6 +80,21 @@ async def test_databases_are_on_the_server_of_the_session(scheduler_server, sche
 
 async def test_fixture_can_be_requested_inside_of_an_event_loop(request):
     assert request.getfixturevalue("scheduler_dsn")
+"""
+
+INTERRUPTED_TEST = """
+import asyncio
+import os
+import signal
+
+
+async def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.Event().wait()
+
+
+async def test_interruption(crash_everywhere):
+    await crash_everywhere(interrupt)
 """
 
 
@@ -101,11 +123,29 @@ async def test_plugin_gives_each_test_a_database_and_a_scheduler(
     (tmp_path / "pytest.ini").write_text(configuration)
     (tmp_path / "test_user.py").write_text(tests)
     done = run_pytest(tmp_path, *options, dsn=server.dsn())
-    assert "6 passed" in done.stdout, done.stdout + done.stderr
+    assert "7 passed" in done.stdout, done.stdout + done.stderr
+    assert await databases_of_plugin(server) == []
+
+
+async def test_interruption_of_crash_everywhere_drops_its_databases(
+    server: embedded.Server, tmp_path: Path
+) -> None:
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+    )
+    (tmp_path / "test_user.py").write_text(INTERRUPTED_TEST)
+    done = run_pytest(tmp_path, dsn=server.dsn())
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
+    assert await databases_of_plugin(server) == []
+
+
+async def databases_of_plugin(server: embedded.Server) -> list[str]:
     connection = await asyncpg.connect(server.dsn())
-    left = await connection.fetch("SELECT datname FROM pg_database WHERE datname LIKE 'scheduler\\_%'")
-    await connection.close()
-    assert left == []
+    try:
+        rows = await connection.fetch("SELECT datname FROM pg_database WHERE datname LIKE 'scheduler\\_%'")
+    finally:
+        await connection.close()
+    return [row["datname"] for row in rows]
 
 
 def test_plugin_starts_a_private_server_without_the_variable(tmp_path: Path) -> None:
@@ -131,5 +171,5 @@ def test_plugin_imports_nothing_but_pytest_until_a_fixture_is_used() -> None:
 def test_entry_point_names_the_plugin() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (module,) = project["entry-points"]["pytest11"].values()
-    fixtures = {"scheduler_clock", "scheduler_dsn", "scheduler_server", "test_scheduler"}
+    fixtures = {"crash_everywhere", "scheduler_clock", "scheduler_dsn", "scheduler_server", "test_scheduler"}
     assert fixtures <= set(vars(import_module(module)))

@@ -1,0 +1,182 @@
+"""A worker that crashes before or after one of its statements.
+
+The connections of its pool pass each statement to the worker whose code executes it. A context variable has
+that worker in all tasks and threads that it starts, but not in those of the test. After the crash none of its
+statements reaches the database any more, also not on another connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar, copy_context
+from datetime import datetime
+from functools import partial, wraps
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import asyncpg
+
+from pg_scheduler.events import Event
+from pg_scheduler.jobs.context import current
+from pg_scheduler.testing.scheduler import TestScheduler
+
+Moment: TypeAlias = Literal["before", "after"]
+
+CLAIMS: Final = frozenset({"claim_jobs", "exchange_jobs"})
+"""The statements that claim due jobs. The first one has the number 0."""
+
+WRITES: Final = re.compile(
+    r"(?<!\bFOR )(?<!\bFOR NO KEY )\b(?:COPY|DELETE|INSERT|MERGE|NOTIFY|UPDATE)\b", re.IGNORECASE
+)
+"""Found in statements that may write."""
+
+METHODS: Final = (
+    "copy_from_query",
+    "copy_from_table",
+    "copy_records_to_table",
+    "copy_to_table",
+    "execute",
+    "executemany",
+    "fetch",
+    "fetchmany",  # since asyncpg 0.30
+    "fetchrow",
+    "fetchval",
+)
+"""The methods of connections that execute a statement: their first argument, or for COPY perhaps a table."""
+
+CRASHED: Final = "the worker has crashed"
+
+CLOSE_CONNECTIONS: Final = (
+    "SELECT count(pg_catalog.pg_terminate_backend(pid)) FROM pg_catalog.pg_stat_activity "
+    "WHERE datname = current_database() AND usename = current_user AND pid <> pg_catalog.pg_backend_pid()"
+)
+"""Ends the other sessions of the database; returns how many there still were."""
+
+
+class Point(NamedTuple):
+    """A place at which a worker crashes."""
+
+    number: int
+    """The number of a statement of the worker, from its first claim on."""
+    moment: Moment
+    """Before it is sent, or after its response."""
+
+
+class CrashingWorker:
+    """Numbers the statements of the worker of a TestScheduler, and lets it crash at one of them.
+
+    Attributes:
+        statements: The places at which a crash can change anything, by number: what attempts execute, and
+            what writes. Names of statements of the library, and texts of others.
+        ended_at: How many statements there were when the last job ended.
+        crashed_at: The statement at which the worker crashed; None while it has not.
+    """
+
+    def __init__(self, t: TestScheduler, names: Mapping[str, str], point: Point | None) -> None:
+        self._t = t
+        self._names = names
+        self._point = point
+        self._running: asyncio.Task[int] | None = None
+        self._count = 0
+        self._writers = set[asyncpg.Connection]()
+        self.statements: Final[dict[int, str]] = {}
+        self.ended_at = 0
+        self.crashed_at: str | None = None
+
+    def note_end(self, _event: Event) -> None:
+        """Note that a job has ended."""
+        self.ended_at = self._count
+
+    async def run_until(self, time: datetime) -> None:
+        """Run jobs as the method of TestScheduler does, and let another worker run them after the crash."""
+        if self.crashed_at is None and await self._has_run_until(time):
+            return
+        await self._t.run_until(time)
+
+    async def _has_run_until(self, time: datetime) -> bool:
+        """Run jobs; return False after a crash, when the server has rolled back open transactions."""
+        context = copy_context()
+        context.run(executing.set, self)
+        self._running = asyncio.create_task(self._t.run_until(time), context=context)
+        try:
+            await self._running
+        except asyncio.CancelledError:
+            test = asyncio.current_task()
+            if self.crashed_at is None or (test is not None and test.cancelling()):
+                raise
+            while await self._t.pool.fetchval(CLOSE_CONNECTIONS):
+                pass
+            return False
+        return True
+
+    async def execute(
+        self, connection: asyncpg.Connection, statement: str, run: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Execute a statement of this worker.
+
+        Raises:
+            CancelledError: The worker has crashed.
+        """
+        name = self._names.get(statement, statement)
+        if self.crashed_at is not None:
+            raise asyncio.CancelledError(CRASHED)
+        if not self._count and name not in CLAIMS:
+            return await run()
+        number, response = self._count, None
+        self._count += 1
+        self._crash_if(number, "before", name)
+        try:
+            response = await run()
+        finally:
+            if self._has_written(connection, statement, response) or current.get(None) is not None:
+                self.statements[number] = name
+            self._crash_if(number, "after", name)
+        return response
+
+    def _has_written(self, connection: asyncpg.Connection, statement: str, response: Any) -> bool:
+        """Return whether a statement has changed a row, or committed such changes."""
+        if connection in self._writers and not connection.is_in_transaction():
+            self._writers.remove(connection)
+            return True
+        is_empty = not response or (isinstance(response, str) and response.endswith(" 0"))
+        if is_empty or not WRITES.search(statement):
+            return False
+        if connection.is_in_transaction():
+            self._writers.add(connection)
+        return True
+
+    def _crash_if(self, number: int, moment: Moment, name: str) -> None:
+        if self._point != (number, moment):
+            return
+        self.crashed_at = name
+        self._t.lose_connection()
+        if self._running is not None and self._running is not asyncio.current_task():
+            self._running.cancel()
+        self._t.crash()
+        raise asyncio.CancelledError(CRASHED)
+
+
+executing: Final[ContextVar[CrashingWorker | None]] = ContextVar("pg_scheduler_crashing_worker", default=None)
+"""The worker whose code runs; None for that of the test."""
+
+
+class NumberedConnection(asyncpg.Connection):
+    """Lets the worker that executes a statement number it."""
+
+
+def _numbered(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @wraps(method)
+    async def execute(connection: asyncpg.Connection, statement: str, *args: Any, **options: Any) -> Any:
+        run = partial(method, connection, statement, *args, **options)
+        worker = executing.get()
+        if worker is None or statement == connection.get_reset_query():
+            return await run()
+        return await worker.execute(connection, f"COPY {statement}" if "copy" in name else statement, run)
+
+    return execute
+
+
+for _name in METHODS:
+    if hasattr(asyncpg.Connection, _name):
+        setattr(NumberedConnection, _name, _numbered(_name, getattr(asyncpg.Connection, _name)))

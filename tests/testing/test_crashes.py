@@ -1,0 +1,330 @@
+"""`crash_everywhere` finds jobs whose end depends on where their worker crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from itertools import count
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobStatus, Scheduler, current_job, embedded, job
+from pg_scheduler.testing import CrashDifference, CrashReport, crash_everywhere
+from pg_scheduler.testing.databases import temporary_database
+
+Pool = asyncpg.Pool
+CrashEverywhere = Callable[..., Awaitable[CrashReport]]
+
+INSERT = "INSERT INTO effect VALUES ($1)"
+INSERT_ONCE = "INSERT INTO effect SELECT $1::text WHERE NOT EXISTS (SELECT FROM effect WHERE name = $1)"
+
+
+@contextmanager
+def temporary_dsn(server: embedded.Server, template: str) -> Iterator[str]:
+    with temporary_database(server, template) as name:
+        yield server.dsn(name)
+
+
+@pytest.fixture
+def crash(server: embedded.Server, template: str) -> CrashEverywhere:
+    """`crash_everywhere()`, which observes a table of names."""
+    database = partial(temporary_dsn, server, template)
+    return partial(crash_everywhere, database, arrange=create_table, observe=read_table)
+
+
+async def create_table(pool: Pool) -> None:
+    await pool.execute("CREATE TABLE effect (name text)")
+
+
+async def read_table(pool: Pool) -> list[str]:
+    return [row["name"] for row in await pool.fetch("SELECT name FROM effect ORDER BY name")]
+
+
+async def execute(statement: str, *args: Any) -> None:
+    await current_job().scheduler.db_pool.execute(statement, *args)
+
+
+async def insert(*names: str) -> None:
+    for name in names:
+        await execute(INSERT, name)
+
+
+async def insert_once(*names: str) -> None:
+    for name in names:
+        await execute(INSERT_ONCE, name)
+
+
+# -- what it finds -----------------------------------------------------------------------------------------
+
+
+async def test_job_of_two_plain_inserts_is_reported_with_statement_and_states(crash: CrashEverywhere) -> None:
+    with pytest.raises(CrashDifference) as raised:
+        await crash(insert, args=("debit", "credit"))
+    difference = raised.value
+    assert (difference.moment, difference.statement) == ("after", INSERT)
+    assert (difference.expected.status, difference.found.status) == (JobStatus.COMPLETED,) * 2
+    assert (difference.expected.observed, difference.found.observed) == (
+        ["credit", "debit"],
+        ["credit", "debit", "debit"],
+    )
+    assert str(difference) == (
+        f"a crash after the statement {INSERT!r} changes how the job ends\n"
+        "  without a crash: completed, result None, observed ['credit', 'debit']\n"
+        "  after the crash: completed, result None, observed ['credit', 'debit', 'debit']"
+    )
+
+
+async def test_insert_that_is_repeated_after_the_commit_is_reported(crash: CrashEverywhere) -> None:
+    async def transfer() -> None:
+        async with current_job().scheduler.db_pool.acquire() as connection, connection.transaction():
+            await connection.execute(INSERT, "debit")
+            await connection.execute(INSERT, "credit")
+
+    with pytest.raises(CrashDifference) as raised:
+        await crash(transfer)
+    assert (raised.value.moment, raised.value.statement) == ("after", "COMMIT;")
+    assert raised.value.found.observed == ["credit", "credit", "debit", "debit"]
+
+
+async def test_check_outside_of_the_transaction_that_it_guards_is_reported(crash: CrashEverywhere) -> None:
+    """The job marks itself as begun and is not repeated then, so a crash loses what comes after the mark."""
+
+    async def begin_once() -> None:
+        pool = current_job().scheduler.db_pool
+        if "begun" not in await read_table(pool):
+            await pool.execute(INSERT, "begun")
+            await pool.execute(INSERT, "paid")
+
+    with pytest.raises(CrashDifference) as raised:
+        await crash(begin_once)
+    assert raised.value.found.observed == ["begun"]
+
+
+async def test_lost_wake_up_of_another_job_is_reported(crash: CrashEverywhere) -> None:
+    """The flag is committed before the job that it promises, which a crash in between loses."""
+
+    async def place_order() -> None:
+        scheduler = current_job().scheduler
+        if "order" not in await read_table(scheduler.db_pool):
+            await scheduler.db_pool.execute(INSERT, "order")
+            await scheduler.enqueue(insert_once, args=("receipt",))
+
+    with pytest.raises(CrashDifference) as raised:
+        await crash(place_order)
+    assert raised.value.statement == INSERT
+    assert (raised.value.expected.observed, raised.value.found.observed) == (["order", "receipt"], ["order"])
+
+
+async def test_other_result_after_a_crash_is_reported_although_it_has_expired(crash: CrashEverywhere) -> None:
+    async def number_attempt() -> int:
+        await insert_once("a")
+        return current_job().attempt
+
+    registered = job(name="crashes.number_attempt", keep_result=timedelta(seconds=1))(number_attempt)
+    with pytest.raises(CrashDifference) as raised:
+        await crash(registered)
+    assert (raised.value.expected.result, raised.value.found.result) == (1, 2)
+
+
+async def test_job_that_one_crash_fails_is_reported(crash: CrashEverywhere) -> None:
+    with pytest.raises(CrashDifference) as raised:
+        await crash(insert_once, max_crashes=1)
+    assert raised.value.found.status is JobStatus.FAILED
+
+
+# -- what passes -------------------------------------------------------------------------------------------
+
+
+async def test_idempotent_job_passes_at_every_statement(crash: CrashEverywhere) -> None:
+    report = await crash(insert_once, args=("a", "b"))
+    assert report.statements == ("exchange_jobs", INSERT_ONCE, INSERT_ONCE, "exchange_jobs")
+    assert (report.points, report.most(insert_once), report.most("another")) == (8, 2, 0)
+
+
+async def test_transaction_of_a_crashed_worker_is_rolled_back_and_its_locks_are_free(
+    crash: CrashEverywhere,
+) -> None:
+    async def transfer() -> None:
+        async with current_job().scheduler.db_pool.acquire() as connection:
+            if not await connection.fetchval("SELECT pg_try_advisory_lock(1)"):
+                await connection.execute(INSERT, "locked")
+            async with connection.transaction():
+                if not await connection.fetch("SELECT FROM effect"):
+                    await connection.execute(INSERT, "debit")
+                    await connection.execute(INSERT, "credit")
+
+    report = await crash(transfer)
+    assert report.points == 2 * 8
+
+
+async def test_code_of_a_crashed_worker_writes_nothing_more(crash: CrashEverywhere) -> None:
+    stray = set[asyncio.Task[None]]()
+
+    async def cling() -> None:
+        began = asyncio.Event()
+
+        async def insert_later() -> None:
+            await began.wait()
+            await insert_once("b")
+
+        stray.add(task := asyncio.create_task(insert_later()))
+        try:
+            await insert_once("a")
+            began.set()
+            await task
+        except asyncio.CancelledError:
+            began.set()
+            await insert("cancelled")
+        finally:
+            await insert_once("finally")
+
+    assert (await crash(cling)).most(cling) == 2
+    await asyncio.gather(*stray, return_exceptions=True)
+
+
+async def test_retry_and_jobs_that_follow_are_part_of_the_run(crash: CrashEverywhere) -> None:
+    async def fail_once() -> None:
+        scheduler = current_job().scheduler
+        if not current_job().retry_count:
+            raise ConnectionError("no answer")
+        await scheduler.enqueue(insert_once, args=("receipt",), job_id="receipt", unique="receipt")
+
+    with pytest.raises(CrashDifference) as raised:  # the id exists when the attempt is repeated
+        await crash(job(name="crashes.fail_once", max_retries=1)(fail_once))
+    assert raised.value.found.status is JobStatus.FAILED
+
+    async def follow() -> None:
+        scheduler = current_job().scheduler
+        if not current_job().retry_count:
+            raise ConnectionError("no answer")
+        if await scheduler.get_job("receipt") is None:
+            await scheduler.enqueue(insert_once, args=("receipt",), job_id="receipt")
+
+    report = await crash(job(name="crashes.follow", max_retries=1)(follow))
+    assert (report.most(follow), report.most(insert_once)) == (3, 2)
+    assert "settle_jobs" in report.statements, "the first attempt fails"
+
+
+async def test_others_act_at_their_times_whatever_crashes(crash: CrashEverywhere) -> None:
+    async def approve(scheduler: Scheduler) -> None:
+        assert scheduler.db_pool is not None
+        await scheduler.db_pool.execute(INSERT, "approved")
+
+    async def poll() -> None:
+        if "approved" not in await read_table(current_job().scheduler.db_pool):
+            raise LookupError("not approved")
+
+    polling = job(name="crashes.poll", max_retries=1)(poll)
+    report = await crash(polling, at={timedelta(seconds=30): approve})
+    assert INSERT not in report.statements
+    assert report.most(polling) == 3
+
+
+async def test_failed_job_passes_if_that_is_expected(crash: CrashEverywhere) -> None:
+    async def fail() -> None:
+        raise ValueError("always")
+
+    assert (await crash(fail, status="failed")).points
+
+
+async def test_settings_and_schema_are_those_of_the_scheduler(crash: CrashEverywhere) -> None:
+    async def copy_rows() -> None:
+        pool = current_job().scheduler.db_pool
+        async with pool.acquire() as connection, connection.transaction():
+            await connection.execute("DELETE FROM effect")
+            await connection.copy_records_to_table("effect", records=[("a",), ("b",)])
+
+    report = await crash(copy_rows, lease=timedelta(seconds=10), until=timedelta(seconds=20))
+    assert report.statements[2:4] == ("DELETE FROM effect", "COPY effect")
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------
+
+
+async def test_job_that_does_not_end_is_refused_with_a_remedy(crash: CrashEverywhere) -> None:
+    async def wait() -> None:
+        raise LookupError("not yet")
+
+    waiting = job(name="crashes.wait", max_retries=20)(wait)
+    with pytest.raises(
+        ValueError, match=r"(?s)job crashes.wait is pending after 0:01:00, not completed: .*not yet"
+    ):
+        await crash(waiting, until=timedelta(minutes=1))
+    with pytest.raises(ValueError, match=r"(?s)is failed after 1 day, 0:00:00.*not yet; correct the job"):
+        await crash(wait)
+
+
+async def test_end_that_differs_without_a_crash_is_refused(crash: CrashEverywhere) -> None:
+    numbers = count()
+
+    async def insert_number() -> None:
+        await insert(f"{next(numbers)}")
+
+    with pytest.raises(ValueError, match=r"observed \['0'\], then .*\['1'\]; let observe= leave out"):
+        await crash(insert_number)
+
+
+async def test_error_of_the_caller_is_raised_with_the_run_in_which_it_occurred(
+    crash: CrashEverywhere,
+) -> None:
+    async def fail(_: object) -> None:
+        raise KeyError("total")
+
+    for name in ("arrange", "observe"):
+        with pytest.raises(KeyError) as raised:
+            await crash(insert_once, **{name: fail})
+        assert raised.value.__notes__ == ["raised in a run without a crash"]
+    with pytest.raises(KeyError):
+        await crash(insert_once, at={timedelta(0): fail})
+
+
+async def test_invalid_arguments_are_refused(crash: CrashEverywhere) -> None:
+    with pytest.raises(LookupError, match=r"no function is registered as 'shop\.order'; pass the function"):
+        await crash("shop.order")
+    with pytest.raises(TypeError, match=r"missing a required argument"):
+        await crash(read_table)
+    with pytest.raises(ValueError, match=r"at=120 s is after until=60 s; pass a later until="):
+        await crash(insert_once, until=timedelta(minutes=1), at={timedelta(minutes=2): create_table})
+    with pytest.raises(TypeError, match="clock"):
+        await crash(insert_once, clock=None)
+
+
+# -- databases ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["difference", "cancellation"])
+async def test_databases_are_dropped_whatever_happens(
+    server: embedded.Server, template: str, is_cancelled: bool
+) -> None:
+    created: list[str] = []
+    running = asyncio.Event()
+
+    async def note(pool: Pool) -> None:
+        created.append(await pool.fetchval("SELECT current_database()"))
+        await create_table(pool)
+
+    async def insert_and_wait() -> None:
+        await insert("a")
+        running.set()
+        if is_cancelled:
+            await asyncio.Event().wait()
+
+    database = partial(temporary_dsn, server, template)
+    crashing = asyncio.create_task(
+        crash_everywhere(database, insert_and_wait, arrange=note, observe=read_table)
+    )
+    await running.wait()
+    if is_cancelled:
+        crashing.cancel()
+    with pytest.raises(asyncio.CancelledError if is_cancelled else CrashDifference):
+        await crashing
+    connection = await asyncpg.connect(server.dsn())
+    left = await connection.fetchval("SELECT count(*) FROM pg_database WHERE datname = ANY ($1)", created)
+    await connection.close()
+    assert created
+    assert left == 0
