@@ -13,13 +13,15 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import JobStatus, Scheduler, current_job, embedded, job
+from pg_scheduler import ConflictResolution, JobStatus, Scheduler, current_job, embedded, job
+from pg_scheduler.sync import current_scheduler
 from pg_scheduler.testing import CrashDifference, CrashReport, crash_everywhere
 from pg_scheduler.testing.databases import temporary_database
 
 Pool = asyncpg.Pool
 CrashEverywhere = Callable[..., Awaitable[CrashReport]]
 
+IGNORE = ConflictResolution.IGNORE
 INSERT = "INSERT INTO effect VALUES ($1)"
 INSERT_ONCE = "INSERT INTO effect SELECT $1::text WHERE NOT EXISTS (SELECT FROM effect WHERE name = $1)"
 
@@ -46,7 +48,7 @@ async def read_table(pool: Pool) -> list[str]:
 
 
 async def execute(statement: str, *args: Any) -> None:
-    await current_job().scheduler.db_pool.execute(statement, *args)
+    await current_job().pool.execute(statement, *args)
 
 
 async def insert(*names: str) -> None:
@@ -81,7 +83,7 @@ async def test_job_of_two_plain_inserts_is_reported_with_statement_and_states(cr
 
 async def test_insert_that_is_repeated_after_the_commit_is_reported(crash: CrashEverywhere) -> None:
     async def transfer() -> None:
-        async with current_job().scheduler.db_pool.acquire() as connection, connection.transaction():
+        async with current_job().pool.acquire() as connection, connection.transaction():
             await connection.execute(INSERT, "debit")
             await connection.execute(INSERT, "credit")
 
@@ -95,7 +97,7 @@ async def test_check_outside_of_the_transaction_that_it_guards_is_reported(crash
     """The job marks itself as begun and is not repeated then, so a crash loses what comes after the mark."""
 
     async def begin_once() -> None:
-        pool = current_job().scheduler.db_pool
+        pool = current_job().pool
         if "begun" not in await read_table(pool):
             await pool.execute(INSERT, "begun")
             await pool.execute(INSERT, "paid")
@@ -150,7 +152,7 @@ async def test_transaction_of_a_crashed_worker_is_rolled_back_and_its_locks_are_
     crash: CrashEverywhere,
 ) -> None:
     async def transfer() -> None:
-        async with current_job().scheduler.db_pool.acquire() as connection:
+        async with current_job().pool.acquire() as connection:
             if not await connection.fetchval("SELECT pg_try_advisory_lock(1)"):
                 await connection.execute(INSERT, "locked")
             async with connection.transaction():
@@ -216,13 +218,24 @@ async def test_others_act_at_their_times_whatever_crashes(crash: CrashEverywhere
         await scheduler.db_pool.execute(INSERT, "approved")
 
     async def poll() -> None:
-        if "approved" not in await read_table(current_job().scheduler.db_pool):
+        if "approved" not in await read_table(current_job().pool):
             raise LookupError("not approved")
 
     polling = job(name="crashes.poll", max_retries=1)(poll)
     report = await crash(polling, at={timedelta(seconds=30): approve})
     assert INSERT not in report.statements
     assert report.most(polling) == 3
+
+
+async def test_statements_of_a_job_in_a_thread_are_those_of_its_attempt(crash: CrashEverywhere) -> None:
+    @job(name="crashes.enqueue_twice", executor="thread")
+    def enqueue_twice() -> None:
+        for name in ("a", "a"):
+            current_scheduler().enqueue(insert_once, args=(name,), job_id=name, conflict_resolution=IGNORE)
+
+    report = await crash(enqueue_twice)
+    assert report.statements.count("enqueue_job") == 2
+    assert (report.most(enqueue_twice), report.most(insert_once)) == (2, 2)
 
 
 async def test_failed_job_passes_if_that_is_expected(crash: CrashEverywhere) -> None:
@@ -234,7 +247,7 @@ async def test_failed_job_passes_if_that_is_expected(crash: CrashEverywhere) -> 
 
 async def test_settings_and_schema_are_those_of_the_scheduler(crash: CrashEverywhere) -> None:
     async def copy_rows() -> None:
-        pool = current_job().scheduler.db_pool
+        pool = current_job().pool
         async with pool.acquire() as connection, connection.transaction():
             await connection.execute("DELETE FROM effect")
             await connection.copy_records_to_table("effect", records=[("a",), ("b",)])
