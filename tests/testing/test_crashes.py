@@ -14,6 +14,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, JobStatus, Scheduler, current_job, embedded, job
+from pg_scheduler.jobs.outcome import RowChange
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.sync import current_scheduler
 from pg_scheduler.testing import CrashDifference, CrashReport, crash_everywhere
 from pg_scheduler.testing.databases import temporary_database
@@ -190,16 +193,6 @@ async def test_code_of_a_crashed_worker_writes_nothing_more(crash: CrashEverywhe
 
 
 async def test_retry_and_jobs_that_follow_are_part_of_the_run(crash: CrashEverywhere) -> None:
-    async def fail_once() -> None:
-        scheduler = current_job().scheduler
-        if not current_job().retry_count:
-            raise ConnectionError("no answer")
-        await scheduler.enqueue(insert_once, args=("receipt",), job_id="receipt", unique="receipt")
-
-    with pytest.raises(CrashDifference) as raised:  # the id exists when the attempt is repeated
-        await crash(job(name="crashes.fail_once", max_retries=1)(fail_once))
-    assert raised.value.found.status is JobStatus.FAILED
-
     async def follow() -> None:
         scheduler = current_job().scheduler
         if not current_job().retry_count:
@@ -254,6 +247,56 @@ async def test_settings_and_schema_are_those_of_the_scheduler(crash: CrashEveryw
 
     report = await crash(copy_rows, lease=timedelta(seconds=10), until=timedelta(seconds=20))
     assert report.statements[2:4] == ("DELETE FROM effect", "COPY effect")
+
+
+# -- durable jobs ------------------------------------------------------------------------------------------
+
+
+@job(name="crashes.transfer", max_retries=1, keep_result=timedelta(days=1))
+async def transfer_and_complete(*names: str) -> None:
+    me = current_job()
+    async with me.completing() as connection:
+        for name in names:
+            await connection.execute(INSERT, name)
+        await me.scheduler.enqueue(insert_once, args=("receipt",), connection=connection)
+        me.set_result({"inserted": len(names)})
+
+
+async def test_plain_inserts_pass_in_the_transaction_that_completes(
+    crash: CrashEverywhere,
+) -> None:
+    report = await crash(transfer_and_complete, args=("debit", "credit"))
+    assert {INSERT, "COMMIT;"} <= {*report.statements}
+    assert (report.most(transfer_and_complete), report.most(insert_once)) == (2, 2)
+
+
+async def test_job_that_completes_on_a_connection_of_its_own_passes(crash: CrashEverywhere) -> None:
+    async def insert_and_complete() -> None:
+        me = current_job()
+        async with me.pool.acquire() as connection, connection.transaction():
+            await connection.execute(INSERT, "debit")
+            async with me.completing(connection=connection):
+                await connection.execute(INSERT, "credit")
+
+    assert (await crash(insert_and_complete)).points >= 12
+
+
+async def test_completion_apart_from_the_writes_is_reported(
+    crash: CrashEverywhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A completion that is committed before the transaction of the job loses its writes."""
+    complete_own = ResultRepository.complete_own
+
+    async def complete_before(
+        self: ResultRepository, claim: Claim, change: RowChange, worker_id: str, _: object, *, is_own: bool
+    ) -> bool | None:
+        async with self._statements.transaction() as transaction:
+            return await complete_own(self, claim, change, worker_id, transaction, is_own=is_own)
+
+    monkeypatch.setattr(ResultRepository, "complete_own", complete_before)
+    with pytest.raises(CrashDifference) as raised:
+        await crash(transfer_and_complete, args=("debit", "credit"))
+    assert (raised.value.found.status, raised.value.found.observed) == (JobStatus.COMPLETED, [])
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------
