@@ -151,6 +151,7 @@ async def test_idempotent_job_passes_at_every_statement(crash: CrashEverywhere) 
     assert (report.points, report.most(insert_once), report.most("another")) == (8, 2, 0)
 
 
+@pytest.mark.slow
 async def test_transaction_of_a_crashed_worker_is_rolled_back_and_its_locks_are_free(
     crash: CrashEverywhere,
 ) -> None:
@@ -167,6 +168,7 @@ async def test_transaction_of_a_crashed_worker_is_rolled_back_and_its_locks_are_
     assert report.points == 2 * 8
 
 
+@pytest.mark.slow
 async def test_code_of_a_crashed_worker_writes_nothing_more(crash: CrashEverywhere) -> None:
     stray = set[asyncio.Task[None]]()
 
@@ -192,6 +194,7 @@ async def test_code_of_a_crashed_worker_writes_nothing_more(crash: CrashEverywhe
     await asyncio.gather(*stray, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_retry_and_jobs_that_follow_are_part_of_the_run(crash: CrashEverywhere) -> None:
     async def follow() -> None:
         scheduler = current_job().scheduler
@@ -205,6 +208,7 @@ async def test_retry_and_jobs_that_follow_are_part_of_the_run(crash: CrashEveryw
     assert "settle_jobs" in report.statements, "the first attempt fails"
 
 
+@pytest.mark.slow
 async def test_others_act_at_their_times_whatever_crashes(crash: CrashEverywhere) -> None:
     async def approve(scheduler: Scheduler) -> None:
         assert scheduler.db_pool is not None
@@ -220,6 +224,7 @@ async def test_others_act_at_their_times_whatever_crashes(crash: CrashEverywhere
     assert report.most(polling) == 3
 
 
+@pytest.mark.slow
 async def test_statements_of_a_job_in_a_thread_are_those_of_its_attempt(crash: CrashEverywhere) -> None:
     @job(name="crashes.enqueue_twice", executor="thread")
     def enqueue_twice() -> None:
@@ -262,6 +267,7 @@ async def transfer_and_complete(*names: str) -> None:
         me.set_result({"inserted": len(names)})
 
 
+@pytest.mark.slow
 async def test_plain_inserts_pass_in_the_transaction_that_completes(
     crash: CrashEverywhere,
 ) -> None:
