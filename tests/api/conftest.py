@@ -7,6 +7,7 @@ notification, or the test fails.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
@@ -16,6 +17,9 @@ import pytest
 
 from pg_scheduler import PollingConfig, Scheduler
 from tests.support.worker import PATIENCE, Gate, Recorder
+
+HAS_RESET = "reset" in inspect.signature(asyncpg.create_pool).parameters
+NEEDS_RESET = pytest.mark.skipif(not HAS_RESET, reason="asyncpg 0.29 has no reset=")
 
 SLOW_POLLING = PollingConfig(idle_start_interval=600, max_interval=600, semaphore_full_interval=600)
 

@@ -23,7 +23,7 @@ from pg_scheduler import (
     ServiceCancelledError,
 )
 from pg_scheduler.store.kept_results import KeptResultRepository
-from tests.api.conftest import Make
+from tests.api.conftest import NEEDS_RESET, Make
 from tests.support.worker import PATIENCE, now
 
 Waiter: TypeAlias = asyncio.Task[JobResult | None]
@@ -68,6 +68,7 @@ async def two_waiters(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> 
     yield waiters
 
 
+@NEEDS_RESET
 async def test_concurrent_schedule_calls_all_end_when_the_pool_drops_prepared_statements(
     dsn: str, make: Make
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -12,10 +11,8 @@ import pytest
 
 from pg_scheduler import ConfigurationError, Scheduler
 from pg_scheduler.events import JobCompleted, ServiceFaulted
+from tests.api.conftest import NEEDS_RESET
 from tests.support.worker import Recorder, now
-
-HAS_RESET = "reset" in inspect.signature(asyncpg.create_pool).parameters
-NEEDS_RESET = pytest.mark.skipif(not HAS_RESET, reason="asyncpg 0.29 has no reset=")
 
 
 async def note() -> None: ...
