@@ -81,6 +81,14 @@ def break_down():
     raise ZeroDivisionError
 """
 
+LOGGED = """
+
+@task
+def write_log() -> None:
+    import logging
+    logging.getLogger("django.shop").warning("written")
+"""
+
 RESULTS = """
 from shop.tasks import build_report, send_welcome
 for task in (send_welcome, build_report):
@@ -93,6 +101,9 @@ for task in (send_welcome, build_report):
 """
 
 TESTS = """
+from contextlib import redirect_stdout
+from io import StringIO
+
 from django.core.management import call_command
 from django.db import connection
 from django.test import TestCase, TransactionTestCase
@@ -108,13 +119,15 @@ class TransactionTest(TestCase):
     def test_enqueue_is_part_of_the_test(self):
         result = send_welcome.enqueue("ada")
         self.assertEqual(send_welcome.get_result(result.id), result)
-        self.assertIn("/test_", dsn_of("default"))
+        self.assertIn(f"/{connection.settings_dict['NAME']}?", dsn_of("default"))
 
 
 class CommittedTest(TransactionTestCase):
     def test_commands_use_the_test_database(self):
-        send_welcome.enqueue("ada")
-        call_command("pg_scheduler", "jobs", "list", "-o", "ids")
+        result = send_welcome.enqueue("ada")
+        with redirect_stdout(StringIO()) as output:
+            call_command("pg_scheduler", "jobs", "list", "-o", "ids")
+        self.assertEqual(output.getvalue().split(), [result.id])
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM scheduled_jobs")
 """
@@ -282,7 +295,9 @@ def project(tmp_path: Path, dsn: str) -> Project:
 
 def test_guide_creates_tables_enqueues_and_runs_tasks(tmp_path: Path, empty_dsn: str) -> None:
     project = Project(tmp_path, empty_dsn)
-    assert "no tables" in project.manage("pg_scheduler", "worker", code=ExitCode.SCHEMA)
+    output = project.manage("pg_scheduler", "worker", code=ExitCode.SCHEMA)
+    assert "no tables" in output
+    assert "manage.py migrate" in output
     project.manage("pg_scheduler", "migrate")
     (first,) = project.shell(SIGN_UP)
     (second,) = project.shell("from shop.tasks import build_report\nprint(build_report.enqueue('May').id)")
@@ -323,6 +338,14 @@ async def test_processes_of_a_supervisor_run_the_same_command(
         await until(pool, "SELECT count(*) = 2 FROM scheduler_workers")
         await until(pool, f"SELECT status = 'completed' FROM scheduled_jobs WHERE job_id = '{job_id}'")
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'") == 1
+
+
+async def test_worker_prints_the_records_of_django_once_in_development(project: Project) -> None:
+    project.append("settings.py", "DEBUG = True\n")
+    project.append("shop/tasks.py", LOGGED)
+    await asyncio.to_thread(project.shell, "from shop.tasks import write_log\nwrite_log.enqueue()")
+    output = await asyncio.to_thread(project.manage, "pg_scheduler", "worker", "--drain")
+    assert output.count("written") == 1, output
 
 
 async def test_reload_runs_the_new_code(project: Project, pool: asyncpg.Pool) -> None:

@@ -59,6 +59,8 @@ def fail(how: str = "stock") -> None:
             raise ShortagesError("two", [OutOfStockError("one"), ValueError("other")])
         case "exit":
             raise SystemExit(3)
+        case "interrupt":
+            raise KeyboardInterrupt
         case "abort":
             raise Abort("never")
         case "snooze":

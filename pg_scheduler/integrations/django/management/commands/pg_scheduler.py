@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from argparse import REMAINDER, ArgumentParser
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Final
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.autoreload import get_child_arguments
 
@@ -45,6 +47,7 @@ class Command(BaseCommand):
         """Run the command; end with its exit code unless that is 0."""
         if find_spec("typer") is None:
             raise CommandError("install the extra: pip install 'pg-scheduler[django]'")
+        from pg_scheduler.cli.errors import ExitCode  # noqa: PLC0415 - needs the extra
         from pg_scheduler.cli.main import run  # noqa: PLC0415 - needs the extra
 
         own = ArgumentParser(add_help=False, allow_abbrev=False)  # options after the name of the command
@@ -60,11 +63,14 @@ class Command(BaseCommand):
             if not self._called_from_command_line:
                 raise CommandError("a worker ends its process; start it from a shell")
             _prepare_restart(words)
+            _print_records_once()
         elif words[:1] == [CHECK]:
             selection.backend, selection.queues = alias, queues
             words = [*words, TARGET]
         with _variables(backend):
             if code := run(words):
+                if code == ExitCode.SCHEMA:
+                    self.stderr.write("In this project, manage.py migrate creates and upgrades the tables.")
                 sys.exit(code)
 
 
@@ -93,6 +99,13 @@ def _prepare_restart(words: Sequence[str]) -> None:
     program = started[: len(started) - len(arguments)]
     set_program([*program, arguments[0], f"--backend={selection.backend}", *queues])
     sys.argv[1:] = words
+
+
+def _print_records_once() -> None:
+    """Remove the handler that Django has in development by default: the worker has one for all records."""
+    if settings.LOGGING_CONFIG and not settings.LOGGING:
+        logger = logging.getLogger("django")
+        logger.handlers[:] = [each for each in logger.handlers if type(each) is not logging.StreamHandler]
 
 
 def _add_options(parser: ArgumentParser, *, later: bool = False) -> None:
@@ -132,10 +145,10 @@ def _backend_of(alias: str) -> Backend:
 @contextmanager
 def _variables(backend: Backend) -> Iterator[None]:
     """Set the variables of ``pg-scheduler`` to the database of a backend."""
-    settings = backend.settings
-    values = {"PG_SCHEDULER_DSN": dsn_of(settings.database, settings.dsn)}
-    if settings.schema is not None:
-        values["PG_SCHEDULER_SCHEMA"] = settings.schema
+    given = backend.settings
+    values = {"PG_SCHEDULER_DSN": dsn_of(given.database, given.dsn)}
+    if given.schema is not None:
+        values["PG_SCHEDULER_SCHEMA"] = given.schema
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
