@@ -61,6 +61,7 @@ from pg_scheduler.jobs.model import (
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.retry import Abort, Retry, RetryPolicy, Snooze
+from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.steps import StepCursor, Steps
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.unique import Unique
@@ -141,6 +142,7 @@ __all__ = [
     "SchemaMissingError",
     "SchemaTooNewError",
     "ServiceCancelledError",
+    "Share",
     "Snooze",
     "StepCursor",
     "Steps",

@@ -96,6 +96,7 @@ NAMES = [
     "SchemaMissingError",
     "SchemaTooNewError",
     "ServiceCancelledError",
+    "Share",
     "Snooze",
     "StepCursor",
     "Steps",
@@ -258,8 +259,8 @@ CALLER = "connection=None, notify=None"
 SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
-    "keep_result=UNSET, typed=UNSET, metadata=None, limits=(), unique=UNSET, on_failure=None, "
-    "version=UNSET"
+    "keep_result=UNSET, typed=UNSET, metadata=None, limits=(), share=None, unique=UNSET, "
+    "on_failure=None, version=UNSET"
 )
 FOUND = "args=None, kwargs=None, after=None, at=None, tolerance=10.0"
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"

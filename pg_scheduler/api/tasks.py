@@ -16,6 +16,7 @@ from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobFunction, JobPrio
 from pg_scheduler.jobs.naming import check_aliases, check_name
 from pg_scheduler.jobs.pause import Pause, TaskInfo
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.task import Task, TaskOptions
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_execution_time, check_text
@@ -165,6 +166,7 @@ class TaskMethods(SchedulerMethods):
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
+        share: Share | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
         version: int | Unset = UNSET,
@@ -186,6 +188,7 @@ class TaskMethods(SchedulerMethods):
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
+        share: Share | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
         version: int | Unset = UNSET,
@@ -206,6 +209,7 @@ class TaskMethods(SchedulerMethods):
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
+        share: Share | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
         version: int | Unset = UNSET,
@@ -228,6 +232,7 @@ class TaskMethods(SchedulerMethods):
             typed: Whether pydantic validates its arguments, as in ``@job()``.
             metadata: Metadata of its jobs, as in ``@job()``.
             limits: How many attempts may run or start, as in ``@job()``.
+            share: Whose tenants take turns, as in ``@job()``.
             unique: Which of its jobs exclude one another, as in ``@job()``.
             on_failure: The task to enqueue when a job has failed finally, as in ``@job()``.
             version: The version of the code, for durable steps, as in ``@job()``.
@@ -257,6 +262,7 @@ class TaskMethods(SchedulerMethods):
             typed=typed,
             metadata=metadata,
             limits=check_limits(limits),
+            share=share,
             unique=unique,
             on_failure=on_failure,
             version=version,

@@ -10,7 +10,9 @@ from pg_scheduler.dashboard.access import Access
 from pg_scheduler.dashboard.texts import MAX_DEPTH
 from pg_scheduler.inspect import Search, SearchError
 from pg_scheduler.inspect.search.terms import JsonTerm, TextField, TextTerm
+from pg_scheduler.jobs.keys import name_and_key
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
+from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 
 HIDDEN: Final = "[hidden]"
 IsHidden: TypeAlias = Callable[[str], bool]
@@ -108,6 +110,9 @@ class Redaction:
 
 
 def without_key(blocked_on: str | None) -> str | None:
-    """Return what blocks a job, without the key of a limit."""
-    name, _, key = (blocked_on or "").removeprefix(BLOCKED_BY_LIMIT).partition(":")
-    return f"{BLOCKED_BY_LIMIT}{name}:{HIDDEN}" if key else blocked_on
+    """Return what blocks a job, without the key of a limit or the tenant of a share."""
+    for kind in (BLOCKED_BY_LIMIT, BLOCKED_BY_SHARE):
+        name, key = name_and_key(kind, blocked_on)
+        if key:
+            return f"{kind}{name}:{HIDDEN}"
+    return blocked_on

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
+from pg_scheduler.jobs.keys import KeyFunctionError
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority, Unset
 from pg_scheduler.jobs.naming import check_name
@@ -112,7 +113,7 @@ class JobPreparer:
 
         Raises:
             TypeError: A value has the wrong type, or a function cannot be called with the arguments.
-            ValueError: A value is out of range.
+            ValueError: A value is out of range, or the key function of a share rejects the arguments.
             PayloadError: JSON cannot represent an argument, the codec failed, or the arguments are too large.
         """
         if not specs:
@@ -151,7 +152,8 @@ class JobPreparer:
             if spec.after != () or spec.after_outcome != "completed":
                 after = _check_after(spec.after, spec.after_outcome)
             rule = unique if spec.unique is UNSET else rule_of(spec.unique, task)
-            if extras is None and rule is None and not after:
+            share = None if task is None or task.share is None else task.share_key(arguments)
+            if extras is None and rule is None and not after and share is None:
                 jobs.append(row)
                 continue
             jobs.append(
@@ -164,6 +166,7 @@ class JobPreparer:
                     has_id=spec.job_id is not None,
                     after=after,
                     after_outcome=spec.after_outcome,
+                    share=share,
                 )
             )
         return jobs
@@ -184,10 +187,13 @@ class JobPreparer:
         """
         task = self._tasks.resolve(name)
         shared = self._derive(name, task, JobSpec(name))  # type: ignore[arg-type] # a name
-        task_data = encode((), kwargs)
+        task_data = arguments = encode((), kwargs)
         if self._codec is not None:
             with suppress(PayloadError):  # the row of the failed job has these values too, unencoded
-                task_data = self._codec.encode_arguments(task_data, name)
+                task_data = self._codec.encode_arguments(arguments, name)
+        share = None
+        with suppress(KeyFunctionError):  # it starts without taking turns
+            share = None if task is None else task.share_key(arguments)
         task_data = with_metadata(task_data, shared.metadata, None)
         row = PlainJob(job_id, task_data, due, *shared.columns)
         chain = [*failed_tasks, name]
@@ -196,7 +202,9 @@ class JobPreparer:
         if next_alert is not None and next_alert not in chain:
             on_end = json.dumps({"on_failure": next_alert, "failed_tasks": chain})
         extras = (shared.extras or NO_EXTRAS)._replace(on_end=on_end)
-        return row if extras == NO_EXTRAS else build(row, task, extras)
+        if extras == NO_EXTRAS and share is None:
+            return row
+        return build(row, task, extras, share=share)
 
     def _share(self, spec: JobSpec, *, allows_names: bool) -> Shared:
         """Return what follows from the shared values of a job. An alias stays the name of the job."""
@@ -275,6 +283,7 @@ def build(
     has_id: bool = False,
     after: tuple[str, ...] = (),
     after_outcome: str = "completed",
+    share: str | None = None,
 ) -> ExtendedJob:
     """Return a job with the values that plain jobs lack, and with its final id.
 
@@ -287,6 +296,7 @@ def build(
         has_id: Whether the caller gave the job its id.
         after: Ids of jobs that must end before; each once.
         after_outcome: ``completed`` or ``ended``.
+        share: The share and the tenant of the job; None without a share.
 
     Raises:
         ValueError: The id would be derived, and one was given; the signature is unknown; or the job would
@@ -311,8 +321,10 @@ def build(
             extras = extras._replace(unique_key=text)
         else:
             span = Span(text, unique.per)
+    if share is not None:
+        extras = extras._replace(blocked_on=share)
     if after:
-        extras = extras._replace(blocked_on="after")
+        extras = extras.waiting_for_others()
     job = ExtendedJob(row, extras, after, after_outcome, span)
     if span is not None:
         job = job.due_at(row.execution_time)

@@ -61,6 +61,7 @@ class JobBuilder:
         unique: Which of them exclude one another; None if no job is rejected since another has its key.
         sender: Calls the middleware; None without any.
         arguments: Their arguments before a codec encoded them; None if they could not be decoded.
+        share: The share and the tenant of its jobs; None without a share, or if the arguments are unknown.
     """
 
     schedule_id: str
@@ -73,6 +74,7 @@ class JobBuilder:
     unique: Uniqueness | None
     sender: Sender | None
     arguments: str | None
+    share: str | None
 
     @property
     def lacks_unique_key(self) -> bool:
@@ -99,7 +101,7 @@ class JobBuilder:
 
     def _build(self, row: PlainJob, options: Mapping[str, Any]) -> ExtendedJob:
         extras = Extras(options=json.dumps(options), on_end=self.on_end)
-        job = build(row, self.task, extras, unique=self.unique, arguments=self.arguments)
+        job = build(row, self.task, extras, unique=self.unique, arguments=self.arguments, share=self.share)
         return job if self.sender is None else self.sender.add_to_planned(job, self.schedule_id)
 
 
@@ -129,7 +131,8 @@ class ScheduleJobs:
         """Return the builder of a schedule's jobs. An unchanged row with an unchanged task has the same one.
 
         Raises:
-            ValueError: The row contains an invalid option; a TypeError if it has another type.
+            ValueError: The row contains an invalid option, a TypeError if it has another type; or the key
+                function of the share rejects the arguments.
         """
         task, source = self._tasks.resolve(row.task), _source_of(row)
         known = self._builders.get(row.schedule_id)
@@ -175,6 +178,7 @@ class ScheduleJobs:
             None if task is None else task.unique,
             self.sender,
             arguments,
+            None if task is None else task.share_key(arguments),
         )
 
     def _task_data(self, row: ScheduleRow, task: Task | None, job_name: str) -> tuple[str | None, str]:

@@ -17,6 +17,7 @@ from pg_scheduler.inspect.tasks import tasks_of_aliases
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.measure.figures import Histogram
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.status import JobStatus
@@ -58,6 +59,7 @@ class Facts:
         workers: Every worker.
         pause: The pause of the task; None if it is not paused.
         limit: The limit that the job waits for.
+        tenant_queue: The jobs of its tenant before it, if it waits for the turn of that.
         parents: The unfinished jobs that it waits for, with their statuses, None for one that does not exist.
         schedule: Its schedule; None if it has none, or if that does not exist.
         queue: The due jobs before it.
@@ -75,6 +77,7 @@ class Facts:
     workers: Sequence[InspectedWorker] = ()
     pause: Pause | None = None
     limit: LimitUse | None = None
+    tenant_queue: QueueRow | None = None
     parents: Sequence[tuple[str, JobStatus | None]] = ()
     schedule: ScheduleRow | None = None
     queue: QueueRow | None = None
@@ -100,7 +103,8 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
     is_pending = job.status is JobStatus.PENDING
     is_due = is_pending and job.execution_time <= found.now and job.blocked_on is None
     is_limited = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
-    has_parents = is_pending and job.blocked_on is not None and not is_limited
+    is_shared = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_SHARE)
+    has_parents = is_pending and job.blocked_on is not None and not is_limited and not is_shared
     workers = [] if job.status.is_finished else await store.inspections.workers()
     tasks = tasks_of_aliases(workers)
     pauses = await store.pauses.paused() if is_pending else []
@@ -112,6 +116,7 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
         workers=workers,
         pause=_pause(found.task, pauses, tasks),
         limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
+        tenant_queue=await store.inspections.tenant_queue(job) if is_shared else None,
         parents=await store.inspections.parents(job_id) if has_parents else (),
         schedule=None if job.schedule_id is None else await store.schedules.get(job.schedule_id),
         queue=await store.inspections.queue(job, _paused_names(pauses, tasks)) if is_due else None,

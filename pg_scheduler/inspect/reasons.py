@@ -34,6 +34,8 @@ class ReasonCode(StrEnum):
     """Due jobs of a higher priority start before it."""
     LIMIT = "LIMIT"
     """It waits for a limit."""
+    SHARE = "SHARE"
+    """It waits for the turn of its tenant."""
     AFTER = "AFTER"
     """It waits for other jobs."""
     ROW_LOCKED = "ROW_LOCKED"

@@ -15,6 +15,7 @@ from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.status import JobStatus
 
 MAX_KEPT: Final = 10
@@ -171,14 +172,18 @@ def _ahead(job: Job, now: datetime) -> Iterator[Event]:
 
 def _conditions(job: Job, now: datetime) -> Iterator[Event]:
     """Yield what else a pending job waits for, and when it expires."""
-    if job.blocked_on is not None and not job.blocked_on.startswith(BLOCKED_BY_LIMIT):
+    is_queued = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_SHARE)
+    is_limited = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
+    if job.blocked_on is not None and not is_queued and not is_limited:
         yield Event(None, "starts once the jobs that it waits for have ended", is_ahead=True)
         if job.misfire_grace_time is not None:
             grace = length(timedelta(seconds=job.misfire_grace_time))
             since = " or its due time, whichever is later" if job.execution_time > now else ""
             yield Event(None, f"expires {grace} after that{since}, unless it has started", is_ahead=True)
         return
-    if job.blocked_on is not None:
+    if is_queued:
+        yield Event(None, "starts once it is the turn of its tenant", is_ahead=True)
+    if is_limited:
         yield Event(None, "starts once its limit has room", is_ahead=True)
     if job.expires_at is not None and job.expires_at > now:
         yield Event(job.expires_at, "expires unless it has started", is_ahead=True)

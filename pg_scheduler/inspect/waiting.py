@@ -22,6 +22,7 @@ from pg_scheduler.inspect.texts import command, counted, holder, hosts, instant,
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, limit_of
 from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE, share_of
 
 START_DELAY: Final = timedelta(seconds=10)
 """How long after its due time a job without an obstacle may still be pending: two polls, and a margin."""
@@ -66,6 +67,10 @@ def _blocking(facts: Facts) -> Iterator[Reason]:
     blocked_on = facts.job.blocked_on
     if blocked_on is None:
         return
+    if blocked_on.startswith(BLOCKED_BY_SHARE):
+        if facts.job.execution_time <= facts.now:  # until then it waits for its due time
+            yield _waits_for_its_turn(facts)
+        return
     if not blocked_on.startswith(BLOCKED_BY_LIMIT):
         parents = [f"{job_id!r} ({status or 'does not exist'})" for job_id, status in facts.parents]
         about = f"{len(parents)} jobs: {listed(parents)}" if parents else "other jobs"
@@ -94,6 +99,20 @@ def _blocking(facts: Facts) -> Iterator[Reason]:
         ReasonCode.LIMIT,
         f"waits for the limit {name!r}{of_key}" + (f": {', '.join(used)}" if used else "") + spread,
         "wait until attempts end, or raise the limit in the code",
+    )
+
+
+def _waits_for_its_turn(facts: Facts) -> Reason:
+    name, key = share_of(facts.job.blocked_on)
+    queue = facts.tenant_queue
+    place = ""
+    if queue is not None:
+        place = f"; {counted(queue.ahead, 'job', is_capped=queue.is_capped)} of it ahead of this one"
+    return Reason(
+        ReasonCode.SHARE,
+        f"waits for the turn of the tenant {key!r} of the share {name!r}{place}",
+        "add workers, or raise max_concurrent_jobs=",
+        facts.job.execution_time,
     )
 
 

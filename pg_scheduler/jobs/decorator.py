@@ -11,6 +11,7 @@ from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority, Unset
 from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.jobs.unique import Unique
 
@@ -31,6 +32,7 @@ def job(
     typed: bool | Unset = UNSET,
     metadata: Mapping[str, Any] | None = None,
     limits: Iterable[Limit] = (),
+    share: Share | None = None,
     unique: Unique | str | Unset | None = UNSET,
     on_failure: str | None = None,
     version: int | Unset = UNSET,
@@ -59,6 +61,8 @@ def job(
         metadata: A JSON object for people and filters, merged into that of its jobs.
         limits: How many attempts may run or start at once, per key or in total; see ``Limit``. Unlimited if
             omitted.
+        share: Whose tenants take turns, so that one with many jobs does not delay the others; see
+            ``Share``. None for no tenants.
         unique: Which of its jobs exclude one another: a ``Unique()``, or one key for all. It applies to the
             fire times of schedules too. Not unique if omitted.
         on_failure: The name of a task to enqueue when a job has failed finally or expired, in the same
@@ -96,6 +100,7 @@ def job(
         typed=typed,
         metadata=metadata,
         limits=check_limits(limits),
+        share=share,
         unique=unique,
         on_failure=on_failure,
         version=version,

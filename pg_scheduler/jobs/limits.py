@@ -6,42 +6,38 @@ in ``scheduler_starts``, and a job that waits for the limit has it in ``blocked_
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import lru_cache
-from hashlib import md5
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.foreign import class_name, is_a, is_ctrl_c
-from pg_scheduler.jobs.validation import check_count, check_text
-
-
-class KeyOfFirstArgument(Protocol):
-    """The type of ``lambda account, **_: account``: pyright infers no parameters from ``Callable[...]``."""
-
-    def __call__(self, first: Any, /, **others: Any) -> str | int:
-        """Return the key of a job."""
-
-
-KeyFunction: TypeAlias = KeyOfFirstArgument | Callable[..., str | int]
+from pg_scheduler.jobs.keys import (
+    KeyFunction,
+    KeyFunctionError,
+    check_key_function,
+    check_key_name,
+    key_text,
+    name_and_key,
+    named_prefix,
+    prefix_of,
+)
+from pg_scheduler.jobs.validation import check_count
 
 BLOCKED_BY_LIMIT: Final = "limit:"
 """How ``blocked_on`` begins in a job that waits for a limit."""
 
-MAX_NAME_BYTES: Final = 200
-MAX_KEY_BYTES: Final = 200
 MAX_PER: Final = timedelta(days=366)
 
 MIN_STEP_S: Final = 0.1
 """The time over which a rate is spread: of starts that follow one another faster, some share a step."""
 
 
-class LimitKeyError(ConfigurationError):
-    """A key function raised, or returned a value that is not a valid key."""
+class LimitKeyError(KeyFunctionError):
+    """The key function of a limit raised, or returned a value that is not a valid key."""
+
+    remedy = "correct it, and retry_job()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         if self.name is not None:
-            _check_name(self.name)
+            check_key_name("Limit", self.name, "stripe.charges")
         if self.max_running is None and self.max_starts is None:
             raise ConfigurationError(
                 "a Limit needs max_running= or max_starts=; write Limit(max_running=1), or "
@@ -100,7 +96,7 @@ class Limit:
         _check_per(self.max_starts, self.per)
         _check_spread(self.spread, self.max_starts)
         if self.key is not None:
-            _check_key_function(self.key)
+            check_key_function(self.key, "account")
 
 
 class LimitRow(NamedTuple):
@@ -109,18 +105,6 @@ class LimitRow(NamedTuple):
     max_running: int | None
     max_starts: int | None
     per_s: float | None
-
-
-def _check_name(name: object) -> None:
-    text = check_text("name", name)
-    if not text or ":" in text:
-        raise ConfigurationError(
-            f"name {text!r} of a Limit is empty or contains a colon; write a name such as 'stripe.charges'"
-        )
-    if len(text.encode()) > MAX_NAME_BYTES:
-        raise ConfigurationError(
-            f"the name of a Limit must have at most {MAX_NAME_BYTES} bytes, not {len(text.encode())}"
-        )
 
 
 def _check_per(max_starts: int | None, per: object) -> None:
@@ -145,16 +129,6 @@ def _check_spread(spread: object, max_starts: int | None) -> None:
             "spread= of a Limit needs max_starts= and per=; write "
             "Limit(max_starts=10, per=timedelta(seconds=1), spread=True)"
         )
-
-
-def _check_key_function(key: object) -> None:
-    if not callable(key):
-        raise TypeError(
-            f"key must be a function, not {type(key).__name__}: {key!r}; "
-            "write key=lambda account, **_: account"
-        )
-    if inspect.iscoroutinefunction(key):
-        raise TypeError("key must be a plain function, since the event loop calls it; it cannot await")
 
 
 def check_limits(limits: object) -> tuple[Limit, ...]:
@@ -214,26 +188,8 @@ def _rows(limit: Limit) -> list[LimitRow]:
 def _key_of(limit: Limit, task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     if limit.key is None:
         return ""
-    about = f"the key function of the limit {limit.name or task_name!r}"
-    try:
-        key = limit.key(*args, **kwargs)
-    except BaseException as error:  # user code; sys.exit() and the like end the job only
-        if is_ctrl_c(error):
-            raise
-        raise LimitKeyError(f"{about} raised {class_name(error)}; correct it, and retry_job()") from error
-    if is_a(key, int) and not is_a(key, bool):
-        key = int.__int__(key)
-        if key.bit_length() > MAX_KEY_BYTES * 3:  # str() of a huge int may raise
-            raise LimitKeyError(f"{about} returned an int of {key.bit_length()} bits; return a shorter key")
-        text = str(key)
-    elif is_a(key, str):
-        text = str.__str__(key)
-    else:
-        raise LimitKeyError(f"{about} returned a {class_name(key)}; return a str or an int")
-    size = len(text.encode("utf-8", "surrogatepass"))
-    if size > MAX_KEY_BYTES:
-        raise LimitKeyError(f"{about} returned {size} bytes, more than {MAX_KEY_BYTES}; return a shorter key")
-    return _ascii(text)
+    of = f"limit {limit.name or task_name!r}"
+    return key_text(limit.key, of, args, kwargs, error=LimitKeyError)
 
 
 def _prefix(limit: Limit, task_name: str) -> str:
@@ -242,21 +198,7 @@ def _prefix(limit: Limit, task_name: str) -> str:
 
 def key_prefix(name: str) -> str:
     """Return the text of a limit without its key."""
-    return f"{BLOCKED_BY_LIMIT}{_name_text(name)}:"
-
-
-@lru_cache(maxsize=1024)
-def _name_text(name: str) -> str:
-    """Return the name without a colon, in ASCII and short enough for an index."""
-    text = _ascii(name).replace(":", "\\x3a")
-    if len(name.encode()) <= MAX_NAME_BYTES:
-        return text
-    return f"{text[:MAX_NAME_BYTES]}-{md5(name.encode(), usedforsecurity=False).hexdigest()}"
-
-
-def _ascii(text: str) -> str:
-    """Return a text that a database of any encoding stores, the same one on every node."""
-    return text.encode("ascii", "backslashreplace").decode().replace("\x00", "\\x00")
+    return named_prefix(BLOCKED_BY_LIMIT, name)
 
 
 class LimitBook:
@@ -276,11 +218,11 @@ class LimitBook:
 
     def declared(self, blocked_on: str) -> Sequence[Limit]:
         """Return the limits that tasks declare under this name; none if it is unknown."""
-        return self._declared.get(_prefix_of(blocked_on), ())
+        return self._declared.get(prefix_of(BLOCKED_BY_LIMIT, blocked_on), ())
 
     def options(self, blocked_on: str) -> Sequence[Sequence[LimitRow]]:
         """Return the numbers of a limit, a set for each task that declares others; none if it is unknown."""
-        return self._options.get(_prefix_of(blocked_on), ())
+        return self._options.get(prefix_of(BLOCKED_BY_LIMIT, blocked_on), ())
 
     def longest_per_s(self, blocked_on: str) -> float:
         """Return the longest time span of a limit in seconds, for which its starts are kept."""
@@ -289,12 +231,4 @@ class LimitBook:
 
 def limit_of(blocked_on: str | None) -> tuple[str, str]:
     """Return the name and the key of the limit that a job waits for; empty texts if it waits for none."""
-    if blocked_on is None or not blocked_on.startswith(BLOCKED_BY_LIMIT):
-        return "", ""
-    name, _, key = blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")
-    return name, key
-
-
-def _prefix_of(blocked_on: str) -> str:
-    end = blocked_on.find(":", len(BLOCKED_BY_LIMIT))
-    return blocked_on[: end + 1]
+    return name_and_key(BLOCKED_BY_LIMIT, blocked_on)

@@ -38,6 +38,7 @@ class TaskRegistry:
         self._version = 0
         self._names: tuple[int, list[str]] = (-1, [])
         self._limited: tuple[int, dict[str, Task]] = (-1, {})
+        self._shared: tuple[int, dict[str, Task]] = (-1, {})
         if parent is not None:
             parent._children.add(self)  # noqa: SLF001 - of this class
 
@@ -82,7 +83,8 @@ class TaskRegistry:
         for each in (func.__name__, *loose, *(k for k, v in self._loose.items() if task.identity in v)):
             self._loose.setdefault(each, {})[task.identity] = task
         has_moved = known is not None and known.executor != task.executor
-        self._version += self._size() != size or has_moved or task.limits != before.limits
+        is_limited_otherwise = (task.limits, task.share) != (before.limits, before.share)
+        self._version += self._size() != size or has_moved or is_limited_otherwise
         return task
 
     def adopt(self, func: JobFunction) -> Task:
@@ -129,7 +131,7 @@ class TaskRegistry:
 
     @property
     def version(self) -> int:
-        """A number that grows whenever a name is added, or the limits of a task change."""
+        """A number that grows whenever a name is added, or the limits or the share of a task change."""
         return self._version + (self._parent.version if self._parent else 0)
 
     def names(self) -> list[str]:
@@ -148,6 +150,15 @@ class TaskRegistry:
             limited = {name: task for name, task in found if task is not None and task.limits}
             self._limited = (self.version, limited)
         return limited
+
+    def shared(self) -> dict[str, Task]:
+        """Return the tasks with a share, by every name that resolves. Do not change the dict."""
+        version, shared = self._shared
+        if version != self.version:
+            found = ((name, self.resolve(name)) for name in self.names())
+            shared = {name: task for name, task in found if task is not None and task.share is not None}
+            self._shared = (self.version, shared)
+        return shared
 
     def _size(self) -> tuple[int, int]:
         return len(self._exact), sum(map(len, self._loose.values()))

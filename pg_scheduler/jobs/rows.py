@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, Self, TypeAlias
@@ -63,6 +64,13 @@ class Extras(NamedTuple):
     """The condition besides its time that delays the job; None for none."""
     on_end: str | None = None
     """JSON that lists the consequences of the job's end."""
+
+    def waiting_for_others(self) -> Extras:
+        """Return the columns of a job that waits for other jobs first; its share follows when they end."""
+        options = self.options
+        if self.blocked_on is not None:
+            options = json.dumps({**json.loads(options or "{}"), "share": self.blocked_on})
+        return self._replace(blocked_on="after", options=options)
 
 
 NO_EXTRAS: Final = Extras()
@@ -141,8 +149,7 @@ class ExtendedJob:
 
     def queued_after(self, parents: tuple[str, ...]) -> ExtendedJob:
         """Return the job, blocked until others have ended."""
-        extras = self.extras._replace(blocked_on="after")
-        return replace(self, extras=extras, after=parents, after_outcome="ended")
+        return replace(self, extras=self.extras.waiting_for_others(), after=parents, after_outcome="ended")
 
 
 AnyJob: TypeAlias = PlainJob | ExtendedJob

@@ -27,6 +27,7 @@ from pg_scheduler.jobs.model import (
 from pg_scheduler.jobs.naming import check_name, qualified_name
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.shares import Share, check_share, share_key
 from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.jobs.unique import Unique, Uniqueness, check_unique, check_unique_names
 from pg_scheduler.jobs.validation import (
@@ -216,6 +217,7 @@ class TaskOptions:
     metadata: Mapping[str, Any] | None = None
     typed: bool | Unset = UNSET
     limits: tuple[Limit, ...] = ()
+    share: Share | None = None
     unique: Uniqueness | Unset | None = UNSET
     on_failure: str | None = None
     version: int | Unset = UNSET
@@ -237,6 +239,7 @@ class Task:
         metadata: Merged into that of its jobs.
         typed: Validates its arguments; None unless it is typed.
         limits: How many attempts may run or start; none for no limit.
+        share: Whose tenants take turns; None for no tenants.
         unique: Which of its jobs exclude one another; None for none.
         on_failure: The task that is enqueued when a job fails; None for none.
         version: The version of its durable steps.
@@ -258,6 +261,7 @@ class Task:
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True, compare=False)
     typed: TypedArguments | None = field(default=None, repr=False, compare=False, kw_only=True)
     limits: tuple[Limit, ...] = field(default=(), kw_only=True)
+    share: Share | None = field(default=None, kw_only=True)
     unique: Uniqueness | None = field(default=None, kw_only=True)
     on_failure: str | None = field(default=None, kw_only=True)
     version: int = field(default=1, kw_only=True)
@@ -313,6 +317,19 @@ class Task:
         ):
             self.arity.check(args, kwargs)
 
+    def share_key(self, arguments: str | None) -> str | None:
+        """Return the share and the tenant of a job; None without a share.
+
+        Args:
+            arguments: Its arguments as JSON, not encoded by a codec; None if they are unknown.
+
+        Raises:
+            KeyFunctionError: The key function raised, or returned something else than a short str or int.
+        """
+        if self.share is None or arguments is None:
+            return None
+        return share_key(self.share, self.name, arguments)
+
     def changed(self, func: JobFunction, name: str, options: TaskOptions) -> Task:
         """Return the task with another function and name, and with the options that were given.
 
@@ -353,6 +370,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "retry": partial(check_kind, "retry", kind=RetryPolicy),
     "metadata": check_metadata,
     "limits": check_limits,
+    "share": check_share,
     "unique": check_unique,
     "on_failure": check_name,
     "version": partial(check_count, "version", least=1),

@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.store.statements import Repository
 
 LOCK_CLASS: Final = 1_885_825_130
-"""The first key of the advisory locks of limits; the second is a hash of the limit."""
+"""The first key of the advisory locks of limits and shares; the second is a hash of their text."""
 
 
 class AdmissionRequest(NamedTuple):
@@ -165,7 +166,8 @@ class LimitRepository(Repository):
 
     async def blocked_keys(self, after: str, limit: int) -> list[str]:
         """Return limits that block jobs, after this one, in the order of the index."""
-        return [row[0] for row in await self._statements.fetch("blocked_keys", after, limit)]
+        rows = await self._statements.fetch("blocked_keys", after, BLOCKED_BY_SHARE, limit)
+        return [row[0] for row in rows]
 
     async def unblock_late(
         self, keys: Sequence[str], since: LatePosition | None, limit: int
@@ -173,7 +175,7 @@ class LimitRepository(Repository):
         """Unblock jobs past their misfire grace time, among a number of blocked jobs.
 
         Args:
-            keys: The limits.
+            keys: The limits, or tenants.
             since: The position from which to read, in the first limit; None for its start.
             limit: The number of jobs to read.
 
@@ -198,7 +200,7 @@ class LimitRepository(Repository):
         return row["jobs"], last if row["n"] == limit else None
 
     async def unblock_forgotten(self, keys: Sequence[str], names: Sequence[str], limit: int) -> int:
-        """Unblock jobs of these names that wait for limits which their code does not have any more."""
+        """Unblock jobs of these names that wait for limits or shares that are gone from their code."""
         return await self._statements.number("unblock_forgotten", keys, names, limit)
 
     async def delete_past_starts(self, limit: int) -> None:

@@ -27,6 +27,7 @@ from pg_scheduler.store.pauses import PauseRepository
 from pg_scheduler.store.results import ProgressRepository, ResultRepository
 from pg_scheduler.store.retention import RetentionRepository
 from pg_scheduler.store.schedules import ScheduleRepository
+from pg_scheduler.store.shares import ShareRepository
 from pg_scheduler.store.signals import SignalRepository
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.statistics import StatisticsRepository
@@ -71,6 +72,7 @@ class Store:
         self.progress: Final = ProgressRepository(self.statements)
         self.steps: Final = StepRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)
+        self.shares: Final = ShareRepository(self.statements)
         self.locks: Final = LockRepository(self.statements)
         self.statistics: Final = StatisticsRepository(self.statements)
 

@@ -85,6 +85,7 @@ class Deadlines:
         has_ended: Whether the consequences of a job that has ended are to be applied.
         has_waiting: Whether jobs wait for other jobs.
         has_blocked: Whether a limit blocks a job.
+        has_queued: Whether a job waits in a share.
     """
 
     lapse_in: float | None
@@ -93,6 +94,7 @@ class Deadlines:
     has_ended: bool = False
     has_waiting: bool = False
     has_blocked: bool = False
+    has_queued: bool = False
 
 
 class Quarantined(NamedTuple):
@@ -269,7 +271,13 @@ class WorkerRepository:
             "scan_deadlines", self._statements.now, horizon_s, heartbeat_threshold_s
         )
         return Deadlines(
-            row["lapse_in"], row["expiry_in"], row["overdue"], row["ended"], row["waiting"], row["blocked"]
+            row["lapse_in"],
+            row["expiry_in"],
+            row["overdue"],
+            row["ended"],
+            row["waiting"],
+            row["blocked"],
+            row["queued"],
         )
 
     async def next_instants(self, worker_id: str) -> NextInstants:

@@ -27,6 +27,7 @@ from pg_scheduler.jobs.model import (
 )
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.measure.health import Health
@@ -276,6 +277,7 @@ class BlockingMethods(Blocking):
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
+        share: Share | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
         version: int | Unset = UNSET,
@@ -303,6 +305,7 @@ class BlockingMethods(Blocking):
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
+        share: Share | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
         version: int | Unset = UNSET,

@@ -70,7 +70,7 @@ class ManualRuntime(Runtime):
         """Set up every part. The lease keeper stays off: its thread works in real time."""
         self.executor.has_jitter = False
         self.rescuer.answer_timeout_s = 0.0
-        self.unblocker.gap_s = 0.0
+        self.unblocker.gap_s = self.feeder.gap_s = self.feeder.rest = 0.0
         for part in self.parts:
             if isinstance(part, Service):
                 await part.prepare()
@@ -135,13 +135,24 @@ class ManualRuntime(Runtime):
         await self._pass_while_behind(self.unblocker)
         self.claimer.rescan()
         while True:
+            await self._feed()
             await self._claim(None if most is None else most - (self.jobs_started - before))
             if await self._wait_for_an_end():
                 continue
-            if not await self._write_results():
+            if not await self._write_results() and not await self._feed():
                 return self.jobs_started - before
             await self._pass_while_behind(self.unblocker)
             self.claimer.rescan()
+
+    async def _feed(self) -> bool:
+        """Move jobs of tenants to the claim index; return whether there were any."""
+        has_moved, is_behind = False, self.node.config.runs_jobs
+        while is_behind:
+            is_behind = await self.pass_of(self.feeder) <= 0
+            has_moved = has_moved or self.feeder.has_moved
+        if has_moved:
+            self.claimer.rescan()
+        return has_moved
 
     async def _claim(self, most: int | None) -> None:
         """Claim jobs for the free slots, one by one."""

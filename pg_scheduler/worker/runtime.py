@@ -31,6 +31,7 @@ from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.cursor import HeadScanner
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.feeder import Feeder
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.reporter import Reporter
@@ -49,6 +50,7 @@ class Runtime:
         self.completer = Completer(node, progress)
         self.executor = self.executor_class(node, self.completer, progress)
         self.unblocker = Unblocker(node)
+        self.feeder = Feeder(node)
         self.admission = Admission(node, self.executor, self.unblocker)
         self.claimer = Claimer(node, self.executor, self.admission)
         self.head = HeadScanner(node, self.claimer.cursor, isolated_from=self.claimer.isolated_from)
@@ -88,7 +90,7 @@ class Runtime:
             self.scanner,
             *([self.planner] if config.plans else []),
             self.pauses,
-            *([self.head, self.claimer] if config.runs_jobs else []),
+            *([self.feeder, self.head, self.claimer] if config.runs_jobs else []),
         ]
         self.supervisor = Supervisor(self.parts)
 

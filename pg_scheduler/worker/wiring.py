@@ -17,7 +17,7 @@ def wiring(to: Runtime) -> Wiring:
     """Return every signal with the methods that it calls, in their order."""
     signals, outbox = to.node.signals, to.node.outbox
     return (
-        (signals.due, (to.claimer.announce, to.head.announce)),
+        (signals.due, (to.claimer.announce, to.head.announce, to.feeder.announce)),
         (signals.head_skipped, (to.head.begin,)),
         (signals.slot_free, (to.claimer.wake,)),
         (signals.crashed_job_ended, (to.claimer.wake,)),
@@ -33,6 +33,8 @@ def wiring(to: Runtime) -> Wiring:
         (signals.worker_gone, (to.scanner.wake,)),
         (signals.lease_expired, (to.rescuer.scan_jobs,)),
         (signals.limits_blocked, (to.unblocker.request_scan,)),
+        (signals.tenants_waiting, (to.feeder.request_scan,)),
+        (signals.shared_claimed, (to.feeder.wake,)),
         (signals.grace_expired, (to.expirer.wake,)),
         (
             signals.notifications_up,

@@ -398,6 +398,8 @@ STORE_CALLS: dict[str, Call] = {
     ),
     "read_surplus": lambda it, _: it.limits.read_surplus([NAME], SurplusPosition(5, now(), ""), 1, 100),
     "blocked_keys": lambda it, _: it.limits.blocked_keys("after", 1),
+    "tenants": lambda it, _: it.shares.tenants("share:", 1),
+    "feed": lambda it, _: it.shares.feed(["share:s:t"], {"share:s:": [NAME]}, [NAME]),
     "unblock_late": lambda it, _: it.limits.unblock_late(["limit:a:"], None, 1),
     "unblock_forgotten": lambda it, _: it.limits.unblock_forgotten(["limit:a:"], [NAME], 1),
     "delete_past_starts": lambda it, _: it.limits.delete_past_starts(1),

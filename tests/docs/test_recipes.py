@@ -870,6 +870,20 @@ async def test_account_limit_recipe_runs_one_job_per_account_at_a_time(load: Loa
     assert sorted(gate.calls) == [(17, "one"), (17, "two"), (18, "three")]
 
 
+@recipe("guides/shares.md exports.py")
+async def test_exports_recipe_lets_tenants_take_turns(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("guides/shares.md exports.py")
+    async with TestScheduler(pool) as t:
+        for n in range(3):
+            await module.request_export(t.scheduler, "loud", f"table {n}")
+        await module.request_export(t.scheduler, "quiet", "table")
+        assert await t.drain() == 4
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.index("exporting table of quiet") == 1
+
+
 @recipe("guides/limits.md api_rate.py")
 async def test_api_rate_recipe_makes_five_calls_per_second(load: Load, pool: Pool) -> None:
     module = await load("guides/limits.md api_rate.py")

@@ -138,6 +138,23 @@ async def test_explain_job_reads_the_limit(
     assert reason.text == "waits for the limit 'api': 1 running, 2 started"
 
 
+async def test_explain_job_states_the_place_in_the_queue_of_the_tenant(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    for job_id in ("a", "b", "job", "z"):
+        await add_job(scheduler, job_id)
+    await pool.execute(
+        "UPDATE scheduled_jobs SET blocked_on = 'share:exports:acme',"
+        " execution_time = now() - interval '1 hour'"
+    )
+    (reason,) = [each for each in (await inspector.explain_job("job")).reasons if each.code == "SHARE"]
+    assert reason.text == (
+        "waits for the turn of the tenant 'acme' of the share 'exports'; 2 jobs of it ahead of this one"
+    )
+    await update(pool, "execution_time = now() + interval '1 hour'")
+    assert ReasonCode.SHARE not in await codes(inspector), "it waits for its due time first"
+
+
 async def test_explain_job_states_that_a_limit_spreads_its_starts(
     inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
 ) -> None:

@@ -98,6 +98,9 @@ READINGS = {
     "inspect_queue": Reading(
         f"8, {INSTANT}, {MIDDLE}, {{rows}}, {INSTANT}, ARRAY['name.1']", CLAIM, MAX_QUEUE_ROWS
     ),
+    "inspect_tenant_queue": Reading(
+        f"'limit:stripe:8', 8, {INSTANT}, {MIDDLE}, {{rows}}", BLOCKED, MAX_QUEUE_ROWS
+    ),
     "inspect_backlog": Reading(f"{{rows}}, {INSTANT}, 100", CLAIM, MAX_BACKLOG_ROWS),
     "inspect_expiring": Reading(f"ARRAY['name.1'], {{rows}}, {INSTANT}", CLAIM, MAX_BACKLOG_ROWS),
     "inspect_blocked": Reading("{rows}, 100", BLOCKED, MAX_BLOCKED_ROWS),

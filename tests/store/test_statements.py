@@ -47,6 +47,7 @@ from pg_scheduler.store.jobs import JobFilters, StatusChange
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
+from pg_scheduler.store.shares import Fed
 from pg_scheduler.store.signals import SentSignal
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
@@ -441,6 +442,8 @@ async def use_path(store: Store) -> object:
     assert await store.limits.block_surplus("limit:a:", [NAME], SurplusPosition(1, NOW, ""), 9) == []
     assert await store.limits.read_surplus([NAME], SurplusPosition(1, NOW, ""), 9, 100) == []
     assert await store.limits.blocked_keys("after", 9) == ["limit:a:"]
+    assert await store.shares.tenants("share:", 9) == []
+    assert await store.shares.feed(["share:s:t"], {"share:s:": [NAME]}, [NAME]) == Fed(0, None, 25, True)
     (unblocked,) = await store.limits.unblock({"limit:a:": [[LimitRow(9, 9, 60.0)]]}, 9)
     assert unblocked == ("limit:a:", None, 1, 0, NOW)
     assert await store.limits.unblock_late(["limit:a:"], None, 9) == (0, None)

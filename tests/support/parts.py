@@ -38,6 +38,7 @@ from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.cursor import HeadScanner
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.feeder import Feeder
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
@@ -210,6 +211,9 @@ class Parts(Node):
 
     def unblocker(self) -> Unblocker:
         return Unblocker(self)
+
+    def feeder(self) -> Feeder:
+        return Feeder(self)
 
     def admission(self, executor: Executor, unblocker: Unblocker | None = None) -> Admission:
         return Admission(self, executor, unblocker or self.unblocker())

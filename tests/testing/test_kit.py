@@ -16,6 +16,7 @@ from pg_scheduler import (
     Limit,
     NotRunningError,
     RetryPolicy,
+    Share,
     VacuumConfig,
     VacuumPolicy,
     VacuumTrigger,
@@ -278,6 +279,19 @@ async def test_tasks_with_limits_run_beside_others(pool: Pool) -> None:
         assert await t.drain() == 4
         assert sorted(log) == ["a", "b", "c", "free"]
         assert t.ran(limited) == 3
+
+
+async def test_tenants_of_a_share_take_turns_by_the_virtual_clock(pool: Pool) -> None:
+    log = Log()
+    async with at_start(pool) as t:
+        t.scheduler.register(log.note, share=Share(key=lambda tenant: tenant))
+        for tenant in ("a", "a", "a", "b"):
+            await t.scheduler.enqueue(log.note, args=(tenant,))
+        await t.scheduler.enqueue(log.note, args=("later",), delay=HOUR)
+        assert await t.drain() == 4
+        assert log == ["a", "b", "a", "a"]
+        assert await t.run_until(2 * HOUR) == 1
+        assert log[-1] == "later"
 
 
 async def test_run_one_runs_the_next_job_that_its_limits_admit(pool: Pool) -> None:

@@ -9,8 +9,10 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler, periodic
+from pg_scheduler import Scheduler, Share, periodic
 from pg_scheduler.events import EventBus
+from pg_scheduler.jobs.rows import ExtendedJob, Extras
+from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.options import (
     HOT_TRANSACTION_SETTINGS,
@@ -23,7 +25,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
-from tests.support.worker import PATIENCE, holds
+from tests.support.worker import PATIENCE, holds, new_job
 
 NAMES = {query.text: name for name, query in load_queries("public").items()}
 NAMES |= {
@@ -114,6 +116,49 @@ async def test_idle_services_use_at_most_one_transaction_per_pass(parts: Parts, 
         ["next_fire", "read_schedules"] if size >= 3 else ["next_fire", "reset", "read_schedules", "reset"]
     )
     await listener.drain()
+
+
+@pytest.mark.parametrize("size", [5])
+async def test_feeder_makes_no_statement_without_shares(parts: Parts, log: Log) -> None:
+    feeder = parts.feeder()
+    parts.tasks.register(idle_job, name="plain")
+    assert await feeder.run_once() == NEVER
+    feeder.announce()
+    assert await feeder.run_once() == NEVER
+    assert await log.take() == []
+
+
+@pytest.mark.parametrize("size", [5])
+async def test_feeder_of_an_idle_task_with_a_share_probes_the_index_only(parts: Parts, log: Log) -> None:
+    feeder, listener = parts.feeder(), parts.listener()
+    feeder.gap_s = feeder.rest = 0.0
+    parts.tasks.register(idle_job, name="shared", options=TaskOptions(share=Share(key=lambda tenant: tenant)))
+    await listener.run_once()
+    await feeder.run_once()
+    await log.take()
+    assert 0 < await feeder.run_once() <= feeder.scan_interval_s
+    assert await log.take() == ["blocked_keys"]
+    await listener.drain()
+
+
+@pytest.mark.parametrize("size", [5])
+async def test_feeder_looks_for_jobs_of_forgotten_shares_only_when_there_are_some(
+    parts: Parts, log: Log
+) -> None:
+    feeder, scanner = parts.feeder(), parts.scanner()
+    await scanner.run_once()
+    assert "tenants_waiting" not in parts.calls
+    jobs = [ExtendedJob(new_job("job", "plain"), Extras(blocked_on="share:gone:a"))]
+    await parts.store.jobs.insert_extended(jobs)
+    parts.tasks.register(idle_job, name="plain")
+    await scanner.run_once()
+    assert "tenants_waiting" in parts.calls
+    await log.take()
+    feeder.request_scan()
+    assert await feeder.run_once() == NEVER
+    assert "unblock_forgotten" in await log.take()
+    await scanner.run_once()
+    assert parts.calls.count("tenants_waiting") == 1
 
 
 @pytest.mark.parametrize("size", [1])

@@ -19,6 +19,7 @@ TITLES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.SLOTS_FULL: "Waits for a free slot",
     ReasonCode.OUTRANKED: "Jobs of a higher priority start first",
     ReasonCode.LIMIT: "Waits for a limit",
+    ReasonCode.SHARE: "Waits for the turn of its tenant",
     ReasonCode.AFTER: "Waits for other jobs",
     ReasonCode.ROW_LOCKED: "A transaction has locked its row",
     ReasonCode.DRAINING: "Every worker that claims its task is draining",
@@ -40,6 +41,7 @@ TITLES: Final[Mapping[ReasonCode, str]] = {
 
 TONES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.LIMIT: "held",
+    ReasonCode.SHARE: "held",
     ReasonCode.AFTER: "held",
     ReasonCode.TASK_PAUSED: "held",
     ReasonCode.BACKOFF: "warn",

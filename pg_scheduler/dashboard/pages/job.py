@@ -47,6 +47,7 @@ OTHERS: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.LIMIT: "waits for a limit",
     ReasonCode.LOCK_HELD: "another attempt holds its advisory lock",
     ReasonCode.NAME_UNKNOWN: "no live worker claims its name",
+    ReasonCode.SHARE: "waits for the turn of its tenant",
     ReasonCode.ROW_LOCKED: "a transaction has locked its row",
 }
 """Reasons whose texts mention other jobs, names or sessions, without those."""
@@ -142,7 +143,7 @@ def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRequest)
     """Return the explanation without what belongs to jobs or arguments that the request may not see."""
     hidden: Collection[ReasonCode] = () if request.access.sees_arguments else WITH_STATEMENTS
     if raw.blocked_on != job.blocked_on:
-        hidden = {*hidden, ReasonCode.LIMIT}
+        hidden = {*hidden, ReasonCode.LIMIT, ReasonCode.SHARE}
     if request.access.visible_names is not None:
         hidden = OTHERS
     reasons = [_without_others(each) if each.code in hidden else each for each in explanation.reasons]

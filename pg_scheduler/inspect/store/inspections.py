@@ -234,6 +234,12 @@ class InspectionRepository(Repository):
         rows = await self._statements.fetch("inspect_queue", *place, self._statements.now, list(paused))
         return QueueRow(*rows[0])
 
+    async def tenant_queue(self, job: Job) -> QueueRow:
+        """Count the jobs of the same tenant that precede a job that waits for its turn."""
+        place = (job.blocked_on, job.priority.db_value, job.execution_time, job.job_id, MAX_QUEUE_ROWS)
+        rows = await self._statements.fetch("inspect_tenant_queue", *place)
+        return QueueRow(*rows[0])
+
     async def limit_use(self, blocked_on: str) -> tuple[int, int]:
         """Return the attempts of a limit that run, and its starts that still count."""
         rows = await self._statements.fetch("inspect_limit", blocked_on, self._statements.now, MAX_STARTS)

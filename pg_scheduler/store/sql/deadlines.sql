@@ -1,7 +1,7 @@
 -- name: scan_deadlines
 -- route: shared, tuned
--- Return the seconds until the first lease and the first pending job expire, and whether a job is overdue, or
--- blocked by a limit.
+-- Return the seconds until the first lease and the first pending job expire, and whether a job is overdue, "blocked"
+-- by a limit, or "queued" in a share.
 --
 -- Also returns whether the consequences of a job that has "ended" are to be applied, and whether jobs are
 -- "waiting" for others.
@@ -49,7 +49,8 @@ SELECT
             WHERE finished_at IS NOT NULL AND on_end IS NOT NULL) AS ended,
     EXISTS (SELECT FROM {schema}scheduled_jobs WHERE blocked_on = 'after')
         OR EXISTS (SELECT FROM {schema}scheduler_after) AS waiting,
-    EXISTS (SELECT FROM {schema}scheduled_jobs WHERE blocked_on > 'after') AS blocked
+    EXISTS (SELECT FROM {schema}scheduled_jobs WHERE blocked_on > 'after' AND blocked_on < 'share:') AS blocked,
+    EXISTS (SELECT FROM {schema}scheduled_jobs WHERE blocked_on > 'share:') AS queued
 FROM unfinished;
 
 -- name: next_instants
@@ -57,14 +58,15 @@ FROM unfinished;
 -- Return the seconds until the next pending job is due, and until the next expiry of a job or of another's lease.
 --
 -- For the test kit, which moves its clock from one to the next. Only instants after now count, so that a job that
--- no function claims does not stop the clock. Jobs expire and leases end a microsecond after the instant in the row.
+-- no function claims does not stop the clock. A job that waits for the turn of its tenant counts: a pass moves it
+-- when it is due. Jobs expire and leases end a microsecond after the instant in the row.
 -- extract(epoch), because infinite instants cannot be subtracted. NULL for none.
 SELECT
     (extract(epoch FROM (
         SELECT min(execution_time)
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
-          AND blocked_on IS NULL
+          AND (blocked_on IS NULL OR blocked_on > 'share:')
           AND status = 'pending'
           AND execution_time > coalesce($1, now())
     )) - extract(epoch FROM coalesce($1, now())))::double precision AS due_in,

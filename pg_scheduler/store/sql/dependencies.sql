@@ -88,13 +88,15 @@ RETURNING edge.parent_id, edge.child_id, edge.outcome, broken.status;
 
 -- name: unblock_jobs
 -- route: caller
--- Let those of the jobs $1 run that wait for no other job any more; return them.
+-- Let those of the jobs $1 run that wait for no other job any more, or wait for the turn of their tenants; return
+-- them.
 --
 -- They must be locked by an earlier statement. The misfire grace time starts now. The subquery is one probe
 -- for each job: OFFSET 0 keeps the planner from joining the whole table. coalesce() keeps it from the index of
 -- blocked jobs.
 UPDATE {schema}scheduled_jobs AS job SET
-    blocked_on = NULL,
+    blocked_on = CASE WHEN left(options ->> 'share', 6) = 'share:' AND octet_length(options ->> 'share') <= 2000
+        THEN options ->> 'share' END,
     expires_at = least(greatest(execution_time, coalesce($2, now())), {last_instant})
         + make_interval(secs => misfire_grace_time)
 WHERE job_id = ANY ($1)

@@ -126,34 +126,35 @@ GROUP BY room.key, room.free_in;
 
 -- name: blocked_keys
 -- route: shared, tuned
--- Return at most $2 limits that block jobs, after $1 in the order of the index.
+-- Return at most $3 limits that block jobs, or tenants, between $1 and $2 in the order of the index.
 --
--- One index probe for each. The first ones follow 'after', which is no limit.
+-- One index probe for each. In any collation, limits lie between 'after', which is none, and 'share:', which tenants
+-- follow.
 WITH RECURSIVE found AS (
     (SELECT blocked_on
      FROM {schema}scheduled_jobs
-     WHERE blocked_on > $1
+     WHERE blocked_on > $1::text AND blocked_on < $2
      ORDER BY blocked_on
      LIMIT 1)
     UNION ALL
     SELECT (
         SELECT next.blocked_on
         FROM {schema}scheduled_jobs AS next
-        WHERE next.blocked_on > found.blocked_on
+        WHERE next.blocked_on > found.blocked_on AND next.blocked_on < $2
         ORDER BY next.blocked_on
         LIMIT 1
     )
     FROM found
     WHERE found.blocked_on IS NOT NULL
 )
-SELECT blocked_on FROM found WHERE blocked_on IS NOT NULL LIMIT $2;
+SELECT blocked_on FROM found WHERE blocked_on IS NOT NULL LIMIT $3;
 
 -- name: unblock_late
 -- route: shared, tuned
--- Unblock the jobs of limits ($1) that are past their misfire grace time, so that they expire as others do.
+-- Unblock the jobs of limits or tenants ($1) that are past their misfire grace time, so that they expire as others do.
 --
--- It reads at most $5 jobs, of each limit those after the positions $2 to $4. The last row that was read is the
--- result: its limit, position and number, and how many jobs were unblocked.
+-- It reads at most $5 jobs, of each those after the positions $2 to $4. The last row that was read is the
+-- result: its limit or tenant, position and number, and how many jobs were unblocked.
 WITH walked AS MATERIALIZED (
     SELECT job.*, row_number() OVER () AS n
     FROM ROWS FROM (unnest($1::text[]), unnest($2::integer[]), unnest($3::timestamptz[]), unnest($4::text[]))
@@ -190,7 +191,7 @@ LIMIT 1;
 
 -- name: unblock_forgotten
 -- route: shared, tuned
--- Unblock at most $3 jobs of limits ($1) that the code of their names ($2) does not have any more.
+-- Unblock at most $3 jobs of limits or shares ($1) that the code of their names ($2) does not have any more.
 WITH first AS MATERIALIZED (
     SELECT job.ctid
     FROM unnest($1::text[]) AS forgotten (key)

@@ -67,6 +67,8 @@ class DeadlineScanner(Service):
             await self._report_names()
         if ahead.has_blocked:
             self._signals.limits_blocked()
+        if ahead.has_queued:
+            self._signals.tenants_waiting()
         waits = []
         if ahead.has_ended and await self._apply_consequences():
             waits.append(0.0)

@@ -11,21 +11,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook, LimitRow
+from pg_scheduler.jobs.limits import LimitBook, LimitRow
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.limits import LatePosition
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.service import NEVER, Service
+from pg_scheduler.worker.pipeline.blocked_jobs import BlockedJobs
+from pg_scheduler.worker.service import NEVER
 
 FIRST: Final = "after"
 """Precedes every limit among the reasons to be blocked; the job waits for another one."""
 
 
-class Unblocker(Service):
+class Unblocker(BlockedJobs):
     """Unblock jobs that wait for a limit.
 
     Attributes:
@@ -36,22 +35,11 @@ class Unblocker(Service):
     name: ClassVar[str] = "unblocker"
     gap_s = 0.005
     """Seconds between two passes after ends of attempts."""
-    scan_interval_s = 2.0
-    """Seconds between two scans, while tasks with limits are registered."""
-    batch_size = 500
-    """Jobs of one limit, and limits, of one statement."""
-    late_batch_size = 5000
-    """Blocked jobs whose misfire grace time one scan reads."""
-    cleanup_interval_s = 600.0
-    """Seconds between two deletions of starts that nothing counts any more."""
 
     def __init__(self, node: Node) -> None:
-        super().__init__(node.events)
-        self._limits = node.store.limits
+        super().__init__(node)
         self._results = node.results
         self._in_flight = node.in_flight
-        self._tasks = node.tasks
-        self._signals = node.signals
         self._book: tuple[int, LimitBook] = (-1, LimitBook(()))
         self._admitted: dict[
             str, tuple[int, Sequence[tuple[str, LimitRow]]]
@@ -64,7 +52,6 @@ class Unblocker(Service):
         self._next_cleanup = 0.0
         self._is_scan_requested = False
         self._scanned = FIRST
-        self._late: LatePosition | None = None
         self.next_room_in: float | None = None
 
     def book(self) -> LimitBook:
@@ -165,8 +152,7 @@ class Unblocker(Service):
         """Check a page of the limits that block jobs; return whether there may be more."""
         if self._scanned == FIRST:
             self.next_room_in = None
-        page = await self._limits.blocked_keys(self._scanned, self.batch_size)
-        keys = [key for key in page if key.startswith(BLOCKED_BY_LIMIT)]
+        keys = await self._limits.blocked_keys(self._scanned, self.batch_size)
         if keys:
             book = self.book()
             known = {key: sets for key in keys if (sets := book.options(key))}
@@ -174,8 +160,8 @@ class Unblocker(Service):
             if forgotten := [key for key in keys if key not in known]:
                 await self._unblock_forgotten(forgotten)
             await self._unblock_late(keys)
-        if len(page) == self.batch_size:
-            self._scanned = page[-1]
+        if len(keys) == self.batch_size:
+            self._scanned = keys[-1]
             return True
         self._scanned = FIRST
         await self._finish_scan()
@@ -191,23 +177,6 @@ class Unblocker(Service):
         if now >= self._next_cleanup:
             self._next_cleanup = now + self.cleanup_interval_s
             await self._limits.delete_past_starts(self.late_batch_size)
-
-    async def _unblock_forgotten(self, keys: list[str]) -> None:
-        size = self.batch_size
-        unblocked = await self._limits.unblock_forgotten(keys, self._tasks.names(), size)
-        self._report(unblocked, 0)
-
-    async def _unblock_late(self, keys: list[str]) -> None:
-        since = self._late if self._late is not None and self._late.key in keys else None
-        keys = keys[keys.index(since.key) :] if since is not None else keys
-        late, self._late = await self._limits.unblock_late(keys, since, self.late_batch_size)
-        self._report(late, late)
-
-    def _report(self, unblocked: int, late: int, due: datetime | None = None) -> None:
-        if late:
-            self._signals.grace_expired()
-        if unblocked:
-            self._signals.jobs_released(due)
 
     def _next_delay(self, *, is_behind: bool) -> float:
         if is_behind:

@@ -181,6 +181,12 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
     ),
     (job(blocked_on="limit:stripe:"), Verdict.WAITING, [ReasonCode.LIMIT], "waits for the limit 'stripe'"),
     (
+        replace(job(blocked_on="share:exports:acme"), tenant_queue=QueueRow(ahead=2, outranked_by=0)),
+        Verdict.WAITING,
+        [ReasonCode.SHARE],
+        "waits for the turn of the tenant 'acme' of the share 'exports'; 2 jobs of it ahead of this one",
+    ),
+    (
         replace(
             job(blocked_on="after"),
             parents=[("a", JobStatus.RUNNING), ("b", None)],

@@ -55,6 +55,21 @@ FROM {schema}scheduler_workers AS worker
 ORDER BY worker.started_at, worker_id
 LIMIT $2;
 
+-- name: inspect_tenant_queue
+-- route: tuned
+-- Count the jobs that wait for what blocks a job ($1) of priority $2, due at $3, with the id $4, and precede it.
+--
+-- At most $5 are examined.
+SELECT count(*) AS ahead, count(*) FILTER (WHERE priority < $2) AS outranked_by, count(*) >= $5 AS is_capped
+FROM (
+    SELECT priority
+    FROM {schema}scheduled_jobs
+    WHERE blocked_on = $1
+      AND (priority, execution_time, job_id COLLATE "C") < ($2::integer, $3::timestamptz, $4::text)
+    ORDER BY priority, execution_time, job_id COLLATE "C"
+    LIMIT $5
+) AS earlier;
+
 -- name: inspect_queue
 -- route: tuned
 -- Count the due jobs that start before a job of priority $1, due at $2, with the id $3; examine $4 of each priority.

@@ -1,0 +1,140 @@
+"""Key functions of limits and shares, and the texts in ``blocked_on`` that begin with a name and have a key.
+
+Such a text is ``<kind>:<name>:<key>``. It is ASCII and short enough for an index, the same one on every node.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from hashlib import md5
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
+
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.foreign import class_name, is_a, is_ctrl_c
+from pg_scheduler.jobs.validation import check_text
+
+
+class KeyOfFirstArgument(Protocol):
+    """The type of ``lambda account, **_: account``: pyright infers no parameters from ``Callable[...]``."""
+
+    def __call__(self, first: Any, /, **others: Any) -> str | int:
+        """Return the key of a job."""
+
+
+KeyFunction: TypeAlias = KeyOfFirstArgument | Callable[..., str | int]
+
+MAX_NAME_BYTES: Final = 200
+MAX_KEY_BYTES: Final = 200
+
+
+class KeyFunctionError(ConfigurationError):
+    """A key function raised, or returned a value that is not a valid key."""
+
+    remedy: ClassVar[str] = "correct it"
+    """What to do if it raised."""
+
+
+def check_key_name(kind: str, name: object, example: str) -> None:
+    """Raise unless this is a name for a limit or share.
+
+    Args:
+        kind: "Limit" or "Share".
+        name: The name.
+        example: A name for the message.
+    """
+    text = check_text("name", name)
+    if not text or ":" in text:
+        raise ConfigurationError(
+            f"name {text!r} of a {kind} is empty or contains a colon; write a name such as {example!r}"
+        )
+    if len(text.encode()) > MAX_NAME_BYTES:
+        raise ConfigurationError(
+            f"the name of a {kind} must have at most {MAX_NAME_BYTES} bytes, not {len(text.encode())}"
+        )
+
+
+def check_key_function(key: object, example: str) -> None:
+    """Raise TypeError unless this is a plain function; ``example`` is the parameter of one in the message."""
+    if not callable(key):
+        raise TypeError(
+            f"key must be a function, not {type(key).__name__}: {key!r}; "
+            f"write key=lambda {example}, **_: {example}"
+        )
+    if inspect.iscoroutinefunction(key):
+        raise TypeError("key must be a plain function, since the event loop calls it; it cannot await")
+
+
+def key_text(
+    function: KeyFunction,
+    of: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    error: type[KeyFunctionError] = KeyFunctionError,
+) -> str:
+    """Return the key of a job with these arguments as ``blocked_on`` contains it.
+
+    Args:
+        function: The key function.
+        of: What it belongs to, such as "limit 'stripe'", for messages.
+        args: The positional arguments of the job.
+        kwargs: Its keyword arguments.
+        error: The class of the error.
+
+    Raises:
+        KeyFunctionError: The function raised, or returned something else than a short str or int.
+    """
+    about = f"the key function of the {of}"
+    try:
+        key = function(*args, **kwargs)
+    except BaseException as raised:  # user code; sys.exit() and the like concern the job only
+        if is_ctrl_c(raised):
+            raise
+        raise error(f"{about} raised {class_name(raised)}; {error.remedy}") from raised
+    if is_a(key, int) and not is_a(key, bool):
+        key = int.__int__(key)
+        if key.bit_length() > MAX_KEY_BYTES * 3:  # str() of a huge int may raise
+            raise error(f"{about} returned an int of {key.bit_length()} bits; return a shorter key")
+        text = str(key)
+    elif is_a(key, str):
+        text = str.__str__(key)
+    else:
+        raise error(f"{about} returned a {class_name(key)}; return a str or an int")
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_KEY_BYTES:
+        raise error(f"{about} returned {size} bytes, more than {MAX_KEY_BYTES}; return a shorter key")
+    return _ascii(text)
+
+
+def named_prefix(kind: str, name: str) -> str:
+    """Return the text of a name without a key; ``kind`` ends with a colon."""
+    return f"{kind}{_name_text(name)}:"
+
+
+def prefix_of(kind: str, blocked_on: str) -> str:
+    """Return the same part of a text with a key."""
+    return blocked_on[: blocked_on.find(":", len(kind)) + 1]
+
+
+def name_and_key(kind: str, blocked_on: str | None) -> tuple[str, str]:
+    """Return the name and the key in a text of this kind; empty texts if it is of another one."""
+    if blocked_on is None or not blocked_on.startswith(kind):
+        return "", ""
+    name, _, key = blocked_on.removeprefix(kind).partition(":")
+    return name, key
+
+
+@lru_cache(maxsize=1024)
+def _name_text(name: str) -> str:
+    """Return the name without a colon, in ASCII and short enough for an index."""
+    text = _ascii(name).replace(":", "\\x3a")
+    if len(name.encode()) <= MAX_NAME_BYTES:
+        return text
+    return f"{text[:MAX_NAME_BYTES]}-{md5(name.encode(), usedforsecurity=False).hexdigest()}"
+
+
+def _ascii(text: str) -> str:
+    """Return a text that a database of any encoding stores, the same one on every node."""
+    return text.encode("ascii", "backslashreplace").decode().replace("\x00", "\\x00")

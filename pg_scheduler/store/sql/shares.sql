@@ -1,0 +1,166 @@
+-- name: lock_shares
+-- route: caller
+-- Take the locks of those shares ($2) that no other feeder holds, until the end of the transaction; return them.
+--
+-- A statement of its own: the snapshot of the next one then contains what the last holder committed.
+SELECT prefix FROM unnest($2::text[]) AS share (prefix) WHERE pg_try_advisory_xact_lock($1, hashtext(prefix));
+
+-- name: feed_shares
+-- route: caller
+-- Move the next jobs of tenants ($1, of the shares $2) to the claim index; return how many, how many more there is room
+-- for, and when the first one is due.
+--
+-- Each share must be locked. $3 and $4 are pairs of a share and the name of a task, $5 all names that this worker
+-- claims. A share has room for as many due jobs that no worker has claimed yet as there are slots of live workers that
+-- claim one of its tasks. Jobs that become due within 4 seconds have as much room again, or a timer would wait for a
+-- pass. The next jobs are those of the highest priority, then of the tenants with the fewest jobs in flight. Of these,
+-- the tenant that waits longest comes first: since the job was due, or since its last turn, whatever is later. Without
+-- the turn, tenants with old jobs would alternate ahead of the others.
+--
+-- Claims go by time, so a moved job gets that of its move, in the order of the turns; it remains in the past, or the
+-- claim that follows would overlook it.
+--
+-- A moved job has a row in scheduler_starts, with attempt 0, while it counts as in flight: until it has ended, or
+-- waits for a retry. One that a limit blocks counts too, or its tenant would move all of its jobs there. No cleanup of
+-- starts deletes these rows, because of their keep_s. The time of the last turn is in a row without a job; the
+-- cleanup deletes it an hour later. To move too many jobs is harmless: limits are checked afterwards.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($6, clock_timestamp()) AS at
+),
+share AS MATERIALIZED (
+    SELECT declared.prefix, (
+        SELECT coalesce(sum(worker.max_concurrent_jobs), 0)
+        FROM {schema}scheduler_workers AS worker
+        WHERE worker.lease_until > clock.at
+          AND NOT worker.stopping
+          AND worker.role = ANY (ARRAY ['both', 'worker'])
+          AND coalesce(worker.state, '') <> ALL (ARRAY ['draining', 'stopping'])
+          AND (worker.names IS NULL OR worker.names && declared.names)
+    ) AS slots
+    FROM (
+        SELECT pair.prefix, array_agg(pair.name) AS names
+        FROM ROWS FROM (unnest($3::text[]), unnest($4::text[])) AS pair (prefix, name)
+        GROUP BY pair.prefix
+    ) AS declared
+    CROSS JOIN clock
+),
+moved AS MATERIALIZED (
+    SELECT start.ctid, start.key, start.job_id, share.prefix,
+        CASE
+            WHEN job.unfinished IS NOT TRUE OR job.blocked_on > 'share:' THEN 'past'
+            WHEN job.blocked_on IS NOT NULL OR job.status = 'running' THEN 'started'
+            WHEN job.execution_time > (clock.at + interval '4 seconds') THEN 'past'
+            WHEN job.name <> ALL ($5) THEN 'left'
+            WHEN job.execution_time > clock.at THEN 'early'
+            ELSE 'due'
+        END AS state
+    FROM {schema}scheduler_starts AS start
+    JOIN share ON share.prefix = ('share:' || split_part(start.key, ':', 2) || ':')
+    CROSS JOIN clock
+    LEFT JOIN LATERAL (
+        SELECT finished_at IS NULL AS unfinished, blocked_on, status, execution_time,
+            coalesce(function, job_name) AS name
+        FROM {schema}scheduled_jobs
+        WHERE job_id = start.job_id
+        OFFSET 0
+    ) AS job ON true
+    WHERE start.key > 'share:'
+),
+flight AS MATERIALIZED (
+    SELECT moved.key, count(*) AS jobs FROM moved WHERE moved.state <> 'past' GROUP BY moved.key
+),
+tenant AS MATERIALIZED (
+    SELECT waiting.key, waiting.prefix, waiting.n, coalesce(flight.jobs, 0) AS in_flight,
+        (SELECT start.at FROM {schema}scheduler_starts AS start
+         WHERE start.key = ('fed' || substr(waiting.key, 6)) AND start.job_id = '' AND start.attempt = 0) AS last_turn
+    FROM ROWS FROM (unnest($1::text[]), unnest($2::text[])) WITH ORDINALITY AS waiting (key, prefix, n)
+    LEFT JOIN flight ON flight.key = waiting.key
+),
+room AS MATERIALIZED (
+    SELECT share.prefix, free.due, free.early,
+        greatest(2 * greatest(free.due, free.early)
+            / greatest((SELECT count(*) FROM tenant WHERE tenant.prefix = share.prefix), 1), 1) AS per_tenant
+    FROM share
+    CROSS JOIN LATERAL (
+        SELECT share.slots - count(*) FILTER (WHERE moved.state = 'due') AS due,
+            share.slots - count(*) FILTER (WHERE moved.state = 'early') AS early
+        FROM moved
+        WHERE moved.prefix = share.prefix
+    ) AS free
+),
+candidate AS MATERIALIZED (
+    SELECT tenant.prefix, tenant.key, job.ctid, job.job_id, job.priority, job.execution_time,
+        job.execution_time <= clock.at AS is_due,
+        greatest(job.execution_time, tenant.last_turn) AS since, tenant.last_turn,
+        tenant.in_flight + row_number() OVER (
+            PARTITION BY tenant.n ORDER BY job.priority, job.execution_time, job.job_id COLLATE "C"
+        ) AS place
+    FROM tenant
+    JOIN room ON room.prefix = tenant.prefix
+    CROSS JOIN clock
+    CROSS JOIN {levels}
+    CROSS JOIN LATERAL (
+        SELECT ctid, job_id, priority, execution_time
+        FROM {schema}scheduled_jobs
+        WHERE blocked_on = tenant.key
+          AND priority = level.priority
+          AND execution_time <= (clock.at + interval '4 seconds')
+          AND coalesce(function, job_name) = ANY ($5)
+        ORDER BY execution_time, job_id COLLATE "C"
+        LIMIT room.per_tenant
+    ) AS job
+    WHERE greatest(room.due, room.early) > 0
+),
+chosen AS MATERIALIZED (
+    SELECT ranked.*, clock.at - make_interval(secs => (room.due - ranked.turn) * 0.000001) AS moved_at
+    FROM (
+        SELECT candidate.*, row_number() OVER (
+            PARTITION BY candidate.prefix, candidate.is_due
+            ORDER BY candidate.priority, candidate.place, candidate.since, candidate.last_turn NULLS FIRST,
+                candidate.job_id COLLATE "C"
+        ) AS turn
+        FROM candidate
+    ) AS ranked
+    JOIN room ON room.prefix = ranked.prefix
+    CROSS JOIN clock
+    WHERE ranked.turn <= CASE WHEN ranked.is_due THEN room.due ELSE room.early END
+),
+free AS MATERIALIZED (
+    SELECT job.ctid
+    FROM {schema}scheduled_jobs AS job
+    WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM chosen)) AND job.blocked_on > 'share:'
+    FOR UPDATE SKIP LOCKED
+),
+fed AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        blocked_on     = NULL,
+        execution_time = greatest(job.execution_time, chosen.moved_at)
+    FROM chosen
+    WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM free)) AND chosen.job_id = job.job_id
+    RETURNING job.job_id, chosen.is_due, least(greatest(job.execution_time, {first_instant}), {last_instant}) AS due
+),
+deleted AS (
+    DELETE FROM {schema}scheduler_starts
+    WHERE ctid = ANY (ARRAY (
+        SELECT moved.ctid
+        FROM moved
+        WHERE moved.state = 'past'
+          AND NOT EXISTS (SELECT FROM chosen WHERE chosen.key = moved.key AND chosen.job_id = moved.job_id)
+    ))
+),
+turns AS (
+    INSERT INTO {schema}scheduler_starts (key, job_id, attempt, at, keep_s)
+    SELECT chosen.key, chosen.job_id, 0, clock.at, {longest_extension_s}
+    FROM chosen
+    CROSS JOIN clock
+    WHERE chosen.job_id = ANY (ARRAY (SELECT job_id FROM fed))
+    UNION ALL
+    SELECT DISTINCT 'fed' || substr(chosen.key, 6), '', 0, clock.at, 0
+    FROM chosen
+    CROSS JOIN clock
+    WHERE chosen.job_id = ANY (ARRAY (SELECT job_id FROM fed))
+    ON CONFLICT (key, job_id, attempt) DO UPDATE SET at = EXCLUDED.at
+)
+SELECT count(*) AS jobs, min(fed.due) AS due,
+    (SELECT sum(greatest(room.due, 0)) FROM room)::bigint - count(*) FILTER (WHERE fed.is_due) AS room
+FROM fed;
