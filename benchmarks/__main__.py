@@ -34,6 +34,7 @@ ROWS: Final = (
     "slots",
     "limited_drain",
     "one_at_a_time",
+    "share",
     "callback",
     "workers",
     "bulk",

@@ -238,7 +238,9 @@ LIMITS = [("limit:a:", LimitRow(1, None, None))]
 KEEP = {"limit:a:": 0.0}
 
 SCAN = Scan((), 1, 1)
-PLACE: Any = SimpleNamespace(job_id="a", priority=JobPriority.NORMAL, execution_time=now())
+PLACE: Any = SimpleNamespace(
+    job_id="a", priority=JobPriority.NORMAL, execution_time=now(), blocked_on="share:s:t"
+)
 """What the place of a job in the queue follows from."""
 
 
@@ -422,6 +424,7 @@ STORE_CALLS: dict[str, Call] = {
     "locks": lambda it, _: it.people.inspections.locks("a"),
     "workers, inspected": lambda it, _: it.people.inspections.workers(),
     "queue": lambda it, _: it.people.inspections.queue(PLACE, ()),
+    "tenant_queue": lambda it, _: it.people.inspections.tenant_queue(PLACE),
     "limit_use": lambda it, _: it.people.inspections.limit_use("limit:a:"),
     "limit_keys": lambda it, _: it.people.inspections.limit_keys("limit:a:"),
     "slot_use": lambda it, _: it.people.inspections.slot_use(now(), now()),

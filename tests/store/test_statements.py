@@ -368,6 +368,7 @@ async def use_path(store: Store) -> object:
     assert inspected is not None
     assert (inspected.task, inspected.now) == (NAME, NOW)
     assert (await people.inspections.queue(inspected.job, [])).ahead == 3
+    assert (await people.inspections.tenant_queue(inspected.job)).ahead == 0
     assert (await people.inspections.queue(inspected.job, [NAME])).ahead == 1
     assert await people.inspections.locks("b") == []
     assert await people.inspections.workers() == []

@@ -2,8 +2,11 @@
 -- route: caller
 -- Take the locks of those shares ($2) that no other feeder holds, until the end of the transaction; return them.
 --
--- A statement of its own: the snapshot of the next one then contains what the last holder committed.
-SELECT prefix FROM unnest($2::text[]) AS share (prefix) WHERE pg_try_advisory_xact_lock($1, hashtext(prefix));
+-- A statement of its own: the snapshot of the next one then contains what the last holder committed. The commit does
+-- not wait for the disk: after a crash of the server, the jobs that it moved wait for their turn again.
+SELECT prefix, set_config('synchronous_commit', 'off', true)
+FROM unnest($2::text[]) AS share (prefix)
+WHERE pg_try_advisory_xact_lock($1, hashtext(prefix));
 
 -- name: feed_shares
 -- route: caller
