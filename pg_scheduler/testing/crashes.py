@@ -19,7 +19,7 @@ from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.status import JobStatus
 from pg_scheduler.testing.crashing_worker import CrashingWorker, Moment, NumberedConnection, Point
 from pg_scheduler.testing.scheduler import TestScheduler
-from pg_scheduler.testing.worker import ManualScheduler
+from pg_scheduler.testing.worker import ManualScheduler, step_calls
 
 DEFAULTS: Final = {
     "now": datetime(2030, 1, 1, tzinfo=UTC),
@@ -83,16 +83,17 @@ class CrashReport:
 
     points: int
     statements: Sequence[str]
-    _runs: Mapping[str, int] = field(repr=False)
+    _runs: Mapping[object, int] = field(repr=False)
     _name_of: Callable[[JobFunction | str], str] = field(repr=False)
 
     def most(self, func: JobFunction | str) -> int:
-        """Return the largest number of attempts of a function in a run with a crash.
+        """Return the largest number of calls of a function in a run with a crash.
 
         Args:
-            func: The function of the job, or of one that it schedules, or the name of its jobs.
+            func: The function of a step, or that of the job or of one that it schedules, or the name of its
+                jobs.
         """
-        return self._runs.get(self._name_of(func), 0)
+        return self._runs[func] if func in self._runs else self._runs.get(self._name_of(func), 0)
 
 
 async def crash_everywhere(
@@ -186,7 +187,7 @@ class _Run:
         error: The error message in its row.
         statements: Those of the worker at which a crash can change anything, by number.
         crashed_at: The statement at which it crashed; None if it has not.
-        runs: The number of attempts by name.
+        runs: The number of attempts by name, and of calls by the function of steps.
         name_of: Returns the name of the jobs of a function.
     """
 
@@ -194,7 +195,7 @@ class _Run:
     error: str | None
     statements: Mapping[int, str]
     crashed_at: str | None
-    runs: Counter[str]
+    runs: Counter[object]
     name_of: Callable[[JobFunction | str], str]
 
 
@@ -236,6 +237,7 @@ class _Plan:
             assert isinstance(scheduler, ManualScheduler)  # noqa: S101 - TestScheduler has made it
             scheduler.check_registered(self.func)
             runs = scheduler.count_runs()
+            step_calls.set(calls := Counter[object]())
             await scheduler.enqueue(self.func, args=self.args, kwargs=self.kwargs, job_id=self.job_id)
             worker = CrashingWorker(t, await scheduler.statement_names(), point)
             scheduler.subscribe(worker.note_end, JobCompleted, JobFailed, JobCancelled, JobExpired)
@@ -250,11 +252,12 @@ class _Plan:
                 pool, schema=schema, codec=codec, clock=FakeClock(began)
             )  # before results expire
             result = None if job is None else await reader.get_job_result(self.job_id, wait=False)
+            calls.update(runs)
             return _Run(
                 EndState(None if job is None else job.status, result and result.value, observed),
                 None if job is None else job.error_message,
                 {number: name for number, name in worker.statements.items() if number < worker.ended_at},
                 worker.crashed_at,
-                runs,
+                calls,
                 scheduler.name_of,
             )

@@ -305,6 +305,38 @@ async def test_completion_apart_from_the_writes_is_reported(
     assert (raised.value.found.status, raised.value.found.observed) == (JobStatus.COMPLETED, [])
 
 
+async def ship(connection: asyncpg.Connection, item: str) -> None:
+    await connection.execute(INSERT, item)
+
+
+async def fetch_quote(item: str) -> int:
+    return len(item)
+
+
+@job(name="crashes.order", max_retries=1, keep_result=timedelta(days=1))
+async def order(item: str) -> int:
+    steps = current_job().steps
+    quote = await steps.run("quote", fetch_quote, item)
+    await steps.sleep("cool-off", timedelta(days=3))
+    await steps.transaction("ship", ship, item)
+    return quote
+
+
+@pytest.mark.slow
+async def test_job_of_steps_that_sleeps_passes(crash: CrashEverywhere) -> None:
+    report = await crash(order, args=("lamp",), until=timedelta(days=4))
+    assert report.statements.count("store_step") == 3
+    assert (report.most(fetch_quote), report.most(ship), report.most(order)) == (2, 2, 3)
+
+
+async def test_step_with_two_plain_inserts_is_reported(crash: CrashEverywhere) -> None:
+    async def insert_in_a_step() -> None:
+        await current_job().steps.run("insert", insert, "a", "b")
+
+    with pytest.raises(CrashDifference):
+        await crash(insert_in_a_step)
+
+
 # -- mistakes ----------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ makes a claimed attempt wait for its place. Its timeout begins with its code.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -61,7 +61,7 @@ class AttemptRunner:
         self._max_crashes = node.config.max_crashes
         self._lock_pause = LockPause()
         self._new_completion = Completions(node, progress).block
-        self._new_steps = partial(AttemptSteps, node)
+        self.new_steps: Callable[[Attempt], AttemptSteps] = partial(AttemptSteps, node)
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
 
     async def run(self, attempt: Attempt) -> Result:
@@ -87,7 +87,7 @@ class AttemptRunner:
         if task.executor != ASYNC:
             return await self._run_outside_loop(attempt, task, args, kwargs)
         attempt.new_completion = self._new_completion
-        attempt.new_steps = self._new_steps
+        attempt.new_steps = self.new_steps
         current.set((claim, time.time(), self._get_scheduler, self._report_progress, attempt))
         if self._events.wants(JobStarted):
             self._events.publish(
