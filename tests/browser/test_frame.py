@@ -280,7 +280,7 @@ async def test_action_of_the_palette_is_sent(open_page: Open, shop: Shop, schedu
     await expect(page.locator("#found [role=option]")).to_have_count(1)
     await page.keyboard.press("ArrowDown")
     await page.keyboard.press("Enter")
-    await expect(page.locator("#message")).to_have_text("one job of the schedule was enqueued")
+    await expect(page.locator("#message")).to_contain_text("one job of the schedule was enqueued")
     schedule = await scheduler.schedules.get(shop.schedule)
     assert schedule is not None
     assert schedule.last_job_id is not None
@@ -289,7 +289,7 @@ async def test_action_of_the_palette_is_sent(open_page: Open, shop: Shop, schedu
 async def test_actions_work_without_a_script(open_page: Open, shop: Shop) -> None:
     page = await open_page("/find?q=%3E+run+night", java_script_enabled=False)
     await page.get_by_role("button", name="Run schedule nightly").click()
-    await expect(page.locator("#message")).to_have_text("one job of the schedule was enqueued")
+    await expect(page.locator("#message")).to_contain_text("one job of the schedule was enqueued")
 
 
 @pytest.mark.parametrize("has_script", [True, False])

@@ -53,7 +53,7 @@ async def test_person_reads_watches_and_acts_wherever_it_is_mounted(
     await job_link(page, "charge-7").click()
     await expect(heading(page)).to_have_text("browser.charge")
     await page.get_by_role("button", name="Retry now", exact=True).click()
-    await expect(page.locator("#message")).to_have_text("1 job will run again")
+    await expect(page.locator("#message")).to_contain_text("1 job will run again")
     await expect(page.locator(".status").first).to_have_text("due")
     await expect(heading(page)).to_have_text("browser.charge")
     assert page.url.startswith(f"{site.url}/job?id=charge-7")
