@@ -50,15 +50,17 @@ class Completion:
         end: None until the block of the transaction ends.
         value: The value to keep.
         deadline: Until when an interruption waits for the write, by the clock of the event loop.
+        fault: The error that came instead of an answer to the commit, which may have succeeded; None without.
         interruption: Interrupts the attempt at the deadline; None if nothing has tried to.
     """
 
-    __slots__ = ("deadline", "end", "interruption", "value")
+    __slots__ = ("deadline", "end", "fault", "interruption", "value")
 
     def __init__(self) -> None:
         self.end: End | None = None
         self.value: object = None
         self.deadline = 0.0
+        self.fault: BaseException | None = None
         self.interruption: asyncio.TimerHandle | None = None
 
 
@@ -79,7 +81,8 @@ class Attempt:
     """One attempt that runs in this process.
 
     Attributes:
-        completion: That of its job in a transaction of its code; None without one, or after a rollback.
+        completion: That of its job in a transaction of its code, if its block is open, or has ended and its
+            commit may have succeeded; else None.
         log: The last lines that it logged; None if they are not kept.
         is_awaited: Whether consequences of the job, which was ended, wait for the end of the attempt.
         measured_for: How many attempts its duration stands for in the statistics; 0 if it is not measured.
@@ -131,12 +134,13 @@ class Attempt:
 
     def set_result(self, value: object) -> None:
         """Set the value that the completion keeps, for its own code."""
-        if self.completion is None or self.completion.end is not None:
+        completion = self.completion
+        if completion is None or completion.end is not None or completion.fault is not None:
             raise RuntimeError(
                 "set_result() was called outside of a block of completing(); call it within the block, or "
                 "return the value of a job that does not use completing()"
             )
-        self.completion.value = value
+        completion.value = value
 
     def open_steps(self) -> Steps:
         """Return its durable steps, to its own code."""
@@ -158,11 +162,12 @@ class Attempt:
         """Cancel the task, or the call that it waits for; later if its code writes the completion now."""
         completion = self.completion
         if completion is not None and completion.end is End.WRITING:
-            if completion.interruption is None:
-                loop = asyncio.get_running_loop()
-                completion.interruption = loop.call_at(completion.deadline, self._interrupt)
-        else:
-            self._interrupt()
+            loop = asyncio.get_running_loop()
+            if loop.time() < completion.deadline:
+                if completion.interruption is None:
+                    completion.interruption = loop.call_at(completion.deadline, self._interrupt)
+                return
+        self._interrupt()
 
     def _interrupt(self) -> None:
         reason = "timeout" if self.has_timed_out else "suspended"

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -39,7 +40,7 @@ from pg_scheduler.events import (
     JobStarted,
 )
 from pg_scheduler.triggers import FixedDelay
-from pg_scheduler.worker.in_flight import Attempt, End
+from pg_scheduler.worker.in_flight import Attempt, End, Revocation
 from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from tests.api.conftest import Make, Pools
 from tests.support.store import row, use_options
@@ -48,7 +49,8 @@ from tests.support.worker import PATIENCE, Recorder, Wire, now, wire_to
 EFFECT = "INSERT INTO effects VALUES ($1)"
 NO_DELAY = RetryPolicy(base=timedelta(milliseconds=1), maximum=timedelta(milliseconds=1))
 
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'advisory'"
+WAITING_PIDS = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'advisory'"
+WAITING = f"SELECT count(*) FROM ({WAITING_PIDS}) AS held"
 SLOW_COMMIT = """
 CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NULL; END $$;
@@ -568,6 +570,41 @@ async def test_lost_answer_of_the_commit_causes_no_second_effect(
         assert (found["status"], found["attempt"]) == ("completed", 1)
 
 
+async def test_commit_without_an_answer_does_not_complete_the_job_of_a_function_that_swallows_its_error(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    scheduler = make(retry_policy=NO_DELAY)
+    await scheduler.start()
+    seen = Recorder(scheduler)
+    errors: list[str] = []
+
+    async def swallow() -> None:
+        try:
+            await work()
+        except DatabaseUnavailableError:  # the wrong way: the error should end the attempt
+            for other in (partial(current_job().set_result, 1), partial(fail_in_block)):
+                try:
+                    await (other() or asyncio.sleep(0))
+                except (RuntimeError, LookupError) as error:
+                    errors.append(str(error).partition(";")[0])
+
+    async def fail_in_block() -> None:
+        async with current_job().completing():
+            raise LookupError("on purpose")
+
+    async with commits_held(pool) as until_held:
+        await scheduler.enqueue(swallow, job_id="one", max_retries=1)
+        await until_held()
+        await pool.execute(f"SELECT pg_terminate_backend(pid) FROM ({WAITING_PIDS}) AS held")
+        await seen.until(JobRetried)
+    [retried] = seen.of(JobRetried)
+    assert isinstance(retried.exception, DatabaseUnavailableError)
+    [completed] = await seen.until(JobCompleted)
+    assert completed.attempt == 2
+    assert errors == ["set_result() was called outside of a block of completing()", "on purpose"]
+    assert await effects_of(pool) == ["one"]
+
+
 async def test_connection_that_ends_in_the_block_rolls_back_and_the_job_is_retried(
     dsn: str, make: Make, pool: asyncpg.Pool
 ) -> None:
@@ -752,6 +789,53 @@ async def test_lease_is_renewed_while_the_transaction_of_the_caller_is_open(
     await seen.until(JobCompleted)
     assert held == [{"one": 1}, "running"]
     assert not seen.of(JobLost)
+
+
+async def test_step_after_the_block_is_refused_instead_of_waiting_for_its_own_transaction(
+    scheduler: Scheduler, pools: Pools, pool: asyncpg.Pool
+) -> None:
+    own = await pools(1)
+
+    async def complete() -> None:
+        async with own.acquire() as connection, connection.transaction():
+            async with current_job().completing(connection=connection):
+                await add_effect(connection)
+            await current_job().steps.run("one", later, "late")
+
+    error = await failure_of(scheduler, complete)
+    assert isinstance(error, JobLostError)
+    assert error.__notes__ == ["its block of completing() has ended; write steps before the end of the block"]
+    assert await effects_of(pool) == []
+
+
+async def test_attempt_that_swallowed_an_interruption_is_interrupted_again(
+    make: Make, pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_options(monkeypatch, call_timeout_s=0.2)
+    own = await pools(2)
+    scheduler = make()
+    await scheduler.start()
+    written = asyncio.Event()
+    interrupted = [asyncio.Event(), asyncio.Event()]
+
+    async def ignore() -> None:
+        async with own.acquire() as connection, connection.transaction():
+            async with current_job().completing(connection=connection):
+                pass
+            written.set()
+            for each in interrupted:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    each.set()
+
+    await scheduler.enqueue(ignore, job_id="one")
+    await asyncio.wait_for(written.wait(), PATIENCE)
+    attempt = attempt_of(scheduler, "one")
+    AttemptRunner.time_out(attempt)
+    await asyncio.wait_for(interrupted[0].wait(), PATIENCE)
+    attempt.revoke(Revocation.SHUTDOWN)
+    await asyncio.wait_for(interrupted[1].wait(), PATIENCE)
 
 
 async def failure_of(scheduler: Scheduler, function: Callable[[], Any]) -> BaseException:

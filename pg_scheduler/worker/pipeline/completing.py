@@ -16,9 +16,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-from pg_scheduler.errors import JobLostError
+from pg_scheduler.errors import DatabaseUnavailableError, JobLostError
 from pg_scheduler.jobs.outcome import completion_of
 from pg_scheduler.store.connections.session import Connection, terminate_unanswered, transaction_of
 from pg_scheduler.store.faults import translated
@@ -26,6 +26,9 @@ from pg_scheduler.store.statements import Transaction
 from pg_scheduler.worker.in_flight import Attempt, Completion, End
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
+
+UNANSWERED: Final = (DatabaseUnavailableError, asyncio.CancelledError)
+"""Errors of a commit that may have succeeded."""
 
 
 class Completions:
@@ -49,6 +52,7 @@ class Completions:
             given: The connection that its code passed; None for one of the pool.
         """
         connections = self._statements.connections
+        former = attempt.completion
         completion = begin(attempt)
         try:
             if given is None:
@@ -63,9 +67,11 @@ class Completions:
                 opened = _open(connection)
                 yield given
                 await self._write(attempt, completion, Transaction(connection, []), opened, is_own=False)
-        except BaseException:  # whatever it was, the transaction is rolled back
-            if attempt.completion is completion:
-                attempt.completion = None
+        except BaseException as error:  # whatever it was, the transaction is rolled back, or has no answer
+            if completion.end is End.WRITING and isinstance(error, UNANSWERED):
+                completion.fault = error
+            elif attempt.completion is completion:
+                attempt.completion = former
             _stop_writing(attempt, completion, None)
             raise
 
@@ -127,7 +133,7 @@ def begin(attempt: Attempt) -> Completion:
     Raises:
         RuntimeError: It has another one.
     """
-    if attempt.completion is not None:
+    if attempt.completion is not None and attempt.completion.fault is None:
         state = "is open" if attempt.end is None else "has completed it"
         raise RuntimeError(
             f"another block of completing() {state} for job {attempt.claim.job_id!r}; use one block, with "

@@ -299,8 +299,11 @@ class Executor:
         claim = attempt.claim
         attempt.completion = None  # a block that is still open, in another task of the job, is too late
         if completion.end is not End.WRITTEN:
-            if completion.end is End.WRITING and isinstance(result, ReturnResult):  # the caller may roll back
-                result = ReturnResult(completion.value)
+            if isinstance(result, ReturnResult):
+                if completion.fault is not None:  # its effects are lost if the commit has failed
+                    result = ErrorResult(completion.fault)
+                elif completion.end is End.WRITING:  # the caller may roll back
+                    result = ReturnResult(completion.value)
             if attempt not in self.in_flight.outlived:
                 return result
             self._put(claim, result, apart=True)

@@ -231,8 +231,19 @@ class AttemptSteps(OpenSteps):
         if self.suspensions:
             await asyncio.sleep(0)  # a loop that swallows the exception must not block the event loop
             raise asyncio.CancelledError
+        self._check_held()
+
+    def _check_held(self) -> None:
+        """Raise JobLostError if the attempt has ended, or its code completes the job.
+
+        A step would wait for the job's row, which a transaction of the caller holds until its commit.
+        """
         if self._is_closed:
             raise JobLostError(self._claim.job_id)
+        if self._attempt.end is not None:
+            error = JobLostError(self._claim.job_id)
+            error.add_note("its block of completing() has ended; write steps before the end of the block")
+            raise error
 
     @contextmanager
     def _progressing(self) -> Iterator[None]:
@@ -300,8 +311,7 @@ class AttemptSteps(OpenSteps):
             value: Its value.
             connection: That of a caller in a transaction; None to commit the value at once.
         """
-        if self._is_closed:
-            raise JobLostError(self._claim.job_id)
+        self._check_held()
         with self._progressing():
             own = None if connection is None else await self._connections.check_transaction(connection)
             await self._store(name, CURSOR, value, connection=own)
