@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from functools import partial, wraps
-from typing import Any, Final, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import Event, JobStarted
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.step_values import check_step_function
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.workers import NextInstants
 from pg_scheduler.testing.expected import NamingScheduler
@@ -33,9 +33,6 @@ from pg_scheduler.worker.pipeline.steps import AttemptSteps
 from pg_scheduler.worker.runtime import Runtime
 from pg_scheduler.worker.service import Service
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 POLL_INTERVAL_S: Final = 0.2
 """Seconds of real time between two looks for cancellations and new jobs while attempts run."""
 
@@ -50,35 +47,12 @@ step_calls: Final[ContextVar[Counter[object]]] = ContextVar("pg_scheduler_step_c
 class NotingSteps(AttemptSteps):
     """Counts the calls of the functions of steps."""
 
-    async def run(
-        self, name: str, func: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """See `Steps`."""
-        return await super().run(name, _counted(func), *args, **kwargs)
-
-    async def transaction(
-        self,
-        name: str,
-        func: Callable[..., Awaitable[R]],
-        /,
-        *args: Any,
-        connection: Any = None,
-        **kwargs: Any,
-    ) -> R:
-        """See `Steps`."""
-        return await super().transaction(name, _counted(func), *args, connection=connection, **kwargs)
-
-
-def _counted(func: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-    check_step_function(func)
-
-    @wraps(func)
-    async def counted(*args: P.args, **kwargs: P.kwargs) -> R:
+    @contextmanager
+    def _calling(self, name: str, func: Callable[..., Any]) -> Iterator[None]:
         if (calls := step_calls.get(None)) is not None:
             calls[func] += 1
-        return await func(*args, **kwargs)
-
-    return counted
+        with super()._calling(name, func):
+            yield
 
 
 class NotingExecutor(Executor):

@@ -104,7 +104,7 @@ class AttemptSteps(OpenSteps):
         kind = ReturnType(func)
         async with self._step(name, STEP) as former:
             if (stored := former) is None:
-                with _calling(name):
+                with self._calling(name, func):
                     value = await func(*args, **kwargs)
                 stored = await self._store(name, STEP, kind.to_json(name, value))
             found: R = kind.from_json(name, step_value(name, stored.value, self._codec))
@@ -125,7 +125,7 @@ class AttemptSteps(OpenSteps):
         async with self._step(name, STEP) as former:
             if (stored := former) is None:
                 async with self._transaction(connection) as (given, own):
-                    with _calling(name):
+                    with self._calling(name, func):
                         value = await func(given, *args, **kwargs)
                     stored = await self._store(name, STEP, kind.to_json(name, value), connection=own)
                 if connection is None:  # else it is unknown whether the transaction commits
@@ -367,6 +367,15 @@ class AttemptSteps(OpenSteps):
                     raise
             await asyncio.sleep(RETRY_DELAY_S)
 
+    @contextmanager
+    def _calling(self, name: str, func: Callable[..., Any]) -> Iterator[None]:  # noqa: ARG002 - for a test kit
+        """Note in the context which step calls its function."""
+        token = _called_by.set(name)
+        try:
+            yield
+        finally:
+            _called_by.reset(token)
+
     # -- suspension ------------------------------------------------------------------------------------
 
     def _check_may_wait(self, name: str) -> None:
@@ -426,16 +435,6 @@ class AttemptCursor(StepCursor):
             await self._steps.write_cursor(self._name, value_from(text), connection)
             self._written = text
             self._next_write = time.monotonic() + CURSOR_GAP_S
-
-
-@contextmanager
-def _calling(name: str) -> Iterator[None]:
-    """Note in the context which step calls its function."""
-    token = _called_by.set(name)
-    try:
-        yield
-    finally:
-        _called_by.reset(token)
 
 
 def _size(step: StoredStep | None) -> int:
