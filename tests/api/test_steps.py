@@ -321,6 +321,23 @@ async def test_job_has_at_most_a_thousand_steps(
     await run(t, place, max_retries=1)
 
 
+async def test_steps_in_transactions_of_one_attempt_count(
+    t: TestScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_steps, "MAX_STEPS", 2)
+
+    async def do_nothing(connection: asyncpg.Connection) -> None: ...
+
+    async def place() -> None:
+        steps = current_job().steps
+        for number in range(2):
+            await steps.transaction(f"{number}", do_nothing)
+        with pytest.raises(PayloadError, match=r"step 'more' is number 3 of job .*, more than 2; store"):
+            await steps.transaction("more", do_nothing)
+
+    await run(t, place)
+
+
 async def test_values_of_a_job_have_at_most_64_mib(
     t: TestScheduler, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -779,6 +796,38 @@ async def test_steps_of_a_job_that_is_deleted_at_once_go_with_its_row(pool: Pool
     config = VacuumConfig(completed=VacuumPolicy.immediate())
     async with TestScheduler(pool, now=START, vacuum_config=config) as t:
         await t.scheduler.enqueue(place, max_retries=1)
+        await t.run_until(DAY)
+        assert await pool.fetch("SELECT FROM scheduled_jobs") == []
+        assert await pool.fetch("SELECT FROM scheduler_steps") == []
+
+
+async def signal_itself(t: TestScheduler) -> None:
+    assert await t.scheduler.signal("job", "go")
+
+
+async def store_a_step(t: TestScheduler) -> None:
+    async with t.pool.acquire() as connection, connection.transaction():
+        await current_job().steps.transaction("a", reserve, 1, connection=connection)
+
+
+async def save_a_cursor(t: TestScheduler) -> None:
+    steps = current_job().steps
+    async with t.pool.acquire() as connection, connection.transaction(), steps.cursor("a") as cursor:
+        await cursor.save(1, connection=connection)
+
+
+@pytest.mark.usefixtures("stock")
+@pytest.mark.parametrize("mark", [signal_itself, store_a_step, save_a_cursor])
+async def test_steps_that_the_worker_does_not_know_go_with_a_row_that_is_deleted_at_once(
+    pool: Pool, mark: Callable[[TestScheduler], Awaitable[None]]
+) -> None:
+    config = VacuumConfig(completed=VacuumPolicy.immediate())
+    async with TestScheduler(pool, now=START, vacuum_config=config) as t:
+
+        async def place() -> None:
+            await mark(t)
+
+        await t.scheduler.enqueue(place, job_id="job")
         await t.run_until(DAY)
         assert await pool.fetch("SELECT FROM scheduled_jobs") == []
         assert await pool.fetch("SELECT FROM scheduler_steps") == []

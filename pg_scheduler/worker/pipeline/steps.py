@@ -129,7 +129,7 @@ class AttemptSteps(OpenSteps):
                         value = await func(given, *args, **kwargs)
                     stored = await self._store(name, STEP, kind.to_json(name, value), connection=own)
                 if connection is None:  # else it is unknown whether the transaction commits
-                    self.has_stored = True
+                    self._keep(stored)
             found: R = kind.from_json(name, step_value(name, stored.value, self._codec))
         return found
 
@@ -298,10 +298,15 @@ class AttemptSteps(OpenSteps):
         if connection is not None:
             return await store(connection=connection, must_be_new=kind == STEP)
         step = await self._persistently(store)
-        self._bytes += _size(step) - _size(stored.get(name))
-        stored[name] = step
-        self.has_stored = True
+        self._keep(step)
         return step
+
+    def _keep(self, step: StoredStep) -> None:
+        """Count a step that is committed."""
+        assert self._stored is not None  # noqa: S101 - it was stored after a look at the others
+        self._bytes += _size(step) - _size(self._stored.get(step.name))
+        self._stored[step.name] = step
+        self.has_stored = True
 
     async def write_cursor(self, name: str, value: Any, connection: Any = None) -> None:
         """Store the value of a cursor, also while the attempt ends.
