@@ -557,6 +557,38 @@ async def test_suspension_waits_for_the_steps_beside_it(t: TestScheduler, log: L
     assert len(seen.of(JobSuspended)) == 1
 
 
+async def fail_beside_a_sleep(t: TestScheduler) -> None:
+    while not await t.pool.fetchval("SELECT count(*) FROM scheduler_steps"):
+        pass  # it is not asleep yet
+    await t.pool.execute("SELECT")
+    raise ValueError("no stock")
+
+
+async def test_error_of_a_step_beside_a_sleep_fails_the_attempt(t: TestScheduler) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+        await asyncio.gather(steps.sleep("rest", DAY), steps.run("fail", fail_beside_a_sleep, t))
+
+    job_id = await t.scheduler.enqueue(place, max_retries=0)
+    await t.drain()
+    assert await ended(t, job_id) == (JobStatus.FAILED, "ValueError: no stock")
+
+
+async def test_job_that_catches_the_error_of_a_step_beside_a_sleep_is_suspended(
+    t: TestScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_steps, "ERROR_GRACE_S", 0.01)
+
+    async def place() -> list[str]:
+        steps = current_job().steps
+        rest, failed = steps.sleep("rest", DAY), steps.run("fail", fail_beside_a_sleep, t)
+        return [repr(each) for each in await asyncio.gather(rest, failed, return_exceptions=True)]
+
+    seen = Recorder(t.scheduler)
+    assert await run(t, place, max_retries=0) == ["None", "ValueError('no stock')"]
+    assert len(seen.of(JobSuspended)) == 1
+
+
 async def test_job_that_sleeps_twice_at_once_is_due_at_the_earlier_end(t: TestScheduler, log: Log) -> None:
     async def place() -> None:
         steps = current_job().steps

@@ -60,6 +60,9 @@ RETRY_DELAY_S: Final = 0.2
 CURSOR_GAP_S: Final = 1.0
 """Seconds between two writes of a cursor."""
 
+ERROR_GRACE_S: Final = 1.0
+"""Seconds in which an error of a step may end the attempt, before that is suspended."""
+
 _called_by: Final[ContextVar[str]] = ContextVar("pg_scheduler_step")
 """The name of the step whose function runs."""
 
@@ -251,9 +254,13 @@ class AttemptSteps(OpenSteps):
         self._in_progress += 1
         try:
             yield
-        finally:
+        except BaseException:  # whatever it was, it may be the end of the attempt
             self._in_progress -= 1
-            self._end_if_idle()
+            if self._waiting:
+                asyncio.get_running_loop().call_later(ERROR_GRACE_S, self._end_if_idle)
+            raise
+        self._in_progress -= 1
+        self._end_if_idle()
 
     async def _load(self) -> dict[str, StoredStep]:
         """Return the steps that are stored, by name."""
