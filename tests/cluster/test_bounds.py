@@ -22,6 +22,7 @@ from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.bulk import Batch, BulkAction
+from pg_scheduler.inspect.store.deploy import CheckedJob, CheckedStep
 from pg_scheduler.inspect.store.schedules import ScheduleFilters
 from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.store import InspectionStore
@@ -220,6 +221,10 @@ async def test_cancelled_call_ends_at_once_when_the_server_is_frozen(
         assert await scheduler.list_jobs() is not None
 
 
+async def first(pages: AsyncIterator[object]) -> object:
+    return await anext(pages)
+
+
 async def enter(block: AbstractAsyncContextManager[object]) -> None:
     async with block:
         raise AssertionError("the frozen server answered")
@@ -237,6 +242,8 @@ DUE_NOW = GeneratedIdJob(*new_job(execution_time=EPOCH)._replace(misfire_grace_t
 LIMITS = [("limit:a:", LimitRow(1, None, None))]
 KEEP = {"limit:a:": 0.0}
 
+CHECKED = CheckedJob("a", NAME, NAME, None, None, 9)
+CHECKED_STEP = CheckedStep("a", "step", "step", None, 9)
 SCAN = Scan((), 1, 1)
 PLACE: Any = SimpleNamespace(
     job_id="a", priority=JobPriority.NORMAL, execution_time=now(), blocked_on="share:s:t"
@@ -457,7 +464,13 @@ STORE_CALLS: dict[str, Call] = {
     "schedule_tasks": lambda it, _: it.people.doctor.schedule_tasks(),
     "herds": lambda it, _: it.people.doctor.herds(9),
     "broken": lambda it, _: it.people.doctor.broken(),
+    "orphaned_steps": lambda it, _: it.people.doctor.orphaned_steps(),
     "zoned": lambda it, _: it.people.doctor.zoned(),
+    "tables, of a deployment": lambda it, _: it.people.deploy.tables(),
+    "unfinished, of a deployment": lambda it, _: first(it.people.deploy.unfinished(is_migrated=True)),
+    "with_arguments": lambda it, _: first(it.people.deploy.with_arguments([CHECKED])),
+    "steps": lambda it, _: first(it.people.deploy.steps(["a"])),
+    "with_values": lambda it, _: first(it.people.deploy.with_values([CHECKED_STEP])),
     "ping": lambda it, _: it.people.server.ping(),
     "role": lambda it, _: it.people.server.role(),
     "rights": lambda it, _: it.people.server.rights(["scheduled_jobs"]),

@@ -101,7 +101,7 @@ TUNED = {
     name
     for name, query in QUERIES.items()
     if query.routes == (Route.TUNED,)
-    and not name.startswith(("inspect_", "doctor_"))  # tests/inspect/test_plans.py
+    and not name.startswith(("inspect_", "doctor_", "check_"))  # tests/inspect/test_plans.py
 }
 HELD_THERE = sorted(HOT | {name for name in TYPES if QUERIES[name].is_shareable})
 """Statements that run on connections held between uses."""

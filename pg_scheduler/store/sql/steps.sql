@@ -82,9 +82,8 @@ ended AS (
 )
 SELECT EXISTS (SELECT FROM ended) AS was_open FROM held;
 
--- Whether a job that is marked may have one more row: at most $4, with $5 bytes. Results of others are not counted.
-
 -- fragment: has_room_for_signal
+-- Whether a job that is marked may have one more row: at most $4, with $5 bytes. Results of others are not counted.
 (
         SELECT count(*) < $4::bigint AND coalesce(sum(pg_column_size(value)), 0) + octet_length($3::text) <= $5::bigint
         FROM {schema}scheduler_steps

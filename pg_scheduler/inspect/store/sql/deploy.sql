@@ -71,14 +71,12 @@ SELECT step.job_id, step.name, step.value::text AS value
 FROM ROWS FROM (unnest($1::text[]), unnest($2::text[])) AS wanted (job_id, name)
 JOIN {schema}scheduler_steps AS step ON step.job_id = wanted.job_id AND step.name = wanted.name;
 
--- A job as check_waiting returns it. "version" is that of its steps.
-
 -- fragment: checked_columns
+-- A job as check_waiting returns it. "version" is that of its steps.
 job_id, job_name, coalesce(function, job_name) AS task, options ->> 'steps' AS version,
     {small_task_data} AS task_data, pg_column_size(task_data) AS size
 
--- The arguments of a job, as a page has them: NULL if they are large, or compressed, which hides their size.
-
 -- fragment: small_task_data
+-- The arguments of a job, as a page has them: NULL if they are large, or compressed, which hides their size.
 CASE WHEN pg_column_size(task_data) <= 2000 AND pg_column_compression(task_data) IS NULL
         THEN task_data::text END
