@@ -865,6 +865,50 @@ async def test_steps_that_the_worker_does_not_know_go_with_a_row_that_is_deleted
         assert await pool.fetch("SELECT FROM scheduler_steps") == []
 
 
+async def test_steps_of_a_job_that_completes_itself_go_with_its_row(pool: Pool, log: Log) -> None:
+    async def place() -> None:
+        me = current_job()
+        await me.steps.run("a", log.note, "a")
+        await me.steps.sleep("rest", HOUR)
+        async with me.completing() as connection:
+            await me.steps.transaction("b", note_on, connection=connection)
+
+    async def note_on(connection: Any) -> None:
+        log.append(await connection.fetchval("SELECT 'b'"))
+
+    config = VacuumConfig(completed=VacuumPolicy.immediate())
+    async with TestScheduler(pool, now=START, vacuum_config=config) as t:
+        job_id = await t.scheduler.enqueue(place)
+        await t.run_until(HOUR)
+        found = await t.scheduler.get_job(job_id)
+        assert found is not None
+        assert found.status is JobStatus.COMPLETED
+        assert log == ["a", "b"]
+        await t.scheduler.run_vacuum()
+        assert await pool.fetch("SELECT FROM scheduled_jobs") == []
+        assert await pool.fetch("SELECT FROM scheduler_steps") == []
+
+
+async def test_sleep_in_a_block_of_completing_rolls_it_back_until_the_end_of_the_sleep(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    await pool.execute("CREATE TABLE effects (attempt integer)")
+
+    async def place() -> None:
+        me = current_job()
+        async with me.completing() as connection:
+            await connection.execute("INSERT INTO effects VALUES ($1)", me.attempt)
+            await me.steps.sleep("rest", DAY)
+            log.append("ends")
+
+    await t.scheduler.enqueue(place)
+    await t.drain()
+    assert await pool.fetch("SELECT FROM effects") == []
+    await t.run_until(2 * DAY)
+    assert [row["attempt"] for row in await pool.fetch("SELECT attempt FROM effects")] == [2]
+    assert log == ["ends"]
+
+
 async def test_shutdown_keeps_the_steps_of_the_attempt_that_it_interrupts(pool: Pool, log: Log) -> None:
     began = asyncio.Event()
 
