@@ -574,6 +574,27 @@ async def test_error_of_a_step_beside_a_sleep_fails_the_attempt(t: TestScheduler
     assert await ended(t, job_id) == (JobStatus.FAILED, "ValueError: no stock")
 
 
+@pytest.mark.parametrize("is_asleep", [True, False])
+async def test_steps_that_undo_others_do_not_hide_an_error_beside_a_sleep(
+    t: TestScheduler, log: Log, is_asleep: bool
+) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+        failed = (
+            steps.run("fail", fail_beside_a_sleep, t) if is_asleep else steps.run("fail", log.fail, "stock")
+        )
+        try:
+            await asyncio.gather(steps.sleep("rest", DAY), failed)
+        except ValueError:
+            await steps.run("undo", log.note, "undone")
+            raise
+
+    job_id = await t.scheduler.enqueue(place, max_retries=0)
+    await t.drain()
+    assert await ended(t, job_id) == (JobStatus.FAILED, "ValueError: no stock")
+    assert log[-1] == "undone"
+
+
 async def test_job_that_catches_the_error_of_a_step_beside_a_sleep_is_suspended(
     t: TestScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,7 +61,7 @@ CURSOR_GAP_S: Final = 1.0
 """Seconds between two writes of a cursor."""
 
 ERROR_GRACE_S: Final = 1.0
-"""Seconds in which an error of a step may end the attempt, before that is suspended."""
+"""Seconds in which an attempt may end after an error of one of several steps, before it is suspended."""
 
 _called_by: Final[ContextVar[str]] = ContextVar("pg_scheduler_step")
 """The name of the step whose function runs."""
@@ -91,6 +91,7 @@ class AttemptSteps(OpenSteps):
         self._bytes = 0
         self._names: set[str] = set()
         self._in_progress = 0
+        self._has_failed = False
         self._waiting: dict[asyncio.Future[NoReturn], Suspension] = {}
         self._is_closed = False
 
@@ -255,12 +256,14 @@ class AttemptSteps(OpenSteps):
         try:
             yield
         except BaseException:  # whatever it was, it may be the end of the attempt
-            self._in_progress -= 1
-            if self._waiting:
-                asyncio.get_running_loop().call_later(ERROR_GRACE_S, self._end_if_idle)
+            self._has_failed = self._has_failed or bool(self._waiting) or self._in_progress > 1
             raise
-        self._in_progress -= 1
-        self._end_if_idle()
+        finally:
+            self._in_progress -= 1
+            if self._has_failed:
+                asyncio.get_running_loop().call_later(ERROR_GRACE_S, self._end_if_idle)
+            else:
+                self._end_if_idle()
 
     async def _load(self) -> dict[str, StoredStep]:
         """Return the steps that are stored, by name."""
