@@ -23,6 +23,7 @@ from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job, JobPriority
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.jobs.shares import share_of
 from pg_scheduler.status import JobStatus
 from pg_scheduler.text.values import copy_fields
 
@@ -91,6 +92,11 @@ class JobRow:
     def limit(self) -> str | None:
         """The name of the limit that it waits for."""
         return limit_of(self.blocked_on)[0] or None
+
+    @property
+    def share(self) -> str | None:
+        """The name of the share in which it waits for the turn of its tenant."""
+        return share_of(self.blocked_on)[0] or None
 
     def left_s(self, now: datetime) -> float | None:
         """Return about how many seconds are left at its present rate; None if that is unknown."""

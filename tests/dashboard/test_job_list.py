@@ -278,6 +278,16 @@ async def test_blocked_job_has_links_to_what_it_waits_for(
     assert "load-" not in (await request(closed, "/jobs?q=status:blocked", headers=JSON)).text
 
 
+async def test_job_that_waits_for_its_turn_names_the_share(
+    scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add(scheduler, "list.export", job_id="export")
+    await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'share:exports:acme' WHERE job_id = 'export'")
+    page = await page_of(build(), "/jobs?q=status:blocked")
+    assert "share exports" in page.text
+    assert "other jobs" not in page.text
+
+
 # -- the selection -------------------------------------------------------------------------------------
 
 
