@@ -235,6 +235,16 @@ async def test_room_is_that_of_live_workers_that_claim_the_task(store: Store, po
     assert (await feed(store)).jobs == 3
 
 
+async def test_jobs_of_a_task_that_the_row_of_the_worker_does_not_name_yet_are_moved(
+    store: Store, pool: Pool
+) -> None:
+    await start_worker(store, 4)
+    await pool.execute("UPDATE scheduler_workers SET names = '{app.other}'")
+    await loud(store, 3)
+    assert (await feed(store)).jobs == 1
+    assert (await feed(store)).jobs == 0
+
+
 async def test_jobs_in_flight_count_until_they_end_or_wait_for_a_retry(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:

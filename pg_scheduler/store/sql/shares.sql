@@ -15,10 +15,12 @@ WHERE pg_try_advisory_xact_lock($1, hashtext(prefix));
 --
 -- Each share must be locked. $3 and $4 are pairs of a share and the name of a task, $5 all names that this worker
 -- claims. A share has room for as many due jobs that no worker has claimed yet as there are slots of live workers that
--- claim one of its tasks. Jobs that become due within 4 seconds have as much room again, or a timer would wait for a
--- pass. The next jobs are those of the highest priority, then of the tenants with the fewest jobs in flight. Of these,
--- the tenant that waits longest comes first: since the job was due, or since its last turn, whatever is later. Without
--- the turn, tenants with old jobs would alternate ahead of the others.
+-- claim one of its tasks, at least 1: this worker claims them, even if its row does not name a task yet that has just
+-- been registered. Jobs that become due within 4 seconds have as much room again, or a timer would wait for a pass.
+--
+-- The next jobs are those of the highest priority, then of the tenants with the fewest jobs in flight. Of these, the
+-- tenant that waits longest comes first: since the job was due, or since its last turn, whatever is later. Without the
+-- turn, tenants with old jobs would alternate ahead of the others.
 --
 -- Claims go by time, so a moved job gets that of its move, in the order of the turns; it remains in the past, or the
 -- claim that follows would overlook it.
@@ -32,7 +34,7 @@ WITH clock AS MATERIALIZED (
 ),
 share AS MATERIALIZED (
     SELECT declared.prefix, (
-        SELECT coalesce(sum(worker.max_concurrent_jobs), 0)
+        SELECT greatest(sum(worker.max_concurrent_jobs), 1)
         FROM {schema}scheduler_workers AS worker
         WHERE worker.lease_until > clock.at
           AND NOT worker.stopping
