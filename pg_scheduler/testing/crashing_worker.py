@@ -19,6 +19,7 @@ import asyncpg
 
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.context import current
+from pg_scheduler.sqlbuiltins import qualify_builtins
 from pg_scheduler.testing.scheduler import TestScheduler
 
 Moment: TypeAlias = Literal["before", "after"]
@@ -47,10 +48,10 @@ METHODS: Final = (
 
 CRASHED: Final = "the worker has crashed"
 
-CLOSE_CONNECTIONS: Final = (
-    "SELECT count(pg_catalog.pg_terminate_backend(pid)) FROM pg_catalog.pg_stat_activity "
-    "WHERE datname = current_database() AND usename = current_user AND pid <> pg_catalog.pg_backend_pid()"
-)
+CLOSE_CONNECTIONS: Final = qualify_builtins("""
+    SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()
+""")
 """Ends the other sessions of the database; returns how many there still were."""
 
 

@@ -158,7 +158,7 @@ async def test_keeper_reconnects_and_renews_when_threads_of_jobs_outlive_the_shu
     async with Kept(parts, poll_interval_s=0.02, reconnect_delay_s=0.01) as kept:
         left = kept.executor.in_flight._left
         claim = SimpleNamespace(job_id="a", attempt=1)
-        left["a"] = cast(Attempt, SimpleNamespace(runs_on=True, claim=claim))
+        left["a"] = cast(Attempt, SimpleNamespace(runs_on=True, claim=claim, end=None))
         ended, renewals = kept.keeper._ended, kept.lease.renewals
         await kept.keeper.stop()
         await pool.execute(TERMINATE_HOLDER, kept.lease_connection.key)
