@@ -135,8 +135,15 @@ async def test_value_is_what_pydantic_serializes(make: Make, pool: asyncpg.Pool)
 
 @pytest.mark.parametrize(
     "value",
-    [object(), float("nan"), "\x00", "\ud800", {"a": object()}],
-    ids=["object", "nan", "nul", "surrogate", "in"],
+    [
+        object(),
+        float("nan"),
+        "\x00",
+        "\ud800",
+        {"a": object()},
+        dict.fromkeys(("codec", "key", "data", "job_name"), ""),
+    ],
+    ids=["object", "nan", "nul", "surrogate", "in", "encoded"],
 )
 async def test_value_that_json_cannot_represent_is_refused(
     value: Any, make: Make, pool: asyncpg.Pool
