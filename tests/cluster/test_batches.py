@@ -10,26 +10,22 @@ import asyncpg
 
 from pg_scheduler import JobSpec, Scheduler
 from tests.cluster.fleet import TIMEOUT_S, Fleet
+from tests.cluster.node import note
 
 LEASE = ("--lease", "2")
 BATCH = 400
 KILLS = 3
 
 
-async def note() -> None:
-    """Stands for the function of the nodes."""
-
-
 async def test_callback_of_a_batch_runs_once_after_all_jobs_while_nodes_are_killed(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool
 ) -> None:
-    client.register(note, name="cluster.note")
     nodes = [await fleet.start(*LEASE, "--slots", "5") for _ in range(2)]
     async with pool.acquire() as connection, connection.transaction():
         ids = await client.schedule_bulk(
             [JobSpec(note, datetime.now(UTC)) for _ in range(BATCH)], connection=connection
         )
-        callback = await client.enqueue("cluster.note", after=ids, connection=connection)
+        callback = await client.enqueue(note, after=ids, connection=connection)
     for kill in range(1, KILLS + 1):
         await fleet.wait_for("ran", count=kill * BATCH // (KILLS + 1))
         victim = nodes.pop(random.randrange(len(nodes)))
@@ -50,14 +46,13 @@ async def test_callback_of_a_batch_runs_once_after_all_jobs_while_nodes_are_kill
 async def test_no_completed_job_is_left_with_the_immediate_policy_while_nodes_are_killed(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool
 ) -> None:
-    client.register(note, name="cluster.note")
     options = (*LEASE, "--slots", "5", "--immediate")
     nodes = [await fleet.start(*options) for _ in range(4)]  # their first vacuum precedes the jobs
     plain = [JobSpec(note, datetime.now(UTC)) for _ in range(BATCH)]
     kept = [JobSpec(note, datetime.now(UTC), keep_result=timedelta(hours=1)) for _ in range(BATCH // 2)]
     async with pool.acquire() as connection, connection.transaction():
         ids = await client.schedule_bulk([*plain, *kept], connection=connection)
-        await client.enqueue("cluster.note", after=ids[: BATCH // 2], connection=connection)
+        await client.enqueue(note, after=ids[: BATCH // 2], connection=connection)
     for kill, victim in enumerate(nodes[:2], 1):
         await fleet.wait_for("ran", count=kill * BATCH // 4)
         await victim.kill()
