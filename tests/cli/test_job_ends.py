@@ -91,7 +91,7 @@ def job_of(ran: Ran) -> dict[str, Any]:
 
 class TestSignal:
     def test_value_is_stored_and_recorded(self, on: Run, execute: Callable[[str], None]) -> None:
-        job_of(on("jobs", "add", "order", "--id", "order:7", "--in", "1h"))
+        job_of(on("jobs", "add", "signal.order", "--id", "order:7", "--in", "1h"))
         job = job_of(on("jobs", "signal", "order:7", "approval", '{"by": "ann"}'))
         assert (job["job_id"], job["status"]) == ("order:7", "pending")
         execute("""DO $$ BEGIN ASSERT (SELECT value = '{"by": "ann"}' FROM scheduler_steps); END $$""")
@@ -100,7 +100,7 @@ class TestSignal:
         assert record["details"]["name"] == "approval"
 
     def test_second_value_is_refused(self, on: Run) -> None:
-        job_of(on("jobs", "add", "order", "--id", "order:7", "--in", "1h"))
+        job_of(on("jobs", "add", "signal.order", "--id", "order:7", "--in", "1h"))
         job_of(on("jobs", "signal", "order:7", "approval"))
         again = on("jobs", "signal", "order:7", "approval")
         assert (again.code, again.out) == (ExitCode.REFUSED, "")

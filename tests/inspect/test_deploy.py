@@ -333,6 +333,10 @@ async def test_findings_are_bounded_however_many_names_and_reasons_there_are(
 
 
 async def test_table_of_0_2_is_checked_before_its_migration(pool: Pool, scheduler: Scheduler) -> None:
+    @job(name="shop.checked_in_0_2")
+    async def checked_in_0_2(order: int) -> None: ...
+
+    scheduler.register(checked_in_0_2)
     async with pool.acquire() as connection:
         await migrate(connection, target=0)
         await connection.execute("DROP TABLE scheduler_migrations")
@@ -340,8 +344,8 @@ async def test_table_of_0_2_is_checked_before_its_migration(pool: Pool, schedule
             "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, task_data)"
             " VALUES ($1, $2, now(), $3, $4)",
             [
-                ("1", "plain", "pending", '{"args": [1], "kwargs": {}}'),
-                ("2", "plain", "running", '{"args": [], "kwargs": {}}'),
+                ("1", "checked_in_0_2", "pending", '{"args": [1], "kwargs": {}}'),
+                ("2", "checked_in_0_2", "running", '{"args": [], "kwargs": {}}'),
                 ("3", "gone", "pending", None),
                 ("4", "gone", "completed", None),
             ],
