@@ -115,6 +115,18 @@ def add_command(app: typer.Typer, name: str, found: Function | Group) -> None:
     app.add_typer(group, name=name)
 
 
+async def rest(seconds: float) -> None:
+    """Wait between two runs of a command with ``--watch``.
+
+    Ctrl-C cancels the task. A call that ended at the same moment may have swallowed that, as timeouts of
+    asyncpg do before Python 3.12, so the task is asked.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+    await asyncio.sleep(seconds)
+
+
 def watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Result]]:
     """Return a command with the option ``--watch``, which repeats it."""
 
@@ -131,7 +143,7 @@ def watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, R
                 if error.code is not ExitCode.UNAVAILABLE:
                     raise
                 command.output.say(str(error))
-            await asyncio.sleep(watch)
+            await rest(watch)
 
     own = inspect.signature(function, eval_str=True)
     watch = inspect.Parameter("watch", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Watch)

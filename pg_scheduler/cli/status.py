@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from pg_scheduler.inspect import (
 )
 from pg_scheduler.measure.figures import OUTCOMES, JobFigures, JobOutcome
 
-from .commands import CLEAR, Command, Watch, watched
+from .commands import CLEAR, Command, Watch, rest, watched
 from .errors import ExitCode
 from .output import Column, Shape, columns
 from .values import read_duration
@@ -110,7 +109,7 @@ async def status(
                 _write(command, found, is_watching=watch is not None)
             if watch is None:
                 break
-            await asyncio.sleep(watch)
+            await rest(watch)
     is_red = found is not None and found.severity is Severity.ERROR
     return ExitCode.NEGATIVE if strict and is_red else ExitCode.DONE
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import jsonschema
 import pytest
 
+from pg_scheduler.cli.commands import rest
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.status import sparkline
 from tests.cli.conftest import Ran, Run, schema
@@ -113,6 +116,28 @@ def test_watch_repeats_until_ctrl_c(dsn: str, command: tuple[str, ...], line_of_
                 process.send_signal(signal.SIGINT)
     assert seen >= 2
     assert process.wait(2 * PATIENCE) == ExitCode.INTERRUPTED
+
+
+def test_cancellation_that_a_driver_swallowed_ends_the_repetition() -> None:
+    runs = 0
+
+    async def repeat() -> None:
+        nonlocal runs
+        while True:
+            runs += 1
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(PATIENCE)
+            await rest(0.01)
+
+    async def cancel() -> None:
+        task = asyncio.create_task(repeat())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=PATIENCE)
+        assert task.cancelled()
+
+    asyncio.run(cancel())
+    assert runs == 1
 
 
 def test_stats_by_name_and_by_outcome(on: Callable[..., Ran], dsn: str) -> None:

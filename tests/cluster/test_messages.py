@@ -22,19 +22,18 @@ async def ping() -> None:
 
 
 async def test_cancel_job_reaches_another_worker_between_its_heartbeats(
-    fleet: Fleet, pool: asyncpg.Pool
+    fleet: Fleet, client: Scheduler
 ) -> None:
     runner = await fleet.start("--lease", "600")  # a heartbeat every 200 seconds
-    async with Scheduler(pool) as other:
-        job_id = await other.schedule_job("cluster.hold", datetime.now(UTC), {"args": [], "kwargs": {}})
-        await fleet.wait_for("JobStarted", node=runner, job_id=job_id)
-        assert await other.cancel_job(job_id)
-        await fleet.wait_for("cancelled", node=runner, job_id=job_id)
-        await fleet.wait_for("JobCancelled", node=runner, job_id=job_id)
-        row = await other.get_job(job_id)
-        assert row is not None
-        assert row.status is JobStatus.CANCELLED
-        assert not await other.cancel_job(job_id)
+    job_id = await client.schedule_job("cluster.hold", datetime.now(UTC), {"args": [], "kwargs": {}})
+    await fleet.wait_for("JobStarted", node=runner, job_id=job_id)
+    assert await client.cancel_job(job_id)
+    await fleet.wait_for("cancelled", node=runner, job_id=job_id)
+    await fleet.wait_for("JobCancelled", node=runner, job_id=job_id)
+    row = await client.get_job(job_id)
+    assert row is not None
+    assert row.status is JobStatus.CANCELLED
+    assert not await client.cancel_job(job_id)
     await runner.stop()
     assert not fleet.records("ran")
 
