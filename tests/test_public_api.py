@@ -292,7 +292,7 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
             Scheduler.cancel_jobs,
             "(*, status=None, job_name=None, worker_id=None, due_from=None, due_before=None, metadata=None)",
         ),
-        (Scheduler.retry_job, "(job_id, *, connection=None)"),
+        (Scheduler.retry_job, "(job_id, *, from_step=None, connection=None)"),
         (Scheduler.run_job_now, "(job_id, *, connection=None)"),
         (Scheduler.signal, "(job_id, name, value=None, *, connection=None)"),
         (Scheduler.update_job_status, "(job_id, status)"),

@@ -10,6 +10,7 @@ from pg_scheduler.api.base import Parts, SchedulerMethods
 from pg_scheduler.api.inspection import check_filters
 from pg_scheduler.events import JobCancelled
 from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.jobs.step_values import check_step_name
 from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
@@ -102,13 +103,18 @@ class ControlMethods(SchedulerMethods):
             if after is None:
                 return cancelled
 
-    async def retry_job(self, job_id: str, *, connection: AnyConnection | None = None) -> bool:
+    async def retry_job(
+        self, job_id: str, *, from_step: str | None = None, connection: AnyConnection | None = None
+    ) -> bool:
         """Run a finished job again now, with its retries and crashes reset.
 
-        It may have failed, expired, completed or been cancelled. Its id, arguments and priority stay.
+        It may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored steps
+        stay.
 
         Args:
             job_id: The job.
+            from_step: The name of a stored step, which is deleted with the steps that were stored after it,
+                so that they run again. Signals that have come stay, unless this names one. None to keep all.
             connection: A connection of yours in a transaction, as in ``schedule()``: the job is retried if
                 and only if that commits. The row is locked until then.
 
@@ -119,11 +125,16 @@ class ControlMethods(SchedulerMethods):
         Raises:
             JobConflictError: Another unfinished job has its unique key; a ValueError.
             TypeError: ``connection`` is no connection of a supported library.
-            ValueError: ``connection`` is not in a transaction.
+            ValueError: ``connection`` is not in a transaction, or the job has not stored ``from_step``.
         """
         checked = await self._parts.store.connections.check_call(connection)
         due = datetime.now(UTC)  # or later: the statement may wait for the row
-        was_finished = await self._parts.store.jobs.retry(check_job_id(job_id), checked)
+        jobs = self._parts.store.jobs
+        check_job_id(job_id)
+        if from_step is None:
+            was_finished = await jobs.retry(job_id, checked)
+        else:
+            was_finished = await jobs.retry_from(job_id, check_step_name(from_step), checked)
         if was_finished:
             await self._parts.outbox.notify_due(due, checked)
         return was_finished

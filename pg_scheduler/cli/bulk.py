@@ -105,6 +105,10 @@ Since = Annotated[
         metavar="TIME|1h", help="With --group: only its jobs that ended since then, as in jobs errors."
     ),
 ]
+FromStep = Annotated[
+    str | None,
+    typer.Option("--from", metavar="NAME", help="Repeat this stored step of the jobs and the later ones."),
+]
 To = Annotated[
     str,
     typer.Option(
@@ -146,14 +150,20 @@ async def cancel(command: Command, options: BulkOptions) -> ExitCode:
         return await _change(command, "cancel", options, Inspector(scheduler).cancel_jobs)
 
 
-async def retry(command: Command, options: BulkOptions, group: Group = None, since: Since = None) -> ExitCode:
+async def retry(
+    command: Command,
+    options: BulkOptions,
+    group: Group = None,
+    since: Since = None,
+    from_step: FromStep = None,
+) -> ExitCode:
     """Run finished jobs again now. A search leaves out completed jobs unless it has status:completed."""
     if since is not None and group is None:
         raise UsageError("--since needs --group; for a search, write finished:>-1h")
     start_at = None if since is None else read_since("--since", since, command.output.zone)
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
-        start = inspector.retry_jobs
+        start = partial(inspector.retry_jobs, from_step=from_step)
         if group is not None:
             start = partial(start, group=await _find_group(inspector, group, start_at))
         return await _change(command, "retry", options, start, has_group=group is not None)

@@ -32,7 +32,7 @@ ALLOWED: Final = {
 RULES: Final = {
     BulkAction.CANCEL: "only pending and running jobs can be cancelled",
     BulkAction.RETRY: "only finished jobs can run again, and only while no unfinished job has their unique "
-    "key",
+    "key; from a step only if they have stored it",
     BulkAction.DELETE: "running jobs, and those for whose end others wait, cannot be deleted",
     BulkAction.MOVE: "only pending jobs can be moved",
 }

@@ -17,6 +17,7 @@ from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import names_term, parse_search
 from pg_scheduler.inspect.search.terms import Search, SearchStatus, StatusTerm, Term
 from pg_scheduler.inspect.store.bulk import Batch, BulkAction
+from pg_scheduler.jobs.step_values import check_step_name
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 
 UNFINISHED: Final = frozenset({SearchStatus.PENDING, SearchStatus.RUNNING})
@@ -143,7 +144,11 @@ class JobActions(InspectorBase):
 
     @_shows_options(_change)
     def retry_jobs(
-        self, *, group: ErrorGroup | None = None, **options: Unpack[BulkOptions]
+        self,
+        *,
+        group: ErrorGroup | None = None,
+        from_step: str | None = None,
+        **options: Unpack[BulkOptions],
     ) -> AsyncGenerator[Progress, None]:
         """Run finished jobs again now, as `retry_job()` does, and yield the progress.
 
@@ -154,6 +159,8 @@ class JobActions(InspectorBase):
         Args:
             group: Only the jobs of this group of errors that ended from its ``first_at`` to its ``last_at``,
                 so none that `error_groups()` did not count; ``where`` can then be omitted.
+            from_step: Only jobs that have stored this step, which is deleted with the later ones, as by
+                `retry_job()`. The others are refused. None to keep all steps.
 
         Example::
 
@@ -162,12 +169,14 @@ class JobActions(InspectorBase):
         """
         terms: list[Term] = [StatusTerm(UNSUCCESSFUL_STATUSES)]
         batch = Batch(BulkAction.RETRY)
+        if from_step is not None:
+            batch = replace(batch, from_step=check_step_name(from_step), details={"from_step": from_step})
         if group is not None:
             terms += group_terms(group)
             batch = replace(
                 batch,
                 matches=lambda job: is_in_group(job, group),
-                details={"group": group.fingerprint},
+                details={**batch.details, "group": group.fingerprint},
             )
             if options.get("ids") is None and options.get("where") is None:
                 options["where"] = ""

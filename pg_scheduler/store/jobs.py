@@ -140,6 +140,27 @@ class JobRepository(JobInserts):
         fetch = partial(self._statements.fetch, "retry_job", job_id, self._statements.now, on=connection)
         return bool(await self._unique_keys.restart(job_id, fetch, within=connection))
 
+    async def retry_from(self, job_id: str, step: str, connection: Connection | None = None) -> bool:
+        """Retry a job without one of its stored steps and the later ones; else as ``retry()``.
+
+        Raises:
+            JobConflictError: Another unfinished job has its unique key.
+            ValueError: The job has not stored that step. Nothing is changed.
+        """
+
+        async def retry(transaction: Transaction) -> bool:
+            own = transaction.connection
+            if not await self.retry(job_id, own):
+                return False
+            if await self._statements.fetch("delete_steps_from", [job_id], step, on=own):
+                return True
+            raise ValueError(
+                f"job {job_id!r} has not stored a step {step!r}; pass the name of a stored one, or no "
+                "from_step= to continue at the first step that is missing"
+            )
+
+        return await self._statements.run_retrying(retry, within=connection)
+
     async def set_status(
         self, job_id: str, status: JobStatus, lease_s: float, reason: str = SET_BY_CALLER
     ) -> StatusChange:

@@ -479,10 +479,13 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.cancel_jobs()``.
         """
-    def retry_job(self, job_id: str, *, connection: AnySyncConnection | None = None) -> bool:
+    def retry_job(
+        self, job_id: str, *, from_step: str | None = None, connection: AnySyncConnection | None = None
+    ) -> bool:
         """Run a finished job again now, with its retries and crashes reset.
 
-        It may have failed, expired, completed or been cancelled. Its id, arguments and priority stay.
+        It may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored steps
+        stay.
 
         Parameters, values and errors are those of ``Scheduler.retry_job()``.
         """

@@ -28,6 +28,7 @@ from pg_scheduler import (
     job,
 )
 from pg_scheduler.events import JobCompleted, JobReleased, JobRetried, JobSuspended
+from pg_scheduler.inspect import ChangeOutcome, Inspector
 from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS
 from pg_scheduler.testing import TestScheduler, job_context
 from pg_scheduler.worker.pipeline import steps as worker_steps
@@ -412,6 +413,131 @@ async def test_failed_job_continues_at_its_first_missing_step_when_it_is_retried
     await t.drain()
     assert (await ended(t, job_id))[0] is JobStatus.COMPLETED
     assert log == ["a", "b", "b"]
+
+
+@pytest.fixture
+async def stored(t: TestScheduler, log: Log) -> str:
+    """Return a job that has stored three steps, each before a sleep, and has completed after a signal."""
+
+    async def place() -> None:
+        steps = current_job().steps
+        for name in ("a", "b", "c"):
+            await steps.run(name, log.note, name)
+            t.advance(1)
+            await steps.sleep(f"after {name}", HOUR)
+        log.append(await steps.wait("go"))
+
+    job_id = await t.scheduler.enqueue(place, job_id="stored")
+    await t.drain()
+    await t.scheduler.signal(job_id, "go", "signal")
+    await t.run_until(4 * HOUR)
+    assert log == ["a", "b", "c", "signal"]
+    log.clear()
+    return job_id
+
+
+@pytest.mark.parametrize(
+    ("step", "repeated"),
+    [("a", ["a", "b", "c"]), ("b", ["b", "c"]), ("after b", ["c"]), ("after c", [])],
+)
+async def test_job_that_is_retried_from_a_step_repeats_it_and_the_later_ones(
+    t: TestScheduler, log: Log, stored: str, step: str, repeated: list[str]
+) -> None:
+    """The signal that has come stays: its sender does not repeat it."""
+    assert await t.scheduler.retry_job(stored, from_step=step)
+    await t.run_until(4 * HOUR)
+    assert log == [*repeated, "signal"]
+
+
+async def test_job_that_is_retried_from_a_signal_waits_for_another_one(
+    t: TestScheduler, log: Log, stored: str
+) -> None:
+    assert await t.scheduler.retry_job(stored, from_step="go")
+    await t.run_until(4 * HOUR)
+    assert await t.scheduler.signal(stored, "go", "another")
+    await t.run_until(4 * HOUR)
+    assert log == ["b", "c", "another"]
+
+
+async def test_wait_that_timed_out_begins_again_after_a_retry_from_a_step_before_it(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> None:
+        await current_job().steps.run("a", log.note, "a")
+        await current_job().steps.wait("go", timeout=HOUR)
+
+    job_id = await t.scheduler.enqueue(place)
+    await t.run_until(4 * HOUR)
+    assert (await ended(t, job_id))[0] is JobStatus.FAILED
+    assert await t.scheduler.retry_job(job_id, from_step="a")
+    await t.drain()
+    assert await t.scheduler.signal(job_id, "go")
+    await t.drain()
+    assert (await ended(t, job_id))[0] is JobStatus.COMPLETED
+    assert log == ["a", "a"]
+
+
+async def test_retry_from_a_step_that_is_not_stored_changes_nothing(
+    t: TestScheduler, pool: Pool, stored: str
+) -> None:
+    rows = "SELECT * FROM scheduler_steps ORDER BY name"
+    before = await pool.fetch(rows)
+    with pytest.raises(ValueError, match=r"job 'stored' has not stored a step 'd'; pass the name"):
+        await t.scheduler.retry_job(stored, from_step="d")
+    with pytest.raises(ValueError, match="must not be empty"):
+        await t.scheduler.retry_job(stored, from_step="")
+    assert (await ended(t, stored))[0] is JobStatus.COMPLETED
+    assert await pool.fetch(rows) == before
+    await t.scheduler.retry_job(stored)
+    assert not await t.scheduler.retry_job(stored, from_step="a"), "it is unfinished"
+    assert await pool.fetch(rows) == before
+    assert not await t.scheduler.retry_job("no such job", from_step="a")
+
+
+async def test_retry_from_a_step_commits_with_the_transaction_of_the_caller(
+    t: TestScheduler, log: Log, pool: Pool, stored: str
+) -> None:
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        with pytest.raises(ValueError, match="'d'"):
+            await t.scheduler.retry_job(stored, from_step="d", connection=connection)
+        assert await t.scheduler.retry_job(stored, from_step="c", connection=connection)
+        await transaction.rollback()
+        await t.run_until(4 * HOUR)
+        assert log == []
+        async with connection.transaction():
+            assert await t.scheduler.retry_job(stored, from_step="c", connection=connection)
+    await t.run_until(4 * HOUR)
+    assert log == ["c", "signal"]
+
+
+async def test_retry_from_a_step_counts_no_rows_of_an_earlier_job_of_the_id(
+    t: TestScheduler, log: Log, stored: str
+) -> None:
+    await t.scheduler.enqueue(
+        log.note, args=("new",), job_id=stored, conflict_resolution=ConflictResolution.REPLACE
+    )
+    await t.drain()
+    with pytest.raises(ValueError, match="has not stored a step 'a'"):
+        await t.scheduler.retry_job(stored, from_step="a")
+
+
+async def test_jobs_of_a_list_are_retried_from_a_step_and_those_without_it_refused(
+    t: TestScheduler, log: Log, stored: str
+) -> None:
+    other = await t.scheduler.enqueue(log.note, args=("other",))
+    await t.drain()
+    log.clear()
+    inspector = Inspector(t.scheduler)
+    run = inspector.retry_jobs(ids=[other, stored], from_step="c")
+    outcomes = {each.job_id: each.outcome for step in [step async for step in run] for each in step.changes}
+    assert outcomes == {other: ChangeOutcome.REFUSED, stored: ChangeOutcome.DONE}
+    await t.run_until(4 * HOUR)
+    assert log == ["c", "signal"]
+    (record,) = (await inspector.audit(action="retry_jobs")).items
+    assert record.subject == stored
+    assert {"jobs": [stored], "from_step": "c"}.items() <= (record.details or {}).items()
 
 
 # -- sleep() ---------------------------------------------------------------------------------------------

@@ -263,6 +263,21 @@ def test_group_of_errors_is_printed_and_retried(call: Run, fill: Fill, query: Qu
     assert "pg-scheduler jobs errors" in unknown.err
 
 
+def test_jobs_are_retried_from_a_stored_step(call: Run, fill: Fill, query: Query) -> None:
+    fill(2, "failed")
+    query("""
+        WITH marked AS (UPDATE scheduled_jobs SET options = '{"steps": 1}' WHERE job_id = 'mail:00001')
+        INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
+        SELECT 'mail:00001', name, 'step', '1', 1, now() + at * interval '1 s', now()
+        FROM (VALUES ('quote', 1), ('charge', 2), ('ship', 3)) AS step (name, at)
+        RETURNING 1
+    """)
+    ran = call("jobs", "retry", "mail:00001", "mail:00002", "--from", "charge")
+    assert (ran.code, [line["result"] for line in ran.lines]) == (ExitCode.REFUSED, ["retried", "refused"])
+    assert "from a step only if they have stored it" in ran.err
+    assert query("SELECT string_agg(name, ' ') FROM scheduler_steps") == "quote"
+
+
 def test_errors_state_that_they_were_searched_by_id(call: Run, fill: Fill, query: Query) -> None:
     fill(2, "failed")
     query("DROP INDEX scheduled_jobs_unsuccessful")

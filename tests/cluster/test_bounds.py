@@ -313,6 +313,7 @@ STORE_CALLS: dict[str, Call] = {
     "cancel": lambda it, _: it.jobs.cancel("a"),
     "cancel_next": lambda it, _: it.jobs.cancel_next(None, JobFilters()),
     "retry": lambda it, _: it.jobs.retry("a"),
+    "retry_from": lambda it, _: it.jobs.retry_from("a", "b"),
     "send": lambda it, _: it.signals.send("a", "b", "1"),
     "job_name": lambda it, _: it.signals.job_name("a"),
     "set_status": lambda it, _: it.jobs.set_status("a", JobStatus.PENDING, LEASE),

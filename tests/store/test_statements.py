@@ -479,6 +479,8 @@ async def use_path(store: Store) -> object:
     await store.jobs.cancel("f")
     assert await store.jobs.retry("f")
     await store.jobs.cancel("f")
+    assert await store.jobs.retry_from("f", "ö")
+    await store.jobs.cancel("f")
     await store.jobs.set_status("e", JobStatus.RUNNING, LEASE)
     assert (await store.workers.renew("w1", {}, LEASE, liveness_key=2**62)).alive
     await store.workers.announce_subscriptions("w1", ["JobFailed"], "subscriptions w1")

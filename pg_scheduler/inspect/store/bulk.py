@@ -58,6 +58,7 @@ class Batch:
         matches: A further condition that they must fulfil; None for none.
         to: When moved jobs are due; None to move each from its own time.
         by_s: Seconds by which each is moved then.
+        from_step: The stored step from which jobs are retried; None to keep all steps.
         details: Why these jobs, for the audit.
         subject: The run it belongs to, the subject of its record in the audit, also if no job was changed;
             None for the only job that was changed.
@@ -73,6 +74,7 @@ class Batch:
     matches: Callable[[Job], bool] | None = None
     to: datetime | None = None
     by_s: float = 0.0
+    from_step: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     subject: str | None = None
     after: str | None = None
@@ -88,7 +90,8 @@ class ChangeOutcome(StrEnum):
     """It was changed; in a dry run, its status would allow it."""
     REFUSED = "refused"
     """Its status does not allow it, an unfinished job has its unique key, its cancelled attempt still runs,
-    or it is to be deleted and others wait for it."""
+    it has not stored the step from which it is to be retried, or it is to be deleted and others wait for it.
+    """
     SKIPPED = "skipped"
     """It does not exist, or does not match the search any more."""
 
@@ -213,8 +216,7 @@ class BulkRepository:
             case BulkAction.CANCEL:
                 return await self._cancel(job_ids, transaction)
             case BulkAction.RETRY:
-                rows = await self._statements.fetch("retry_jobs", job_ids, now, on=connection)
-                return _due(rows)
+                return _due(await self._retry(job_ids, batch.from_step, connection))
             case BulkAction.DELETE:
                 rows = await self._statements.fetch("delete_jobs", job_ids, on=connection)
                 return _Effects([row["job_id"] for row in rows if row["changed"]])
@@ -223,6 +225,19 @@ class BulkRepository:
                     "move_jobs", job_ids, batch.to, batch.by_s, now, on=connection
                 )
                 return _due([row for row in rows if row["changed"]])
+
+    async def _retry(
+        self, job_ids: Sequence[str], from_step: str | None, connection: Connection
+    ) -> list[asyncpg.Record]:
+        """Retry jobs; those that have stored a step, and without it and the later ones, if one is given."""
+        if from_step is not None:
+            found = await self._statements.fetch("find_steps", job_ids, from_step, on=connection)
+            job_ids = [row["job_id"] for row in found]
+        rows = await self._statements.fetch("retry_jobs", job_ids, self._statements.now, on=connection)
+        if from_step is not None:
+            retried = [row["job_id"] for row in rows]
+            await self._statements.fetch("delete_steps_from", retried, from_step, on=connection)
+        return rows
 
     async def _cancel(self, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
         now, reason = self._statements.now, f"cancelled by {self._statements.author.actor}"

@@ -82,6 +82,40 @@ ended AS (
 )
 SELECT EXISTS (SELECT FROM ended) AS was_open FROM held;
 
+-- The rows of the step $2 of the jobs $1, of which those without the mark count for nothing.
+
+-- fragment: named_steps
+{schema}scheduler_steps AS step
+    JOIN {schema}scheduled_jobs AS job ON job.job_id = step.job_id
+    WHERE step.job_id = ANY ($1) AND step.name = $2 AND step.kind <> 'result' AND (job.options -> 'steps') IS NOT NULL
+
+-- name: delete_steps_from
+-- route: caller
+-- Delete the step $2 of jobs ($1) that retry_job has made pending, and the later ones; return the jobs that had it.
+--
+-- Of steps of one instant, as those of one transaction of a caller, all are later. Signals that have come stay, unless
+-- $2 names one: their senders do not repeat them. A finished job waits for no other one, so its edges go.
+WITH first AS (
+    SELECT step.job_id, step.started_at
+    FROM {named_steps}
+),
+deleted AS (
+    DELETE FROM {schema}scheduler_steps AS step
+    USING first
+    WHERE step.job_id = first.job_id
+      AND (step.name = $2 OR step.started_at >= first.started_at
+           AND step.kind <> 'result' AND NOT (step.kind = 'signal' AND step.value IS NOT NULL))
+),
+freed AS (
+    DELETE FROM {schema}scheduler_after WHERE child_id = ANY (ARRAY (SELECT job_id FROM first))
+)
+SELECT job_id FROM first;
+
+-- name: find_steps
+-- route: caller
+-- Return those of the jobs $1 that have stored the step $2.
+SELECT step.job_id FROM {named_steps};
+
 -- fragment: has_room_for_signal
 -- Whether a job that is marked may have one more row: at most $4, with $5 bytes. Results of others are not counted.
 (
