@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, Self, TypeAlias
 
@@ -65,12 +65,14 @@ class Extras(NamedTuple):
     on_end: str | None = None
     """JSON that lists the consequences of the job's end."""
 
-    def waiting_for_others(self) -> Extras:
-        """Return the columns of a job that waits for other jobs first; its share follows when they end."""
-        options = self.options
-        if self.blocked_on is not None:
-            options = json.dumps({**json.loads(options or "{}"), "share": self.blocked_on})
-        return self._replace(blocked_on="after", options=options)
+    def waiting_for_others(self, **options: int) -> Extras:
+        """Return the columns of a job that waits for other jobs first, with further options.
+
+        Its share follows when they end.
+        """
+        more = options if self.blocked_on is None else {**options, "share": self.blocked_on}
+        text = json.dumps({**json.loads(self.options or "{}"), **more}) if more else self.options
+        return self._replace(blocked_on="after", options=text)
 
 
 NO_EXTRAS: Final = Extras()
@@ -104,6 +106,8 @@ class ExtendedJob:
     """Ids of jobs that must end before; each once."""
     after_outcome: str = "completed"
     """``completed`` or ``ended``."""
+    passes_results: bool = field(default=False, kw_only=True)
+    """Whether their results are copied to it. Its options have the mark of jobs with steps then."""
     span: Span | None = None
     """Derives the id from the due time; None if the time does not matter."""
 

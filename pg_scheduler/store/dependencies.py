@@ -24,6 +24,7 @@ from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
 from pg_scheduler.store.locks import due_message
+from pg_scheduler.store.passed_results import PassedResultRepository
 from pg_scheduler.store.statements import Statements, Transaction
 
 AFTER: Final = "after"
@@ -32,6 +33,10 @@ AFTER: Final = "after"
 COMPLETED: Final = "completed"
 NOT_COMPLETED: Final = "job {!r}, after which this job was to run, ended as {!r}"
 NOT_FOUND: Final = "job {!r}, after which this job was to run, does not exist"
+KEEPS_NONE: Final = (
+    "job {!r} keeps no result that could be passed to job {!r}; pass keep_result= to the first one, "
+    "or omit pass_results= of the second one"
+)
 CYCLE: Final = "job {!r} would wait for itself: a job that it comes after waits for it; change after="
 
 
@@ -50,9 +55,12 @@ class ScanPosition(NamedTuple):
 class DependencyRepository:
     """The statements about jobs that wait for other jobs."""
 
-    def __init__(self, statements: Statements, consequences: Consequences) -> None:
+    def __init__(
+        self, statements: Statements, consequences: Consequences, passed: PassedResultRepository
+    ) -> None:
         self._statements = statements
         self._consequences = consequences
+        self._passed = passed
         consequences.handlers["child"] = self.release_children
 
     async def lock_unfinished(self, job_ids: Collection[str], connection: Connection) -> set[str]:
@@ -65,7 +73,7 @@ class DependencyRepository:
     ) -> None:
         """Let jobs that were just written wait for their parents, in the same transaction.
 
-        A parent that has ended counts at once.
+        A parent that has ended counts at once, and its result is passed.
 
         Args:
             jobs: The jobs, each id once.
@@ -74,7 +82,8 @@ class DependencyRepository:
 
         Raises:
             JobNotFoundError: A parent does not exist. The caller rolls back.
-            ValueError: A job would wait for itself. The caller rolls back.
+            ValueError: A job would wait for itself, or for the result of one that keeps none. The caller
+                rolls back.
         """
         connection, events = transaction
         children = [job.job_id for job in jobs]
@@ -85,6 +94,11 @@ class DependencyRepository:
         ended = {row["job_id"] for row in rows if row["has_ended"]}
         if missing := [parent for parent in parents if parent not in status]:
             raise JobNotFoundError(missing[0])
+        if readers := [job for job in jobs if job.passes_results]:
+            _check_kept(readers, {row["job_id"] for row in rows if row["keeps_result"]})
+            prefixes = await self._passed.clear([job.job_id for job in readers], connection)
+            passed = [(parent, job.job_id) for job in readers for parent in job.after if parent in ended]
+            await self._passed.copy(passed, prefixes, connection)
         edges: list[tuple[str, str, str]] = []
         failed: dict[str, str] = {}
         for job in jobs:
@@ -136,7 +150,9 @@ class DependencyRepository:
         connection = transaction.connection
         locked = await self._statements.fetch("lock_jobs", list(children), on=connection)
         failed: dict[str, str] = {}
-        for row in await self._statements.fetch("take_broken_edges", list(children), on=connection):
+        broken = await self._statements.fetch("take_broken_edges", list(children), on=connection)
+        await self._passed.copy([row[:2] for row in broken], _prefixes(locked), connection)
+        for row in broken:
             status = row["status"]
             if row["outcome"] == COMPLETED and status != JobStatus.COMPLETED.value:
                 parent = row["parent_id"]
@@ -149,13 +165,18 @@ class DependencyRepository:
     async def release_children(
         self, parents: Sequence[EndedJob], transaction: Transaction
     ) -> Collection[str]:
-        """Unblock or cancel the jobs that waited for these, which have ended in this transaction."""
+        """Unblock or cancel the jobs that waited for these, which have ended in this transaction.
+
+        Their results are passed first, to those that read them.
+        """
         connection = transaction.connection
         status = {parent.job_id: parent.status for parent in parents}
         locked = await self._statements.fetch("lock_children", list(status), on=connection)
         failed: dict[str, str] = {}
         children: set[str] = set()
-        for parent, child, outcome in await self._statements.fetch("take_edges", list(status), on=connection):
+        taken = await self._statements.fetch("take_edges", list(status), on=connection)
+        await self._passed.copy([row[:2] for row in taken], _prefixes(locked), connection)
+        for parent, child, outcome in taken:
             children.add(child)
             if outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
                 failed.setdefault(child, NOT_COMPLETED.format(parent, status[parent].value))
@@ -226,3 +247,16 @@ class DependencyRepository:
                 if row["has_consequences"]:
                     ended.append(row["job_id"])
         return ended
+
+
+def _prefixes(locked: Sequence[asyncpg.Record]) -> dict[str, str]:
+    """Return the prefixes of the names of passed results, by the jobs that read them."""
+    return {row["job_id"]: row["passed_to"] for row in locked if row["passed_to"] is not None}
+
+
+def _check_kept(readers: Sequence[ExtendedJob], keeping: Collection[str]) -> None:
+    """Raise ValueError if jobs are to read the results of others that keep none."""
+    for job in readers:
+        for parent in job.after:
+            if parent not in keeping:
+                raise ValueError(KEEPS_NONE.format(parent, job.job_id))

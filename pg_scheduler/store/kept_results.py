@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -27,7 +28,10 @@ class KeptResultRepository:
         consequences.handlers["result"] = self.keep_ended
 
     async def keep(self, kept: Mapping[str, KeptResult], connection: Connection) -> None:
-        """Store the results of jobs that ended in the caller's transaction, and announce their ids."""
+        """Store the results of jobs that ended in the caller's transaction, and announce their ids.
+
+        The first result of an end counts.
+        """
         each = kept.values()
         await self._statements.fetch(
             "keep_results",
@@ -43,7 +47,7 @@ class KeptResultRepository:
     async def keep_ended(self, ended: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
         """Store the results of jobs that ended without a value: failed, cancelled or expired.
 
-        The outcome of an attempt that failed has more to tell, and overwrites it in the same transaction.
+        The outcome of an attempt that failed has more to tell, and has been stored before.
         """
         kept = {
             job.job_id: _kept_end(job, seconds)
@@ -78,17 +82,17 @@ def _kept_end(job: EndedJob, seconds: float) -> KeptResult:
 
 def _result_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
     job_id = row["job_id"]
-    status = _ended(row["row_status"])
+    status = terminal(row["row_status"])
     if row["has_row"] and status is None:
         return None  # a result of an earlier run may exist
-    if (kept := _ended(row["status"])) is not None:
+    if (kept := terminal(row["status"])) is not None:
         value, reason = read_value(row["value"], row["no_value_reason"], codec)
         return JobResult(
             job_id,
             kept,
             value=value,
             no_value_reason=reason,
-            error=_error_from(row["error"]),
+            error=_error_of(row["error"]),
             attempts=row["attempts"],
             started_at=row["started_at"],
             finished_at=row["finished_at"],
@@ -116,21 +120,25 @@ def _row_error(message: str, kind: str | None) -> JobError:
     return JobError(name, text)
 
 
-def _ended(status: str | None) -> JobStatus | None:
+def terminal(status: str | None) -> JobStatus | None:
     """Return a terminal status; None for another, also for one that was written by hand."""
     found = next((one for one in JobStatus if one.value == status), None)
     return found if found is not None and found.is_finished else None
 
 
-def _error_from(document: str | None) -> JobError | None:
+def _error_of(document: str | None) -> JobError | None:
     if document is None:
         return None
     try:
-        found = value_from(document)
+        return error_from(value_from(document))
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
         return JobError("", document)
+
+
+def error_from(found: object) -> JobError:
+    """Return an error from its JSON, which may be written by hand."""
+    if not isinstance(found, dict):
+        return JobError("", json.dumps(found))
     texts = [found.get(key) for key in ("type", "message", "traceback")]
     kind, message, trace = (text if isinstance(text, str) else None for text in texts)
     return JobError(kind or "", message or "", trace)

@@ -23,6 +23,7 @@ from pg_scheduler.store.dependencies import DependencyRepository
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.locks import due_message
+from pg_scheduler.store.passed_results import PassedResultRepository
 from pg_scheduler.store.statements import Repository, Statements, Transaction
 
 Changes: TypeAlias = Mapping[tuple[str, int], RowChange]
@@ -44,10 +45,12 @@ class ResultRepository:
         consequences: Consequences,
         dependencies: DependencyRepository,
         kept: KeptResultRepository,
+        passed: PassedResultRepository,
     ) -> None:
         self._statements = statements
         self._dependencies = dependencies
         self._kept = kept
+        self._passed = passed
         self.consequences: Final = consequences
 
     async def count_crashes(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Outcome]]:
@@ -161,21 +164,15 @@ class ResultRepository:
         return accepted
 
     async def _settle_held(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
-        """Write changes of jobs that the worker holds, and keep their results. A replacement may wait."""
+        """Write changes of jobs that the worker holds. A replacement may wait."""
         accepted: set[str] = set()
         for step in (self._change_rows, self._replace):
             if left := _unaccepted(changes, accepted):
                 accepted |= await step(left, worker_id, transaction)
-        kept = {
-            job_id: change.kept
-            for (job_id, _), change in changes.items()
-            if change.kept is not None and job_id in accepted
-        }
-        if kept:
-            await self._kept.keep(kept, transaction.connection)
         return accepted
 
     async def _change_rows(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
+        """Write the rows, keep the results, then apply the consequences, which may pass results to others."""
         each = changes.values()
         rows = await self._statements.fetch(
             "settle_jobs",
@@ -191,8 +188,15 @@ class ResultRepository:
             [change.suspensions[0].until if change.suspensions else None for change in each],
             on=transaction.connection,
         )
-        await self.consequences.run([row["job_id"] for row in rows if row["has_consequences"]], transaction)
         settled = {row["job_id"] for row in rows}
+        kept = {
+            job_id: change.kept
+            for (job_id, _), change in changes.items()
+            if change.kept is not None and job_id in settled
+        }
+        if kept:
+            await self._kept.keep(kept, transaction.connection)
+        await self.consequences.run([row["job_id"] for row in rows if row["has_consequences"]], transaction)
         if waits := _waits(changes, settled):
             await self._look_at_waits(waits, transaction.connection)
         return settled
@@ -241,6 +245,8 @@ class ResultRepository:
             return set()
         if rows:
             await self._notify(min(row["due"] for row in rows), connection)
+        if marked := [row["job_id"] for row in rows if row["is_marked"]]:
+            await self._passed.take_over(marked, transaction.connection)
         if waiting := [row["job_id"] for row in rows if row["waits"]]:
             await self._dependencies.resolve(waiting, transaction)
         return {row["job_id"] for row in rows}

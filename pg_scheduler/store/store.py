@@ -23,6 +23,7 @@ from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.limits import LimitRepository
 from pg_scheduler.store.locks import LockRepository
+from pg_scheduler.store.passed_results import PassedResultRepository
 from pg_scheduler.store.pauses import PauseRepository
 from pg_scheduler.store.results import ProgressRepository, ResultRepository
 from pg_scheduler.store.retention import RetentionRepository
@@ -56,12 +57,16 @@ class Store:
         self.statements: Final = Statements(connections, self.shared, schema, clock, codec)
         self.audit: Final = AuditRepository(self.statements)
         self.consequences: Final = Consequences(self.statements)
-        self.dependencies: Final = DependencyRepository(self.statements, self.consequences)
+        # In this order the results of jobs that end are kept before they are passed to others.
+        self.kept_results: Final = KeptResultRepository(self.statements, self.consequences)
+        self.passed_results: Final = PassedResultRepository(self.statements)
+        self.dependencies: Final = DependencyRepository(
+            self.statements, self.consequences, self.passed_results
+        )
         self.unique_keys: Final = UniqueKeyRepository(self.statements)
         self.jobs: Final = JobRepository(self.statements, self.consequences, self.unique_keys)
-        self.kept_results: Final = KeptResultRepository(self.statements, self.consequences)
         self.results: Final = ResultRepository(
-            self.statements, self.consequences, self.dependencies, self.kept_results
+            self.statements, self.consequences, self.dependencies, self.kept_results, self.passed_results
         )
         self.claims: Final = ClaimRepository(self.statements, self.results)
         self.workers: Final = WorkerRepository(self.statements, self.results, server_start_grace_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -13,7 +14,7 @@ from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.jobs import JobFilters
 from pg_scheduler.store.store import Store
-from tests.support.dependencies import add, child
+from tests.support.dependencies import add, child, passed, reader, state
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, running, worker
 
 KEPT = Extras(options='{"keep_result": 60}')
@@ -117,6 +118,22 @@ async def test_result_of_a_job_that_ends_without_a_value_outlives_its_row(
 
 
 @pytest.mark.parametrize("end", ENDS)
+async def test_end_without_a_value_is_passed_as_it_is_kept(
+    store: Store, pool: Pool, clock: FakeClock, end: str
+) -> None:
+    """It is the last of two, so it is passed in the transaction that unblocks the job."""
+    await store.jobs.insert_extended([ExtendedJob(new_job("a", misfire_grace_time=5), KEPT)])
+    await add(store, reader("b", "a", job_name="reader"))
+    await ENDS[end](store, clock)
+    async with store.statements.transaction() as transaction:  # of an attempt that was cancelled
+        await store.consequences.report_ends({"a": 1}, "w1", transaction)
+    assert await state(pool, "b") == [("pending", None)]
+    kept = (await store.kept_results.get(["a"]))["a"]
+    assert kept is not None
+    assert await passed(store, "b") == {"a": replace(kept, expires_at=None)}
+
+
+@pytest.mark.parametrize("end", ENDS)
 async def test_job_that_ends_without_success_states_why(
     store: Store, pool: Pool, clock: FakeClock, end: str
 ) -> None:
@@ -193,10 +210,12 @@ async def test_result_of_a_cancelled_job_of_a_schedule_is_kept_when_its_attempt_
 
 async def test_job_completed_by_hand_has_no_value(store: Store) -> None:
     await store.jobs.insert_extended([ExtendedJob(new_job("a"), KEPT)])
+    await add(store, reader("b", "a"))
     await store.jobs.set_status("a", JobStatus.COMPLETED, LEASE)
     kept = (await store.kept_results.get(["a"]))["a"]
     assert kept is not None
     assert (kept.status, kept.no_value_reason) == (JobStatus.COMPLETED, "the status was set by hand")
+    assert await passed(store, "b") == {"a": replace(kept, expires_at=None)}
 
 
 @pytest.mark.parametrize("outcome", [Outcome.retry(HOUR, "no"), RELEASE])

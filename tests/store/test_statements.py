@@ -472,6 +472,11 @@ async def use_path(store: Store) -> object:
     kept = {"a": KeptResult(1.5, "[1]"), "b": KeptResult(60.0, "[2]", None, '{"type": "x"}')}
     async with store.connections.transaction() as connection:
         await store.kept_results.keep(kept, connection)
+        assert await store.passed_results.clear(["c"], connection) == {"c": "result:"}
+        await store.passed_results.copy([("b", "c")], {"c": "next:"}, connection)
+        await store.passed_results.take_over(["c"], connection)
+    (passed,) = await store.passed_results.get("c", await store.passed_results.names("c"))
+    assert (passed.value, passed.attempts, passed.finished_at) == ([2], 1, NOW)
     results = await store.kept_results.get(["b", "nobody"])
     assert results["b"] is not None
     assert (results["b"].value, results["b"].attempts) == ([2], 1)

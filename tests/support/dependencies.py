@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from pg_scheduler.errors import JobResult
 from pg_scheduler.jobs.rows import ExtendedJob, Extras
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
@@ -20,6 +22,13 @@ def child(
     return ExtendedJob(new_job(job_id, **changes), extras, after=after, after_outcome=outcome)
 
 
+def reader(job_id: str, *after: str, **changes: Any) -> ExtendedJob:
+    """Return a job that waits for the ends of these, whatever they are, and reads their results."""
+    marked = Extras(options='{"steps": 0}', blocked_on="after")
+    waiting = child(job_id, *after, outcome="ended", extras=marked, **changes)
+    return replace(waiting, passes_results=True)
+
+
 async def add(store: Store, *jobs: ExtendedJob, replace: bool = False) -> None:
     """Insert jobs that wait for others."""
     async with store.statements.transaction() as (connection, _):
@@ -28,6 +37,12 @@ async def add(store: Store, *jobs: ExtendedJob, replace: bool = False) -> None:
         else:
             await store.jobs.insert_extended(jobs, connection=connection)
         await store.dependencies.block(jobs, Transaction(connection, []), replaced=replace)
+
+
+async def passed(store: Store, job_id: str) -> dict[str, JobResult]:
+    """Return the results that were passed to a job, by the ids of the other jobs."""
+    found = await store.passed_results.get(job_id, await store.passed_results.names(job_id))
+    return {result.job_id: result for result in found}
 
 
 async def state(pool: Pool, *job_ids: str) -> Sequence[tuple[str, str | None]]:

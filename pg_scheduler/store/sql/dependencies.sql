@@ -2,8 +2,11 @@
 -- route: caller
 -- Lock the jobs that others will wait for, so that none of them ends before that is written.
 --
--- One whose attempt runs on, after it was cancelled, has not ended for them.
-SELECT job_id, status, finished_at IS NOT NULL AND NOT {may_run_on} AS has_ended
+-- One whose attempt runs on, after it was cancelled, has not ended for them. Of a job with a waiting definition, that
+-- one decides whether its result is kept.
+SELECT job_id, status, finished_at IS NOT NULL AND NOT {may_run_on} AS has_ended,
+    CASE WHEN (on_end -> 'replacement') IS NULL THEN {keeps_result}
+        ELSE (on_end #> ARRAY ['replacement', 'options', 'keep_result']) IS NOT NULL END AS keeps_result
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1)
 ORDER BY job_id COLLATE "C"
@@ -43,14 +46,22 @@ WITH RECURSIVE ancestor AS (
 )
 SELECT child_id, parent_id FROM ancestor;
 
+-- fragment: waiting_columns
+-- Whether consequences of a job wait for the jobs that it waited for; and the prefix of the names under which their
+-- results are stored, NULL for a job to which none are passed.
+job_id, finished_at IS NOT NULL AND {may_run_on} AS is_awaited,
+    CASE WHEN (on_end -> 'replacement') IS NOT NULL
+            THEN CASE WHEN (on_end #> ARRAY ['replacement', 'options', 'steps']) IS NOT NULL THEN 'next:' END
+        WHEN finished_at IS NULL AND (options -> 'steps') IS NOT NULL THEN 'result:' END AS passed_to
+
 -- name: lock_children
 -- route: caller
 -- Lock the jobs that wait for jobs that have ended.
 --
 -- Two parents of one job may end at the same instant, and neither transaction sees that the other one has
 -- deleted its edge. So the second one waits here, and its next statement has a newer snapshot. All transactions
--- lock in the same order. Returns whether consequences of a job wait for the jobs that it waited for.
-SELECT job_id, finished_at IS NOT NULL AND {may_run_on} AS is_awaited
+-- lock in the same order.
+SELECT {waiting_columns}
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY (ARRAY (SELECT child_id FROM {schema}scheduler_after WHERE parent_id = ANY ($1)))
 ORDER BY job_id COLLATE "C"
@@ -65,7 +76,7 @@ RETURNING parent_id, child_id, outcome;
 -- name: lock_jobs
 -- route: caller
 -- Lock jobs, as lock_children does.
-SELECT job_id, finished_at IS NOT NULL AND {may_run_on} AS is_awaited
+SELECT {waiting_columns}
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1)
 ORDER BY job_id COLLATE "C"

@@ -117,7 +117,8 @@ WHERE job_id = ANY ($1)
   AND worker_id = $3
   AND attempt = ($2::integer[])[{place}]
   AND (on_end -> 'replacement') IS NOT NULL
-RETURNING job_id, {bounded_due}, coalesce(blocked_on, '') = 'after' AS waits;
+RETURNING job_id, {bounded_due}, coalesce(blocked_on, '') = 'after' AS waits,
+    (options -> 'steps') IS NOT NULL AS is_marked;
 
 -- name: refuse_replacement
 -- route: caller

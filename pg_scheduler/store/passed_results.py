@@ -1,0 +1,93 @@
+"""Results of jobs, copied to the jobs that wait for them and read them.
+
+A copy is a row of ``scheduler_steps``, so it lives as long as the job that reads it. The transaction that
+ends the other job writes it, or the one that inserts the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Final
+
+from pg_scheduler.errors import JobResult
+from pg_scheduler.jobs.codec import PayloadCodec
+from pg_scheduler.jobs.payload import object_from
+from pg_scheduler.jobs.result import read_value
+from pg_scheduler.status import JobStatus
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.kept_results import NOT_KEPT, error_from, terminal
+from pg_scheduler.store.statements import Repository
+
+PASSED: Final = "result:"
+"""The prefix of the names of results."""
+
+NEXT: Final = "next:"
+"""The prefix while the attempt of a former definition of the job runs."""
+
+
+class PassedResultRepository(Repository):
+    """The statements about results that are passed to other jobs."""
+
+    async def clear(self, job_ids: Sequence[str], connection: Connection) -> dict[str, str]:
+        """Delete what former jobs of these ids stored; return the prefixes for the results of each."""
+        running = await self._statements.fetch("clear_steps", job_ids, on=connection)
+        return dict.fromkeys(job_ids, PASSED) | {row["job_id"]: NEXT for row in running}
+
+    async def copy(
+        self, edges: Iterable[Sequence[str]], prefixes: Mapping[str, str], connection: Connection
+    ) -> None:
+        """Pass the results of jobs that have ended to jobs that are locked.
+
+        Args:
+            edges: Pairs of both, each once. Results for jobs without a prefix are not passed.
+            prefixes: The prefixes of the names, by the jobs that read them.
+            connection: That of the transaction.
+        """
+        if passed := [(parent, child, prefixes[child]) for parent, child in edges if child in prefixes]:
+            now = self._statements.now
+            await self._statements.fetch("pass_results", *zip(*passed, strict=True), now, on=connection)
+
+    async def take_over(self, job_ids: Sequence[str], connection: Connection) -> None:
+        """Delete what the former definitions of jobs stored, and pass the results to the new ones."""
+        await self._statements.fetch("take_over_results", job_ids, on=connection)
+
+    async def names(self, job_id: str) -> list[str]:
+        """Return the names of the results that were passed to a job, in the order of the other jobs' ids."""
+        return [row["name"] for row in await self._statements.fetch("passed_names", job_id)]
+
+    async def get(self, job_id: str, names: Sequence[str]) -> list[JobResult]:
+        """Return those of the results that were passed to a job, in the order of the names."""
+        rows = await self._statements.fetch("passed_results", job_id, names)
+        found = {row["name"]: _passed_from(row, self._statements.codec) for row in rows}
+        return [result for name in names if (result := found.get(name)) is not None]
+
+
+def _passed_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
+    """Return a result; None for one that was written by hand and is none."""
+    end = object_from(row["described"])
+    status, attempts, error = terminal(end.get("status")), end.get("attempts"), end.get("error")
+    if status is None:
+        return None
+    value, reason = read_value(row["value"], end.get("no_value_reason"), codec)
+    if row["value"] is None and status is JobStatus.COMPLETED:
+        reason = NOT_KEPT
+    return JobResult(
+        str(end.get("job_id")),
+        status,
+        value=value,
+        no_value_reason=reason,
+        error=None if error is None else error_from(error),
+        attempts=attempts if isinstance(attempts, int) else 0,
+        started_at=_instant(end.get("started_at")),
+        finished_at=_instant(end.get("finished_at")),
+    )
+
+
+def _instant(text: object) -> datetime | None:
+    """Return a time; None outside of the calendar of Python."""
+    if isinstance(text, str):
+        with suppress(ValueError):
+            return datetime.fromisoformat(text)
+    return None

@@ -1,0 +1,84 @@
+-- Results of jobs that were passed to jobs that waited for them: rows of scheduler_steps, named by the id of the other
+-- job. While the attempt of a former definition of the job runs, the names have another prefix.
+
+-- name: clear_steps
+-- route: caller
+-- Delete the steps of former jobs of these ids ($1), which have just been marked; return those whose attempts run.
+--
+-- A running job keeps the steps of its attempt, and is marked too: so the first step of the attempt does not delete
+-- the results that are passed to the waiting definition.
+WITH running AS MATERIALIZED (
+    SELECT job_id, (options -> 'steps') IS NULL AS is_unmarked
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($1) AND status = 'running'
+),
+marked AS (
+    UPDATE {schema}scheduled_jobs SET options = {options_object} || jsonb_build_object('steps', 0)
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM running WHERE is_unmarked))
+),
+cleared AS (
+    DELETE FROM {schema}scheduler_steps
+    WHERE job_id = ANY ($1)
+      AND (kind = 'result' AND left(name, 5) = 'next:'
+           OR job_id <> ALL (ARRAY (SELECT job_id FROM running WHERE NOT is_unmarked)))
+)
+SELECT job_id FROM running;
+
+-- name: pass_results
+-- route: caller
+-- Copy the results of jobs that have ended ($1) to those that waited for them ($2), by names with the prefixes $3.
+--
+-- An earlier statement has locked the waiting jobs. A result that was deleted after its lifetime has no "value".
+INSERT INTO {schema}scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
+SELECT edge.job_id, edge.prefix || encode(sha256(convert_to(edge.id, 'UTF8')), 'hex'), 'result',
+    CASE WHEN kept.job_id IS NOT NULL THEN
+        jsonb_build_object(
+            'job_id', edge.id, 'status', kept.status, 'value', kept.value, 'no_value_reason', kept.no_value_reason,
+            'error', kept.error, 'attempts', kept.attempts, 'started_at', kept.started_at,
+            'finished_at', kept.finished_at)
+    ELSE
+        jsonb_build_object(
+            'job_id', edge.id, 'status', job.status,
+            'error', CASE WHEN job.error_message IS NOT NULL THEN jsonb_build_object('message', job.error_message) END,
+            'attempts', job.attempt, 'started_at', job.started_at, 'finished_at', job.finished_at)
+    END,
+    0, coalesce($4, now()), coalesce($4, now())
+FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[])) AS edge (id, job_id, prefix)
+LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = edge.id
+LEFT JOIN {schema}scheduler_results AS kept
+    ON kept.job_id = edge.id
+    AND (job.job_id IS NULL
+         OR kept.status = job.status AND kept.attempts = job.attempt AND kept.finished_at = job.finished_at)
+WHERE job.job_id IS NOT NULL OR kept.job_id IS NOT NULL
+ON CONFLICT (job_id, name) DO UPDATE SET
+    value = EXCLUDED.value, started_at = EXCLUDED.started_at, ended_at = EXCLUDED.ended_at;
+
+-- name: take_over_results
+-- route: caller
+-- Delete the steps of the former definitions of jobs ($1), and name the results that were passed to the new ones.
+--
+-- All are deleted before the first one is stored again, which is what the count is for.
+WITH former AS (
+    DELETE FROM {schema}scheduler_steps
+    WHERE job_id = ANY ($1)
+    RETURNING job_id, name, kind, value, attempt, started_at, ended_at
+)
+INSERT INTO {schema}scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
+SELECT job_id, 'result:' || substr(name, 6), kind, value, attempt, started_at, ended_at
+FROM former
+WHERE kind = 'result' AND left(name, 5) = 'next:' AND (SELECT count(*) FROM former) > 0;
+
+-- name: passed_names
+-- route: reserved
+-- Return the names of the results that were passed to the job $1, in the order of the other jobs' ids.
+SELECT name
+FROM {schema}scheduler_steps
+WHERE job_id = $1 AND kind = 'result' AND left(name, 7) = 'result:'
+ORDER BY (value ->> 'job_id') COLLATE "C", name;
+
+-- name: passed_results
+-- route: reserved
+-- Return those of the results $2 that were passed to the job $1: the value, and the rest.
+SELECT name, (value -> 'value')::text AS value, (value - 'value')::text AS described
+FROM {schema}scheduler_steps
+WHERE job_id = $1 AND name = ANY ($2) AND jsonb_typeof(value) = 'object';
