@@ -11,7 +11,7 @@ import typer
 
 from pg_scheduler import Job, JobProgress, JobResult, JobStatus
 from pg_scheduler.errors import JobNotFoundError
-from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect import Inspector, StepState
 from pg_scheduler.inspect.schedule_history import PastFire, last_results
 from pg_scheduler.inspect.timeline import Event, timeline_of
 from pg_scheduler.jobs.metadata import tags_of
@@ -19,6 +19,7 @@ from pg_scheduler.text.values import copy_fields
 
 from .commands import Command
 from .errors import UsageError, hint_at
+from .job_steps import step_lines, without_values
 from .output import Column, Shape, columns
 from .schedule_options import FiredJob
 
@@ -143,10 +144,12 @@ class TimelineEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownJob(JobRow):
-    """A job with its result, the jobs that it waits for, what happened to it, and its schedule."""
+    """A job with its result, its steps, the jobs that it waits for, what happened to it, and its schedule."""
 
     result: Mapping[str, Any] | None
     """How it ended, in the shape result; null before, and with --no-arguments."""
+    steps: Sequence[StepState]
+    """Its durable steps and signals, without values with --no-arguments."""
     parents: Sequence[ParentJob]
     """The jobs that it waits for."""
     timeline: Sequence[TimelineEvent]
@@ -162,25 +165,31 @@ async def show(
     command: Command,
     job_id: JobId,
     no_arguments: Annotated[
-        bool, typer.Option("--no-arguments", help="Omit arguments, metadata, progress, result and logs.")
+        bool,
+        typer.Option(
+            "--no-arguments", help="Omit arguments, metadata, progress, result, values of steps and logs."
+        ),
     ] = False,
 ) -> None:
-    """Print a job: its row, result and timeline, the jobs that it waits for, and those of its schedule."""
+    """Print a job: its row, result, steps and timeline, jobs that it waits for, and those of its schedule."""
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
         job = await scheduler.get_job(job_id)
         if job is None:
             raise JobNotFoundError(job_id)
         found = await _result(inspector, job) if job.status.is_finished and not no_arguments else None
+        steps = (await inspector.steps(job_id)).items
         parents = await inspector.parents(job_id) if job.blocked_on is not None else {}
         others = await _others(command, inspector, job)
     events = list(timeline_of(job, datetime.now(UTC)))
+    steps = without_values(steps) if no_arguments else steps
     row = job_row(job, no_arguments=no_arguments)
     if not command.output.is_table:
         shown = copy_fields(
             ShownJob,
             row,
             result=None if found is None else RESULT.row(found),
+            steps=steps,
             parents=[ParentJob(each, status) for each, status in parents.items()],
             timeline=[copy_fields(TimelineEvent, each) for each in events],
             schedule_jobs=[copy_fields(FiredJob, each) for each in others],
@@ -197,6 +206,8 @@ async def show(
     }
     keys = [key for key in _DETAILS if key not in hidden]
     command.output.write_one(JOB, JOB.row(row) | texts, keys=keys)
+    if steps:
+        command.output.write_paragraph("\n".join(["\nsteps:", *step_lines(command.output, steps)]))
     _write_parts(command, events, others, no_arguments=no_arguments)
 
 

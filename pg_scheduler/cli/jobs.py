@@ -14,7 +14,7 @@ from pg_scheduler.inspect import ErrorGroup, Inspector, Reason, SearchPage, Verd
 from pg_scheduler.inspect.paths import Sort
 from pg_scheduler.text.values import copy_fields
 
-from . import bulk, job_run, job_show
+from . import bulk, job_run, job_show, job_steps
 from .commands import Command, Group, watched
 from .errors import UsageError
 from .job_show import JOB, JobId, JobRow, column_row, job_row, read_columns
@@ -198,6 +198,7 @@ COMMANDS: Final = Group(
         "list": watched(list_jobs),
         "show": job_show.show,
         "explain": explain,
+        "steps": watched(job_steps.steps),
         "add": job_run.add,
         "run": job_run.run,
         "signal": job_run.signal,

@@ -24,6 +24,7 @@ from pg_scheduler.inspect.search.terms import Search
 from pg_scheduler.inspect.search.words import SearchError
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.status import Status, StatusArea
+from pg_scheduler.inspect.steps import StepList, StepState
 from pg_scheduler.inspect.store.audit import AuditRecord
 from pg_scheduler.inspect.store.bulk import ChangeOutcome, JobChange
 from pg_scheduler.inspect.store.connections import ReadSettings
@@ -65,6 +66,8 @@ __all__ = [
     "StatisticsRow",
     "Status",
     "StatusArea",
+    "StepList",
+    "StepState",
     "TaskList",
     "TaskState",
     "Thresholds",

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.inspect.store.inspections import InspectedWorker, LockRow, QueueRow
+from pg_scheduler.inspect.store.steps import WaitRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.tasks import tasks_of_aliases
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook
@@ -60,6 +61,7 @@ class Facts:
         pause: The pause of the task; None if it is not paused.
         limit: The limit that the job waits for.
         tenant_queue: The jobs of its tenant before it, if it waits for the turn of that.
+        waits: What a suspended job waits for, the first end first, and signals that came before a wait.
         parents: The unfinished jobs that it waits for, with their statuses, None for one that does not exist.
         schedule: Its schedule; None if it has none, or if that does not exist.
         queue: The due jobs before it.
@@ -78,6 +80,7 @@ class Facts:
     pause: Pause | None = None
     limit: LimitUse | None = None
     tenant_queue: QueueRow | None = None
+    waits: Sequence[WaitRow] = ()
     parents: Sequence[tuple[str, JobStatus | None]] = ()
     schedule: ScheduleRow | None = None
     queue: QueueRow | None = None
@@ -117,6 +120,7 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
         pause=_pause(found.task, pauses, tasks),
         limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
         tenant_queue=await store.inspections.tenant_queue(job) if is_shared else None,
+        waits=await store.steps.waits(job_id) if is_pending and found.has_steps else (),
         parents=await store.inspections.parents(job_id) if has_parents else (),
         schedule=None if job.schedule_id is None else await store.schedules.get(job.schedule_id),
         queue=await store.inspections.queue(job, _paused_names(pauses, tasks)) if is_due else None,

@@ -22,6 +22,7 @@ from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.schedules import ScheduleReads
 from pg_scheduler.inspect.statistics import StatisticsReads
 from pg_scheduler.inspect.status import PERIOD, STATUS_CODES, Status, describe_status
+from pg_scheduler.inspect.steps import StepReads
 from pg_scheduler.inspect.store.connections import ReadingConnections, ReadSettings
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.tasks import TaskReads
@@ -40,6 +41,7 @@ class Inspector(
     JobReads,
     JobActions,
     TaskReads,
+    StepReads,
     LimitReads,
     WorkerMethods,
     ScheduleReads,

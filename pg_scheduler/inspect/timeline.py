@@ -17,6 +17,7 @@ from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.status import JobStatus
+from pg_scheduler.worker.pipeline.steps import NO_TIMEOUT
 
 MAX_KEPT: Final = 10
 """Attempts that a row keeps."""
@@ -131,6 +132,8 @@ def timeline_of(job: Job, now: datetime) -> Iterator[Event]:
     if job.status is JobStatus.PENDING:
         title = f"attempt {attempts[-1].number + 1 if attempts else 1} due"
         due = Event(job.execution_time, title, is_ahead=job.execution_time > now)
+        if job.execution_time >= NO_TIMEOUT:
+            due = Event(None, "continues with the signal that it waits for", is_ahead=True)
     if due.is_ahead:
         ahead.insert(0, due)
     else:

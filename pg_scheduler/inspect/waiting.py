@@ -17,12 +17,15 @@ from pg_scheduler.inspect.reasons import (
     loop_blocked,
 )
 from pg_scheduler.inspect.store.inspections import InspectedWorker
+from pg_scheduler.inspect.store.steps import WaitRow
 from pg_scheduler.inspect.tasks import claimed_names
 from pg_scheduler.inspect.texts import command, counted, holder, hosts, instant, later, length, listed, short
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, limit_of
 from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE, share_of
+from pg_scheduler.jobs.step_values import SIGNAL, SLEEP
+from pg_scheduler.worker.pipeline.steps import NO_TIMEOUT
 
 START_DELAY: Final = timedelta(seconds=10)
 """How long after its due time a job without an obstacle may still be pending: two polls, and a margin."""
@@ -56,7 +59,8 @@ def explain_pending(facts: Facts) -> Explanation:
     is_prevented = any(reason.code in HOLDING for reason in holding) and not _ends_by_itself(facts, holding)
     if not decisive:
         decisive = [_should_run_now(facts)]
-    eta = None if blocking or is_prevented else _start(facts, queueing)
+    is_signalled = _codes(timing) == {ReasonCode.SIGNAL}
+    eta = None if blocking or is_prevented or is_signalled else _start(facts, queueing)
     is_held = is_prevented and not timing
     expiry = _near_expiry(facts, eta, is_held=is_held)
     reasons = [*decisive, *expiry, *about_schedule(facts), *about_standby(facts)]
@@ -122,6 +126,10 @@ def _timing(facts: Facts) -> Iterator[Reason]:
     if wait <= timedelta(0):
         return
     last = job.errors[-1] if job.errors else None
+    suspended = list(_suspended(facts)) if last is None or last.attempt != job.attempt else []
+    if suspended:
+        yield from suspended
+        return
     when = f"at {instant(job.execution_time)}, in {length(wait)}"
     since = last.ended_at if last else None
     if last is not None and last.outcome == "snoozed":
@@ -133,6 +141,35 @@ def _timing(facts: Facts) -> Iterator[Reason]:
         yield Reason(ReasonCode.BACKOFF, text, None, since)
     else:
         yield Reason(ReasonCode.NOT_DUE, f"due {when}", None, job.created_at)
+
+
+def _suspended(facts: Facts) -> Iterator[Reason]:
+    """Yield what a job waits for whose last attempt was suspended."""
+    signals = [each for each in facts.waits if each.is_open and each.kind == SIGNAL]
+    sleeps = [each for each in facts.waits if each.is_open and each.kind == SLEEP]
+    if signals:
+        early = [repr(each.name) for each in facts.waits if not each.is_open]
+        came = f"; sent before a wait for them: {listed(early)}" if early else ""
+        send = command("jobs", "signal", facts.job.job_id, signals[0].name)
+        yield Reason(
+            ReasonCode.SIGNAL,
+            f"waits for the signal {listed([_described(each, facts.now) for each in signals])}{came}",
+            f"send the signal: {send} JSON",
+            signals[0].since,
+        )
+    if sleeps:
+        yield Reason(
+            ReasonCode.SLEEPING,
+            f"sleeps in the step {listed([_described(each, facts.now) for each in sleeps])}",
+            None,
+            sleeps[0].since,
+        )
+
+
+def _described(wait: WaitRow, now: datetime) -> str:
+    if wait.until is None or wait.until >= NO_TIMEOUT:
+        return f"{wait.name!r} without a timeout"
+    return f"{wait.name!r} until {instant(wait.until)} (in {length(wait.until - now)})"
 
 
 def _holding(facts: Facts) -> Iterator[Reason]:
@@ -209,9 +246,13 @@ def _paused(pause: Pause) -> Reason:
     )
 
 
+def _codes(reasons: Iterable[Reason]) -> set[ReasonCode]:
+    return {reason.code for reason in reasons}
+
+
 def _ends_by_itself(facts: Facts, holding: Iterable[Reason]) -> bool:
     """Return whether the only obstacle is a pause with an end."""
-    codes = {reason.code for reason in holding} & HOLDING
+    codes = _codes(holding) & HOLDING
     until = facts.pause.paused_until if facts.pause else None
     return codes == {ReasonCode.TASK_PAUSED} and until is not None
 

@@ -322,6 +322,7 @@ PAGE = ROOT / "docs/operations/database.md"
 COMMANDS = {
     "jobs list": (),
     "jobs show": ("seen",),
+    "jobs steps": ("seen",),
     "jobs errors": (),
     "jobs export": (),
     "jobs wait": ("seen",),

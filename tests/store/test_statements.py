@@ -375,6 +375,8 @@ async def use_path(store: Store) -> object:
     assert len(await people.inspections.migrations(1)) == 1
     assert await people.inspections.limit_use("limit:a:") == (0, 0)
     assert await people.inspections.limit_keys("limit:nothing:") == ([], False)
+    assert await people.steps.steps("n") == []
+    assert await people.steps.waits("n") == []
     assert await people.inspections.parents("n") == [("a", "pending")]
     assert [job.job_id for job in (await people.inspections.linked_jobs("n", 9))[True]] == ["a"]
     assert await people.doctor.schema_problem() is None

@@ -13,6 +13,8 @@ from pg_scheduler.jobs.model import Job
 TITLES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.NOT_DUE: "Waits for its due time",
     ReasonCode.BACKOFF: "Waits for its next attempt",
+    ReasonCode.SLEEPING: "Sleeps",
+    ReasonCode.SIGNAL: "Waits for a signal",
     ReasonCode.NO_WORKER: "No live worker runs jobs",
     ReasonCode.NAME_UNKNOWN: "No live worker claims its task",
     ReasonCode.TASK_PAUSED: "Its task is paused",
@@ -41,6 +43,7 @@ TITLES: Final[Mapping[ReasonCode, str]] = {
 
 TONES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.LIMIT: "held",
+    ReasonCode.SIGNAL: "held",
     ReasonCode.SHARE: "held",
     ReasonCode.AFTER: "held",
     ReasonCode.TASK_PAUSED: "held",

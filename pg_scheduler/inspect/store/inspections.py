@@ -43,12 +43,14 @@ class InspectedJob(NamedTuple):
         task: The name that a worker must claim for it.
         now: The time of the database.
         standby_lag_s: The age of the data of a standby in seconds; None on a primary.
+        has_steps: Whether it is marked: steps or signals may be stored for it.
     """
 
     job: Job
     task: str
     now: datetime
     standby_lag_s: float | None
+    has_steps: bool
 
 
 class LockRow(NamedTuple):
@@ -212,7 +214,7 @@ class InspectionRepository(Repository):
         if not rows:
             return None
         values = dict(rows[0])
-        facts = [values.pop(name) for name in ("task", "now", "standby_lag_s")]
+        facts = [values.pop(name) for name in ("task", "now", "standby_lag_s", "has_steps")]
         return InspectedJob(job_from(values, self._statements.codec), *facts)
 
     async def locks(self, job_id: str) -> list[LockRow]:

@@ -15,6 +15,7 @@ from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
 from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.facts import Facts, LimitUse
 from pg_scheduler.inspect.store.inspections import InspectedWorker, LockRow, QueueRow
+from pg_scheduler.inspect.store.steps import WaitRow
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.schedules.row import ScheduleRow
@@ -102,6 +103,9 @@ def pause(**changes: Any) -> Pause:
 FULL = worker(running_jobs=25)
 HOLDER = LockRow("row", pid=42, application="psql", since=NOW - HOUR, statement="UPDATE scheduled_jobs")
 BEHIND = QueueRow(ahead=30, outranked_by=0)
+SLEEP = WaitRow("delivery", "sleep", NOW + HOUR, NOW - HOUR, is_open=True)
+SIGNAL = WaitRow("approval", "signal", NOW + 2 * HOUR, NOW - HOUR, is_open=True)
+EARLY = WaitRow("aproval", "signal", None, NOW - HOUR, is_open=False)
 CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
     (ended(JobStatus.COMPLETED), Verdict.COMPLETED, [], ""),
     (job(execution_time=NOW + HOUR), Verdict.WAITING, [ReasonCode.NOT_DUE], "due at 2026-11-21 13:00:00 UTC"),
@@ -117,6 +121,25 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         [ReasonCode.BACKOFF],
         "postponed itself",
     ),
+    (
+        replace(job(execution_time=NOW + HOUR, attempt=1), waits=(SLEEP,)),
+        Verdict.WAITING,
+        [ReasonCode.SLEEPING],
+        "sleeps in the step 'delivery' until 2026-11-21 13:00:00 UTC (in 60 min)",
+    ),
+    (
+        replace(job(execution_time=NOW + HOUR, attempt=1), waits=(SLEEP, SIGNAL, EARLY)),
+        Verdict.WAITING,
+        [ReasonCode.SIGNAL, ReasonCode.SLEEPING],
+        "'approval' until 2026-11-21 14:00:00 UTC (in 2 h); sent before a wait for them: 'aproval'",
+    ),
+    (
+        replace(job(execution_time=NOW + HOUR, attempt=1, errors=(error("error"),)), waits=(SLEEP,)),
+        Verdict.WAITING,
+        [ReasonCode.NOT_DUE],
+        "due at",
+    ),
+    (replace(FACTS, waits=(SLEEP, SIGNAL)), Verdict.WAITING, [ReasonCode.SHOULD_RUN_NOW], "due for"),
     (facts(workers=()), Verdict.HELD, [ReasonCode.NO_WORKER], "no live worker runs jobs"),
     (facts(workers=(worker(is_alive=False),)), Verdict.HELD, [ReasonCode.NO_WORKER], "1 have a row"),
     (facts(workers=(worker(claims_jobs=False),)), Verdict.HELD, [ReasonCode.NO_WORKER], "runs jobs"),
@@ -423,6 +446,9 @@ def eta(of: Facts) -> datetime | None:
 def test_explain_estimates_when_a_job_starts_or_ends() -> None:
     assert eta(job(execution_time=NOW + HOUR)) == NOW + HOUR
     assert eta(FACTS) == NOW
+    suspended = job(execution_time=NOW + HOUR, attempt=1)
+    assert eta(replace(suspended, waits=(SLEEP, SIGNAL))) == NOW + HOUR
+    assert eta(replace(suspended, waits=(SIGNAL,))) is None
     assert eta(facts(pause=pause(paused_until=NOW + HOUR, ends_in=3600.0))) == NOW + HOUR
     assert eta(facts(workers=(FULL,), queue=BEHIND, starts_per_s=0.5)) == NOW + 62 * SECOND
     assert eta(replace(running(), run_p95_s=90.0)) == NOW + 30 * SECOND

@@ -1,10 +1,12 @@
 -- name: inspect_job
 -- route: pool
--- Return a job, the name that a worker must claim for it, the time, and how old the data of a standby is.
+-- Return a job, the name that a worker must claim for it, the time, how old the data of a standby is, and whether the
+-- job is marked.
 SELECT {job_columns}, coalesce(function, job_name) AS task, coalesce($2, now()) AS now,
     CASE WHEN pg_is_in_recovery()
         THEN coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)::double precision
-    END AS standby_lag_s
+    END AS standby_lag_s,
+    (options -> 'steps') IS NOT NULL AS has_steps
 FROM {schema}scheduled_jobs
 WHERE job_id = $1;
 

@@ -1,0 +1,121 @@
+"""The durable steps of a job, as people see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.store.steps import StepRow
+from pg_scheduler.inspect.texts import command, counted
+from pg_scheduler.jobs.codec import PayloadCodec
+from pg_scheduler.jobs.retry import Abort
+from pg_scheduler.jobs.step_values import MAX_STEPS, SIGNAL, SLEEP, check_step_name, step_value
+from pg_scheduler.jobs.validation import check_job_id
+
+SLEEPING: Final = "sleeping"
+WAITING: Final = "waiting"
+TIMED_OUT: Final = "timed_out"
+OVER: Final = "over"
+STORED: Final = "stored"
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """A durable step of a job."""
+
+    name: str
+    """Its name."""
+    kind: str
+    """The kind: ``step``, ``cursor``, ``sleep``, ``signal``, or another one."""
+    state: str
+    """``stored`` if it has its value, ``sleeping`` or ``waiting`` while that lasts, ``over`` for a sleep that
+    has ended, ``timed_out`` for a signal that did not come in time."""
+    value: Any
+    """The value; None also if there is none."""
+    no_value_reason: str | None
+    """The reason why there is no value although one is stored; None otherwise."""
+    attempt: int
+    """The ``attempt`` of the job that wrote it last, or during which it was sent."""
+    started_at: datetime
+    """When it was stored first."""
+    ended_at: datetime | None
+    """When it was over; None while it lasts."""
+    until: datetime | None
+    """The end of a sleep or of a wait, in the year 9999 for one without a timeout; None for other steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepList:
+    """The durable steps of a job, and whether there are more."""
+
+    items: Sequence[StepState]
+    """The steps, the oldest first, then results that were passed to the job: at most 1,000."""
+    is_capped: bool
+    """Whether there are more."""
+
+    @property
+    def summary(self) -> str:
+        """The number of steps, as every front end shows it."""
+        return counted(len(self.items), "step", is_capped=self.is_capped)
+
+
+class StepReads(InspectorBase):
+    """The methods of `Inspector` that read steps."""
+
+    async def steps(self, job_id: str, *, name: str | None = None) -> StepList:
+        """Return the durable steps and signals of a job, the oldest first.
+
+        Values that need more than 2,000 bytes are None, with a reason, unless the name is given.
+
+        Args:
+            job_id: The job.
+            name: Only the step of this name, with its value however large that is; None for all steps.
+
+        Raises:
+            JobNotFoundError: No job has this id.
+
+        Example::
+
+            await scheduler.schedule_job("mail.send", datetime.now(UTC), {}, job_id="mail:9")
+            for step in (await inspector.steps("mail:9")).items:
+                print(step.name, step.kind, step.state, step.value)
+        """
+        name = None if name is None else check_step_name(name)
+        rows = await self._reads.steps.steps(check_job_id(job_id), name)
+        codec = self._reads.statements.codec
+        items = [_state_from(job_id, row, codec) for row in rows[:MAX_STEPS]]
+        return StepList(items, len(rows) > MAX_STEPS)
+
+
+def _state_from(job_id: str, row: StepRow, codec: PayloadCodec | None) -> StepState:
+    value, reason = None, None
+    if row.value is None and row.size:
+        read = command("jobs", "steps", job_id, row.name)
+        reason = f"it is large: {row.size:,} bytes as stored; read it alone: {read}"
+    else:
+        try:
+            value = step_value(row.name, row.value, codec)
+        except Abort as error:
+            reason = str(error)
+    return StepState(
+        row.name,
+        row.kind,
+        _state(row),
+        value,
+        reason,
+        row.attempt,
+        row.started_at,
+        row.ended_at,
+        row.until,
+    )
+
+
+def _state(row: StepRow) -> str:
+    if row.ended_at is None:
+        return SLEEPING if row.kind == SLEEP else WAITING
+    if row.kind == SLEEP:
+        return OVER
+    return TIMED_OUT if row.kind == SIGNAL and not row.size else STORED

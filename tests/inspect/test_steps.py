@@ -1,0 +1,224 @@
+"""The steps of a job as people see them, and why a job waits that uses some."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobNotFoundError, Scheduler, current_job
+from pg_scheduler.inspect import Inspector, ReasonCode, StepState, Verdict
+from pg_scheduler.inspect.timeline import timeline_of
+from pg_scheduler.testing import TestScheduler
+from tests.support.codecs import KeyedCodec
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+STEP = """
+    INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
+    VALUES ('order', $1, $2, $3::text::jsonb, 1, $4, $4)
+"""
+
+
+async def quote(order: int) -> dict[str, Any]:
+    return {"order": order, "price": 9.5}
+
+
+async def place_order(order: int) -> None:
+    steps = current_job().steps
+    await steps.run("quote", quote, order)
+    async with steps.cursor("lines", start=0) as cursor:
+        await cursor.set(3)
+    await steps.sleep("cool-off", DAY)
+    await steps.wait("approval", timeout=7 * DAY)
+
+
+async def wait_for_ever() -> None:
+    await current_job().steps.wait("approval")
+
+
+async def fail_while_asleep() -> None:
+    await current_job().steps.sleep("first", DAY)
+    raise ValueError("no")
+
+
+@pytest.fixture
+async def kit(pool: asyncpg.Pool) -> AsyncIterator[TestScheduler]:
+    async with TestScheduler(pool, now=START) as kit:
+        for function in (place_order, wait_for_ever, fail_while_asleep):
+            kit.scheduler.register(function, name=f"steps.{function.__name__}")
+        yield kit
+
+
+async def enqueue(kit: TestScheduler, function: str = "place_order", *args: object, **options: Any) -> None:
+    await kit.scheduler.enqueue(f"steps.{function}", args=args, job_id="order", **options)
+    await kit.run_until(timedelta(seconds=1))
+
+
+async def states(inspector: Inspector) -> dict[str, tuple[str, str, Any]]:
+    found = await inspector.steps("order")
+    assert not found.is_capped
+    return {each.name: (each.kind, each.state, each.value) for each in found.items}
+
+
+async def test_steps_have_their_kinds_states_and_values(kit: TestScheduler) -> None:
+    inspector = Inspector(kit.scheduler)
+    await kit.scheduler.enqueue("steps.place_order", args=(7,), job_id="order", delay=60)
+    assert (await inspector.steps("order")).items == []
+    await kit.run_until(timedelta(seconds=61))
+    stored = {
+        "quote": ("step", "stored", {"order": 7, "price": 9.5}),
+        "lines": ("cursor", "stored", 3),
+        "cool-off": ("sleep", "sleeping", None),
+    }
+    assert await states(inspector) == stored
+    await kit.run_until(DAY)
+    waiting = ("signal", "waiting", None)
+    stored["cool-off"] = ("sleep", "over", None)
+    assert await states(inspector) == stored | {"approval": waiting}
+    *_, approval = (await inspector.steps("order")).items
+    assert approval.until is not None
+    assert (approval.until - approval.started_at, approval.ended_at) == (7 * DAY, None)
+    await kit.run_until(8 * DAY)
+    assert (await states(inspector))["approval"] == ("signal", "timed_out", None)
+    assert (await inspector.steps("order")).summary == "4 steps"
+
+
+async def test_signal_of_null_has_not_timed_out(kit: TestScheduler) -> None:
+    await enqueue(kit, "wait_for_ever")
+    await kit.scheduler.signal("order", "approval")
+    assert await states(Inspector(kit.scheduler)) == {"approval": ("signal", "stored", None)}
+
+
+async def test_step_of_any_kind_is_shown_and_passed_results_come_last(
+    kit: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    await enqueue(kit, "wait_for_ever")
+    for name, kind, seconds in (("result:ab", "result", -5), ("label", "child", 5), ("later", "other", 9)):
+        await pool.execute(STEP, name, kind, '{"a": [1]}', START + timedelta(seconds=seconds))
+    await pool.execute("UPDATE scheduler_steps SET ended_at = NULL, value = NULL WHERE name = 'label'")
+    assert list((await states(Inspector(kit.scheduler))).items()) == [
+        ("approval", ("signal", "waiting", None)),
+        ("label", ("child", "waiting", None)),
+        ("later", ("other", "stored", {"a": [1]})),
+        ("result:ab", ("result", "stored", {"a": [1]})),
+    ]
+
+
+async def test_large_values_are_read_by_name_only(kit: TestScheduler, pool: asyncpg.Pool) -> None:
+    await enqueue(kit, "wait_for_ever")
+    inspector = Inspector(kit.scheduler)
+    values = {"plain": f'"{"".join(map(chr, range(0x100, 0x800)))}"', "compressed": f'"{"x" * 100_000}"'}
+    for name, value in values.items():
+        await pool.execute(STEP, name, "step", value, START)
+    for name, value in values.items():
+        (row,) = [each for each in (await inspector.steps("order")).items if each.name == name]
+        assert row.value is None
+        assert row.no_value_reason is not None
+        assert row.no_value_reason.endswith(f"read it alone: pg-scheduler jobs steps order {name}")
+        (row,) = (await inspector.steps("order", name=name)).items
+        assert (row.value, row.no_value_reason) == (value[1:-1], None)
+    assert (await inspector.steps("order", name="nothing")).items == []
+
+
+async def test_steps_of_a_job_that_is_not_marked_belong_to_an_earlier_one(
+    kit: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    await enqueue(kit, "wait_for_ever")
+    await pool.execute("UPDATE scheduled_jobs SET options = options - 'steps'")
+    assert (await Inspector(kit.scheduler).steps("order")).items == []
+    with pytest.raises(JobNotFoundError):
+        await Inspector(kit.scheduler).steps("nothing")
+    with pytest.raises(ValueError, match="must not be empty"):
+        await Inspector(kit.scheduler).steps("order", name="")
+
+
+async def test_steps_beyond_the_bound_are_announced(kit: TestScheduler, pool: asyncpg.Pool) -> None:
+    await enqueue(kit, "wait_for_ever")
+    await pool.execute(
+        "INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at)"
+        " SELECT 'order', 'result:' || n, 'result', 0, now() FROM generate_series(1, 1001) AS n"
+    )
+    found = await Inspector(kit.scheduler).steps("order")
+    assert (found.items[0].name, len(found.items), found.summary) == ("approval", 1000, "1,000+ steps")
+
+
+async def test_instants_beyond_the_calendar_of_python_are_shown_at_its_end(
+    kit: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    await enqueue(kit, "wait_for_ever")
+    await pool.execute(
+        "UPDATE scheduler_steps SET until = 'infinity', started_at = '-infinity', ended_at = 'infinity'"
+    )
+    (found,) = (await Inspector(kit.scheduler).steps("order")).items
+    assert [each and each.year for each in (found.until, found.started_at, found.ended_at)] == [9999, 1, 9999]
+
+
+async def test_values_of_a_codec_are_decoded_by_those_who_have_it(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool, codec=KeyedCodec("k1"))
+    scheduler.register(wait_for_ever, name="steps.coded")
+    await scheduler.enqueue("steps.coded", job_id="order")
+    await scheduler.signal("order", "approval", "secret")
+    found: list[StepState] = []
+    for source in (scheduler, pool):
+        found += (await Inspector(source).steps("order")).items
+    decoded, encoded = found
+    assert (decoded.value, decoded.no_value_reason) == ("secret", None)
+    assert encoded.value is None
+    assert "the stored value of step 'approval' cannot be read" in (encoded.no_value_reason or "")
+
+
+# -- why it waits ------------------------------------------------------------------------------------------
+
+
+async def test_sleeping_job_is_explained_with_the_end_of_its_sleep(kit: TestScheduler) -> None:
+    await enqueue(kit, "place_order", 7)
+    found = await Inspector(kit.scheduler).explain_job("order")
+    (reason, *_) = found.reasons
+    assert (reason.code, reason.remedy) == (ReasonCode.SLEEPING, None)
+    assert reason.text == "sleeps in the step 'cool-off' until 2030-01-02 00:00:00 UTC (in 24 h)"
+    assert (found.verdict, found.eta) == (Verdict.WAITING, START + DAY)
+
+
+async def test_job_that_waits_for_a_signal_is_explained_with_its_name_and_timeout(kit: TestScheduler) -> None:
+    await enqueue(kit, "place_order", 7)
+    await kit.run_until(DAY)
+    found = await Inspector(kit.scheduler).explain_job("order")
+    (reason, *_) = found.reasons
+    assert (reason.code, reason.since) == (ReasonCode.SIGNAL, START + DAY)
+    assert reason.text.startswith("waits for the signal 'approval' until 2030-01-09 00:00:00 UTC (in 7 d)")
+    assert reason.remedy == "send the signal: pg-scheduler jobs signal order approval JSON"
+    assert (found.verdict, found.eta) == (Verdict.WAITING, None)
+
+
+async def test_signals_without_a_wait_and_the_missing_timeout_are_named(kit: TestScheduler) -> None:
+    await enqueue(kit, "wait_for_ever")
+    await kit.scheduler.signal("order", "aproval", True)
+    (reason, *_) = (await Inspector(kit.scheduler).explain_job("order")).reasons
+    assert reason.text == (
+        "waits for the signal 'approval' without a timeout; sent before a wait for them: 'aproval'"
+    )
+    job = await kit.scheduler.get_job("order")
+    assert job is not None
+    (ahead,) = [each for each in timeline_of(job, START) if each.is_ahead]
+    assert (ahead.at, ahead.title) == (None, "continues with the signal that it waits for")
+
+
+async def test_job_that_failed_after_its_sleep_waits_for_its_retry(
+    kit: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    await enqueue(kit, "fail_while_asleep", max_retries=3)
+    await kit.run_until(DAY)
+    await pool.execute("UPDATE scheduler_steps SET ended_at = NULL")  # as one beside the step that failed
+    (reason, *_) = (await Inspector(kit.scheduler).explain_job("order")).reasons
+    assert reason.code is ReasonCode.BACKOFF
+
+
+async def test_signal_to_a_job_that_is_not_due_does_not_hide_that(kit: TestScheduler) -> None:
+    await kit.scheduler.enqueue("steps.wait_for_ever", job_id="order", delay=60)
+    await kit.scheduler.signal("order", "approval", 1)
+    (reason, *_) = (await Inspector(kit.scheduler).explain_job("order")).reasons
+    assert reason.code is ReasonCode.NOT_DUE
