@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -20,7 +21,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from pg_scheduler.events import JobCompleted
+from pg_scheduler.events import JobCompleted, JobSuspended
 from pg_scheduler.migrate import verify
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Cron
@@ -38,13 +39,20 @@ ORDERS = "CREATE TABLE orders (number int PRIMARY KEY)"
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
 """A Tuesday."""
 
+PYTEST = (
+    *("pytest", "-c", os.devnull, "--rootdir", ".", "--import-mode=importlib", "-q", *test_files.PLUGIN),
+    *("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"),
+    *("-p", "no:randomly", "-p", "no:cacheprovider"),
+)
+"""The command that runs the tests of an application, without the settings of this repository."""
+
 
 def url_of(dsn: str, driver: str) -> str:
     """Return the URL of an engine."""
     return dsn.replace("postgresql://", f"postgresql+{driver}://", 1)
 
 
-async def output_of(dsn: str, *arguments: str) -> str:
+async def output_of(dsn: str, *arguments: str, seconds: float = 120) -> str:
     """Run a module of Python in the repository; return what it prints."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", *arguments),
@@ -54,7 +62,7 @@ async def output_of(dsn: str, *arguments: str) -> str:
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), 120)
+        output, _ = await asyncio.wait_for(process.communicate(), seconds)
     finally:
         if process.returncode is None:
             process.kill()
@@ -66,16 +74,26 @@ async def output_of(dsn: str, *arguments: str) -> str:
 # -- FastAPI, SQLAlchemy and Alembic -------------------------------------------------------------------
 
 
+@contextmanager
+def application(package: str) -> Iterator[Any]:
+    """Import the application of a package again, and forget the modules of the package at the end."""
+    pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
+    forget(package)
+    yield load(f"{package}.app")
+    forget(package)
+
+
+def forget(package: str) -> None:
+    for name in [name for name in sys.modules if name.startswith(package)]:
+        del sys.modules[name]
+
+
 @pytest.fixture
 def shop(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The application, imported again with this database."""
-    pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
     monkeypatch.setenv("DATABASE_URL", url_of(dsn, "asyncpg"))
-    for name in [name for name in sys.modules if name.startswith("examples.fastapi_shop")]:
-        monkeypatch.delitem(sys.modules, name)
-    yield load("examples.fastapi_shop.app")
-    for name in [name for name in sys.modules if name.startswith("examples.fastapi_shop")]:
-        del sys.modules[name]
+    with application("examples.fastapi_shop") as shop:
+        yield shop
 
 
 async def alembic(dsn: str, *arguments: str) -> str:
@@ -115,16 +133,67 @@ async def test_alembic_of_the_fastapi_shop_leaves_the_tables_of_the_library(dsn:
 async def test_tests_of_the_fastapi_shop_pass_and_leave_no_rows(dsn: str, pool: Pool) -> None:
     pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
     await alembic(dsn, "upgrade", "head")
-    modes = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")
-    options = ("-p", "no:randomly", "-p", "no:cacheprovider", "--import-mode=importlib", "-q")
-    output = await output_of(
-        url_of(dsn, "asyncpg"),
-        *("pytest", "-c", os.devnull, "--rootdir", ".", *modes, *options, *test_files.PLUGIN),
-        "examples/fastapi_shop/test_shop.py",
-    )
+    output = await output_of(url_of(dsn, "asyncpg"), *PYTEST, "examples/fastapi_shop/test_shop.py")
     assert "2 passed" in output
     for table in ("orders", "scheduled_jobs"):
         assert await pool.fetchval(f"SELECT count(*) FROM {table}") == 0
+
+
+# -- FastAPI, with durable steps ---------------------------------------------------------------------
+
+
+ORDER_TESTS = "examples/order_approval/test_orders.py"
+
+
+@pytest.fixture
+def orders(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The application, imported again with this database."""
+    monkeypatch.setenv("DATABASE_URL", dsn)
+    with application("examples.order_approval") as orders:
+        yield orders
+
+
+async def test_order_example_waits_for_the_webhook_and_charges_once(orders: Any, pool: Pool) -> None:
+    """Start the application with its worker, and send the decision of each order twice."""
+    await pool.execute((ROOT / "examples/order_approval/schema.sql").read_text(encoding="utf-8"))
+    async with asgi.lifespan(orders.app) as state, asyncio.timeout(60):
+        seen = Recorder(state["scheduler"])
+        for number, granted in ((1, True), (2, False)):
+            order, decision = {"number": number, "item": "chair"}, {"by": "ann", "granted": granted}
+            assert await asgi.request(orders.app, "POST", "/orders", order, state=state) == (201, None)
+            await seen.until(JobSuspended, job_id=f"order:{number}")
+            answers = [
+                await asgi.request(orders.app, "POST", f"/orders/{number}/approval", decision, state=state)
+                for _ in range(2)
+            ]
+            assert answers == [(200, True), (200, False)]
+            await seen.until(JobCompleted, job_id=f"order:{number}")
+        stored = [await asgi.get(orders.app, f"/orders/{number}", state=state) for number in (1, 2)]
+        await seen.until(JobCompleted, job_name="orders.mail_customer", count=2)
+    assert [order["status"] for order in stored] == ["paid", "rejected by ann"]
+    services = sys.modules["examples.order_approval.services"]
+    assert services.payments == {"order-1": 40}
+    assert sorted(services.mails) == ["order 2 is rejected by ann", "receipt of order 1: payment of order-1"]
+    assert await pool.fetchval("SELECT count FROM stock WHERE item = 'chair'") == 1
+
+
+async def test_tests_of_the_order_example_pass(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
+    monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", dsn)
+    assert "7 passed" in await output_of(dsn, *PYTEST, ORDER_TESTS, "-k", "not crashes")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("decision", ["granted", "rejected", "expired"])
+async def test_order_example_survives_a_crash_at_each_statement(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, decision: str
+) -> None:
+    pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
+    monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", dsn)
+    assert "1 passed" in await output_of(
+        dsn, *PYTEST, ORDER_TESTS, "-k", f"crashes and {decision}", seconds=590
+    )
 
 
 # -- Django --------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 EXAMPLES = Path(__file__).with_name("examples.py")
 ROOT = EXAMPLES.parents[2]
-SHOPS = ("fastapi_shop", "celery_shop/after.py", "apscheduler_shop/after.py")
+SHOPS = ("fastapi_shop", "order_approval", "celery_shop/after.py", "apscheduler_shop/after.py")
 """The applications of the repository; those before a move use libraries without types."""
 
 DJANGO_SHOP = "examples/django_shop"
