@@ -1326,6 +1326,42 @@ async def test_cursor_commits_with_the_transaction_of_the_caller(t: TestSchedule
     assert await run(t, ship, max_retries=1) == 1
 
 
+async def test_cursor_that_could_not_be_saved_in_a_transaction_keeps_its_value(
+    t: TestScheduler, pool: Pool
+) -> None:
+    """The effect is rolled back, so the next attempt must repeat it."""
+
+    async def ship() -> int:
+        async with current_job().steps.cursor("lines", start=0) as cursor:
+            if current_job().attempt == 1:
+                async with pool.acquire() as connection, connection.transaction():
+                    await connection.execute("SET LOCAL transaction_read_only = on")
+                    await cursor.save(1, connection=connection)
+        return cursor.value  # type: ignore[no-any-return]
+
+    assert await run(t, ship, max_retries=1) == 0
+
+
+@pytest.mark.parametrize("is_given", [False, True], ids=["at once", "with a transaction"])
+async def test_cursor_is_saved_again_after_its_transaction_was_rolled_back(
+    t: TestScheduler, pool: Pool, is_given: bool
+) -> None:
+    async def ship() -> int:
+        async with current_job().steps.cursor("lines", start=0) as cursor:
+            if current_job().attempt == 1:
+                async with pool.acquire() as connection:
+                    transaction = connection.transaction()
+                    await transaction.start()
+                    await cursor.save(1, connection=connection)
+                    await transaction.rollback()
+                    async with connection.transaction():
+                        await cursor.save(1, connection=connection if is_given else None)
+                raise ValueError
+        return cursor.value  # type: ignore[no-any-return]
+
+    assert await run(t, ship, max_retries=1) == 1
+
+
 async def test_cursor_of_an_interrupted_attempt_is_written(pool: Pool, log: Log) -> None:
     began = asyncio.Event()
 

@@ -149,9 +149,9 @@ class AttemptSteps(OpenSteps):
             raise
         except BaseException:  # whatever it was, the value is that of work that was done
             with suppress(SchedulerError):
-                await cursor.save()
+                await cursor.flush()
             raise
-        await cursor.save()
+        await cursor.flush()
 
     async def sleep(
         self, name: str, delay: float | timedelta | None = None, *, until: datetime | None = None
@@ -427,7 +427,9 @@ class AttemptCursor(StepCursor):
     def __init__(self, steps: AttemptSteps, name: str, value: Any) -> None:
         self._steps = steps
         self._name = name
-        self._text = self._written = steps.cursor_text(name, value)
+        self._text = steps.cursor_text(name, value)
+        self._written: str | None = self._text
+        self._is_pending = False
         self._next_write = time.monotonic() + CURSOR_GAP_S
 
     @property
@@ -438,16 +440,25 @@ class AttemptCursor(StepCursor):
     async def set(self, value: Any) -> None:
         """See `StepCursor`."""
         self._text = self._steps.cursor_text(self._name, value)
+        self._is_pending = True
         if time.monotonic() >= self._next_write:
-            await self.save()
+            await self.flush()
 
     async def save(self, value: Any = UNSET, *, connection: Any = None) -> None:
         """See `StepCursor`."""
-        if value is not UNSET:
-            self._text = self._steps.cursor_text(self._name, value)
-        text = self._text
-        if text != self._written:
+        text = self._text if value is UNSET else self._steps.cursor_text(self._name, value)
+        if connection is None:
+            self._text, self._is_pending = text, True
+            await self.flush()
+        else:  # it may be rolled back: flush() must not store this value, nor a repetition leave it out
             await self._steps.write_cursor(self._name, value_from(text), connection)
+            self._text, self._written, self._is_pending = text, None, False
+
+    async def flush(self) -> None:
+        """Write the value, unless it is written or belongs to a transaction of the caller."""
+        text = self._text
+        if self._is_pending and text != self._written:
+            await self._steps.write_cursor(self._name, value_from(text))
             self._written = text
             self._next_write = time.monotonic() + CURSOR_GAP_S
 
