@@ -16,7 +16,18 @@ import pytest
 
 from tests.cluster.fleet import ROOT, TIMEOUT_S
 from tools.chaos.checker import judge
-from tools.chaos.evidence import Admission, Evidence, KeptResult, Row
+from tools.chaos.durable_jobs import (
+    APPROVAL,
+    CALLED,
+    COMPLETED,
+    COMPLETING,
+    COUPON,
+    LINES,
+    ORDER,
+    RECEIVED,
+    expected_effects,
+)
+from tools.chaos.evidence import Admission, Effect, Evidence, KeptResult, Row
 from tools.chaos.jobs import (
     ALLOWED,
     IN_TURN,
@@ -31,7 +42,7 @@ from tools.chaos.jobs import (
 )
 from tools.chaos.ledger import CANCELLED as STOPPED
 from tools.chaos.ledger import DIED, DONE, RAISED, Attempt, Ledger, Ledgers, ParentLedger, Record, read
-from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, IN_VAIN, PLAIN, REPLACED, Request
+from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, IN_VAIN, PLAIN, REPLACED, Request, Sent
 from tools.chaos.nemesis import MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
 from tools.chaos.report import table
 from tools.chaos.stalls import StallRecorder, recorded_stalls
@@ -214,6 +225,9 @@ def sound() -> Evidence:
     for at, status in enumerate(("cancelled", "completed")):
         job_id = f"schedule:cancel-thread:{at}"
         rows[job_id] = row(job_id, status, job_name=THREAD_IN_TURN)
+    rows["order"] = row("order", job_name=ORDER, attempt=2)
+    rows["cancelled order"] = row("cancelled order", "cancelled", job_name=ORDER, attempt=2)
+    rows["completing"] = row("completing", job_name=COMPLETING)
     ledgers = Ledgers()
     for one in rows.values():
         if one.status == "completed":
@@ -249,6 +263,23 @@ def sound() -> Evidence:
         Attempt("reclaimed", 1, "worker-1", "a", 1, 0, started=19.0, ended=30.1, outcome=DONE),
         Attempt("reclaimed", 2, "worker-2", "b", 2, 0, started=27.0, ended=27.1, outcome=DONE),
     ]
+    suspended, _ = ledgers.attempts["order"] = [
+        Attempt("order", number, "worker-1", "a", 1, 0, 10.0 + number, 10.5 + number, DONE)
+        for number in (1, 2)
+    ]
+    suspended.outcome = STOPPED
+    ledgers.attempts["completing"][0].outcome = None  # its worker was killed after the commit
+    ledgers.events[CALLED] = [Record(11.0, CALLED, "a", ["order", 1, each]) for each in ("quote", *LINES)]
+    ledgers.events[RECEIVED] = [
+        Record(11.0, RECEIVED, "a", ["order", attempt, step, value])
+        for attempt, step, value in (
+            (1, "quote", "order 1 a quote"),
+            (2, "quote", "order 1 a quote"),
+            (2, "reserve", "order 1 a reserve"),
+            (2, APPROVAL, "yes"),
+            (2, COUPON, None),
+        )
+    ]
     ledgers.events["heartbeat"] = [
         Record(18.1, "heartbeat", "a", [18.0]),
         Record(30.5, "heartbeat", "a", [30.4]),
@@ -274,6 +305,14 @@ def sound() -> Evidence:
     } | {
         job_id: Request(PLAIN, confirmed=True, key=int(job_id[6])) for job_id in rows if job_id[:5] == "keyed"
     }
+    requests["order"] = Request(
+        PLAIN,
+        confirmed=True,
+        effects=expected_effects(exact=False, completes=False),
+        signals=(Sent(APPROVAL, "yes", True), Sent(APPROVAL, "no", False), Sent(COUPON, "late", False)),
+    )
+    requests["cancelled order"] = Request(CANCELLED, confirmed=True, effects=(COMPLETED,))
+    requests["completing"] = Request(PLAIN, confirmed=True, effects=(COMPLETED,))
     admissions = [Admission(f"rated {at}", 1, 10.05) for at in range(MAX_STARTS)]
     admissions.append(Admission(f"rated {MAX_STARTS}", 1, 10.05 + PER.total_seconds()))
     results = {
@@ -281,7 +320,16 @@ def sound() -> Evidence:
         "kept error": KeptResult("failed", None, has_error=True, attempts=2),
     }
     faults = [Fault("worker stopped, longer than its lease", "worker-1", 20.0, 30.0)]
-    return Evidence(*(requests, rows, results, admissions, ledgers, faults), deaths={}, lease=5.0, quiet=30.0)
+    evidence = Evidence(
+        *(requests, rows, results, admissions, ledgers, faults), deaths={}, lease=5.0, quiet=30.0
+    )
+    evidence.effects = [
+        Effect("order", "reserve", 1, "a"),
+        Effect("order", "book", 2, "a"),
+        Effect("cancelled order", "reserve", 1, "a"),
+        Effect("completing", COMPLETED, 1, "a"),
+    ]
+    return evidence
 
 
 def broken(evidence: Evidence) -> list[str]:
@@ -387,6 +435,14 @@ def test_checker_accepts_a_job_of_a_schedule_that_was_cancelled_before_it_ran_ag
     assert broken(evidence) == []
 
 
+@pytest.mark.parametrize("value", ["perhaps", None])
+def test_checker_accepts_a_signal_whose_call_raised_as_stored_or_not(value: str | None) -> None:
+    evidence = sound()
+    send(evidence, COUPON, "perhaps", None)
+    receive(evidence, COUPON, value)
+    assert broken(evidence) == []
+
+
 def admit_early(evidence: Evidence) -> None:
     *before, last = evidence.admissions
     evidence.admissions = [*before, replace(last, at=last.at - 0.01)]
@@ -434,6 +490,41 @@ def stall(evidence: Evidence, seat: str, began: float, ended: float) -> None:
 def stall_during_a_valid_lease(evidence: Evidence) -> None:
     stall(evidence, "worker-1", 20.0, 25.0)
     publish(evidence, "heartbeat", "a", 25.9)
+
+
+def call_step(evidence: Evidence, attempt: int, step: str) -> None:
+    evidence.ledgers.events[CALLED].append(Record(11.0, CALLED, "a", ["order", attempt, step]))
+
+
+def receive(evidence: Evidence, step: str, value: str | None) -> None:
+    """Let an attempt receive a value instead of what it received from a step, or beside it."""
+    evidence.ledgers.events[RECEIVED] = [
+        *(each for each in evidence.ledgers.events[RECEIVED] if each.details[:3] != ["order", 2, step]),
+        Record(11.0, RECEIVED, "a", ["order", 2, step, value]),
+    ]
+
+
+def without_effect(evidence: Evidence, step: str) -> None:
+    evidence.effects = [each for each in evidence.effects if each.step != step]
+
+
+def write_effect(evidence: Evidence, *effect: object) -> None:
+    evidence.effects = [*evidence.effects, Effect(*effect)]  # type: ignore[arg-type]
+
+
+def send(evidence: Evidence, *sent: object) -> None:
+    evidence.requests["order"].signals += (Sent(*sent),)  # type: ignore[arg-type]
+
+
+def complete_in_a_later_attempt(evidence: Evidence) -> None:
+    put(evidence, "completing", attempt=2)
+    later = Attempt("completing", 2, "worker-1", "a", 1, 0, 11.0, 11.1, DONE)
+    evidence.ledgers.attempts["completing"].append(later)
+
+
+def complete_without_an_effect(evidence: Evidence) -> None:
+    without_effect(evidence, COMPLETED)
+    evidence.requests["completing"].effects = ()
 
 
 def start_callback_early(evidence: Evidence) -> None:
@@ -590,6 +681,67 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
     "a result of a job that keeps none": (
         "results lost or wrong",
         lambda it: it.requests["kept"].__setattr__("keeps", False),
+    ),
+    "a step was called twice in an attempt": (
+        "steps repeated or lost",
+        lambda it: call_step(it, 1, "quote"),
+    ),
+    "a step was called after its value was stored": (
+        "steps repeated or lost",
+        lambda it: call_step(it, 2, "quote"),
+    ),
+    "a later attempt received another value": (
+        "steps repeated or lost",
+        lambda it: receive(it, "quote", "order 2 a quote"),
+    ),
+    "a value that no call returned": (
+        "steps repeated or lost",
+        lambda it: receive(it, "reserve", "order 2 a reserve"),
+    ),
+    "a cursor passed over a line": (
+        "steps repeated or lost",
+        lambda it: it.ledgers.events[CALLED].pop(),
+    ),
+    "an effect was written twice": (
+        "effects repeated or lost",
+        lambda it: write_effect(it, "order", "book", 1, "a"),
+    ),
+    "an effect of a cancelled job was written twice": (
+        "effects repeated or lost",
+        lambda it: write_effect(it, "cancelled order", "reserve", 2, "a"),
+    ),
+    "an effect is missing": ("effects repeated or lost", lambda it: without_effect(it, "book")),
+    "a cancelled job wrote the effect of its completion": (
+        "effects repeated or lost",
+        lambda it: write_effect(it, "cancelled order", COMPLETED, 2, "a"),
+    ),
+    "a fenced attempt wrote the effect of its completion": (
+        "effects repeated or lost",
+        complete_in_a_later_attempt,
+    ),
+    "a completion in a transaction without its effect": (
+        "finished without having run",
+        complete_without_an_effect,
+    ),
+    "another signal than the stored one": (
+        "signals lost or replaced",
+        lambda it: receive(it, APPROVAL, "no"),
+    ),
+    "two signals of one name were stored": (
+        "signals lost or replaced",
+        lambda it: send(it, APPROVAL, "again", True),
+    ),
+    "a stored signal is lost": (
+        "signals lost or replaced",
+        lambda it: send(it, COUPON, "in time", True),
+    ),
+    "a job completed without its signal": (
+        "signals lost or replaced",
+        lambda it: it.ledgers.events[RECEIVED].pop(),
+    ),
+    "a rejected signal was received": (
+        "signals lost or replaced",
+        lambda it: receive(it, COUPON, "late"),
     ),
     "claimed before its execution time": (
         "claimed early",

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from tools.chaos.evidence import Evidence, Verdict, attempt_of
+from tools.chaos.durable import effects_repeated_or_lost, signals_lost_or_replaced, steps_repeated_or_lost
+from tools.chaos.durable_jobs import ORDER, SHARED
+from tools.chaos.evidence import Evidence, Verdict, attempt_of, committed_completions
 from tools.chaos.features import (
     callbacks_early_or_repeated,
     results_lost_or_wrong,
@@ -60,6 +62,9 @@ def judge(evidence: Evidence) -> Verdict:
         "schedules overlapping or stopped": list(overlapping_or_stopped(evidence)),
         "limits exceeded": list(limits_exceeded(evidence)),
         "unique keys held twice": list(unique_keys_held_twice(evidence)),
+        "steps repeated or lost": list(steps_repeated_or_lost(evidence)),
+        "effects repeated or lost": list(effects_repeated_or_lost(evidence)),
+        "signals lost or replaced": list(signals_lost_or_replaced(evidence)),
         "claimed early": list(early_claims(evidence)),
         "claimed out of order": list(inversions(evidence)),
         "workers that stopped by themselves": list(evidence.unexpected_exits),
@@ -97,6 +102,11 @@ def judge(evidence: Evidence) -> Verdict:
             row.job_name in (LIMITED, RATED, KEYED) for row in evidence.rows.values()
         ),
         "unique jobs": sum(row.job_name == UNIQUE for row in evidence.rows.values()),
+        "orders of eight steps": sum(row.job_name == ORDER for row in evidence.rows.values()),
+        "suspensions": len(events["JobSuspended"]),
+        "signals": sum(len(request.signals) for request in evidence.requests.values()),
+        "jobs completed in a transaction": len(committed_completions(evidence)),
+        "jobs of two tenants": sum(row.job_name == SHARED for row in evidence.rows.values()),
         "fire times": sum(row.job_name in PERIODIC for row in evidence.rows.values()),
     }
     verdict.recoveries = sorted(_recoveries(evidence))
@@ -126,10 +136,16 @@ def _lost(evidence: Evidence) -> Iterator[str]:
 
 
 def _unsupported_completions(evidence: Evidence) -> Iterator[str]:
-    """Yield completed rows without an attempt that completed under their token."""
+    """Yield completed rows without an attempt that completed under their token.
+
+    A worker may die between a completion in a transaction and the end of the function.
+    """
+    committed = committed_completions(evidence)
     for row in evidence.rows.values():
         last = attempt_of(evidence, row)
-        if row.status == "completed" and (last is None or last.outcome != DONE):
+        if row.status != "completed" or (row.job_id, row.attempt, row.worker_id) in committed:
+            continue
+        if last is None or last.outcome != DONE:
             yield f"{row.job_id} is completed, but attempt {row.attempt} of {row.worker_id} did not complete"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tools.chaos.durable_jobs import COMPLETED, SHARED
 from tools.chaos.jobs import BLOCKED, UNIQUE
 from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.load import REPLACED, Request
@@ -49,6 +50,16 @@ class Admission:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A row that an attempt wrote in the transaction of a step, or of its completion."""
+
+    job_id: str
+    step: str
+    attempt: int
+    worker_id: str
+
+
 @dataclass(slots=True)
 class Evidence:
     """Everything that the checker reads.
@@ -56,6 +67,7 @@ class Evidence:
     Attributes:
         results: The kept results, by job.
         admissions: Everything that was ever written to the log of the rate limit.
+        effects: The effects of durable jobs.
         stopped_schedules: Schedules that enqueued no job after the faults.
         deaths: When processes ended, by process id.
         quiet: When the last fault ended.
@@ -77,6 +89,7 @@ class Evidence:
     unhandled: Sequence[str] = ()
     timed: bool = True
     stopped_schedules: Sequence[str] = ()
+    effects: Sequence[Effect] = ()
 
     def is_replaced(self, job_id: str) -> bool:
         """Return whether the job may have a new definition, which restarts its attempts."""
@@ -88,7 +101,7 @@ class Evidence:
 
     def was_blocked(self, job_id: str) -> bool:
         """Return whether the job may have waited for others when it was due."""
-        if self.rows[job_id].job_name in BLOCKED:
+        if self.rows[job_id].job_name in BLOCKED | {SHARED}:
             return True
         request = self.requests.get(job_id)
         return request is not None and bool(request.after)
@@ -100,6 +113,13 @@ def attempt_of(evidence: Evidence, row: Row) -> Attempt | None:
         if (one.attempt, one.worker_id) == (row.attempt, row.worker_id):
             return one
     return None
+
+
+def committed_completions(evidence: Evidence) -> set[tuple[str, int, str | None]]:
+    """Return job, attempt and worker of the completions that committed with an effect."""
+    return {
+        (each.job_id, each.attempt, each.worker_id) for each in evidence.effects if each.step == COMPLETED
+    }
 
 
 @dataclass(slots=True)

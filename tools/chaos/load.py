@@ -50,8 +50,19 @@ UNIQUE_RATE: Final = 5.0
 UNIQUE_KEYS: Final = 4
 """Calls per second for unique jobs, and the number of their keys: most calls meet an unfinished job."""
 
+Share = tuple[Callable[[], Coroutine[Any, Any, None]], float, int]
+
 KEEP: Final = timedelta(days=1)
 PRIORITIES: Final = (JobPriority.CRITICAL, JobPriority.HIGH, JobPriority.NORMAL, JobPriority.LOW)
+
+
+@dataclass(slots=True)
+class Sent:
+    """A signal and the answer to its call; ``is_stored`` is None if it raised."""
+
+    name: str
+    value: str
+    is_stored: bool | None = None
 
 
 @dataclass(slots=True)
@@ -61,7 +72,7 @@ class Request:
     ``confirmed`` is true if schedule() returned. ``cancelled`` is what cancel_job() returned, None if it
     raised or was not called. ``versions`` are the versions of the arguments that the last attempt may have.
     ``keeps`` is true if the job keeps its result. ``after`` are the jobs that a callback waits for. ``key``
-    is the key of a limit per key.
+    is the key of a limit per key. ``effects`` are those of a completed durable job.
     """
 
     kind: str
@@ -71,6 +82,8 @@ class Request:
     keeps: bool = False
     after: tuple[str, ...] = ()
     key: int | None = None
+    effects: tuple[str, ...] = ()
+    signals: tuple[Sent, ...] = ()
 
 
 class Load:
@@ -83,9 +96,9 @@ class Load:
     """
 
     def __init__(self, client: Scheduler, rate: int, seed: int) -> None:
-        self._client = client
-        self._rate = rate
-        self._random = random.Random(f"load {seed}")
+        self.client = client
+        self.rate = rate
+        self.random = random.Random(f"load {seed}")
         self.requests: dict[str, Request] = {}
         self.faults: Counter[str] = Counter()
         self._calls: set[asyncio.Task[None]] = set()
@@ -93,22 +106,25 @@ class Load:
 
     def start(self) -> None:
         """Start the streams."""
-        shares: list[tuple[Callable[[], Coroutine[Any, Any, None]], float, int]] = [
-            (self._bulk, 0.6, max(self._rate * 6 // 40, 1)),
+        for call, share, size in self.shares():
+            per_tick = self.rate * share * TICK_S / size
+            self._streams.append(asyncio.create_task(self._stream(call, per_tick)))
+
+    def shares(self) -> list[Share]:
+        """Return the calls, with the share of the rate and the jobs of each."""
+        return [
+            (self._bulk, 0.6, max(self.rate * 6 // 40, 1)),
             (self._single, 0.3, 1),
             (self._replace, 0.05, 1),
             (self._cancel, 0.05, 1),
             (self._value, 0.03, 1),
             (self._process, 0.002, 1),
             (self._batch, 0.05, BATCH_SIZE),
-            (self._limited, min(0.01, LIMITED_RATE / self._rate), 1),
-            (self._rated, min(0.0016, RATED_RATE / self._rate), 1),
-            (self._keyed, min(0.003, KEYED_RATE / self._rate), 1),
-            (self._unique, min(0.02, UNIQUE_RATE / self._rate), 1),
+            (self._limited, min(0.01, LIMITED_RATE / self.rate), 1),
+            (self._rated, min(0.0016, RATED_RATE / self.rate), 1),
+            (self._keyed, min(0.003, KEYED_RATE / self.rate), 1),
+            (self._unique, min(0.02, UNIQUE_RATE / self.rate), 1),
         ]
-        for call, share, size in shares:
-            per_tick = self._rate * share * TICK_S / size
-            self._streams.append(asyncio.create_task(self._stream(call, per_tick)))
 
     def __str__(self) -> str:
         return f"{len(self.requests):,} jobs requested, {len(self._calls)} calls in flight"
@@ -147,16 +163,16 @@ class Load:
             self.faults[type(fault.__cause__).__name__] += 1
 
     def _soon(self, most: float) -> datetime:
-        return datetime.now(UTC) + timedelta(seconds=self._random.uniform(0, most))
+        return datetime.now(UTC) + timedelta(seconds=self.random.uniform(0, most))
 
     def _priority(self) -> JobPriority:
-        return self._random.choices(PRIORITIES, (1, 2, 6, 3))[0]
+        return self.random.choices(PRIORITIES, (1, 2, 6, 3))[0]
 
     def _new_id(self) -> str:
-        return f"own-{uuid.UUID(int=self._random.getrandbits(128))}"
+        return f"own-{uuid.UUID(int=self.random.getrandbits(128))}"
 
     async def _single(self) -> None:
-        kind, function, retries, grace = self._random.choices(
+        kind, function, retries, grace = self.random.choices(
             (
                 (PLAIN, jobs.quick, 0, None),
                 (PLAIN, jobs.slow, 0, None),
@@ -166,13 +182,13 @@ class Load:
             ),
             (14, 3, 1, 1, 1),
         )[0]
-        own = self._new_id() if self._random.random() < 0.5 else None
+        own = self._new_id() if self.random.random() < 0.5 else None
         request = Request(kind)
         if own:
             self.requests[own] = request
-        job_id = await self._client.schedule(
+        job_id = await self.client.schedule(
             function,
-            execution_time=self._soon(self._random.choice((0, 0, 2))),
+            execution_time=self._soon(self.random.choice((0, 0, 2))),
             job_id=own,
             priority=self._priority(),
             max_retries=retries,
@@ -182,12 +198,12 @@ class Load:
         self.requests[job_id] = request
 
     async def _bulk(self) -> None:
-        size = max(self._rate * 6 // 40, 1)
-        named = self._random.random() < 0.3
+        size = max(self.rate * 6 // 40, 1)
+        named = self.random.random() < 0.3
         specs = [
             JobSpec(
-                jobs.slow if self._random.random() < 0.05 else jobs.quick,
-                self._soon(self._random.choice((0, 1))),
+                jobs.slow if self.random.random() < 0.05 else jobs.quick,
+                self._soon(self.random.choice((0, 1))),
                 priority=self._priority(),
                 job_id=self._new_id() if named else None,
                 misfire_grace_time=None,
@@ -200,7 +216,7 @@ class Load:
         for spec in specs:
             if spec.job_id is not None:
                 self.requests[spec.job_id] = Request(PLAIN, key=key)
-        for job_id in await self._client.schedule_bulk(specs):
+        for job_id in await self.client.schedule_bulk(specs):
             assert job_id is not None
             self.requests.setdefault(job_id, Request(PLAIN)).confirmed = True
 
@@ -208,16 +224,16 @@ class Load:
         """Schedule a job and replace its definition before, while or after it runs."""
         job_id = self._new_id()
         self.requests[job_id] = request = Request(REPLACED, versions=frozenset({1, 2}))
-        await self._client.schedule(
-            self._random.choice((jobs.quick, jobs.slow)),
+        await self.client.schedule(
+            self.random.choice((jobs.quick, jobs.slow)),
             execution_time=self._soon(0.5),
             args=(1,),
             job_id=job_id,
             misfire_grace_time=None,
         )
         request.confirmed = True
-        await asyncio.sleep(self._random.uniform(0, 1.5))
-        await self._client.schedule(
+        await asyncio.sleep(self.random.uniform(0, 1.5))
+        await self.client.schedule(
             jobs.quick,
             execution_time=self._soon(0.5),
             args=(2,),
@@ -231,26 +247,26 @@ class Load:
         """Schedule a job and cancel it before, while or after it runs."""
         job_id = self._new_id()
         self.requests[job_id] = request = Request(CANCELLED)
-        await self._client.schedule(
-            self._random.choice((jobs.quick, jobs.slow)),
+        await self.client.schedule(
+            self.random.choice((jobs.quick, jobs.slow)),
             execution_time=self._soon(0.5),
             job_id=job_id,
             misfire_grace_time=None,
         )
         request.confirmed = True
-        await asyncio.sleep(self._random.uniform(0, 1.5))
-        request.cancelled = await self._client.cancel_job(job_id)
+        await asyncio.sleep(self.random.uniform(0, 1.5))
+        request.cancelled = await self.client.cancel_job(job_id)
 
     async def _value(self) -> None:
         """Schedule a job that returns a value or an error, on the event loop or in a thread."""
-        kind, function = self._random.choices(
+        kind, function = self.random.choices(
             ((PLAIN, jobs.value), (PLAIN, jobs.thread_value), (BROKEN, jobs.broken_value)), (2, 2, 1)
         )[0]
-        await self._keep(function, kind, keeps=self._random.random() < 0.8)
+        await self._keep(function, kind, keeps=self.random.random() < 0.8)
 
     async def _process(self) -> None:
         """Schedule a job for a child process, which dies in some first attempts."""
-        dies = self._random.random() < 0.2
+        dies = self.random.random() < 0.2
         await self._keep(jobs.process_value, PLAIN, keeps=True, kwargs={"dies": dies})
 
     async def _keep(
@@ -258,9 +274,9 @@ class Load:
     ) -> None:
         job_id = self._new_id()
         self.requests[job_id] = request = Request(kind, keeps=keeps)
-        await self._client.schedule(
+        await self.client.schedule(
             function,
-            execution_time=self._soon(self._random.choice((0, 2))),
+            execution_time=self._soon(self.random.choice((0, 2))),
             kwargs=kwargs,
             job_id=job_id,
             priority=self._priority(),
@@ -279,25 +295,25 @@ class Load:
 
     async def _rated(self) -> None:
         """Schedule more jobs than may start within the time span of their limit; some fail at first."""
-        fails = [self._random.random() < 0.1 for _ in range(RATED_JOBS)]
+        fails = [self.random.random() < 0.1 for _ in range(RATED_JOBS)]
         await self._bulk_of([self._now(jobs.rated, kwargs={"fails": each}, max_retries=1) for each in fails])
 
     async def _keyed(self) -> None:
         """Schedule jobs of one key, which run one by one."""
-        key = self._random.randrange(LIMIT_KEYS)
+        key = self.random.randrange(LIMIT_KEYS)
         await self._bulk_of([self._now(jobs.keyed, args=(key,)) for _ in range(KEYED_JOBS)], key)
 
     async def _unique(self) -> None:
         """Schedule a unique job, which may be rejected, kept out or replace the unfinished one."""
         try:
-            job_id = await self._client.schedule(
+            job_id = await self.client.schedule(
                 jobs.unique,
                 execution_time=self._soon(0.5),
-                args=(self._random.randrange(UNIQUE_KEYS),),
-                kwargs={"fails": self._random.random() < 0.2},
+                args=(self.random.randrange(UNIQUE_KEYS),),
+                kwargs={"fails": self.random.random() < 0.2},
                 max_retries=1,
                 misfire_grace_time=None,
-                conflict_resolution=self._random.choice(list(ConflictResolution)),
+                conflict_resolution=self.random.choice(list(ConflictResolution)),
             )
         except JobConflictError:
             return
@@ -305,16 +321,16 @@ class Load:
 
     async def _batch(self) -> None:
         """Schedule jobs, and a callback after all of them before, while or after they run."""
-        fails = self._random.random() < 0.3
-        functions: list[Callable[..., Any]] = self._random.choices(
-            (jobs.quick, jobs.slow), (4, 1), k=self._random.randint(1, 2 * BATCH_SIZE)
+        fails = self.random.random() < 0.3
+        functions: list[Callable[..., Any]] = self.random.choices(
+            (jobs.quick, jobs.slow), (4, 1), k=self.random.randint(1, 2 * BATCH_SIZE)
         )
         if fails:
             functions[-1] = jobs.broken
         specs = [
             JobSpec(
                 function,
-                self._soon(self._random.choice((0, 1))),
+                self._soon(self.random.choice((0, 1))),
                 priority=self._priority(),
                 job_id=self._new_id(),
                 max_retries=1 if function is jobs.broken else 0,
@@ -325,15 +341,15 @@ class Load:
         parents = tuple(spec.job_id for spec in specs if spec.job_id is not None)
         for spec, job_id in zip(specs, parents, strict=True):
             self.requests[job_id] = Request(BROKEN if spec.func is jobs.broken else PLAIN)
-        await self._client.schedule_bulk(specs)
+        await self.client.schedule_bulk(specs)
         for job_id in parents:
             self.requests[job_id].confirmed = True
-        await asyncio.sleep(self._random.choice((0, 0, 1)))
-        requires_completion = self._random.random() < 0.5
+        await asyncio.sleep(self.random.choice((0, 0, 1)))
+        requires_completion = self.random.random() < 0.5
         child = self._new_id()
         kind = IN_VAIN if fails and requires_completion else CALLBACK
         self.requests[child] = request = Request(kind, after=parents)
-        await self._client.schedule(
+        await self.client.schedule(
             jobs.quick,
             execution_time=datetime.now(UTC),
             job_id=child,

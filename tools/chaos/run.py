@@ -19,11 +19,12 @@ from pg_scheduler.embedded import EmbeddedPostgres
 from tools.chaos import ledger
 from tools.chaos.checker import judge
 from tools.chaos.clock import Clock, find_library
-from tools.chaos.evidence import Admission, Evidence, KeptResult, Row, Verdict
+from tools.chaos.durable_jobs import CREATE_EFFECTS, EFFECTS
+from tools.chaos.durable_load import DurableLoad
+from tools.chaos.evidence import Admission, Effect, Evidence, KeptResult, Row, Verdict
 from tools.chaos.fleet import Fleet
 from tools.chaos.jobs import PERIODIC, SCHEDULED
 from tools.chaos.limits import ADMISSIONS, COPY_ADMISSIONS
-from tools.chaos.load import Load
 from tools.chaos.nemesis import Nemesis
 from tools.chaos.proxy import Proxy
 from tools.chaos.schedules import add_schedules, pause_schedules, stopped_schedules
@@ -134,9 +135,10 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         client = Scheduler(pool, misfire_grace_time=None)
         await client.initialize_db()
         await pool.execute(COPY_ADMISSIONS)
+        await pool.execute(CREATE_EFFECTS)
         await add_schedules(client)
         await fleet.start()
-        load = Load(client, settings.rate, settings.seed)
+        load = DurableLoad(client, settings.rate, settings.seed)
         load.start()
         await asyncio.sleep(WARM_UP_S)
         status = asyncio.create_task(_report(load, log))
@@ -165,6 +167,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         rows=await _rows(stage.dsn, offset),
         results=await _results(stage.dsn),
         admissions=await _admissions(stage.dsn, offset),
+        effects=await _effects(stage.dsn),
         stopped_schedules=stopped,
         ledgers=ledgers,
         faults=[*nemesis.faults, *recorded_stalls(ledgers, nemesis.faults)],
@@ -180,7 +183,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
     )
 
 
-async def _report(load: Load, log: Callable[[str], None]) -> None:
+async def _report(load: DurableLoad, log: Callable[[str], None]) -> None:
     while True:
         await asyncio.sleep(STATUS_INTERVAL_S)
         log(str(load))
@@ -241,6 +244,14 @@ async def _admissions(dsn: str, offset: float) -> list[Admission]:
     connection = await asyncpg.connect(dsn)
     try:
         return [Admission(*map(_shared, record)) for record in await connection.fetch(ADMISSIONS, offset)]
+    finally:
+        await connection.close()
+
+
+async def _effects(dsn: str) -> list[Effect]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return [Effect(*map(_shared, record)) for record in await connection.fetch(EFFECTS)]
     finally:
         await connection.close()
 

@@ -25,7 +25,7 @@ import asyncpg
 
 from pg_scheduler import ProcessExecutor, RetryPolicy, Scheduler, events
 from pg_scheduler.errors import DatabaseUnavailableError
-from tools.chaos import jobs
+from tools.chaos import durable_jobs, jobs
 from tools.chaos.ledger import Ledger
 from tools.chaos.stalls import StallRecorder
 from tools.chaos.unhandled import report_unhandled_errors
@@ -38,6 +38,7 @@ RECORDED: Final = (
     events.JobFailed,
     events.JobRetried,
     events.JobReleased,
+    events.JobSuspended,
     events.JobCancelled,
     events.JobExpired,
     events.JobLost,
@@ -113,9 +114,10 @@ async def work(options: argparse.Namespace) -> None:
         )
         ledger = Ledger(options.folder, options.seat, scheduler.worker_id)
         jobs.use(ledger)
+        durable_jobs.use_pool(pool)
         StallRecorder.start(ledger, options.seat)
         report_unhandled_errors(lambda error: ledger.write("Unhandled", error))
-        for function in jobs.FUNCTIONS:
+        for function in (*jobs.FUNCTIONS, *durable_jobs.FUNCTIONS):
             scheduler.register(function)
         recorder = EventRecorder(ledger)
         scheduler.subscribe(recorder, *RECORDED, events.PassFinished)
