@@ -343,6 +343,29 @@ async def test_locked_job_is_passed_over(store: Store, pool: Pool) -> None:
     assert (await feed(store)).jobs == 1
 
 
+async def test_locked_jobs_take_no_turns_of_other_tenants(store: Store, pool: Pool) -> None:
+    await start_worker(store, 2)
+    await loud(store, 2, "locked")
+    await loud(store, 2, "other")
+    async with pool.acquire() as other, other.transaction():
+        await other.execute("SELECT FROM scheduled_jobs WHERE job_id LIKE 'locked%' FOR UPDATE")
+        assert (await feed(store)).jobs == 2
+    assert await claimable(pool) == ["other-00000", "other-00001"]
+
+
+async def test_room_of_a_task_is_that_of_the_workers_that_claim_it(store: Store, pool: Pool) -> None:
+    both = {SHARE: [NAME, "app.rare"]}
+    await start_worker(store, 1)
+    await start_worker(store, 9, "plain")
+    await pool.execute("UPDATE scheduler_workers SET names = $1 WHERE worker_id = 'plain'", [NAME])
+    await insert(store, *(queued(f"rare-{n}", "t", job_name="app.rare") for n in range(3)))
+    tenants = [f"{SHARE}t"]
+    assert (await store.shares.feed(tenants, both, both[SHARE])).jobs == 1
+    await insert(store, queued("work", "t", NOW + SECOND))
+    assert (await store.shares.feed(tenants, both, both[SHARE])).jobs == 1, "jobs without room are in no way"
+    assert await claimable(pool) == ["rare-0", "work"]
+
+
 async def test_tenants_of_other_shares_and_limits_are_left(store: Store, pool: Pool) -> None:
     await start_worker(store, 4)
     other = ExtendedJob(new_job("other"), Extras(blocked_on="share:st:a"))

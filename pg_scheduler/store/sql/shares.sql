@@ -8,6 +8,10 @@ SELECT prefix, set_config('synchronous_commit', 'off', true)
 FROM unnest($2::text[]) AS share (prefix)
 WHERE pg_try_advisory_xact_lock($1, hashtext(prefix));
 
+-- fragment: turns
+-- The order in which jobs of a share start.
+candidate.priority, candidate.place, candidate.since, candidate.last_turn NULLS FIRST, candidate.job_id COLLATE "C"
+
 -- name: feed_shares
 -- route: caller
 -- Move the next jobs of tenants ($1, of the shares $2) to the claim index; return how many, how many more there is room
@@ -15,8 +19,9 @@ WHERE pg_try_advisory_xact_lock($1, hashtext(prefix));
 --
 -- Each share must be locked. $3 and $4 are pairs of a share and the name of a task, $5 all names that this worker
 -- claims. A share has room for as many due jobs that no worker has claimed yet as there are slots of live workers that
--- claim one of its tasks, at least 1: this worker claims them, even if its row does not name a task yet that has just
--- been registered. Jobs that become due within 4 seconds have as much room again, or a timer would wait for a pass.
+-- claim one of its tasks, and each task for as many as there are slots of those that claim this one: others would leave
+-- them. It is at least 1: this worker claims them, even if its row does not name a task yet that has just been
+-- registered. Jobs that become due within 4 seconds have as much room again, or a timer would wait for a pass.
 --
 -- The next jobs are those of the highest priority, then of the tenants with the fewest jobs in flight. Of these, the
 -- tenant that waits longest comes first: since the job was due, or since its last turn, whatever is later. Without the
@@ -32,25 +37,29 @@ WHERE pg_try_advisory_xact_lock($1, hashtext(prefix));
 WITH clock AS MATERIALIZED (
     SELECT coalesce($6, clock_timestamp()) AS at
 ),
+worker AS MATERIALIZED (
+    SELECT worker.names, worker.max_concurrent_jobs AS slots
+    FROM {schema}scheduler_workers AS worker
+    CROSS JOIN clock
+    WHERE worker.lease_until > clock.at
+      AND NOT worker.stopping
+      AND worker.role = ANY (ARRAY ['both', 'worker'])
+      AND coalesce(worker.state, '') <> ALL (ARRAY ['draining', 'stopping'])
+),
+task AS MATERIALIZED (
+    SELECT pair.prefix, pair.name, (
+        SELECT greatest(sum(worker.slots), 1) FROM worker WHERE worker.names IS NULL OR pair.name = ANY (worker.names)
+    ) AS slots
+    FROM ROWS FROM (unnest($3::text[]), unnest($4::text[])) AS pair (prefix, name)
+),
 share AS MATERIALIZED (
     SELECT declared.prefix, (
-        SELECT greatest(sum(worker.max_concurrent_jobs), 1)
-        FROM {schema}scheduler_workers AS worker
-        WHERE worker.lease_until > clock.at
-          AND NOT worker.stopping
-          AND worker.role = ANY (ARRAY ['both', 'worker'])
-          AND coalesce(worker.state, '') <> ALL (ARRAY ['draining', 'stopping'])
-          AND (worker.names IS NULL OR worker.names && declared.names)
+        SELECT greatest(sum(worker.slots), 1) FROM worker WHERE worker.names IS NULL OR worker.names && declared.names
     ) AS slots
-    FROM (
-        SELECT pair.prefix, array_agg(pair.name) AS names
-        FROM ROWS FROM (unnest($3::text[]), unnest($4::text[])) AS pair (prefix, name)
-        GROUP BY pair.prefix
-    ) AS declared
-    CROSS JOIN clock
+    FROM (SELECT task.prefix, array_agg(task.name) AS names FROM task GROUP BY task.prefix) AS declared
 ),
 moved AS MATERIALIZED (
-    SELECT start.ctid, start.key, start.job_id, share.prefix,
+    SELECT start.ctid, start.key, start.job_id, share.prefix, job.name,
         CASE
             WHEN job.unfinished IS NOT TRUE OR job.blocked_on > 'share:' THEN 'past'
             WHEN job.blocked_on IS NOT NULL OR job.status = 'running' THEN 'started'
@@ -81,8 +90,20 @@ tenant AS MATERIALIZED (
     FROM ROWS FROM (unnest($1::text[]), unnest($2::text[])) WITH ORDINALITY AS waiting (key, prefix, n)
     LEFT JOIN flight ON flight.key = waiting.key
 ),
+task_room AS MATERIALIZED (
+    SELECT task.prefix, task.name,
+        task.slots - count(*) FILTER (WHERE moved.state = 'due') AS due,
+        task.slots - count(*) FILTER (WHERE moved.state = 'early') AS early
+    FROM task
+    LEFT JOIN moved ON moved.prefix = task.prefix AND moved.name = task.name
+    GROUP BY task.prefix, task.name, task.slots
+),
 room AS MATERIALIZED (
     SELECT share.prefix, free.due, free.early,
+        ARRAY (
+            SELECT task_room.name FROM task_room
+            WHERE task_room.prefix = share.prefix AND greatest(task_room.due, task_room.early) <= 0
+        ) AS full_tasks,
         greatest(2 * greatest(free.due, free.early)
             / greatest((SELECT count(*) FROM tenant WHERE tenant.prefix = share.prefix), 1), 1) AS per_tenant
     FROM share
@@ -94,7 +115,7 @@ room AS MATERIALIZED (
     ) AS free
 ),
 candidate AS MATERIALIZED (
-    SELECT tenant.prefix, tenant.key, job.ctid, job.job_id, job.priority, job.execution_time,
+    SELECT tenant.prefix, tenant.key, job.ctid, job.job_id, job.name, job.priority, job.execution_time,
         job.execution_time <= clock.at AS is_due,
         greatest(job.execution_time, tenant.last_turn) AS since, tenant.last_turn,
         tenant.in_flight + row_number() OVER (
@@ -105,43 +126,61 @@ candidate AS MATERIALIZED (
     CROSS JOIN clock
     CROSS JOIN {levels}
     CROSS JOIN LATERAL (
-        SELECT ctid, job_id, priority, execution_time
+        SELECT ctid, job_id, priority, execution_time, coalesce(function, job_name) AS name
         FROM {schema}scheduled_jobs
         WHERE blocked_on = tenant.key
           AND priority = level.priority
           AND execution_time <= (clock.at + interval '4 seconds')
           AND coalesce(function, job_name) = ANY ($5)
+          AND coalesce(function, job_name) <> ALL (room.full_tasks)
         ORDER BY execution_time, job_id COLLATE "C"
         LIMIT room.per_tenant
     ) AS job
     WHERE greatest(room.due, room.early) > 0
 ),
+free AS MATERIALIZED (
+    SELECT next.*
+    FROM (
+        SELECT part.prefix, part.name, part.is_due,
+            CASE WHEN part.is_due THEN least(room.due, task_room.due) ELSE least(room.early, task_room.early) END AS jobs
+        FROM (SELECT DISTINCT candidate.prefix, candidate.name, candidate.is_due FROM candidate) AS part
+        JOIN room ON room.prefix = part.prefix
+        LEFT JOIN task_room ON task_room.prefix = part.prefix AND task_room.name = part.name
+    ) AS wanted
+    CROSS JOIN LATERAL (
+        SELECT ranked.*
+        FROM (
+            SELECT candidate.*
+            FROM candidate
+            WHERE candidate.prefix = wanted.prefix
+              AND candidate.name = wanted.name
+              AND candidate.is_due = wanted.is_due
+            ORDER BY {turns}
+        ) AS ranked
+        CROSS JOIN LATERAL (
+            SELECT FROM {schema}scheduled_jobs AS job
+            WHERE job.ctid = ranked.ctid AND job.blocked_on = ranked.key
+            FOR UPDATE SKIP LOCKED
+        ) AS held
+        LIMIT greatest(wanted.jobs, 0)
+    ) AS next
+),
 chosen AS MATERIALIZED (
     SELECT ranked.*, clock.at - make_interval(secs => (room.due - ranked.turn) * 0.000001) AS moved_at
     FROM (
-        SELECT candidate.*, row_number() OVER (
-            PARTITION BY candidate.prefix, candidate.is_due
-            ORDER BY candidate.priority, candidate.place, candidate.since, candidate.last_turn NULLS FIRST,
-                candidate.job_id COLLATE "C"
-        ) AS turn
-        FROM candidate
+        SELECT candidate.*, row_number() OVER (PARTITION BY candidate.prefix, candidate.is_due ORDER BY {turns}) AS turn
+        FROM free AS candidate
     ) AS ranked
     JOIN room ON room.prefix = ranked.prefix
     CROSS JOIN clock
     WHERE ranked.turn <= CASE WHEN ranked.is_due THEN room.due ELSE room.early END
-),
-free AS MATERIALIZED (
-    SELECT job.ctid
-    FROM {schema}scheduled_jobs AS job
-    WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM chosen)) AND job.blocked_on > 'share:'
-    FOR UPDATE SKIP LOCKED
 ),
 fed AS (
     UPDATE {schema}scheduled_jobs AS job SET
         blocked_on     = NULL,
         execution_time = greatest(job.execution_time, chosen.moved_at)
     FROM chosen
-    WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM free)) AND chosen.job_id = job.job_id
+    WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM chosen)) AND chosen.job_id = job.job_id
     RETURNING job.job_id, chosen.is_due, least(greatest(job.execution_time, {first_instant}), {last_instant}) AS due
 ),
 deleted AS (
