@@ -366,6 +366,20 @@ async def test_room_of_a_task_is_that_of_the_workers_that_claim_it(store: Store,
     assert await claimable(pool) == ["rare-0", "work"]
 
 
+async def test_cleanup_of_starts_waits_for_no_turn_that_a_feeder_writes(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await start_worker(store, 2)
+    await insert(store, queued("a", "a"), queued("b", "b"))
+    await feed(store)
+    clock.advance(timedelta(hours=2))
+    turns = "SELECT key FROM scheduler_starts WHERE key LIKE 'fed:%' ORDER BY key"
+    async with pool.acquire() as feeder, feeder.transaction():
+        await feeder.execute("UPDATE scheduler_starts SET at = $1 WHERE key = 'fed:s:b'", clock.now)
+        await store.limits.delete_past_starts(100)
+    assert [row[0] for row in await pool.fetch(turns)] == ["fed:s:b"]
+
+
 async def test_tenants_of_other_shares_and_limits_are_left(store: Store, pool: Pool) -> None:
     await start_worker(store, 4)
     other = ExtendedJob(new_job("other"), Extras(blocked_on="share:st:a"))

@@ -197,7 +197,8 @@ WHERE decided.blocked_on IS NULL OR decided.job_id = ANY (ARRAY (SELECT blocked.
 -- route: reserved
 -- Delete at most $1 starts that no limit counts any more, of keys that have had no attempt since.
 --
--- An attempt that has ended never runs again under its number, so no lock is needed.
+-- An attempt that has ended never runs again under its number, so no lock of limits is needed. A feeder writes turns of
+-- tenants in the order of its choice: to wait for one with others locked would be a deadlock.
 DELETE FROM {schema}scheduler_starts
 WHERE ctid = ANY (ARRAY (
     SELECT start.ctid
@@ -206,4 +207,5 @@ WHERE ctid = ANY (ARRAY (
     WHERE start.at < (clock.at - make_interval(secs => least(greatest(start.keep_s, 0), {longest_extension_s})) - interval '1 hour')
       AND NOT {is_running}
     LIMIT $1
+    FOR UPDATE OF start SKIP LOCKED
 ));
