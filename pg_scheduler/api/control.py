@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pg_scheduler.api.base import Parts, SchedulerMethods
@@ -128,16 +128,15 @@ class ControlMethods(SchedulerMethods):
             ValueError: ``connection`` is not in a transaction, or the job has not stored ``from_step``.
         """
         checked = await self._parts.store.connections.check_call(connection)
-        due = datetime.now(UTC)  # or later: the statement may wait for the row
         jobs = self._parts.store.jobs
         check_job_id(job_id)
         if from_step is None:
-            was_finished = await jobs.retry(job_id, checked)
+            due = await jobs.retry(job_id, checked)
         else:
-            was_finished = await jobs.retry_from(job_id, check_step_name(from_step), checked)
-        if was_finished:
+            due = await jobs.retry_from(job_id, check_step_name(from_step), checked)
+        if due is not None:
             await self._parts.outbox.notify_due(due, checked)
-        return was_finished
+        return due is not None
 
     async def run_job_now(self, job_id: str, *, connection: AnyConnection | None = None) -> bool:
         """Make a pending job due now, with its whole misfire grace time. Jobs that it waits for end first.

@@ -131,16 +131,19 @@ class JobRepository(JobInserts):
         """Cancel a pending or running job, for a reason that its row states."""
         return await self._change("cancel_job", job_id, self._statements.now, reason, within=connection)
 
-    async def retry(self, job_id: str, connection: Connection | None = None) -> bool:
-        """Make a finished job due now and reset its retries and crashes; return False if there is none.
+    async def retry(self, job_id: str, connection: Connection | None = None) -> datetime | None:
+        """Make a finished job due now and reset its retries and crashes; return its time, None without one.
 
         Raises:
             JobConflictError: Another unfinished job has its unique key.
         """
         fetch = partial(self._statements.fetch, "retry_job", job_id, self._statements.now, on=connection)
-        return bool(await self._unique_keys.restart(job_id, fetch, within=connection))
+        rows = await self._unique_keys.restart(job_id, fetch, within=connection)
+        return rows[0]["due"] if rows else None
 
-    async def retry_from(self, job_id: str, step: str, connection: Connection | None = None) -> bool:
+    async def retry_from(
+        self, job_id: str, step: str, connection: Connection | None = None
+    ) -> datetime | None:
         """Retry a job without one of its stored steps and the later ones; else as ``retry()``.
 
         Raises:
@@ -148,12 +151,11 @@ class JobRepository(JobInserts):
             ValueError: The job has not stored that step. Nothing is changed.
         """
 
-        async def retry(transaction: Transaction) -> bool:
+        async def retry(transaction: Transaction) -> datetime | None:
             own = transaction.connection
-            if not await self.retry(job_id, own):
-                return False
-            if await self._statements.fetch("delete_steps_from", [job_id], step, on=own):
-                return True
+            due = await self.retry(job_id, own)
+            if due is None or await self._statements.fetch("delete_steps_from", [job_id], step, on=own):
+                return due
             raise ValueError(
                 f"job {job_id!r} has not stored a step {step!r}; pass the name of a stored one, or no "
                 "from_step= to continue at the first step that is missing"

@@ -464,9 +464,13 @@ async def test_finished_job_is_retried_and_a_later_one_made_due_by_the_commit(
         assert await notifying.call("retry_job", ids[0]) is True
         assert await notifying.call("run_job_now", ids[1]) is True
         await settled(notifying.commit())
-        assert {each.split()[0] for each in await received()} == {"due"}
+        messages = [each.split() for each in await received()]
+    assert {each[0] for each in messages} == {"due"}
     rows = await pool.fetch("SELECT status, execution_time, expires_at - execution_time FROM scheduled_jobs")
     assert [row[0] for row in rows] == ["pending", "pending"]
+    announced = min(float(time) for each in messages for time in each[1:])
+    first = min(row[1] for row in rows).timestamp()
+    assert announced == pytest.approx(first, abs=1e-6), "a claim would begin after the job, due at the BEGIN"
     assert all(row[1] < now() + HOUR for row in rows)
     assert [row[2] for row in rows] == [timedelta(seconds=60)] * 2
     await pool.execute("UPDATE scheduled_jobs SET status = 'completed', finished_at = now()")

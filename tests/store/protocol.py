@@ -491,7 +491,7 @@ class RetryJob(Op):
     job_id: str
 
     async def run(self, store: Store) -> bool:
-        return await store.jobs.retry(self.job_id)
+        return await store.jobs.retry(self.job_id) is not None
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         if row and job_id == self.job_id and row.status in ENDED:

@@ -71,13 +71,13 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 
 -- name: retry_job
 -- route: pool
--- Make a finished job pending and due now, its retries and crashes unused.
+-- Make a finished job pending and due now, its retries and crashes unused; return when that is.
 --
 -- The attempt number continues: it is part of the fencing token. A job whose cancelled attempt may still run is left.
 UPDATE {schema}scheduled_jobs SET
     {retried_values}
 WHERE job_id = $1 AND finished_at IS NOT NULL AND NOT {may_run_on}
-RETURNING job_id;
+RETURNING {bounded_due};
 
 -- name: get_job
 -- route: pool
