@@ -151,7 +151,7 @@ class DependencyRepository:
         locked = await self._statements.fetch("lock_jobs", list(children), on=connection)
         failed: dict[str, str] = {}
         broken = await self._statements.fetch("take_broken_edges", list(children), on=connection)
-        await self._passed.copy([row[:2] for row in broken], _prefixes(locked), connection)
+        await self._passed.copy(_pairs(broken), _prefixes(locked), connection)
         for row in broken:
             status = row["status"]
             if row["outcome"] == COMPLETED and status != JobStatus.COMPLETED.value:
@@ -175,7 +175,7 @@ class DependencyRepository:
         failed: dict[str, str] = {}
         children: set[str] = set()
         taken = await self._statements.fetch("take_edges", list(status), on=connection)
-        await self._passed.copy([row[:2] for row in taken], _prefixes(locked), connection)
+        await self._passed.copy(_pairs(taken), _prefixes(locked), connection)
         for parent, child, outcome in taken:
             children.add(child)
             if outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
@@ -247,6 +247,10 @@ class DependencyRepository:
                 if row["has_consequences"]:
                     ended.append(row["job_id"])
         return ended
+
+
+def _pairs(edges: Sequence[asyncpg.Record]) -> list[tuple[str, str]]:
+    return [(row["parent_id"], row["child_id"]) for row in edges]
 
 
 def _prefixes(locked: Sequence[asyncpg.Record]) -> dict[str, str]:

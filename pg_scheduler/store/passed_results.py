@@ -36,7 +36,7 @@ class PassedResultRepository(Repository):
         return dict.fromkeys(job_ids, PASSED) | {row["job_id"]: NEXT for row in running}
 
     async def copy(
-        self, edges: Iterable[Sequence[str]], prefixes: Mapping[str, str], connection: Connection
+        self, edges: Iterable[tuple[str, str]], prefixes: Mapping[str, str], connection: Connection
     ) -> None:
         """Pass the results of jobs that have ended to jobs that are locked.
 
