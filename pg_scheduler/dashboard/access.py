@@ -25,8 +25,9 @@ class Access:
 
     Args:
         actor: The user who sends the request. The pages and the audit show this name.
-        role: ``"viewer"`` only reads. ``"operator"`` may cancel, retry and move jobs, pause and resume tasks
-            and schedules, trigger and backfill schedules, drain and resume workers, mute findings and errors.
+        role: ``"viewer"`` only reads. ``"operator"`` may cancel, retry, move and signal jobs, pause and
+            resume tasks and schedules, trigger and backfill schedules, drain and resume workers, mute
+            findings and errors.
             ``"admin"`` may also delete jobs, and add, change and remove schedules.
         names: The names of the jobs, schedules and tasks that are visible and can be changed, in which ``*``
             stands for any text; None for all. Pages without a name, such as the audit and workers, need

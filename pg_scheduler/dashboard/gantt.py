@@ -12,6 +12,7 @@ from pg_scheduler.inspect.timeline import Attempt
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.status import JobStatus
+from pg_scheduler.worker.pipeline.steps import NO_TIMEOUT
 
 MIN_WIDTH: Final = 0.8
 """Percent of a bar that is too short to be seen."""
@@ -106,7 +107,7 @@ def gantt_of(job: Job, attempts: Sequence[Attempt], now: datetime) -> Gantt | No
     now = job.finished_at or _rounded(now, job.created_at)
     begin, end = job.created_at, now
     if job.status is JobStatus.PENDING:
-        end = max(now, job.execution_time)
+        end = max(now, _due(job))
     first = next((each.started_at for each in attempts if each.started_at is not None), None)
     first = first or min(job.execution_time, end)
     if first - begin > LONGEST_WAIT * (end - first) > timedelta():
@@ -165,7 +166,7 @@ def _spans(job: Job, attempts: Sequence[Attempt], now: datetime) -> Iterator[Spa
         title = f"attempt {each.number}: {each.outcome or 'running'}{ran}"
         yield state_of(each), each.started_at, at, title, str(each.number)
     if job.status is JobStatus.PENDING:
-        due = max(job.execution_time, at)
+        due = max(_due(job), at)
         yield from _wait(at, due, before)
         if (job.blocked_on or "").startswith(BLOCKED_BY_LIMIT):
             kind, title = "limit", "a limit"
@@ -175,6 +176,11 @@ def _spans(job: Job, attempts: Sequence[Attempt], now: datetime) -> Iterator[Spa
             yield kind, due, now, title, ""
     elif not attempts:
         yield from _wait(at, now, None)
+
+
+def _due(job: Job) -> datetime:
+    """Return when a job is due; when it was created if it waits for a signal without a timeout."""
+    return job.created_at if job.execution_time >= NO_TIMEOUT else job.execution_time
 
 
 def _wait(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncpg
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
 from playwright.async_api import Page, expect
@@ -18,6 +19,10 @@ RULES = {
     "resultTypes": ["violations"],
 }
 MISSING = "/job?id=missing"
+WAIT = """
+    INSERT INTO scheduler_steps (job_id, name, kind, attempt, until, started_at)
+    VALUES ($1, 'approval', 'signal', 1, '9999-01-01Z', now())
+"""
 UNANSWERED = "ConnectionError: the bank does not answer customer #"
 
 
@@ -26,6 +31,8 @@ def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
     special = {
         "/job": f"/job?id={shop.failed}",
         "/job-form": f"/job-form?id={shop.failed}",
+        "/signal-form": f"/signal-form?id={shop.waiting}",
+        "durable": f"/job?id={shop.waiting}",
         "/schedule": f"/schedule?id={shop.schedule}",
         "/schedule-pause": f"/schedule-pause?id={shop.schedule}",
         "/worker": f"/worker?id={worker_id}",
@@ -54,6 +61,7 @@ async def test_no_page_violates_a_rule(
     color_scheme: str,
     width: int,
     *,
+    pool: asyncpg.Pool,
     open_page: Open,
     shop: Shop,
     scheduler: Scheduler,
@@ -61,6 +69,8 @@ async def test_no_page_violates_a_rule(
     problems: list[str],
 ) -> None:
     page = await open_page("/about", color_scheme=color_scheme, viewport={"width": width, "height": 900})
+    await scheduler.signal(shop.waiting, "question", {"by": "ann"})
+    await pool.execute(WAIT, shop.waiting)
     found = []
     for path in addresses(shop, str(scheduler.worker_id)).values():
         answer = await page.goto(site.url + path)

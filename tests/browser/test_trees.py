@@ -26,6 +26,7 @@ ADDRESSES = {path.strip("/") or "overview": path for path in PAGES if path != "/
     "job": PICTURES["job"],
     "jobs": PICTURES["jobs"],
     "job-form": PICTURES["job"].replace("/job", "/job-form"),
+    "signal-form": "/signal-form?id=0195c00c-898b-7cb9-9534-9c3edbfb000c",
     "chart": "/chart?id=outcomes",
     "error": f"/error?id={fingerprint_of('shop.charge', DECLINED)}",
     "schedule": "/schedule?id=shop.invoices",

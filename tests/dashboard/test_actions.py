@@ -22,6 +22,7 @@ OPERATOR = {
     "cancel",
     "retry",
     "move",
+    "signal",
     "task_pause",
     "schedule_pause",
     "schedule_trigger",
@@ -222,7 +223,7 @@ async def test_hostile_text_in_each_field_changes_nothing_and_is_shown_as_text(
     await insert(pool)
     names = [
         *("row", "to", "until", "note", "q", "found", "typed", "confirm", "rate"),
-        *("since", "group", *DEFAULTS),
+        *("since", "group", "name", "value", *DEFAULTS),
     ]
     for path in ACTIONS:
         for url in (path, f"{path}?id=job-{len(text)}", f"{path}?q={quote(text)}&group={quote(text)}"):

@@ -49,7 +49,7 @@ ROUTES = [*PAGES, *STATIC, *STREAMED]
 MISSING = ["/static/", "/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/nothing", "//"]
 MISSING += ["/static/../dashboard.css", "/static/x/dashboard.css", f"/static/{static_version()}/app.py"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"]
-REQUIRED = {"/chart", "/error", "/job", "/job-form", "/schedule", "/schedule-pause"}
+REQUIRED = {"/chart", "/error", "/job", "/job-form", "/signal-form", "/schedule", "/schedule-pause"}
 REQUIRED |= {"/worker", "/limit", "/task", "/run"}
 """Pages that need a parameter."""
 CANCELLED = "/errors?since=all&state=cancelled"

@@ -19,6 +19,7 @@ from pg_scheduler.dashboard.actions import (
     mutes,
     schedule_form,
     schedules,
+    signals,
     tasks,
     workers,
 )
@@ -68,6 +69,7 @@ ACTIONS: Final[dict[str, Action]] = {
     "/actions/jobs/run": Action({"move"}, jobs.run),
     "/actions/jobs/move": Action({"move"}, jobs.move),
     "/actions/jobs/delete": Action({"delete"}, jobs.delete),
+    "/actions/jobs/signal": Action({"signal"}, signals.send),
     "/actions/jobs/add": Action({"add"}, job_form.add),
     "/actions/bulk/cancel": Action({"cancel"}, partial(bulk.change_all, "cancel")),
     "/actions/bulk/retry": Action({"retry"}, partial(bulk.change_all, "retry")),

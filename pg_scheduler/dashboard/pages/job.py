@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -20,9 +20,10 @@ from pg_scheduler.dashboard.pages.job_context import (
     results_of,
     siblings_of,
 )
+from pg_scheduler.dashboard.pages.job_steps import read_steps, shown_steps, waiting_signals
 from pg_scheduler.dashboard.pages.job_values import read_job, read_result, values_of
 from pg_scheduler.errors import JobNotFoundError
-from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode
+from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode, StepState
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
 from pg_scheduler.inspect.store.bulk import BulkAction
@@ -65,6 +66,7 @@ async def build(request: PageRequest) -> View:
         raise NotFoundError.of("job", job.job_id) from error
     result = await read_result(job, request)
     dependencies = await read_dependencies(request.inspector, raw, request.access.sees_name)
+    steps = await read_steps(job.job_id, request)
     results = await results_of(job.schedule_id, request)
     used = {job.worker_id, *(each.worker_id for each in job.errors)}
     shown = _visible(explanation, raw, job, request)
@@ -78,6 +80,7 @@ async def build(request: PageRequest) -> View:
         timeline=list(timeline_of(job, request.now)),
         has_result=bool(result),
         result=result[0] if result else None,
+        steps=steps,
         arguments=_arguments(job, request),
         links=_links(job, request),
         command=_command(raw, request),
@@ -89,11 +92,13 @@ async def build(request: PageRequest) -> View:
         siblings=await siblings_of(job, request),
         changes=await _changes(job.job_id, request),
         workers={id_: name for id_, name in (await request.worker_names()).items() if id_ in used},
-        actions=list(_actions(raw, dependencies, request)),
+        actions=list(_actions(raw, dependencies, steps, request)),
         _state=state_of(job, request.now),
         _cause=cause_of(job, shown, attempts, limit),
         _attempts=attempts[::-1],
         _gantt=gantt_of(job, attempts, request.now),
+        _steps=shown_steps(steps),
+        _waiting=waiting_signals(steps),
         _end_at=_end_at(job, request.now),
         _limit_key=limit_key,
         _values={
@@ -115,7 +120,9 @@ def _end_at(job: Job, now: datetime) -> datetime | None:
     return None if end is None else end.replace(second=0, microsecond=0) + timedelta(minutes=1)
 
 
-def _actions(job: Job, dependencies: Dependencies, request: PageRequest) -> Iterator[str]:
+def _actions(
+    job: Job, dependencies: Dependencies, steps: Sequence[StepState], request: PageRequest
+) -> Iterator[str]:
     """Yield the actions that the request may make and that can succeed."""
     if job.status in ALLOWED[BulkAction.CANCEL] and request.may("cancel"):
         yield "cancel"
@@ -127,6 +134,8 @@ def _actions(job: Job, dependencies: Dependencies, request: PageRequest) -> Iter
         yield "move"
         if job.execution_time > request.now:
             yield "run"
+    if steps and job.finished_at is None and request.may("signal"):
+        yield "signal"
     has_children = dependencies.children or dependencies.has_more_children  # they keep it from being deleted
     if job.status in ALLOWED[BulkAction.DELETE] and request.may("delete") and not has_children:
         yield "delete"

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 from starlette.responses import Response
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.pages.job_steps import read_steps
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.jobs.model import Job
@@ -21,12 +22,18 @@ Result: TypeAlias = tuple[()] | tuple[Any]
 async def raw_value(request: PageRequest, *, is_head: bool) -> Response:
     """Return the whole value of a job that ``part=`` names, as JSON: a page shows a bounded part of it.
 
+    ``name=`` names the step of the part ``step``.
+
     Raises:
         NotFoundError: The job, or the value, does not exist or is hidden.
     """
     _, job = await read_job(request)
     part = request.required("part")
-    values = values_of(job, await read_result(job, request) if part == "result" else (), request)
+    if part == "step":
+        (step,) = await read_steps(job.job_id, request, request.required("name")) or (None,)
+        values = {} if step is None or step.no_value_reason is not None else {part: step.value}
+    else:
+        values = values_of(job, await read_result(job, request) if part == "result" else (), request)
     if part not in values:
         raise NotFoundError(f"the job has no {part[:50]!r}, or you may not see it")
     if is_head:
