@@ -56,15 +56,21 @@ class Caller(Protocol):
         """Call the function, and do not wait."""
 
 
-def check_may_block(name: str, owner: str = "a SyncScheduler") -> None:
-    """Raise RuntimeError if an event loop runs in the thread of the caller."""
+def check_may_block(name: str, owner: str = "a SyncScheduler", path: str = "scheduler") -> None:
+    """Raise RuntimeError if an event loop runs in the thread of the caller.
+
+    Args:
+        name: The method that the caller has called.
+        owner: The object, for the error.
+        path: How the caller reaches the object, for the error.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
     raise RuntimeError(
-        f"{name}() of {owner} would block the event loop of this thread; await the method of a Scheduler "
-        f"instead, or call await asyncio.to_thread(scheduler.{name}, ...)"
+        f"{name}() of {owner} would block the event loop of this thread; await the asynchronous method "
+        f"instead, or call await asyncio.to_thread({path}.{name}, ...)"
     )
 
 
@@ -99,15 +105,36 @@ class Crossing:
     It does what ``asyncio.run_coroutine_threadsafe()`` does, with one lock instead of a future, a condition
     and the callbacks that chain them.
 
+    Args:
+        loop: The event loop.
+        function: The function.
+        on_end: Called in the event loop when the call has ended.
+
     Raises:
         RuntimeError: The event loop is closed.
     """
 
-    __slots__ = ("_ended", "_error", "_function", "_loop", "_task", "_value", "has_ended", "is_cancelled")
+    __slots__ = (
+        "_ended",
+        "_error",
+        "_function",
+        "_loop",
+        "_on_end",
+        "_task",
+        "_value",
+        "has_ended",
+        "is_cancelled",
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        function: Callable[[], Any],
+        on_end: Callable[[], object] | None = None,
+    ) -> None:
         self._loop = loop
         self._function = function
+        self._on_end = on_end
         self._task: asyncio.Task[Any] | None = None
         self._value: Any = None
         self._error: BaseException | None = None
@@ -165,6 +192,8 @@ class Crossing:
         self._value, self._error = value, error
         self.has_ended = True
         self._ended.release()
+        if self._on_end is not None:
+            self._on_end()
 
 
 @dataclass(frozen=True)

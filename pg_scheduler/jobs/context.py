@@ -37,7 +37,7 @@ Report: TypeAlias = Callable[[Claim, JobProgress], None]
 
 
 class RunningAttempt(Protocol):
-    """The attempt of a job, as its own code reaches it in the event loop of its worker."""
+    """The attempt of a job, as its own code reaches it in its worker."""
 
     def open_steps(self) -> Steps:
         """Return its durable steps."""
@@ -116,13 +116,14 @@ class CurrentJob:
         """The durable steps of the job: work that later attempts skip, and sleeps without a worker.
 
         Raises:
-            NotRunningError: The job runs in a thread or a process, or in a `job_context()`.
+            NotRunningError: The job runs in a process or a `job_context()`, or in a thread: call
+                `current_steps()` of ``pg_scheduler.sync`` there.
         """
         return self._running().open_steps()
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether this attempt should end: it timed out, was cancelled, or its worker shuts down.
+        """Whether this attempt should end: it timed out, was suspended or cancelled, or its worker stops.
 
         For jobs in threads and processes. Always False in an async job, which receives ``CancelledError``.
         """
@@ -210,9 +211,8 @@ class CurrentJob:
     def _running(self) -> RunningAttempt:
         if self._attempt is None:
             raise NotRunningError(
-                f"job {self.job_id!r} runs in a thread, a process or an executor of its own, where it has no "
-                "durable steps and cannot complete in a transaction; make it an async function without "
-                "executor="
+                f"job {self.job_id!r} runs in a process, where it has no durable steps and cannot complete "
+                "in a transaction; make it an async function without executor="
             )
         return self._attempt
 
@@ -221,7 +221,7 @@ current: Final[ContextVar[tuple[Claim, float, GetScheduler, Report, RunningAttem
     "pg_scheduler_current_job"
 )
 """The claim, the start of its attempt in seconds since 1970, the source of the Scheduler, the receiver of its
-progress, and the attempt itself, which is None outside of the event loop of the worker; set for every job."""
+progress, and the attempt itself, which is None outside of the process of the worker; set for every job."""
 
 cancellation: Final[ContextVar[Cancellation]] = ContextVar("pg_scheduler_cancellation")
 """The flag of a job outside of the event loop."""

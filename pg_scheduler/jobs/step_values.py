@@ -84,12 +84,16 @@ def check_step_name(name: object) -> str:
 
 def check_step_function(func: Any) -> None:
     """Raise TypeError unless a function is a coroutine function, also in a partial or as an object."""
-    inner = _unwrapped(func)
-    if not inspect.iscoroutinefunction(inner):
+    if not is_coroutine_function(func):
         raise TypeError(
             f"a step needs a coroutine function, not {func!r}; pass an async function and its arguments: "
             "steps.run(name, function, argument)"
         )
+
+
+def is_coroutine_function(func: Any) -> bool:
+    """Return whether a function is a coroutine function, also in a partial, as an object or decorated."""
+    return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(unwrapped(func))
 
 
 def step_text(
@@ -147,7 +151,7 @@ class ReturnType:
     """Converts what a function returns by its return annotation; without one, values stay as they are."""
 
     def __init__(self, func: Callable[..., Any]) -> None:
-        inner = _unwrapped(func)
+        inner = unwrapped(func)
         self._name = inner.__qualname__
         try:
             self._adapter = _adapter(_return_annotation(inner))
@@ -219,13 +223,14 @@ class SignalType:
             ) from error
 
 
-def _unwrapped(func: Any) -> Any:
-    """Return the function behind a partial, a method or an object that is called."""
-    while isinstance(func, functools.partial):
-        func = func.func
-    if not inspect.isroutine(func) and not isinstance(func, type):
-        func = getattr(type(func), "__call__", func)  # noqa: B004 - not whether it is callable, but what is called
-    return inspect.unwrap(func)
+def unwrapped(func: Any) -> Any:
+    """Return the function behind a partial, a method, a decorator or an object that is called."""
+    func = inspect.unwrap(func)
+    if isinstance(func, functools.partial):
+        return unwrapped(func.func)
+    if inspect.isroutine(func) or isinstance(func, type):
+        return func
+    return inspect.unwrap(getattr(type(func), "__call__", func))  # noqa: B004 - not whether, but what is called
 
 
 def _return_annotation(func: Any) -> Any:

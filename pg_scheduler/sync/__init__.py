@@ -1,4 +1,4 @@
-"""Use a Scheduler from code without asyncio: Flask, Django, Celery tasks, scripts.
+"""Use a Scheduler from code without asyncio: Flask, Django, Celery tasks, scripts, jobs in threads.
 
 `SyncScheduler` has the methods of `Scheduler`, and each blocks until its result is there. One daemon thread
 runs the event loop; the first call starts it.
@@ -6,7 +6,23 @@ runs the event loop; the first call starts it.
 
 from pg_scheduler.sync.current import current_scheduler
 from pg_scheduler.sync.scheduler import SyncScheduler
+from pg_scheduler.sync.steps import (
+    AttemptEnded,
+    BlockingCursor,
+    BlockingSteps,
+    StepConnection,
+    current_steps,
+)
 
-__all__ = ["SyncScheduler", "current_scheduler"]
+__all__ = [
+    "AttemptEnded",
+    "BlockingCursor",
+    "BlockingSteps",
+    "StepConnection",
+    "SyncScheduler",
+    "current_scheduler",
+    "current_steps",
+]
 
-SyncScheduler.__module__ = current_scheduler.__module__ = __name__
+for _name in __all__:
+    globals()[_name].__module__ = __name__

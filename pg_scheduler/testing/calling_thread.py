@@ -14,10 +14,14 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
+from pg_scheduler.errors import NotRunningError
 from pg_scheduler.foreign import call_in_daemon, is_ctrl_c
+from pg_scheduler.jobs.context import current
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter, Texts
+from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.runners.call import JobCall
 from pg_scheduler.worker.runners.thread import ThreadExecutor, Work
 
 T = TypeVar("T")
@@ -126,12 +130,27 @@ class CallingThread:
         return cast("T", value)
 
 
+def _reject(attempt: Attempt, *_: object) -> NoReturn:
+    raise NotRunningError(
+        f"job {attempt.claim.job_id!r} runs in the thread of its test kit, which executes the statements, so "
+        "it has no durable steps and cannot complete in a transaction; use a TestScheduler"
+    )
+
+
 class CallingThreadExecutor(ThreadExecutor):
     """Runs plain functions in the thread that waits for the coroutine of the worker."""
 
     def __init__(self, thread: CallingThread) -> None:
         super().__init__()
         self._thread = thread
+
+    def invoke(self, call: JobCall) -> Any:
+        """Call the function of an attempt, without durable steps: the thread would wait for itself."""
+        claim, began, get_scheduler, report, _ = current.get()
+        attempt = Attempt(claim)
+        attempt.new_steps = attempt.new_completion = _reject
+        current.set((claim, began, get_scheduler, report, attempt))
+        return super().invoke(call)
 
     def _hand_over(self, work: Work) -> None:
         self._thread.execute(work)

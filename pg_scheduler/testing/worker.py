@@ -51,6 +51,7 @@ class NotingSteps(AttemptSteps):
     def _calling(self, name: str, func: Callable[..., Any]) -> Iterator[None]:
         if (calls := step_calls.get(None)) is not None:
             calls[func] += 1
+            calls[getattr(func, "__wrapped__", None)] += 1  # the plain function of a step in a thread
         with super()._calling(name, func):
             yield
 

@@ -1093,13 +1093,7 @@ async def test_cancelled_job_that_sleeps_ends_at_once_and_runs_no_code(t: TestSc
 # -- where there are none --------------------------------------------------------------------------------
 
 
-async def test_steps_need_an_async_job_of_a_worker(t: TestScheduler) -> None:
-    def plain() -> None:
-        with pytest.raises(NotRunningError, match="has no durable steps"):
-            _ = current_job().steps
-
-    registered: Any = t.scheduler.register(plain)
-    await run(t, registered)
+def test_context_of_a_test_has_no_steps() -> None:
     with job_context() as context, pytest.raises(NotRunningError, match="has no durable steps"):
         _ = context.steps
 

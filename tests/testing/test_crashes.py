@@ -17,7 +17,7 @@ from pg_scheduler import ConflictResolution, JobStatus, Scheduler, current_job, 
 from pg_scheduler.jobs.outcome import RowChange
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.results import ResultRepository
-from pg_scheduler.sync import current_scheduler
+from pg_scheduler.sync import StepConnection, current_scheduler, current_steps
 from pg_scheduler.testing import CrashDifference, CrashReport, crash_everywhere
 from pg_scheduler.testing.databases import temporary_database
 
@@ -327,6 +327,32 @@ async def test_job_of_steps_that_sleeps_passes(crash: CrashEverywhere) -> None:
     report = await crash(order, args=("lamp",), until=timedelta(days=4))
     assert report.statements.count("store_step") == 3
     assert (report.most(fetch_quote), report.most(ship), report.most(order)) == (2, 2, 3)
+
+
+def ship_plainly(connection: StepConnection, item: str) -> None:
+    connection.execute(INSERT, item)
+
+
+def fetch_quote_plainly(item: str) -> int:
+    return len(item)
+
+
+@job(name="crashes.order_plainly", max_retries=1, keep_result=timedelta(days=1))
+def order_plainly(item: str) -> int:
+    steps = current_steps()
+    quote = steps.run("quote", fetch_quote_plainly, item)
+    with steps.cursor("lines", start=0) as cursor:
+        cursor.save(1)
+    steps.sleep("cool-off", timedelta(days=3))
+    steps.transaction("ship", ship_plainly, item)
+    return quote
+
+
+@pytest.mark.slow
+async def test_job_of_steps_in_a_thread_passes(crash: CrashEverywhere) -> None:
+    report = await crash(order_plainly, args=("lamp",), until=timedelta(days=4))
+    assert report.statements.count("store_step") == 4
+    assert report.most(fetch_quote_plainly) == report.most(ship_plainly) == 2
 
 
 async def test_step_with_two_plain_inserts_is_reported(crash: CrashEverywhere) -> None:

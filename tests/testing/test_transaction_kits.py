@@ -28,6 +28,7 @@ from pg_scheduler import (
     JobConflictError,
     JobPriority,
     JobStatus,
+    NotRunningError,
     PayloadError,
     Retry,
     Scheduler,
@@ -36,7 +37,7 @@ from pg_scheduler import (
     job,
 )
 from pg_scheduler.blocking import run_at_once
-from pg_scheduler.sync import SyncScheduler, current_scheduler
+from pg_scheduler.sync import SyncScheduler, current_scheduler, current_steps
 from pg_scheduler.testing import AsyncTestKit, DrainResult, TestKit, TestScheduler
 from pg_scheduler.triggers import Cron
 from tests.support.transactions import ASYNC_KINDS, KINDS, SYNC_KINDS, Application, application, settled
@@ -182,6 +183,20 @@ def test_kit_runs_jobs_on_each_kind_of_connection(kind: str, dsn: str) -> None:
         run_at_once(run_jobs(app, TestKit(app.connection, scheduler=app.scheduler)))
         app.rollback()
     assert committed(dsn) == 0
+
+
+@pytest.mark.parametrize("kind", SYNC_KINDS)
+def test_plain_job_of_a_kit_has_no_durable_steps(kind: str, dsn: str) -> None:
+    def place() -> None:
+        with pytest.raises(NotRunningError, match=r"no durable steps .*; use a TestScheduler"):
+            current_steps()
+        with pytest.raises(NotRunningError, match="cannot complete in a transaction"):
+            current_job().completing()
+
+    with plain_application(kind, dsn) as app:
+        kit = TestKit(app.connection, scheduler=app.scheduler)
+        kit.scheduler.register(place, name="kit.steps")
+        kit.run(place)
 
 
 @pytest.mark.parametrize("kind", SYNC_KINDS)

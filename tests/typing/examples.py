@@ -46,7 +46,7 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.events import Event, EventStream, JobCompleted, JobFailed
-from pg_scheduler.sync import SyncScheduler, current_scheduler
+from pg_scheduler.sync import StepConnection, SyncScheduler, current_scheduler, current_steps
 from pg_scheduler.testing import AsyncTestKit, DrainResult, TestKit
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
@@ -77,6 +77,27 @@ async def send(to: str, *, copies: int = 1) -> bool:
 def resize(path: str) -> None:
     assert_type(current_scheduler().enqueue(send, args=(path,)), str)
     assert_type(current_scheduler().count_jobs(), JobCounts)
+
+
+def fetch_size(path: str, *, scale: int = 1) -> float:
+    return len(path) / scale
+
+
+def store_size(connection: StepConnection, size: float) -> int:
+    assert_type(connection.execute("INSERT INTO sizes VALUES ($1)", size), str)
+    return current_scheduler().enqueue(send, args=("a",), connection=connection) == "a"
+
+
+@job()
+def measure(path: str) -> None:
+    steps = current_steps()
+    assert_type(steps.run("size", fetch_size, path, scale=2), float)
+    steps.run("size", fetch_size, 3)  # type: ignore[arg-type]
+    steps.run("size", fetch_size, path, factor=2)  # type: ignore[call-arg]
+    assert_type(steps.transaction("store", store_size, 1.5), int)
+    assert_type(steps.wait("approval", kind=datetime), datetime)
+    with steps.cursor("lines", start=0) as cursor:
+        cursor.set(cursor.value + 1)
 
 
 @periodic(every=timedelta(minutes=5), priority=JobPriority.LOW)

@@ -36,6 +36,7 @@ from pg_scheduler.worker.pipeline.lock_pause import LockPause
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.steps import AttemptSteps
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
+from pg_scheduler.worker.runners.jobs_view import AttemptInThread
 from pg_scheduler.worker.runners.middleware import run_in_executor, run_in_loop
 from pg_scheduler.worker.runners.places import Place
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
@@ -164,7 +165,9 @@ class AttemptRunner:
         executor: JobExecutor,
     ) -> Result:
         claim = attempt.claim
-        current.set((claim, time.time(), self._get_scheduler, self._report_progress, None))
+        attempt.new_steps = self.new_steps
+        in_thread = AttemptInThread(attempt)
+        current.set((claim, time.time(), self._get_scheduler, self._report_progress, in_thread))
         call = JobCall(
             claim,
             task.func,
@@ -201,6 +204,8 @@ class AttemptRunner:
         except CrashedError as crash:
             result = CrashResult(message_of(crash), self._max_crashes)
         finally:
+            if attempt.steps is not None:
+                attempt.steps.close()
             if attempt.measured_for and self._meter is not None:
                 seconds_run = time.monotonic() - began
                 self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)

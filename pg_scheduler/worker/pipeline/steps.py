@@ -195,8 +195,7 @@ class AttemptSteps(OpenSteps):
     def close(self) -> None:
         """See `OpenSteps`."""
         self._is_closed = True
-        for waiter in self._waiting:
-            waiter.cancel()
+        self._release()
 
     # -- a step ----------------------------------------------------------------------------------------
 
@@ -414,11 +413,18 @@ class AttemptSteps(OpenSteps):
         finally:
             del self._waiting[waiter]
 
+    def _release(self) -> None:
+        """Cancel the calls that wait."""
+        for waiter in self._waiting:
+            waiter.cancel()
+
     def _end_if_idle(self) -> None:
         """End the attempt if it waits and no other step is in progress."""
         if self._waiting and not self._in_progress and not self.suspensions and not self._is_closed:
             self.suspensions = tuple(sorted(self._waiting.values(), key=lambda each: each.until))
             self._attempt.interrupt()
+            if self._attempt.is_unstoppable:  # its threads wait for the calls, which no task awaits
+                self._release()
 
 
 class AttemptCursor(StepCursor):

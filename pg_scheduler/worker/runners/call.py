@@ -96,7 +96,8 @@ class JobCall:
         self._is_running: Callable[[], bool] | None = None
         self.trace: Mapping[str, str] | None = None
         self.cancelled_by: str | None = None
-        """Why: ``timeout``, ``cancelled``, ``lost`` (its lease), ``shutdown`` or ``middleware``."""
+        """Why: ``timeout``, ``cancelled``, ``lost`` (its lease), ``shutdown``, ``middleware``; or
+        ``suspended``, until a later attempt continues the job."""
 
     @property
     def job(self) -> CurrentJob:

@@ -1,4 +1,4 @@
-"""The Scheduler as jobs see it: asynchronous in the event loop of the worker, blocking in other threads.
+"""What jobs see of their worker: asynchronous in its event loop, blocking in other threads.
 
 A blocking call runs in the event loop of the worker, on the pool of the worker. While the thread waits, it
 checks that the event loop runs on and that its attempt has not been cancelled, so no call waits without end.
@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import cache
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
 
 from pg_scheduler.blocking import Blocking, Caller, Crossing, check_may_block, derive
 from pg_scheduler.errors import JobCancelledError, NotRunningError
-from pg_scheduler.jobs.context import cancellation
+from pg_scheduler.jobs.context import Cancellation, cancellation
+from pg_scheduler.jobs.steps import Steps
+from pg_scheduler.worker.in_flight import Attempt
 
 CHECK_INTERVAL_S: Final = 0.2
 """Seconds between two checks of a thread that waits."""
@@ -23,6 +25,74 @@ ENDED: Final = (
     "the event loop of the worker has ended, so this job in a thread cannot call its Scheduler; end the job "
     "when current_job().is_cancelled is true"
 )
+
+
+class Watch:
+    """What a thread of a job checks while it waits for a call in the event loop of the worker."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, flag: Cancellation | None) -> None:
+        self._loop = loop
+        self._flag = flag
+        self._was_stopped = False
+        self.renew()
+
+    def renew(self) -> None:
+        """Let a cancellation up to now interrupt nothing: the job may have to clean up."""
+        self._may_interrupt = self._flag is not None and not self._flag.is_cancelled
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the attempt was cancelled meanwhile."""
+        return self._may_interrupt and self._flag is not None and self._flag.is_cancelled
+
+    def loop_has_ended(self) -> bool:
+        """Return whether the event loop runs neither now nor at the check before."""
+        was_stopped, self._was_stopped = self._was_stopped, not self._loop.is_running()
+        return was_stopped and self._was_stopped  # asyncio.run() pauses it for a moment at its end
+
+
+class AttemptInThread:
+    """The attempt of a job outside of the event loop of its worker, as its own code reaches it."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self.loop = asyncio.get_running_loop()
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job."""
+        return self._attempt.claim.job_id
+
+    @property
+    def flag(self) -> Cancellation | None:
+        """By which it is cancelled."""
+        return self._attempt.call
+
+    def steps_in_loop(self) -> Steps:
+        """Return its durable steps; in the event loop."""
+        return self._attempt.open_steps()
+
+    def open_steps(self) -> NoReturn:
+        """Reject the call."""
+        raise NotRunningError(
+            f"job {self.job_id!r} runs in a thread or an executor of its own, where current_job().steps "
+            "cannot be awaited; call pg_scheduler.sync.current_steps(), whose methods block"
+        )
+
+    def completing(self, connection: object) -> NoReturn:  # noqa: ARG002 - of the protocol
+        """Reject the call."""
+        self._reject_completion()
+
+    def set_result(self, value: object) -> NoReturn:  # noqa: ARG002 - of the protocol
+        """Reject the call."""
+        self._reject_completion()
+
+    def _reject_completion(self) -> NoReturn:
+        raise NotRunningError(
+            f"job {self.job_id!r} runs in a thread or an executor of its own, where it cannot complete in a "
+            "transaction; write in pg_scheduler.sync.current_steps().transaction(), or make it an async "
+            "function without executor="
+        )
 
 
 class HasWorkerId(Protocol):
@@ -84,21 +154,17 @@ class _Calls:
             NotRunningError: The event loop has ended.
             BaseException: The error of the function.
         """
-        flag = cancellation.get(None)
-        may_interrupt = flag is not None and not flag.is_cancelled
+        watch = Watch(self._loop, cancellation.get(None))
         crossing = self.submit(function)
-        was_stopped = False
         try:
             while not crossing.wait(CHECK_INTERVAL_S):
-                if may_interrupt and flag is not None and flag.is_cancelled:
+                if watch.is_interrupted:
                     raise JobCancelledError(
                         "the job was cancelled during a call of current_job().scheduler: it timed out, was "
                         "cancelled, or its worker shuts down; the call may have taken effect"
                     )
-                is_stopped = not self._loop.is_running()
-                if is_stopped and was_stopped:  # asyncio.run() pauses it for a moment at its end
+                if watch.loop_has_ended():
                     raise NotRunningError(ENDED)
-                was_stopped = is_stopped
             return crossing.result()
         except CancelledError:
             raise NotRunningError(ENDED) from None

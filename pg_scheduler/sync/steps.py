@@ -1,0 +1,383 @@
+"""The durable steps of a job in a thread: the methods of `Steps`, blocking.
+
+Each call runs in the event loop of the worker. Its thread waits, and meanwhile calls the function of the
+step.
+"""
+
+from __future__ import annotations
+
+import functools
+from asyncio import Future
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from contextvars import copy_context
+from datetime import datetime, timedelta
+from queue import Empty, SimpleQueue
+from typing import Any, ParamSpec, TypeVar, overload
+
+from pg_scheduler.blocking import Crossing, check_may_block
+from pg_scheduler.foreign import Returned
+from pg_scheduler.jobs.context import current_job
+from pg_scheduler.jobs.model import UNSET
+from pg_scheduler.jobs.step_values import is_coroutine_function
+from pg_scheduler.jobs.steps import StepCursor
+from pg_scheduler.store.foreign.adapter import ConnectionAdapter
+from pg_scheduler.worker.runners.call import RaisedError
+from pg_scheduler.worker.runners.jobs_view import CHECK_INTERVAL_S, AttemptInThread, Watch
+from pg_scheduler.worker.threads import call_in_loop
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class AttemptEnded(BaseException):
+    """The attempt ends: it is suspended, timed out, was cancelled, or its worker shuts down.
+
+    A step of a job in a thread raises it where one of an async job raises ``asyncio.CancelledError``. It is
+    no ``Exception``, so ``except Exception`` does not catch it. To swallow it changes nothing.
+    """
+
+
+class StepConnection(ConnectionAdapter):
+    """A connection of the pool in the transaction of a step, with blocking methods.
+
+    They have the values and errors of asyncpg's. `current_scheduler()` takes it as ``connection=``, for jobs
+    that exist if and only if the step is stored.
+    """
+
+    __setattr__ = object.__setattr__  # of a frozen class with slots, it rejects subclasses
+
+    def __init__(self, attempt: AttemptInThread, connection: Any) -> None:
+        super().__init__(self._texts, is_async=False)
+        self._attempt = attempt
+        self._connection = connection
+
+    def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
+        """Execute a statement, or several without arguments; return the status of the last one."""
+        status: str = self._call("execute", query, *args, timeout=timeout)
+        return status
+
+    def executemany(
+        self, command: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None
+    ) -> None:
+        """Execute a statement once for each sequence of arguments."""
+        self._call("executemany", command, args, timeout=timeout)
+
+    def fetch(self, query: str, *args: Any, timeout: float | None = None) -> list[Any]:
+        """Execute a statement, and return its rows."""
+        rows: list[Any] = self._call("fetch", query, *args, timeout=timeout)
+        return rows
+
+    def fetchrow(self, query: str, *args: Any, timeout: float | None = None) -> Any:
+        """Execute a statement, and return its first row; None if there is none."""
+        return self._call("fetchrow", query, *args, timeout=timeout)
+
+    def fetchval(self, query: str, *args: Any, column: int = 0, timeout: float | None = None) -> Any:
+        """Execute a statement, and return a value of its first row; None if there is none."""
+        return self._call("fetchval", query, *args, column=column, timeout=timeout)
+
+    def _texts(self, statement: str, texts: Sequence[str]) -> list[str]:
+        return [row[0] for row in self.fetch(statement, *texts)]
+
+    def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        check_may_block(name, "a StepConnection", "connection")
+        return _Call(self._attempt).run(getattr(self._connection, name), *args, **options)
+
+
+class BlockingCursor:
+    """How far a loop of a job in a thread has come, yielded by ``BlockingSteps.cursor()``."""
+
+    def __init__(self, attempt: AttemptInThread, cursor: StepCursor) -> None:
+        self._attempt = attempt
+        self._cursor = cursor
+
+    @property
+    def value(self) -> Any:
+        """The last value as JSON carries it: that of this attempt or an earlier one; at first ``start``."""
+        return self._cursor.value
+
+    def set(self, value: Any) -> None:
+        """Set the value, as ``StepCursor.set()``. If it raises AttemptEnded, the block writes the value."""
+        _Call(self._attempt).run(self._cursor.set, value)
+        _check_attempt(self._attempt)
+
+    def save(self, value: Any = UNSET, *, connection: StepConnection | None = None) -> None:
+        """Write the value now, as ``StepCursor.save()``.
+
+        Args:
+            value: A new value; if omitted, the last one.
+            connection: The connection of a step in a transaction, with which the value commits; None to
+                commit it at once.
+        """
+        _Call(self._attempt).run(self._cursor.save, value, connection=_asyncpg_of(connection))
+
+
+class BlockingSteps:
+    """The durable steps of a job in a thread, as `current_steps()`.
+
+    The functions of steps are plain ones, and are called in the thread of the caller. Parameters, values and
+    errors are those of `Steps`. Each method raises `AttemptEnded` if the attempt ends.
+    """
+
+    def __init__(self, attempt: AttemptInThread) -> None:
+        self._attempt = attempt
+
+    @property
+    def version(self) -> int:
+        """The ``version=`` that the task had when the job stored its first step; before it, that of now."""
+        version: int = _Call(self._attempt).run(lambda: self._attempt.steps_in_loop().version)
+        return version
+
+    def run(self, name: str, func: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function and store its value; return the stored value if an earlier attempt has done so.
+
+        If the attempt is cancelled while the function runs, its value is stored nevertheless.
+
+        Example:
+            >>> from pg_scheduler.sync import current_steps
+            >>> def fetch_quote(order: int) -> float:
+            ...     return 9.5 * order
+            >>> def place(order: int) -> None:
+            ...     quote = current_steps().run("quote", fetch_quote, order)
+        """
+        call = _Call(self._attempt)
+        value: R = self._run(call, "run", name, call.in_thread(func), *args, **kwargs)
+        return value
+
+    def transaction(
+        self,
+        name: str,
+        func: Callable[..., R],
+        /,
+        *args: Any,
+        connection: StepConnection | None = None,
+        **kwargs: Any,
+    ) -> R:
+        """Call a function in a transaction that also stores its value: its writes are made exactly once.
+
+        Args:
+            name: The name of the step.
+            func: A plain function, whose first argument is a `StepConnection`.
+            args: Its other positional arguments, which are not stored.
+            connection: That of a step within whose function this is called: both commit together. None for a
+                connection of the pool. Connections of other libraries are refused.
+            kwargs: Its keyword arguments, which are not stored.
+
+        Example:
+            >>> from pg_scheduler.sync import StepConnection, current_steps
+            >>> def reserve(connection: StepConnection, order: int) -> None:
+            ...     connection.execute("UPDATE stock SET count = count - 1 WHERE item = $1", order)
+            >>> def place(order: int) -> None:
+            ...     current_steps().transaction("reserve", reserve, order)
+        """
+        call = _Call(self._attempt)
+
+        def with_connection(given: Any, *args: Any, **kwargs: Any) -> R:
+            return func(StepConnection(self._attempt, given), *args, **kwargs)
+
+        value: R = self._run(
+            call,
+            "transaction",
+            name,
+            call.in_thread(func, with_connection),
+            *args,
+            connection=_asyncpg_of(connection),
+            **kwargs,
+        )
+        return value
+
+    @contextmanager
+    def cursor(self, name: str, *, start: Any = None) -> Iterator[BlockingCursor]:
+        """Store how far a loop has come, in a ``with`` block, so that later attempts continue there.
+
+        Example:
+            >>> from pg_scheduler.sync import current_steps
+            >>> def ship(line: int) -> None: ...
+            >>> def ship_all(lines: int) -> None:
+            ...     with current_steps().cursor("lines", start=0) as cursor:
+            ...         for line in range(cursor.value, lines):
+            ...             ship(line)
+            ...             cursor.set(line + 1)
+        """
+        block = self._run(_Call(self._attempt), "cursor", name, start=start)
+        cursor = BlockingCursor(self._attempt, _Call(self._attempt).run(block.__aenter__))
+        try:
+            yield cursor
+        except BaseException as error:  # whatever it was, the value is that of work that was done
+            _Call(self._attempt).run(block.__aexit__, type(error), error, error.__traceback__)
+            raise
+        _Call(self._attempt).run(block.__aexit__, None, None, None)
+
+    def sleep(
+        self, name: str, delay: float | timedelta | None = None, *, until: datetime | None = None
+    ) -> None:
+        """Continue later, in another attempt: this one ends by `AttemptEnded`. See ``Steps.sleep()``."""
+        self._call("sleep", name, delay, until=until)
+
+    @overload
+    def wait(self, name: str, *, timeout: float | timedelta | None = None, kind: type[T]) -> T: ...
+    @overload
+    def wait(self, name: str, *, timeout: float | timedelta | None = None, kind: None = None) -> Any: ...
+    def wait(
+        self, name: str, *, timeout: float | timedelta | None = None, kind: type[Any] | None = None
+    ) -> Any:
+        """Return the value that ``signal()`` of a Scheduler sends to the job under this name.
+
+        Until it has come, the attempt ends by `AttemptEnded`, as in ``sleep()``. See ``Steps.wait()``.
+        """
+        return self._call("wait", name, timeout=timeout, kind=kind)
+
+    def _call(self, method: str, *args: Any, **options: Any) -> Any:
+        """Call a method of `Steps` that calls no function."""
+        return self._run(_Call(self._attempt), method, *args, **options)
+
+    def _run(self, call: _Call, method: str, /, *args: Any, **options: Any) -> Any:
+        check_may_block(method, "current_steps()", "steps")
+        _check_attempt(self._attempt)
+        return call.run(lambda: getattr(self._attempt.steps_in_loop(), method)(*args, **options))
+
+
+class _Call:
+    """One call in the event loop of the worker, and the thread that waits for it."""
+
+    def __init__(self, attempt: AttemptInThread) -> None:
+        self._attempt = attempt
+        self._passed_back: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def run(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call a function in the event loop, and block until its coroutine has ended.
+
+        Raises:
+            AttemptEnded: The attempt was cancelled during the call, or the event loop has ended.
+            BaseException: The error of the function.
+        """
+        loop = self._attempt.loop
+        watch = Watch(loop, self._attempt.flag)
+        try:
+            crossing = Crossing(
+                loop, lambda: function(*args, **options), lambda: self._passed_back.put(_do_nothing)
+            )
+        except RuntimeError:  # it is closed
+            raise _ended(self._attempt) from None
+        try:
+            while not crossing.has_ended:
+                try:
+                    passed_back = self._passed_back.get(timeout=CHECK_INTERVAL_S)
+                except Empty:
+                    if watch.is_interrupted or watch.loop_has_ended():
+                        raise _ended(self._attempt) from None
+                    continue
+                passed_back()
+                watch.renew()  # the value of a function that was called is stored
+            return crossing.result()
+        except CancelledError:
+            raise _ended(self._attempt) from None
+        except RaisedError as raised:
+            error = raised.error
+        finally:
+            crossing.cancel()  # without effect after its end
+            del crossing  # its error refers to this frame
+        try:
+            raise error
+        finally:
+            del error
+
+    def in_thread(
+        self, func: Callable[..., Any], surrounding: Callable[..., Any] | None = None
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """Return a coroutine function that calls a plain one in the thread that waits.
+
+        Args:
+            func: The plain function of a step.
+            surrounding: What calls it; None for the function itself.
+        """
+        if is_coroutine_function(func) or not callable(func):
+            raise TypeError(
+                f"a step of a job in a thread needs a plain function, not {func!r}; pass a function without "
+                "async, and its arguments: steps.run(name, function, argument)"
+            )
+
+        @functools.wraps(func)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            context, loop = copy_context(), self._attempt.loop
+            returned: Future[Returned[Any]] = loop.create_future()
+
+            def execute() -> None:
+                found: Returned[Any]
+                try:
+                    found = context.run(surrounding or func, *args, **kwargs), None
+                except BaseException as error:  # noqa: BLE001 - user code; it is raised in this thread again
+                    found = None, error
+                call_in_loop(loop, _set_result, returned, found)
+
+            self._passed_back.put(execute)
+            value, error = await returned
+            if error is not None:
+                raise RaisedError(error)
+            return value
+
+        return call
+
+
+def current_steps() -> BlockingSteps:
+    """Return the durable steps of a job that runs in a thread, or in an executor of its own.
+
+    Raises:
+        LookupError: The caller is not part of a running job.
+        NotRunningError: The job runs in a process or in a `job_context()`.
+        RuntimeError: The caller is an async job, which awaits the methods of ``current_job().steps``.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> from pg_scheduler import job
+        >>> from pg_scheduler.sync import current_steps
+        >>> def charge(order: int) -> str:
+        ...     return f"payment-{order}"
+        >>> @job(max_retries=5)
+        ... def process(order: int) -> None:
+        ...     steps = current_steps()
+        ...     payment = steps.run("charge", charge, order)
+        ...     steps.sleep("delivery", timedelta(days=14))
+    """
+    attempt = current_job()._running()  # noqa: SLF001 - the same, for threads
+    if isinstance(attempt, AttemptInThread):
+        return BlockingSteps(attempt)
+    attempt.open_steps()  # raises NotRunningError if there are none
+    raise RuntimeError(
+        "current_steps() is for jobs in threads; an async job awaits the methods of current_job().steps"
+    )
+
+
+def _check_attempt(attempt: AttemptInThread) -> None:
+    """Raise AttemptEnded if the attempt should end."""
+    if attempt.flag is not None and attempt.flag.is_cancelled:
+        raise _ended(attempt)
+
+
+def _ended(attempt: AttemptInThread) -> AttemptEnded:
+    return AttemptEnded(
+        f"this attempt of job {attempt.job_id!r} ends: it is suspended, timed out, was cancelled, or its "
+        "worker shuts down; let the exception end the function"
+    )
+
+
+def _asyncpg_of(connection: StepConnection | None) -> Any:
+    """Return the connection of asyncpg behind one that the function of a step was passed."""
+    if connection is None:
+        return None
+    if not isinstance(connection, StepConnection):
+        raise TypeError(
+            f"connection must be the one that the function of a step in a transaction is called with, not of "
+            f"the type {type(connection).__name__}; other connections cannot commit together with a step"
+        )
+    return connection._connection  # noqa: SLF001 - of the same module
+
+
+def _set_result(future: Future[Returned[Any]], returned: Returned[Any]) -> None:
+    if not future.done():
+        future.set_result(returned)
+
+
+def _do_nothing() -> None: ...
