@@ -62,9 +62,9 @@ class Node:
         self.process.send_signal(signal.SIGCONT)
 
 
-def environment() -> dict[str, str]:
+def environment(root: Path = ROOT) -> dict[str, str]:
     """Return the environment of a process that imports the library and the tests from this checkout."""
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "PYTHONPATH": str(root)}
 
 
 class Fleet:
@@ -77,17 +77,20 @@ class Fleet:
         self._readers: list[asyncio.Task[None]] = []
         self._arrived = asyncio.Condition()
 
-    async def start(self, *options: str, variables: Mapping[str, str] | None = None) -> Node:
+    async def start(
+        self, *options: str, variables: Mapping[str, str] | None = None, root: Path = ROOT
+    ) -> Node:
         """Start a node and wait until it claims jobs.
 
         Args:
             options: Options of ``node.py``.
             variables: Additional environment variables.
+            root: The files of the library and of ``node.py``.
         """
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "tests.cluster.node", self.dsn, *options),
-            cwd=ROOT,
-            env={**environment(), **(variables or {})},
+            cwd=root,
+            env={**environment(root), **(variables or {})},
             stdin=PIPE,
             stdout=PIPE,
         )

@@ -1,0 +1,154 @@
+"""Nodes of the release before durable steps, beside those of this one: an upgrade and its roll-back.
+
+The history of the repository has the files of that release.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobStatus, Scheduler
+from pg_scheduler.migrate import migrate
+from tests.cluster import durable
+from tests.cluster.fleet import ROOT, Fleet, environment
+
+STEPS = "migrations/0002_steps.up.sql"
+"""The file that the first commit after that release has added."""
+
+JOBS = ("--jobs", "tests.cluster.durable")
+
+
+def git(*arguments: str) -> bytes:
+    """Return the output of a command of git; skip the test if there is no history."""
+    try:
+        done = subprocess.run(("git", *arguments), cwd=ROOT, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = getattr(error, "stderr", b"").decode() or str(error)
+        pytest.skip(f"the history of the repository is absent here, which has the release before: {reason}")
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def release_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the library and the tests of the release before."""
+    added = git("log", "--diff-filter=A", "--format=%H", "--", STEPS).decode().split()
+    if not added:
+        pytest.skip(f"the history of the repository is absent here, which has the commit before {STEPS}")
+    files = git("archive", f"{added[-1]}^", "pg_scheduler", "pg_scheduler_plugins", "migrations", "tests")
+    root = tmp_path_factory.mktemp("release_before")
+    with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+        archive.extractall(root, filter="data")
+    assert not (root / STEPS).exists()
+    command = (sys.executable, "-P", "-c", "import pg_scheduler; print(pg_scheduler.__path__[0])")
+    found = subprocess.run(command, cwd=root, env=environment(root), capture_output=True, check=True)
+    assert found.stdout.decode().strip() == str(root / "pg_scheduler")
+    return root
+
+
+@pytest.fixture(autouse=True)
+async def effects(pool: asyncpg.Pool) -> None:
+    await pool.execute("CREATE TABLE effects (job_id text)")
+
+
+async def enqueue(client: Scheduler, job_ids: Sequence[str], name: str = "durable.order") -> None:
+    for job_id in job_ids:
+        await client.enqueue(name, job_id=job_id)
+
+
+async def done(fleet: Fleet, line: str) -> None:
+    await fleet.wait_for("done", line=line)
+
+
+@pytest.mark.usefixtures("warmed_up_server")
+async def test_release_before_harms_no_suspended_job_signal_or_share(
+    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, release_before: Path
+) -> None:
+    """It vacuums, reclaims, cancels and runs its own jobs, while jobs sleep, wait and take turns."""
+    former = await fleet.start("--tick", "0.5", "--immediate", root=release_before)
+    dying = await fleet.start(*JOBS, "--slots", "2")
+    orders = [f"order-{number}" for number in range(5)]
+    await enqueue(client, orders)
+    await fleet.wait_for("JobSuspended", kind="signal", count=5)
+    await enqueue(client, ["held"], "durable.hold")
+    await fleet.wait_for("charged", job_id="held")
+
+    turns = [f"turn-{number}" for number in range(20)]
+    for number, job_id in enumerate(turns):
+        tenant = durable.TENANTS[number // 10]
+        await client.enqueue(durable.turn, args=(tenant,), job_id=job_id, delay=timedelta(seconds=1))
+    assert await client.signal("order-0", "approval", "ann")
+    for command in (
+        "enqueue cluster.note note 0 5",
+        "vacuum",
+        "cancel order-4",
+        "reclaim",
+        "enqueue cluster.stumble stumble 0 5",
+    ):
+        former.send(command)
+        await done(fleet, command)
+    await fleet.wait_for("ticked", node=former)
+    await dying.kill()  # the release before reclaims its jobs
+
+    node = await fleet.start(*JOBS, "--slots", "2")
+    for job_id in orders[1:4]:
+        assert await client.signal(job_id, "approval", "ann")
+    for job_id in (*orders[:4], "held", *turns):
+        await fleet.wait_for("JobCompleted", job_id=job_id)
+    assert sorted([row["job_id"] for row in await pool.fetch("SELECT job_id FROM effects")]) == orders[:4]
+    assert [len(fleet.records("charged", job_id=job_id)) for job_id in (*orders, "held")] == [1] * 6
+    assert {each.node for each in fleet.records("JobCompleted", job_name="durable.order")} <= {dying, node}
+
+    former.send("vacuum")  # deletes completed jobs, and does not know of their steps
+    await done(fleet, "vacuum")
+    assert await client.get_job("order-0") is None
+    await enqueue(client, ["order-0"])
+    await fleet.wait_for("charged", job_id="order-0", count=2)
+    assert await client.signal("order-0", "approval", "ann")
+    await fleet.wait_for("JobCompleted", job_id="order-0", count=2)
+    await former.stop()
+    await node.stop()
+    assert fleet.records("ServiceFaulted") == []
+
+
+async def test_suspended_jobs_start_anew_after_a_roll_back_and_another_upgrade(
+    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, release_before: Path
+) -> None:
+    node = await fleet.start(*JOBS)
+    await enqueue(client, ["nap"], "durable.nap")
+    await enqueue(client, ["order"])
+    await fleet.wait_for("JobSuspended", job_id="nap")
+    await fleet.wait_for("JobSuspended", job_id="order", kind="signal")
+    await node.stop()
+
+    async with pool.acquire() as connection:
+        await migrate(connection, target=1)
+    former = await fleet.start("--tick", "0.5", root=release_before)
+    former.send("enqueue cluster.note note 0 5")
+    await fleet.wait_for("JobCompleted", job_name="cluster.note", count=5)
+    former.send("vacuum")
+    await done(fleet, "vacuum")
+    for job_id in ("nap", "order"):
+        job = await client.get_job(job_id)
+        assert job
+        assert job.status is JobStatus.PENDING
+    await former.stop()
+
+    async with pool.acquire() as connection:
+        await migrate(connection)
+    await fleet.start(*JOBS)
+    await fleet.wait_for("charged", job_id="nap", count=2)
+    await fleet.wait_for("charged", job_id="order", count=2)
+    assert await client.signal("order", "approval", "ann")
+    await fleet.wait_for("JobCompleted", job_id="nap")
+    await fleet.wait_for("JobCompleted", job_id="order")
+    assert [row["job_id"] for row in await pool.fetch("SELECT job_id FROM effects")] == ["order"]
+    assert fleet.records("ServiceFaulted") == []
