@@ -1,4 +1,4 @@
-"""The guide's job that applies messages in order, per key. With the variable ``KILL``, it dies at a statement."""
+"""The guide's job that applies messages in order, per key; ``KILL`` lets its process die at a statement."""
 
 from __future__ import annotations
 

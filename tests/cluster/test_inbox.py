@@ -23,6 +23,7 @@ Pool = asyncpg.Pool
 OPTIONS = ("--lease", "2", "--jobs", "tests.cluster.inbox")
 POINTS = ("after 1", "before 4", "after 6", "before 9", "after 12")
 KEYS = 5
+WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
 job: Any = inbox
 """The module, whose names come from the page."""
 
@@ -74,6 +75,26 @@ async def test_crash_at_any_statement_neither_loses_nor_repeats_nor_reorders_a_m
     )
     assert report.points > 40
     assert seen[0] == (["placed", "paid", "packed", "shipped"], 0)
+
+
+async def test_message_has_its_position_after_those_that_commit_before_it(
+    client: Scheduler, pool: Pool
+) -> None:
+    """Send a message while the transaction of another one is open: it waits before it takes a position."""
+    await pool.execute(inbox.TABLES)
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await job.receive(client, 7, "placed", connection)
+        shipping = asyncio.create_task(ship(client))
+        async with asyncio.timeout(TIMEOUT_S):
+            while not await pool.fetchval(WAITS):  # noqa: ASYNC110 - a lock raises no event
+                await asyncio.sleep(0)
+        assert await pool.fetchval("SELECT last_value FROM inbox_position_seq") == 1
+        await transaction.commit()
+        await shipping
+    events = await pool.fetch("SELECT event FROM inbox ORDER BY position")
+    assert [row["event"] for row in events] == ["placed", "shipped"]
 
 
 async def test_messages_are_applied_in_the_order_of_their_commits_while_nodes_are_killed(
