@@ -141,6 +141,9 @@ def test_reliability_names_existing_tests_and_every_outage_test() -> None:
     rows = [row for header in OUTAGES for row in table("reliability.md", header)]
     documented = {re.sub(r"\W.*", "", row[-1].strip("`")) for row in rows}
     assert documented == set(re.findall(r"def (test_\w+)", outages))
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("**/test_*.py"))
+    named = {row[-1].strip("`") for row in table("reliability.md", "| Part of a job | Happens | Test |")}
+    assert named <= set(re.findall(r"def (test_\w+)", tests))
 
 
 def test_pools_of_the_examples_open_no_connections_in_advance() -> None:
