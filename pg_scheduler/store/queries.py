@@ -44,6 +44,8 @@ class Route(StrEnum):
     """A connection of the pool, for this statement."""
     RESERVED = "reserved"
     """The same, or the dedicated connection while jobs use up the pool."""
+    STEP = "step"
+    """One of a few connections of the pool that are kept for a moment for steps; else as reserved."""
     STICKY = "sticky"
     """A connection of the pool that is kept for a moment, for the next call."""
     STICKY_RESERVED = "sticky-reserved"

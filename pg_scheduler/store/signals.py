@@ -59,7 +59,7 @@ class SignalRepository(Repository):
         async def send(transaction: Transaction) -> SentSignal:
             return await self._send(job_id, name, value, transaction.connection)
 
-        return await self._statements.run_retrying(send, within=connection)
+        return await self._statements.run_retrying(send, within=connection, savepoints=False)
 
     async def _send(self, job_id: str, name: str, value: str, connection: Connection) -> SentSignal:
         statements = self._statements

@@ -76,6 +76,7 @@ class Statements:
             Route.DEDICATED: partial(connections.transaction, hot=True),
             Route.POOL: connections.acquire,
             Route.RESERVED: partial(connections.acquire, reserved=True),
+            Route.STEP: connections.step,
             Route.STICKY: connections.sticky,
             Route.STICKY_RESERVED: partial(connections.sticky, reserved=True),
             Route.TUNED: partial(connections.transaction, reserved=True),
@@ -192,17 +193,24 @@ class Statements:
         return await self.fetch(name, *args, on=on, route=route)
 
     async def run_retrying(
-        self, run: Callable[[Transaction], Awaitable[T]], *, within: Connection | Transaction | None = None
+        self,
+        run: Callable[[Transaction], Awaitable[T]],
+        *,
+        within: Connection | Transaction | None = None,
+        savepoints: bool = True,
     ) -> T:
-        """Run statements in a transaction, and again after a deadlock unless they are part of a caller's."""
+        """Run statements in a transaction, and again after a deadlock unless they are part of a caller's.
+
+        The arguments are those of ``transaction()``.
+        """
         for _ in range(MAX_ATTEMPTS - 1 if within is None else 0):
             try:
-                async with self.transaction() as transaction:
+                async with self.transaction(savepoints=savepoints) as transaction:
                     return await run(transaction)
             except DatabaseUnavailableError as fault:
                 if not is_conflict(fault):
                     raise
-        async with self.transaction(within=within) as transaction:
+        async with self.transaction(within=within, savepoints=savepoints) as transaction:
             return await run(transaction)
 
     async def value(self, name: str, *args: Any, on: Connection | None = None) -> Any:

@@ -570,6 +570,20 @@ async def test_sticky_connection_returns_to_the_pool_when_idle(
         assert small.get_idle_size() == small.get_size(), "a small pool keeps none"
 
 
+async def test_steps_reuse_a_connection_and_do_not_wait_for_one_another(dsn: str) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
+        connections = Connections(pool)
+        async with connections.step() as first:
+            async with asyncio.timeout(10), connections.step() as other:
+                assert other is not first
+            assert pool.get_idle_size() == pool.get_size() - 1, "a small pool keeps one"
+        async with connections.step() as next_one:
+            assert next_one is first, "it was not reset"
+        async with asyncio.timeout(10):
+            await connections.release_held()
+        assert pool.get_idle_size() == pool.get_size()
+
+
 async def test_sticky_connection_is_replaced_when_it_broke_while_idle(dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
         connections = Connections(pool)

@@ -4,7 +4,7 @@ LISTEN and an advisory lock need a connection for long. It comes from ``direct_d
 PgBouncer it must be), else from the pool, if the pool can spare one.
 
 A pool resets a connection at each release, which is one more transaction. Calls that follow one another share
-one reset of a sticky connection.
+one reset of a sticky connection, and so do the steps of jobs.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ from pg_scheduler.store.foreign.connection import as_foreign
 
 DEFAULT_OPTIONS: Final = ConnectionOptions()
 
+POOL_PER_STEP_CONNECTION: Final = 4
+"""The connections of a pool for each one that is kept for steps, so jobs find most of them free."""
+
 FOREIGN_LOOP: Final = (
     "the call comes from another event loop or thread than that of the pool; await it in the event loop that "
     "created the pool, from a thread with asyncio.run_coroutine_threadsafe(call, loop).result()"
@@ -89,6 +92,10 @@ class Connections:
         has_spare = size > MIN_FREE_CONNECTIONS + 2
         self.sticky_connection: Final = StickyConnection(pool, options) if has_spare else None
         self.admission_connection: Final = StickyConnection(pool, options) if has_spare else None
+        self.step_connections: Final = tuple(
+            StickyConnection(pool, options)
+            for _ in range(size // POOL_PER_STEP_CONNECTION if has_spare else 0)
+        )
         self._sessions_are_own = False
         in_use = (
             1 + (size > MIN_FREE_CONNECTIONS) + (size > MIN_FREE_CONNECTIONS + 1)
@@ -204,6 +211,16 @@ class Connections:
         if self.sticky_connection is None or (reserved and self._is_starved):
             return self.acquire(reserved=reserved)
         return self.sticky_connection
+
+    def step(self) -> AbstractAsyncContextManager[Connection]:
+        """Yield a connection for a step of a job; the next step is likely to reuse it.
+
+        Steps at the same time do not wait for one another, since each may wait for the row of its job.
+        """
+        for held in self.step_connections:
+            if not held.is_in_use and not self._is_starved:
+                return held
+        return self.acquire(reserved=True)
 
     @asynccontextmanager
     async def transaction(
@@ -344,7 +361,7 @@ class Connections:
     async def release_held(self) -> None:
         """Release the dedicated and the sticky connections."""
         await self.dedicated_connection.release()
-        for sticky in (self.sticky_connection, self.admission_connection):
+        for sticky in (self.sticky_connection, self.admission_connection, *self.step_connections):
             if sticky is not None:
                 await sticky.release()
 
@@ -383,6 +400,11 @@ class StickyConnection:
     def is_held(self) -> bool:
         """Whether a connection is out of the pool."""
         return self._connection is not None
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether another user would have to wait."""
+        return self._turn.locked()
 
     async def __aenter__(self) -> PoolConnectionProxy:
         await self._turn.acquire()

@@ -5,7 +5,7 @@
 CASE WHEN jsonb_typeof(options) = 'object' THEN options ELSE jsonb_build_object() END
 
 -- name: load_steps
--- route: reserved
+-- route: step
 -- Return the steps of the job $1, which is marked; without the results of other jobs that were passed to it.
 SELECT name, kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
     extract(epoch FROM {bounded_until} - coalesce($2, now()))::double precision AS left_s
@@ -13,7 +13,7 @@ FROM {schema}scheduler_steps
 WHERE job_id = $1 AND kind <> 'result';
 
 -- name: store_step
--- route: reserved
+-- route: step
 -- Store the step $4 of kind $5 with the value $6, for the attempt $3 of the job $1 that the worker $2 runs.
 --
 -- $7 is the version of the task. Of a sleep or a wait, $8 is its length in seconds or $9 its end; both are NULL for
@@ -65,7 +65,7 @@ SELECT $4::text AS name, kind, value::text AS value, ended_at IS NOT NULL AS has
 FROM held LEFT JOIN stored ON true;
 
 -- name: end_step
--- route: reserved
+-- route: step
 -- End the sleep or wait $4 of the job $1, for its attempt $3 on the worker $2; return whether it had not ended before.
 --
 -- No row: the attempt does not hold its job any more.
