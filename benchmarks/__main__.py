@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.bench import Bench
-from benchmarks.contestants import CONTESTANTS, PEERS, before
+from benchmarks.contestants import CONTESTANTS, DURABLE_PEERS, PEERS, before
 from benchmarks.drivers import DriverError
 from benchmarks.machine import SETTINGS, describe
 from benchmarks.plots import draw
@@ -43,6 +43,10 @@ ROWS: Final = (
     "connections",
     "commits",
     "completing",
+    "steps_one",
+    "steps_many",
+    "signal",
+    "durable_sleepers",
     "run_job",
     "latency",
     "lateness",
@@ -62,6 +66,9 @@ ROWS: Final = (
     "retention",
 )
 """The rows in the order of the table."""
+
+NAMES: Final = tuple(peer.name for peer in (*PEERS, *DURABLE_PEERS))
+"""The names of the peers."""
 
 LONG: Final = {"soak", "inflow", "retention"}
 """Rows that run only if they are named."""
@@ -109,8 +116,8 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         if name not in VARIANTS:
             parser.error(f"unknown variant {name!r}; the variants are {', '.join(VARIANTS)}")
     for name in options.peers or ():
-        if name not in {peer.name for peer in PEERS}:
-            parser.error(f"unknown peer {name!r}; the peers are {', '.join(peer.name for peer in PEERS)}")
+        if name not in NAMES:
+            parser.error(f"unknown peer {name!r}; the peers are {', '.join(NAMES)}")
     return options
 
 
@@ -118,7 +125,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the rows and return the results."""
     wanted = [name for name in ROWS if name in (options.rows or ROWS)]
     wanted = [name for name in wanted if name not in LONG or name in options.rows]
-    peers = [peer.name for peer in PEERS]
+    peers = list(NAMES)
     began = time.monotonic()
     outcomes: list[Outcome] = []
     with server(settings=SETTINGS) as postgres:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from benchmarks.contestants import OURS, PEERS, Contestant
+from benchmarks.contestants import DURABLE_PEERS, OURS, PEERS, Contestant
 from benchmarks.drivers import Driver, DriverError
 from benchmarks.environments import MissingPeerError, command
 from benchmarks.machine import processor_seconds
@@ -155,9 +155,17 @@ class Bench:
         wanted = set(named)
         if others and not self.quick:
             wanted |= {peer.name for peer in PEERS}
+        return self._installed([peer for peer in PEERS if peer.name in wanted])
+
+    def durable_peers(self) -> list[Contestant]:
+        """Return the peers of a row about durable steps."""
+        return self._installed(DURABLE_PEERS)
+
+    def _installed(self, peers: Iterable[Contestant]) -> list[Contestant]:
+        """Return those that are chosen, and can be installed."""
         result = []
-        for peer in PEERS:
-            if peer.name not in wanted or peer.name in self.skipped:
+        for peer in peers:
+            if peer.name in self.skipped:
                 continue
             if self._chosen is not None and peer.name not in self._chosen:
                 continue

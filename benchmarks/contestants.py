@@ -150,6 +150,35 @@ PEERS: Final = (
     ),
 )
 
+DURABLE_PEERS: Final = (
+    Contestant(
+        "DBOS",
+        "benchmarks.peers.dbos",
+        "python",
+        "async workflows on a queue, polling_interval_sec 0.02",
+        "SELECT count(*) FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING')",
+        drain=0,
+        requirements=("dbos==3.4.0", "psycopg[binary]==3.3.9", "sqlalchemy==2.1.9", "uvloop==0.23.0"),
+        has_bulk=False,
+    ),
+    Contestant(
+        "absurd",
+        "benchmarks.peers.absurd",
+        "python",
+        "AsyncAbsurd, whose worker has one connection, poll_interval 0.02",
+        "SELECT count(*) FROM absurd.t_work WHERE state NOT IN ('completed', 'failed', 'cancelled')",
+        drain=0,
+        requirements=(
+            "absurd-sdk==0.5.1",
+            "absurdctl==0.5.1",
+            "psycopg[binary]==3.3.9",
+            "uvloop==0.23.0",
+        ),
+        has_bulk=False,
+    ),
+)
+"""The peers of the rows about durable steps, which take no part in the others."""
+
 BEFORE: Final = "before"
 """The name of this library in another checkout."""
 
@@ -159,4 +188,4 @@ def before(checkout: Path) -> Contestant:
     return replace(OURS, name=BEFORE, note="this library in the other checkout", checkout=checkout)
 
 
-CONTESTANTS: Final = {each.name: each for each in (OURS, BARE, *PEERS)}
+CONTESTANTS: Final = {each.name: each for each in (OURS, BARE, *PEERS, *DURABLE_PEERS)}

@@ -80,6 +80,11 @@ class Driver:
         """Wait until the worker runs."""
         await self.wait_for("started")
 
+    async def suspended(self) -> None:
+        """Wait until all jobs of the worker wait or sleep, perhaps since before it reported its start."""
+        if "suspended" not in self.events:
+            await self.wait_for("suspended")
+
     async def stop(self) -> dict[str, Any]:
         """Stop the worker and return its result."""
         await self._write()

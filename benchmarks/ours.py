@@ -14,6 +14,7 @@ from typing import Any
 
 import asyncpg
 
+from benchmarks.our_steps import DURABLE_JOBS, SIGNAL, id_of
 from benchmarks.peers.protocol import SHORT_S, Order, Peer, nap, record, run, send_event
 from pg_scheduler import JobPriority, JobSpec, Limit, PollingConfig, Scheduler, VacuumConfig, VacuumPolicy
 from pg_scheduler.sync import SyncScheduler
@@ -48,7 +49,7 @@ async def other(t: float, user: str) -> None:
     """Do nothing; workers do not register this job."""
 
 
-JOBS = {"work": work, "short": short, "nap": sleep, "other": other}
+JOBS = {"work": work, "short": short, "nap": sleep, "other": other, **DURABLE_JOBS}
 
 
 class Ours(Peer):
@@ -61,7 +62,8 @@ class Ours(Peer):
     ``trace``, to time every claim; ``statements``, to list every statement with its time; ``keep``, False to
     delete jobs on completion; ``vacuum``, the minutes between two passes of the vacuum, None for none;
     ``days``, for which completed jobs are kept then;
-    ``report``, the seconds between two reports of memory; ``shutdown_timeout``.
+    ``report``, the seconds between two reports of memory; ``shutdown_timeout``; ``connections``, the size of
+    the pool.
     """
 
     def __init__(self, order: Order) -> None:
@@ -105,8 +107,15 @@ class Ours(Peer):
             await self._add_schedules(arguments, instant)
             return
         jobs = [
-            JobSpec(self.job, instant, kwargs=each, priority=self.priority, misfire_grace_time=None)
-            for each in arguments
+            JobSpec(
+                self.job,
+                instant,
+                kwargs=each,
+                priority=self.priority,
+                job_id=id_of(number) if self.order.job == "wait" else None,
+                misfire_grace_time=None,
+            )
+            for number, each in enumerate(arguments)
         ]
         batch = self.order.options.get("batch", 10_000)
         ids: list[str | None] = []
@@ -133,6 +142,11 @@ class Ours(Peer):
         """Call run_job()."""
         assert self._scheduler is not None
         return await self._scheduler.run_job(self.job, kwargs=arguments)
+
+    async def signal(self, number: int, value: float) -> None:
+        """Send a signal to the job of this number."""
+        assert self._scheduler is not None
+        await self._scheduler.signal(id_of(number), SIGNAL, value)
 
     @contextmanager
     def blocking(self) -> Iterator[Callable[[dict[str, Any]], object]]:
@@ -233,7 +247,7 @@ class Ours(Peer):
         return asyncpg.create_pool(
             self.order.dsn,
             min_size=1,
-            max_size=10,
+            max_size=self.order.options.get("connections", 10),
             init=watch if self.order.options.keys() & {"trace", "statements"} else None,
         )
 

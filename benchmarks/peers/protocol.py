@@ -3,7 +3,8 @@
 A driver is a separate process. It receives one order as JSON, prints ``{"event": "ready"}``, waits for a line
 on stdin, and ends with ``{"event": "result", ...}``. A worker prints ``{"event": "started"}`` once it runs.
 It stops when it has started ``n`` jobs, when no job has started for ``quiet`` seconds, or at the next line on
-stdin. Instants are `time.time()`, because all processes share one machine and its clock.
+stdin. A job with durable steps counts when it has ended. Instants are `time.time()`, because all processes
+share one machine and its clock.
 
 A job has a reference instant: when it was enqueued, or when it is due. The worker records the time since
 then, except for 0. A worker is measured from the start of the first job to the start of the last one. The
@@ -41,25 +42,31 @@ class Order:
 
     Attributes:
         op: ``install`` the tables, insert ``many`` jobs or ``single`` ones, also through the ``blocking``
-            call, ``work``, ``both`` (work, and insert single jobs from the same process), or ``results``
-            (work, and wait for the result of each job in the same process).
+            call, ``work``, ``both`` (work, and insert single jobs from the same process), ``results``
+            (work, and wait for the result of each job in the same process), or send ``signals``, one to each
+            job.
         n: The number of jobs to insert or to run.
         mode: The scheduler's default settings, or tuned ones.
         callers: With ``single``, ``blocking`` and ``results``: the number of callers, tasks or threads.
-        every: With ``single``: the mean pause between two jobs in seconds, varied by half; 0 for none.
+        every: With ``single`` and ``signals``: the mean pause between two calls in seconds, varied by half; 0
+            for none.
         rate: With ``single``: jobs per second of all callers together, independent of the duration of the
             calls; 0 for no limit.
         due: With ``many``: the instant when all jobs are due; None for immediately.
         lead: With ``single``: the seconds until each job is due; None for immediately.
         quiet: The seconds without a started job after which a worker stops; 0 for never.
         job: The function: ``work``, ``short`` (waits for a millisecond), ``nap`` (sleeps) or ``other`` (not
-            registered by workers).
+            registered by workers); of libraries with durable steps also ``steps`` (as many as its argument
+            says), ``wait`` (for a signal), ``sleep`` (an hour in a step) and ``write`` (a row, in the
+            transaction of a step or of the completion). A worker reports ``suspended`` once n jobs wait or
+            sleep.
         options: Options of one driver; for all, ``{"loop": "asyncio"}`` for the event loop of that module,
-            and ``{"spread": 4.0}`` for a ``lead`` that is longer by up to so many seconds. Some have
-            ``{"slots": 16}``, the jobs that a worker runs at once.
+            ``{"spread": 4.0}`` for a ``lead`` that is longer by up to so many seconds, and ``{"arguments":
+            {"steps": 20}}`` for further arguments of jobs inserted in bulk. Some have ``{"slots": 16}``, the
+            jobs that a worker runs at once.
     """
 
-    op: Literal["install", "many", "single", "blocking", "work", "both", "results"]
+    op: Literal["install", "many", "single", "blocking", "work", "both", "results", "signals"]
     dsn: str
     n: int = 0
     mode: Mode = "default"
@@ -69,7 +76,7 @@ class Order:
     due: float | None = None
     lead: float | None = None
     quiet: float = 0.0
-    job: Literal["work", "short", "nap", "other"] = "work"
+    job: Literal["work", "short", "nap", "other", "steps", "wait", "sleep", "write"] = "work"
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -84,6 +91,7 @@ class Recorder:
     def __init__(self) -> None:
         self.wanted = 0
         self.count = 0
+        self.suspended = 0
         self.first = self.last = 0.0
         self.cpu_first = self.cpu_last = 0.0
         self.samples: list[float] = []
@@ -93,9 +101,8 @@ class Recorder:
 
     def __call__(self, reference: float) -> None:
         """Record the start of a job."""
+        self.begin()
         now = time.time()
-        if not self.count:
-            self.first, self.cpu_first = now, time.process_time()
         self.count += 1
         self.last = now
         if reference:
@@ -105,6 +112,17 @@ class Recorder:
         if self.count == self.wanted:
             self.cpu_last = time.process_time()
             self.done.set()
+
+    def begin(self) -> None:
+        """Record the start of the first job."""
+        if not self.first:
+            self.first, self.cpu_first = time.time(), time.process_time()
+
+    def suspend(self) -> None:
+        """Record that a job is about to wait or to sleep."""
+        self.suspended += 1
+        if self.suspended == self.wanted:
+            send_event(event="suspended")
 
     def result(self) -> dict[str, Any]:
         """Return the result for the harness."""
@@ -174,6 +192,10 @@ class Peer(ABC):
         """Insert one job, wait for its end and return its result."""
         raise NotImplementedError
 
+    async def signal(self, number: int, value: float) -> None:
+        """Send a value to the job of this number, which waits for it."""
+        raise NotImplementedError
+
     @abstractmethod
     def working(self) -> AbstractAsyncContextManager[None]:
         """Run a worker."""
@@ -195,15 +217,16 @@ async def _execute(peer: Peer) -> dict[str, Any]:
         return {}
     if order.op == "many":
         async with peer.sending():
-            jobs = [payload(order.due or 0.0, number) for number in range(order.n)]
+            more = order.options.get("arguments", {})
+            jobs = [payload(order.due or 0.0, number) | more for number in range(order.n)]
             await _wait_for_start()
             began = time.perf_counter()
             await peer.send_many(jobs, order.due)
             return {"seconds": time.perf_counter() - began}
-    if order.op == "single":
+    if order.op in {"single", "signals"}:
         async with peer.sending():
             await _wait_for_start()
-            return await _send_singly(peer)
+            return await (_send_singly(peer) if order.op == "single" else _send_signals(peer))
     if order.op == "blocking":
         await _wait_for_start()
         return await asyncio.to_thread(_send_blocking, peer)
@@ -250,6 +273,13 @@ async def _send_singly(peer: Peer) -> dict[str, Any]:
     began = time.perf_counter()
     await asyncio.gather(*(caller() for _ in range(order.callers)))
     return {"seconds": time.perf_counter() - began}
+
+
+async def _send_signals(peer: Peer) -> dict[str, Any]:
+    for number in range(peer.order.n):
+        await asyncio.sleep(peer.order.every * random.uniform(0.5, 1.5))
+        await peer.signal(number, time.time())
+    return {}
 
 
 async def _wait_for_results(peer: Peer) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Jobs that complete in the transaction of their effect, against the transaction alone."""
+"""Jobs that complete in the transaction of their effect, against the transaction alone and DBOS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from pg_scheduler.events import JobCompleted
 
 TITLE: Final = "jobs with one INSERT each, 100 at a time: completed in its transaction, or without completion"
 
-GOALS: Final = (Goal("jobs/s", than="ours", than_measure="transactions/s, without jobs", least=0.5),)
+GOALS: Final = (
+    Goal("jobs/s", than="ours", than_measure="transactions/s, without jobs", least=0.5),
+    Goal("jobs/s", than="DBOS", least=3.0),
+)
 
 SLOTS: Final = 100
 CONNECTIONS: Final = 20
@@ -32,17 +35,30 @@ async def work(number: int) -> None:
 
 
 async def measure(bench: Bench) -> None:
-    """Measure the jobs and the transactions in turn, on one database."""
+    """Measure the jobs and the transactions in turn, on one database, and workflows with one such step."""
     n = bench.scale(10_000, 1_000)
+    peers = [peer for peer in bench.durable_peers() if peer.name == "DBOS"]
 
-    async def one(_contestant: Contestant, database: Database) -> None:
+    async def one(contestant: Contestant, database: Database) -> None:
+        if contestant in peers:
+            await workflows(contestant, database)
+            return
         async with asyncpg.create_pool(database.dsn, min_size=CONNECTIONS, max_size=CONNECTIONS) as pool:
             await pool.execute("CREATE TABLE effects (number integer)")
             bench.outcome.add("ours", "transactions/s, without jobs", await _transactions(pool, n))
             bench.outcome.add("ours", "jobs/s", await _jobs(pool, n))
             assert await pool.fetchval("SELECT count(*) FROM effects") == 2 * n
 
-    await bench.alternate([OURS], one)
+    async def workflows(contestant: Contestant, database: Database) -> None:
+        async with database.connect() as connection:
+            await connection.execute("CREATE TABLE effects (name text)")
+        count = n // 10  # fewer for a slow contestant
+        await database.fill(contestant, count, job="write")
+        options = {"slots": SLOTS}
+        [result], _ = await bench.drained(contestant, database, count, "tuned", job="write", options=options)
+        bench.outcome.add(contestant.name, "jobs/s", count / (result["last"] - result["first"]))
+
+    await bench.alternate([OURS, *peers], one)
 
 
 async def _transactions(pool: asyncpg.Pool, n: int) -> float:
