@@ -124,6 +124,21 @@ class ResultRepository:
         except UNSTORABLE_TEXTS:
             return False if await self._settle_held(_in_ascii(changes), worker_id, transaction) else None
 
+    async def transaction_id(self, connection: Connection) -> int:
+        """Return the id of the transaction of a connection, for ``has_committed()``."""
+        return await self._statements.number("transaction_id", on=connection)
+
+    async def has_committed(self, claim: Claim, worker_id: str, transaction_id: int) -> bool:
+        """Return whether a transaction was committed that has completed a job.
+
+        Args:
+            claim: The attempt.
+            worker_id: The worker that runs the attempt.
+            transaction_id: The transaction, as ``transaction_id()`` returned it after ``complete_own()``.
+        """
+        args = claim.job_id, worker_id, claim.attempt, transaction_id
+        return bool(await self._statements.value("has_committed", *args))
+
     async def _write_all(
         self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None
     ) -> set[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from enum import Enum, auto
 from typing import Any, Final, Protocol
@@ -50,11 +50,12 @@ class Completion:
         end: None until the block of the transaction ends.
         value: The value to keep.
         deadline: Until when an interruption waits for the write, by the clock of the event loop.
+        find_end: Finds out whether the caller has committed it, and notes that; None in other transactions.
         fault: The error that came instead of an answer to the commit, which may have succeeded; None without.
         interruption: Interrupts the attempt at the deadline; None if nothing has tried to.
     """
 
-    __slots__ = ("deadline", "end", "fault", "interruption", "value")
+    __slots__ = ("deadline", "end", "fault", "find_end", "interruption", "value")
 
     def __init__(self) -> None:
         self.end: End | None = None
@@ -62,6 +63,7 @@ class Completion:
         self.deadline = 0.0
         self.fault: BaseException | None = None
         self.interruption: asyncio.TimerHandle | None = None
+        self.find_end: Callable[[], Awaitable[None]] | None = None
 
 
 class OpenSteps(Steps):

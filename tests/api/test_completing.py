@@ -770,6 +770,50 @@ async def test_job_completes_with_the_transaction_of_the_caller_or_when_the_func
     assert not seen.of(JobLost)
 
 
+@pytest.mark.parametrize("commits", [True, False])
+async def test_exception_after_the_commit_of_the_caller_is_logged_and_after_its_rollback_retried(
+    make: Make, pools: Pools, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, commits: bool
+) -> None:
+    complete = with_connection(await pools(2), commits=commits)
+
+    async def fail_late() -> None:
+        await complete()
+        if len(seen.of(JobStarted)) == 1:
+            raise LookupError("too late")
+
+    scheduler = make(retry_policy=NO_DELAY)
+    await scheduler.start()
+    seen = Recorder(scheduler)
+    await scheduler.enqueue(fail_late, job_id="one", max_retries=1)
+    await seen.until(JobCompleted)
+    await until(lambda: not scheduler._parts.running().node.in_flight.attempts)
+    errors = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert ["had completed when its function failed" in each for each in errors] == [True] * commits
+    assert len(seen.of(JobRetried)) == (not commits)
+    assert not seen.of(JobLost)
+    assert (await row(pool, "one"))["error_message"] is None
+
+
+async def test_replacement_starts_after_the_commit_of_the_caller_and_the_replaced_job_has_completed(
+    scheduler: Scheduler, seen: Recorder, pools: Pools
+) -> None:
+    own = await pools(2)
+    new_began = asyncio.Event()
+
+    async def old() -> None:
+        await scheduler.enqueue(new, job_id="one", conflict_resolution=ConflictResolution.REPLACE)
+        await with_connection(own)()
+
+    async def new() -> None:
+        new_began.set()
+
+    scheduler.register(new)
+    await scheduler.enqueue(old, job_id="one")
+    await asyncio.wait_for(new_began.wait(), PATIENCE)
+    await seen.until(JobCompleted, 2)
+    assert not seen.of(JobLost)
+
+
 async def test_lease_is_renewed_while_the_transaction_of_the_caller_is_open(
     scheduler: Scheduler, seen: Recorder, pools: Pools, pool: asyncpg.Pool
 ) -> None:

@@ -293,6 +293,8 @@ STORE_CALLS: dict[str, Call] = {
     "complete_own": lambda it, conn: it.results.complete_own(
         claimed()[0], COMPLETE.change, "w1", Transaction(conn, []), is_own=True
     ),
+    "transaction_id": lambda it, conn: it.results.transaction_id(conn),
+    "has_committed": lambda it, _: it.results.has_committed(claimed()[0], "w1", 1),
     "keep": lambda it, conn: it.kept_results.keep({"a": KeptResult(1.0)}, conn),
     "keep_ended": lambda it, conn: it.kept_results.keep_ended([KEPT], Transaction(conn, [])),
     "get": lambda it, _: it.kept_results.get(["a"]),

@@ -471,6 +471,9 @@ async def use_path(store: Store) -> object:
         completion = RowChange(JobStatus.COMPLETED, kept=KeptResult(1.0, "[]"))
         lost = await store.results.complete_own(claims["a"], completion, "w1", transaction, is_own=True)
         assert lost is None
+        number = await store.results.transaction_id(transaction.connection)
+    assert await store.results.has_committed(claims["a"], "w1", number)
+    assert not await store.results.has_committed(claims["a"], "w1", 2**62)
     kept = {"a": KeptResult(1.5, "[1]"), "b": KeptResult(60.0, "[2]", None, '{"type": "x"}')}
     async with store.connections.transaction() as connection:
         await store.kept_results.keep(kept, connection)

@@ -6,16 +6,17 @@ answer of the commit nothing stops the attempt: its outcome would be unknown. Af
 and no outcome follows.
 
 The commit of a caller is not seen. So in its transaction the attempt keeps its lease and is not revoked until
-its function returns. Then a completion follows as an outcome: it is in the row already, unless the caller has
-rolled back.
+its function ends. Then the database is asked whether that transaction was committed. If it was rolled back,
+the outcome of the function follows, and what it returned completes the job.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, JobLostError
@@ -66,7 +67,12 @@ class Completions:
                 connection = await connections.check_transaction(given)
                 opened = _open(connection)
                 yield given
-                await self._write(attempt, completion, Transaction(connection, []), opened, is_own=False)
+                transaction = Transaction(connection, [])
+                is_plain = await self._write(attempt, completion, transaction, opened, is_own=False)
+                number = await self._results.transaction_id(connection)
+                completion.find_end = partial(
+                    self._find_end, attempt, completion, transaction, number, is_plain=is_plain
+                )
         except BaseException as error:  # whatever it was, the transaction is rolled back, or has no answer
             if completion.end is End.WRITING and isinstance(error, UNANSWERED):
                 completion.fault = error
@@ -112,6 +118,20 @@ class Completions:
         if found is None:
             raise JobLostError(claim.job_id)
         return found
+
+    async def _find_end(
+        self,
+        attempt: Attempt,
+        completion: Completion,
+        transaction: Transaction,
+        transaction_id: int,
+        *,
+        is_plain: bool,
+    ) -> None:
+        """Report the job if the transaction of its caller is committed; do nothing without an answer."""
+        with suppress(*UNANSWERED):
+            if await self._results.has_committed(attempt.claim, self._worker_id, transaction_id):
+                self._end(attempt, completion, transaction, is_plain=is_plain)
 
     def _end(
         self, attempt: Attempt, completion: Completion, transaction: Transaction, *, is_plain: bool

@@ -262,7 +262,7 @@ class Executor:
     async def _end(self, attempt: Attempt, result: Result) -> None:
         completion = attempt.completion
         if completion is not None:
-            left = self._end_completion(attempt, completion, result)
+            left = await self._end_completion(attempt, completion, result)
             if left is None:
                 return
             result = left
@@ -294,9 +294,13 @@ class Executor:
         finally:
             self._free_slot(attempt, was_full=was_full)
 
-    def _end_completion(self, attempt: Attempt, completion: Completion, result: Result) -> Result | None:
+    async def _end_completion(
+        self, attempt: Attempt, completion: Completion, result: Result
+    ) -> Result | None:
         """End an attempt whose code has used completing(); return a result that is left to write."""
         claim = attempt.claim
+        if completion.find_end is not None:
+            await completion.find_end()
         attempt.completion = None  # a block that is still open, in another task of the job, is too late
         if completion.end is not End.WRITTEN:
             if isinstance(result, ReturnResult):
