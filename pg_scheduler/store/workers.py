@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -321,6 +321,7 @@ class WorkerRepository:
                     crashes=row["crash_count"],
                     max_crashes=max_crashes,
                 )
+                change = replace(change, retries=-row["past_retries"])
                 changes[row["job_id"]] = change
                 by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
             for worker_id, own in by_worker.items():

@@ -386,6 +386,29 @@ async def test_retries_begin_again_after_progress_and_end_without_it(pool: Pool,
     assert delays == [1, 1, 2, 1, 2]
 
 
+@pytest.mark.parametrize("stores", [True, False])
+async def test_retries_begin_again_after_progress_that_a_crash_followed(
+    t: TestScheduler, log: Log, stores: bool
+) -> None:
+    counts: list[int] = []
+
+    async def place() -> None:
+        me = current_job()
+        counts.append(me.retry_count)
+        if me.attempt == 1:
+            raise ValueError
+        if me.attempt == 2:
+            await me.scheduler.signal("job", "early")
+            if stores:
+                await me.steps.run("a", log.note, "a")
+            t.crash()
+
+    job_id = await t.scheduler.enqueue(place, job_id="job", max_retries=5)
+    await t.run_until(DAY)
+    assert (await ended(t, job_id))[0] is JobStatus.COMPLETED
+    assert counts == [0, 1, 0 if stores else 1]
+
+
 async def test_job_with_a_stored_step_does_not_expire(t: TestScheduler, log: Log) -> None:
     async def place() -> None:
         await current_job().steps.run("a", log.note, 1)

@@ -76,12 +76,18 @@ FROM jsonb_array_elements($2::text::jsonb) AS dead (worker);
 -- lease counts as expired at now for a worker without a row ($3 seconds after the last heartbeat where the
 -- row has no lease, as those of 0.2), and at its last heartbeat for a live one: a heartbeat renews every job
 -- that the worker knows, so the answer to that claim was lost. The claim index finds them, because a running
--- job was due. The jobs of dead workers crashed, unless a replacement waits, which has not run.
+-- job was due. The jobs of dead workers crashed, unless a replacement waits, which has not run. Once an attempt has
+-- stored a step, earlier retries do not count any more; a signal that came before its wait is no such step.
 SELECT orphan.*
 FROM {levels}
 CROSS JOIN LATERAL (
     SELECT job_id, job_name, worker_id, attempt, crash_count, {bounded_due},
-        worker_id = ANY ($1) AND (on_end -> 'replacement') IS NULL AS crashed
+        worker_id = ANY ($1) AND (on_end -> 'replacement') IS NULL AS crashed,
+        CASE WHEN (options -> 'steps') IS NOT NULL AND EXISTS (
+            SELECT FROM {schema}scheduler_steps AS step
+            WHERE step.job_id = job.job_id AND step.attempt = job.attempt
+              AND (step.kind <> 'signal' OR step.until IS NOT NULL)
+        ) THEN retry_count ELSE 0 END AS past_retries
     FROM {schema}scheduled_jobs AS job
     WHERE finished_at IS NULL
       AND blocked_on IS NULL
