@@ -8,7 +8,7 @@
     │   ├── JobCancelledError                it was cancelled; in the job itself, see raise_if_cancelled()
     │   ├── JobExpiredError                  it expired
     │   ├── JobFailedError                   it failed
-    │   └── ResultUnavailableError           it completed, and its value was not kept
+    │   └── ResultUnavailableError           it completed, and its value was not kept or has another type
     ├── JobConflictError (ValueError)        the job id exists, or the unique key is taken
     ├── JobLostError                         the attempt does not hold its job any more
     ├── JobNotFoundError (LookupError)       no job has this id
@@ -38,9 +38,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
+
+from pydantic import ValidationError
+from pydantic.errors import PydanticUserError
 
 from pg_scheduler.status import JobStatus
+from pg_scheduler.validators import validated
 
 __all__ = [
     "ConfigurationError",
@@ -72,6 +76,9 @@ __all__ = [
     "ServiceCancelledError",
     "TransientFault",
 ]
+
+
+T = TypeVar("T")
 
 
 class SchedulerError(Exception):
@@ -107,7 +114,7 @@ class JobFailedError(JobEndedError):
 
 
 class ResultUnavailableError(JobEndedError):
-    """The job completed, and its value is not available; the message contains the reason."""
+    """The job completed, and its value was not kept or has another type; the message contains the reason."""
 
 
 class JobConflictError(SchedulerError, ValueError):
@@ -342,30 +349,54 @@ class JobResult:
     exception: BaseException | None = field(default=None, repr=False, compare=False)
     """The exception itself, if the job ran in this process and `run_job()` waited for it."""
 
-    def unwrap(self) -> Any:
+    @overload
+    def unwrap(self, kind: type[T]) -> T: ...
+    @overload
+    def unwrap(self, kind: None = None) -> Any: ...
+    def unwrap(self, kind: type[Any] | None = None) -> Any:
         """Return the value of a completed job, or raise the error that describes another end.
+
+        Args:
+            kind: The type of the value, for pydantic; None for the value as JSON carries it.
 
         Raises:
             JobFailedError: The job failed.
             JobCancelledError: The job was cancelled.
             JobExpiredError: The job expired before it started.
-            ResultUnavailableError: The job completed, and its value is not available.
+            ResultUnavailableError: The job completed, and its value is not available or does not fit
+                ``kind``.
+            ConfigurationError: pydantic does not support ``kind``.
 
         Example:
+            >>> from datetime import date
             >>> from pg_scheduler import JobResult, JobStatus
             >>> JobResult("sum:1", JobStatus.COMPLETED, value=3).unwrap()
             3
+            >>> JobResult("day:1", JobStatus.COMPLETED, value="2030-01-01").unwrap(date)
+            datetime.date(2030, 1, 1)
         """
         if self.status is JobStatus.COMPLETED:
-            if self.no_value_reason is None:
-                return self.value
-            raise ResultUnavailableError(
-                f"job {self.job_id!r} completed without a value: {self.no_value_reason}", self
-            )
+            if self.no_value_reason is not None:
+                raise ResultUnavailableError(
+                    f"job {self.job_id!r} completed without a value: {self.no_value_reason}", self
+                )
+            return self.value if kind is None else self._value_as(kind)
         kind = _ERRORS.get(self.status, JobFailedError)
         raise kind(
             f"job {self.job_id!r} {self.status.value}: {self.error or 'no reason'}", self
         ) from self.exception
+
+    def _value_as(self, kind: type[Any]) -> Any:
+        try:
+            return validated(kind, self.value)
+        except PydanticUserError as error:
+            raise ConfigurationError(f"kind={kind!r} of a result is no type for pydantic: {error}") from error
+        except ValidationError as error:
+            raise ResultUnavailableError(
+                f"the value of job {self.job_id!r} does not fit kind={kind!r}: {error}; pass a type that "
+                "accepts it, or return another value",
+                self,
+            ) from error
 
 
 _ERRORS: Final[Mapping[JobStatus, type[JobFailedError | JobCancelledError | JobExpiredError]]] = {

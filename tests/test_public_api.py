@@ -254,7 +254,10 @@ PERIODIC = (
     ", *, trigger=None, overlap=<Overlap.ALLOW: 'allow'>, catch_up=CatchUp.latest(), jitter=0, "
     "start=None, end=None, pause_after_failures=None"
 )
-LATER = "timeout=UNSET, keep_result=UNSET, metadata=None, after=(), after_outcome='completed', unique=UNSET"
+LATER = (
+    "timeout=UNSET, keep_result=UNSET, metadata=None, after=(), after_outcome='completed', "
+    "pass_results=False, unique=UNSET"
+)
 CALLER = "connection=None, notify=None"
 SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
@@ -379,6 +382,7 @@ PRIVATE_MODULES = {
     "sqlbuiltins",
     "sqltext",
     "status",
+    "validators",
     "version",
 }
 """Modules whose public names `pg_scheduler` exports."""

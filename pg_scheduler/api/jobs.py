@@ -46,6 +46,7 @@ class JobMethods(SchedulerMethods):
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
+        pass_results: bool = False,
         unique: Unique | str | Unset | None = UNSET,
         connection: AnyConnection | None = None,
         notify: Notify | None = None,
@@ -74,6 +75,8 @@ class JobMethods(SchedulerMethods):
                 None, which ``schedule_bulk()`` returns for a job that was not inserted, is skipped.
             after_outcome: ``"completed"`` cancels the job if one of them does not complete; ``"ended"`` runs
                 it in any case.
+            pass_results: Whether the job reads their results, by ``current_job().predecessors()``. Each of
+                them must keep its result, for however short a time, since it is copied to this job.
             unique: Which jobs exclude one another: a key of 1 to 200 bytes, shared by all tasks, or a
                 ``Unique()``, whose key contains the task and its arguments. At most one unfinished job has
                 the key. None for a job that is not unique. Default: the task's, else None.
@@ -90,7 +93,8 @@ class JobMethods(SchedulerMethods):
             TypeError: ``func`` is not a coroutine function or cannot be called with the arguments, or a value
                 has the wrong type.
             ValueError: ``execution_time`` is naive, ``connection`` is not in a transaction that the call
-                needs, ``notify`` is given without one, or another value is out of range.
+                needs, ``notify`` is given without one, a job in ``after`` keeps no result that
+                ``pass_results`` asks for, or another value is out of range.
             ConfigurationError: ``connection`` leads to another database than that of the Scheduler.
             PayloadError: JSON cannot represent an argument, or arguments and metadata exceed
                 ``max_payload_bytes``. Nothing is stored.
@@ -123,6 +127,7 @@ class JobMethods(SchedulerMethods):
             metadata=metadata,
             after=after,
             after_outcome=after_outcome,
+            pass_results=pass_results,
             unique=unique,
         )
         (job,) = self._parts.preparer.prepare((spec,))
@@ -145,6 +150,7 @@ class JobMethods(SchedulerMethods):
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
+        pass_results: bool = False,
         unique: Unique | str | Unset | None = UNSET,
         connection: AnyConnection | None = None,
         notify: Notify | None = None,
@@ -172,6 +178,7 @@ class JobMethods(SchedulerMethods):
             metadata: A JSON object for people and filters, merged into that of the task.
             after: Ids of jobs that must end before, as in ``schedule()``, with ``after_outcome``.
             after_outcome: ``"completed"`` or ``"ended"``.
+            pass_results: Whether the job reads their results, as in ``schedule()``.
             unique: A key or a ``Unique()``, as in ``schedule()``.
             connection: A connection of yours; see ``schedule()``. A delay counts from this call, not from the
                 commit.
@@ -203,6 +210,7 @@ class JobMethods(SchedulerMethods):
             metadata=metadata,
             after=after,
             after_outcome=after_outcome,
+            pass_results=pass_results,
             unique=unique,
         )
         (job,) = self._parts.preparer.prepare((spec,), allows_names=True, allows_now=True)
@@ -237,8 +245,8 @@ class JobMethods(SchedulerMethods):
 
         Raises:
             TypeError: A value has the wrong type, or a function cannot be called with the arguments.
-            ValueError: A value is out of range, ``connection`` is not in a transaction, or ``notify`` is
-                given without one.
+            ValueError: A value is out of range, ``connection`` is not in a transaction, ``notify`` is given
+                without one, or a job in ``after`` keeps no result that ``pass_results`` asks for.
             PayloadError: JSON cannot represent an argument, or the arguments of a job are too large.
             JobConflictError: An id or a unique key exists or occurs twice, and the resolution is RAISE; a
                 ValueError.
@@ -266,6 +274,7 @@ class JobMethods(SchedulerMethods):
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
+        pass_results: bool = False,
         unique: Unique | str | Unset | None = UNSET,
         connection: AnyConnection | None = None,
         notify: Notify | None = None,
@@ -287,6 +296,7 @@ class JobMethods(SchedulerMethods):
                 program: strings by name, at most 8 KiB.
             after: Ids of jobs that must end before, as in ``schedule()``.
             after_outcome: ``"completed"`` or ``"ended"``.
+            pass_results: Whether the job reads their results, as in ``schedule()``.
             unique: A key or a ``Unique()``, as in ``schedule()``.
             connection: A connection of yours, as in ``schedule()``.
             notify: With ``connection``, how workers are notified, as in ``schedule()``.
@@ -309,6 +319,7 @@ class JobMethods(SchedulerMethods):
             metadata=metadata,
             after=after,
             after_outcome=after_outcome,
+            pass_results=pass_results,
             unique=unique,
         )
         (job,) = self._parts.preparer.prepare((spec,), allows_names=True, allows_trace=True)

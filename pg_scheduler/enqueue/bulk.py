@@ -56,7 +56,7 @@ class BulkInserter:
         chosen = _choose(jobs, conflict_resolution)
         dependents = [job for job in chosen if isinstance(job, ExtendedJob) and job.after]
         if dependents:
-            await self._writer.check_parents(dependents, {job.job_id for job in jobs}, connection)
+            await self._writer.check_parents(dependents, jobs, connection)
         if conflict_resolution is ConflictResolution.RAISE:
             await self._insert_or_raise(chosen, batch_size, connection)
             return [job.job_id for job in jobs]

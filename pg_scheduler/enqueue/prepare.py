@@ -34,6 +34,7 @@ from pg_scheduler.jobs.rows import (
     PlainJob,
     Span,
 )
+from pg_scheduler.jobs.step_values import MARK
 from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, Task, as_stored, share_options
 from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names, unique_text
 from pg_scheduler.jobs.validation import check_execution_time, check_job_id, check_kind
@@ -149,8 +150,8 @@ class JobPreparer:
             else:
                 row = PlainJob(check_job_id(spec.job_id), task_data, due, *columns)
             after: tuple[str, ...] = ()
-            if spec.after != () or spec.after_outcome != "completed":
-                after = _check_after(spec.after, spec.after_outcome)
+            if spec.after != () or spec.after_outcome != "completed" or spec.pass_results is not False:
+                after = _check_after(spec)
             rule = unique if spec.unique is UNSET else rule_of(spec.unique, task)
             share = None if task is None or task.share is None else task.share_key(arguments)
             if extras is None and rule is None and not after and share is None:
@@ -166,6 +167,7 @@ class JobPreparer:
                     has_id=spec.job_id is not None,
                     after=after,
                     after_outcome=spec.after_outcome,
+                    passes_results=spec.pass_results,
                     share=share,
                 )
             )
@@ -283,6 +285,7 @@ def build(
     has_id: bool = False,
     after: tuple[str, ...] = (),
     after_outcome: str = "completed",
+    passes_results: bool = False,
     share: str | None = None,
 ) -> ExtendedJob:
     """Return a job with the values that plain jobs lack, and with its final id.
@@ -296,6 +299,7 @@ def build(
         has_id: Whether the caller gave the job its id.
         after: Ids of jobs that must end before; each once.
         after_outcome: ``completed`` or ``ended``.
+        passes_results: Whether their results are passed to it, if there are any.
         share: The share and the tenant of the job; None without a share.
 
     Raises:
@@ -323,9 +327,10 @@ def build(
             span = Span(text, unique.per)
     if share is not None:
         extras = extras._replace(blocked_on=share)
+    passes_results = passes_results and bool(after)
     if after:
-        extras = extras.waiting_for_others()
-    job = ExtendedJob(row, extras, after, after_outcome, span)
+        extras = extras.waiting_for_others(**{MARK: 0} if passes_results else {})
+    job = ExtendedJob(row, extras, after, after_outcome, span, passes_results=passes_results)
     if span is not None:
         job = job.due_at(row.execution_time)
     if after and job.job_id in after:
@@ -333,13 +338,19 @@ def build(
     return job
 
 
-def _check_after(after: Iterable[str | None], after_outcome: str) -> tuple[str, ...]:
+def _check_after(spec: JobSpec) -> tuple[str, ...]:
     """Return the ids of the jobs that one waits for, each once.
 
     Raises:
-        TypeError: ``after`` is not a collection of ids.
-        ValueError: ``after_outcome`` is unknown.
+        TypeError: ``after`` is not a collection of ids, or ``pass_results`` is not a bool.
+        ValueError: ``after_outcome`` is unknown, or ``pass_results`` is given without ``after``.
     """
+    after, after_outcome = spec.after, spec.after_outcome
+    if check_kind("pass_results", spec.pass_results, bool) and after == ():
+        raise ValueError(
+            "pass_results=True needs the jobs whose results are passed; pass their ids as after=[job_id], "
+            "or omit pass_results="
+        )
     if after_outcome not in OUTCOMES:
         raise ValueError(f"after_outcome must be 'completed' or 'ended', not {after_outcome!r}")
     if isinstance(after, str) or not isinstance(after, Iterable):

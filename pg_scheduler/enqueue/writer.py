@@ -6,13 +6,14 @@ replace others, are written in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from pg_scheduler.errors import JobConflictError, JobNotFoundError
 from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob, PlainJob
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.dependencies import check_kept
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS, UniqueKeyTakenError
@@ -162,19 +163,24 @@ class JobWriter:
         return unique
 
     async def check_parents(
-        self, jobs: Sequence[ExtendedJob], inserted: Collection[str], connection: Connection | None
+        self, jobs: Sequence[ExtendedJob], inserted: Iterable[AnyJob], connection: Connection | None
     ) -> None:
         """Check that the parents exist, or are inserted by the same call, before it writes anything.
 
         Raises:
             JobNotFoundError: One does not exist.
+            ValueError: One keeps no result, which a job is to read.
         """
-        parents = {parent: None for job in jobs for parent in job.after if parent not in inserted}
+        keeps = {job.job_id: isinstance(job, ExtendedJob) and job.keeps_result for job in inserted}
+        parents = {parent: None for job in jobs for parent in job.after if parent not in keeps}
         if parents:
             found = await self._store.jobs.statuses_of(parents, connection=connection)
             for parent in parents:
                 if parent not in found:
                     raise JobNotFoundError(parent)
+        if readers := [job for job in jobs if job.passes_results]:
+            keeping = {job_id for job_id, keeps_result in keeps.items() if keeps_result}
+            check_kept(readers, keeping | await self._store.dependencies.keeping(parents, connection))
 
     async def conflict(
         self, jobs: Sequence[AnyJob], connection: Connection | None

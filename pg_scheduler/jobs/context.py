@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from pg_scheduler.errors import JobCancelledError, NotRunningError
+from pg_scheduler.errors import JobCancelledError, JobResult, NotRunningError
 from pg_scheduler.foreign import class_name, is_a
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.payload import object_from
@@ -38,6 +38,9 @@ Report: TypeAlias = Callable[[Claim, JobProgress], None]
 
 class RunningAttempt(Protocol):
     """The attempt of a job, as its own code reaches it in its worker."""
+
+    def predecessors(self) -> AsyncIterator[JobResult]:
+        """Yield the results that were passed to the job."""
 
     def open_steps(self) -> Steps:
         """Return its durable steps."""
@@ -120,6 +123,27 @@ class CurrentJob:
                 `current_steps()` of ``pg_scheduler.sync`` there.
         """
         return self._running().open_steps()
+
+    def predecessors(self) -> AsyncIterator[JobResult]:
+        """Iterate over the results of the jobs in ``after=``, if ``pass_results=True`` was given with it.
+
+        They are copies, which live as long as this job: a retry reads the same ones, whatever became of the
+        other jobs. Without ``pass_results=`` there are none.
+
+        Yields:
+            A `JobResult` for each of the other jobs, in the order of their ids; that of generated ids is the
+            order of the calls. One statement reads 100 of them.
+
+        Raises:
+            NotRunningError: The job runs in a process, or in a thread, where ``current_steps()`` has this.
+            DatabaseUnavailableError: The worker lost its lease while the database was unavailable.
+
+        Example:
+            >>> from pg_scheduler import current_job
+            >>> async def total() -> int:
+            ...     return sum([result.unwrap(int) async for result in current_job().predecessors()])
+        """
+        return self._running().predecessors()
 
     @property
     def is_cancelled(self) -> bool:
@@ -211,8 +235,8 @@ class CurrentJob:
     def _running(self) -> RunningAttempt:
         if self._attempt is None:
             raise NotRunningError(
-                f"job {self.job_id!r} runs in a process, where it has no durable steps and cannot complete "
-                "in a transaction; make it an async function without executor="
+                f"job {self.job_id!r} runs in a process, where it has no durable steps, no predecessors() "
+                "and cannot complete in a transaction; make it an async function without executor="
             )
         return self._attempt
 

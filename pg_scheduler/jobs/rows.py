@@ -136,6 +136,11 @@ class ExtendedJob:
         """The key of which at most one job is unfinished; None for a job that is not unique."""
         return self.extras.unique_key
 
+    @property
+    def keeps_result(self) -> bool:
+        """Whether its result is kept when it ends."""
+        return "keep_result" in json.loads(self.extras.options or "{}")
+
     def with_id(self, job_id: str) -> ExtendedJob:
         """Return the job with another id."""
         return replace(self, row=self.row._replace(job_id=job_id), span=None)

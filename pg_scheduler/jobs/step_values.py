@@ -10,7 +10,7 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError
 
@@ -20,6 +20,7 @@ from pg_scheduler.jobs.payload import encode_value, object_from, value_from
 from pg_scheduler.jobs.result import check_value_size, encoded_value
 from pg_scheduler.jobs.retry import Abort
 from pg_scheduler.jobs.validation import check_text
+from pg_scheduler.validators import adapter_of
 
 MARK: Final = "steps"
 """The key in the ``options`` of a job that marks it: stored steps of its id count only then.
@@ -154,7 +155,7 @@ class ReturnType:
         inner = unwrapped(func)
         self._name = inner.__qualname__
         try:
-            self._adapter = _adapter(_return_annotation(inner))
+            self._adapter = adapter_of(_return_annotation(inner))
         except (PydanticUserError, NameError, TypeError, SyntaxError) as error:
             raise ConfigurationError(
                 f"a step cannot use the return annotation of {self._name}(): {error}; "
@@ -202,7 +203,7 @@ class SignalType:
     def __init__(self, kind: Any) -> None:
         self._kind = kind
         try:
-            self._adapter = None if kind is None else _adapter(kind)
+            self._adapter = None if kind is None else adapter_of(kind)
         except PydanticUserError as error:
             raise ConfigurationError(f"kind={kind!r} of a wait is no type for pydantic: {error}") from error
 
@@ -240,24 +241,3 @@ def _return_annotation(func: Any) -> Any:
         return annotation
     holder = SimpleNamespace(__annotations__={"return": annotation})
     return get_type_hints(holder, getattr(func, "__globals__", {}), include_extras=True)["return"]
-
-
-def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
-    try:
-        return _cached_adapter(annotation)
-    except TypeError:  # an annotation that cannot be hashed
-        return _new_adapter(annotation)
-
-
-def _new_adapter(annotation: Any) -> TypeAdapter[Any] | None:
-    if annotation is Any:
-        return None
-    try:
-        return TypeAdapter(annotation, config=ConfigDict(hide_input_in_errors=True))
-    except PydanticUserError as error:
-        if error.code != "type-adapter-config-unused":  # a model has a configuration of its own
-            raise
-        return TypeAdapter(annotation)
-
-
-_cached_adapter: Final = functools.lru_cache(maxsize=1000)(_new_adapter)

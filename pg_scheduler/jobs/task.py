@@ -91,6 +91,7 @@ class JobSpec:
         metadata: A JSON object for people and filters, merged into that of the task.
         after: Ids of jobs that must end before the job may start, as in ``schedule()``.
         after_outcome: ``"completed"`` or ``"ended"``, as in ``schedule()``.
+        pass_results: Whether the job reads the results of the jobs in ``after``, as in ``schedule()``.
         unique: A key or a ``Unique()``, as in ``schedule()``. Default: the task's, else not unique.
 
     Raises:
@@ -120,6 +121,7 @@ class JobSpec:
     metadata: Mapping[str, Any] | None = field(default=None, kw_only=True)
     after: Iterable[str | None] = field(default=(), kw_only=True)
     after_outcome: AfterOutcome = field(default="completed", kw_only=True)
+    pass_results: bool = field(default=False, kw_only=True)
     unique: Unique | str | Unset | None = field(default=UNSET, kw_only=True)
 
     def __post_init__(self) -> None:

@@ -68,6 +68,11 @@ class DependencyRepository:
         rows = await self._statements.fetch("lock_parents", list(job_ids), on=connection)
         return {row["job_id"] for row in rows if not row["has_ended"]}
 
+    async def keeping(self, job_ids: Collection[str], connection: Connection | None = None) -> set[str]:
+        """Return those of the jobs whose results are kept when they end."""
+        rows = await self._statements.fetch("keeping_jobs", list(job_ids), on=connection)
+        return {row["job_id"] for row in rows}
+
     async def block(
         self, jobs: Sequence[ExtendedJob], transaction: Transaction, *, replaced: bool = False
     ) -> None:
@@ -95,7 +100,7 @@ class DependencyRepository:
         if missing := [parent for parent in parents if parent not in status]:
             raise JobNotFoundError(missing[0])
         if readers := [job for job in jobs if job.passes_results]:
-            _check_kept(readers, {row["job_id"] for row in rows if row["keeps_result"]})
+            check_kept(readers, {row["job_id"] for row in rows if row["keeps_result"]})
             prefixes = await self._passed.clear([job.job_id for job in readers], connection)
             passed = [(parent, job.job_id) for job in readers for parent in job.after if parent in ended]
             await self._passed.copy(passed, prefixes, connection)
@@ -258,7 +263,7 @@ def _prefixes(locked: Sequence[asyncpg.Record]) -> dict[str, str]:
     return {row["job_id"]: row["passed_to"] for row in locked if row["passed_to"] is not None}
 
 
-def _check_kept(readers: Sequence[ExtendedJob], keeping: Collection[str]) -> None:
+def check_kept(readers: Sequence[ExtendedJob], keeping: Collection[str]) -> None:
     """Raise ValueError if jobs are to read the results of others that keep none."""
     for job in readers:
         for parent in job.after:

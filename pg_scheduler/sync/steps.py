@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pg_scheduler.blocking import Crossing, check_may_block
+from pg_scheduler.errors import JobResult
 from pg_scheduler.foreign import Returned
 from pg_scheduler.jobs.context import current_job
 from pg_scheduler.jobs.model import UNSET
@@ -228,6 +229,18 @@ class BlockingSteps:
         Until it has come, the attempt ends by `AttemptEnded`, as in ``sleep()``. See ``Steps.wait()``.
         """
         return self._call("wait", name, timeout=timeout, kind=kind)
+
+    def predecessors(self) -> Iterator[JobResult]:
+        """Iterate over the results that were passed to the job, as ``CurrentJob.predecessors()``.
+
+        Example:
+            >>> from pg_scheduler.sync import current_steps
+            >>> def total() -> int:
+            ...     return sum(result.unwrap(int) for result in current_steps().predecessors())
+        """
+        results = self._run(_Call(self._attempt), "predecessors")
+        while (result := _Call(self._attempt).run(anext, results, None)) is not None:
+            yield result
 
     def _call(self, method: str, *args: Any, **options: Any) -> Any:
         """Call a method of `Steps` that calls no function."""

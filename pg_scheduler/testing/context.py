@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from pg_scheduler.errors import NotRunningError
+from pg_scheduler.errors import JobResult, NotRunningError
 from pg_scheduler.jobs.context import CurrentJob, cancellation, current, current_job
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT
@@ -41,6 +41,7 @@ def job_context(
     fire_time: datetime | None = None,
     is_cancelled: bool = False,
     scheduler: Scheduler | SyncScheduler | None = None,
+    predecessors: Iterable[JobResult] = (),
     report: Callable[[JobProgress], None] | None = None,
     complete: Callable[[object], None] | None = None,
 ) -> Iterator[CurrentJob]:
@@ -62,6 +63,7 @@ def job_context(
         is_cancelled: Whether the attempt should end.
         scheduler: What ``current_job().scheduler`` returns: a `Scheduler`, or a `SyncScheduler` for a plain
             function. It raises NotRunningError if None is given.
+        predecessors: What ``current_job().predecessors()`` yields.
         report: Called with the `JobProgress` of each ``current_job().progress()``; None to discard it.
         complete: Called with the value of ``set_result()`` when a block of ``current_job().completing()``
             ends; None to discard it. Without ``connection=``, the block is a transaction on the pool of a
@@ -129,7 +131,7 @@ def job_context(
         if complete is not None:
             complete(completion.value)
 
-    attempt_of_test = Attempt(claim)
+    attempt_of_test = _AttemptOfTest(claim, predecessors)
     attempt_of_test.new_completion = completing
     attempt_of_test.new_steps = _no_steps
     tokens = (
@@ -141,6 +143,19 @@ def job_context(
     finally:
         current.reset(tokens[0])
         cancellation.reset(tokens[1])
+
+
+class _AttemptOfTest(Attempt):
+    """An attempt with given results of predecessors."""
+
+    def __init__(self, claim: Claim, results: Iterable[JobResult]) -> None:
+        super().__init__(claim)
+        self._results = results
+
+    async def predecessors(self) -> AsyncIterator[JobResult]:
+        """See `CurrentJob`."""
+        for result in self._results:
+            yield result
 
 
 def _no_steps(attempt: Attempt) -> NoReturn:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
+from pg_scheduler.errors import JobResult
 from pg_scheduler.foreign import current_task, is_a, is_ctrl_c
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.steps import Steps, Suspension
@@ -73,6 +74,10 @@ class OpenSteps(Steps):
     """Why the attempt ends before its function, the earliest first; empty unless it does."""
     has_stored = False
     """Whether the attempt has stored a step."""
+
+    @abstractmethod
+    def predecessors(self) -> AsyncIterator[JobResult]:
+        """Yield the results that were passed to the job, in the order of the ids of the other jobs."""
 
     @abstractmethod
     def close(self) -> None:
@@ -144,7 +149,11 @@ class Attempt:
             )
         completion.value = value
 
-    def open_steps(self) -> Steps:
+    def predecessors(self) -> AsyncIterator[JobResult]:
+        """Yield the results that were passed to its job, to its own code."""
+        return self.open_steps().predecessors()
+
+    def open_steps(self) -> OpenSteps:
         """Return its durable steps, to its own code."""
         if self.steps is None:
             self.steps = self.new_steps(self)

@@ -837,6 +837,17 @@ async def test_batch_recipe_runs_the_callback_after_all_jobs(
     assert lines[-1] == "publishing album 5"
 
 
+@recipe("guides/dependencies.md passed.py")
+async def test_recipe_adds_up_the_results_of_other_jobs(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("guides/dependencies.md passed.py")
+    async with running(pool) as (scheduler, seen):
+        await module.count_book(scheduler, range(3))
+        await seen.until(JobCompleted, 4)
+    assert capsys.readouterr().out == "the book has 15 words\n"
+
+
 @recipe("guides/limits.md account_rows.py")
 async def test_account_row_recipe_merges_requests_while_its_job_runs(load: Load, pool: Pool) -> None:
     module = await load("guides/limits.md account_rows.py")

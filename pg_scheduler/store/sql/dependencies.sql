@@ -2,15 +2,23 @@
 -- route: caller
 -- Lock the jobs that others will wait for, so that none of them ends before that is written.
 --
--- One whose attempt runs on, after it was cancelled, has not ended for them. Of a job with a waiting definition, that
--- one decides whether its result is kept.
+-- One whose attempt runs on, after it was cancelled, has not ended for them.
 SELECT job_id, status, finished_at IS NOT NULL AND NOT {may_run_on} AS has_ended,
-    CASE WHEN (on_end -> 'replacement') IS NULL THEN {keeps_result}
-        ELSE (on_end #> ARRAY ['replacement', 'options', 'keep_result']) IS NOT NULL END AS keeps_result
+    {will_keep_result} AS keeps_result
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1)
 ORDER BY job_id COLLATE "C"
 FOR NO KEY UPDATE;
+
+-- fragment: will_keep_result
+-- Whether the result of a job is kept. If a definition waits for the end of its attempt, that one decides.
+CASE WHEN (on_end -> 'replacement') IS NULL THEN {keeps_result}
+        ELSE (on_end #> ARRAY ['replacement', 'options', 'keep_result']) IS NOT NULL END
+
+-- name: keeping_jobs
+-- route: pool
+-- Return those of the jobs $1 whose results are kept when they end.
+SELECT job_id FROM {schema}scheduled_jobs WHERE job_id = ANY ($1) AND {will_keep_result};
 
 -- name: mark_parents
 -- route: caller

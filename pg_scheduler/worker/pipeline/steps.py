@@ -19,6 +19,7 @@ from pg_scheduler.errors import (
     DatabaseUnavailableError,
     DuplicateStepError,
     JobLostError,
+    JobResult,
     PayloadError,
     PoolClosedError,
     SchedulerError,
@@ -57,6 +58,9 @@ NO_TIMEOUT: Final = datetime(9999, 1, 1, tzinfo=UTC)
 RETRY_DELAY_S: Final = 0.2
 """Seconds between two attempts to reach the database."""
 
+RESULTS_AT_ONCE: Final = 100
+"""Results of predecessors that one statement reads: a value may have a megabyte."""
+
 CURSOR_GAP_S: Final = 1.0
 """Seconds between two writes of a cursor."""
 
@@ -76,6 +80,7 @@ class AttemptSteps(OpenSteps):
     def __init__(self, node: Node, attempt: Attempt) -> None:
         claim = attempt.claim
         self._repository = node.store.steps
+        self._passed = node.store.passed_results
         self._connections = node.store.connections
         self._codec = node.store.statements.codec
         self._max_value_bytes = node.config.max_result_bytes
@@ -86,7 +91,8 @@ class AttemptSteps(OpenSteps):
         task = node.tasks.resolve(claim.function)
         mark = version_of(claim.options)
         self._version = mark or (1 if task is None else task.version)
-        self._stored: dict[str, StoredStep] | None = {} if mark is None else None
+        self._is_marked = mark is not None
+        self._stored: dict[str, StoredStep] | None = None if self._is_marked else {}
         self._loading = asyncio.Lock()
         self._bytes = 0
         self._names: set[str] = set()
@@ -191,6 +197,17 @@ class AttemptSteps(OpenSteps):
         if stored.value is None:
             raise TimeoutError(f"no signal {name!r} came for job {self._claim.job_id!r} until {stored.until}")
         return value_type.from_json(name, step_value(name, stored.value, self._codec))
+
+    async def predecessors(self) -> AsyncIterator[JobResult]:
+        """See `OpenSteps`."""
+        if not self._is_marked:
+            return
+        job_id, passed = self._claim.job_id, self._passed
+        names = await self._persistently(lambda: passed.names(job_id))
+        for start in range(0, len(names), RESULTS_AT_ONCE):
+            page = names[start : start + RESULTS_AT_ONCE]
+            for result in await self._persistently(partial(passed.get, job_id, page)):
+                yield result
 
     def close(self) -> None:
         """See `OpenSteps`."""

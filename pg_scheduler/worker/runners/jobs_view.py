@@ -15,8 +15,7 @@ from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
 from pg_scheduler.blocking import Blocking, Caller, Crossing, check_may_block, derive
 from pg_scheduler.errors import JobCancelledError, NotRunningError
 from pg_scheduler.jobs.context import Cancellation, cancellation
-from pg_scheduler.jobs.steps import Steps
-from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.in_flight import Attempt, OpenSteps
 
 CHECK_INTERVAL_S: Final = 0.2
 """Seconds between two checks of a thread that waits."""
@@ -68,7 +67,7 @@ class AttemptInThread:
         """By which it is cancelled."""
         return self._attempt.call
 
-    def steps_in_loop(self) -> Steps:
+    def steps_in_loop(self) -> OpenSteps:
         """Return its durable steps; in the event loop."""
         return self._attempt.open_steps()
 
@@ -77,6 +76,13 @@ class AttemptInThread:
         raise NotRunningError(
             f"job {self.job_id!r} runs in a thread or an executor of its own, where current_job().steps "
             "cannot be awaited; call pg_scheduler.sync.current_steps(), whose methods block"
+        )
+
+    def predecessors(self) -> NoReturn:
+        """Reject the call."""
+        raise NotRunningError(
+            f"job {self.job_id!r} runs in a thread or an executor of its own, where predecessors() cannot be "
+            "awaited; call pg_scheduler.sync.current_steps().predecessors(), which blocks"
         )
 
     def completing(self, connection: object) -> NoReturn:  # noqa: ARG002 - of the protocol

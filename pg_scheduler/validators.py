@@ -1,0 +1,47 @@
+"""Validate values as types, by pydantic."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any, Final
+
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.errors import PydanticUserError
+
+
+def validated(kind: Any, plain: Any) -> Any:
+    """Return a value of JSON as a type.
+
+    Raises:
+        PydanticUserError: pydantic does not support the type.
+        ValidationError: The value does not fit it.
+    """
+    adapter = adapter_of(kind)
+    return plain if adapter is None else adapter.validate_json(json.dumps(plain))
+
+
+def adapter_of(annotation: Any) -> TypeAdapter[Any] | None:
+    """Return what validates an annotation; None for Any, which every value fits.
+
+    Raises:
+        PydanticUserError: pydantic does not support it.
+    """
+    try:
+        return _cached_adapter(annotation)
+    except TypeError:  # an annotation that cannot be hashed
+        return _new_adapter(annotation)
+
+
+def _new_adapter(annotation: Any) -> TypeAdapter[Any] | None:
+    if annotation is Any:
+        return None
+    try:
+        return TypeAdapter(annotation, config=ConfigDict(hide_input_in_errors=True))
+    except PydanticUserError as error:
+        if error.code != "type-adapter-config-unused":  # a model has a configuration of its own
+            raise
+        return TypeAdapter(annotation)
+
+
+_cached_adapter: Final = functools.lru_cache(maxsize=1000)(_new_adapter)
