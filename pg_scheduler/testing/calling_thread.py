@@ -20,7 +20,7 @@ from pg_scheduler.errors import NotRunningError
 from pg_scheduler.foreign import call_in_daemon, is_ctrl_c
 from pg_scheduler.jobs.context import current
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter, Texts
-from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.in_flight import Attempt, Durability
 from pg_scheduler.worker.runners.call import JobCall
 from pg_scheduler.worker.runners.thread import ThreadExecutor, Work
 
@@ -148,7 +148,7 @@ class CallingThreadExecutor(ThreadExecutor):
         """Call the function of an attempt, without durable steps: the thread would wait for itself."""
         claim, began, get_scheduler, report, _ = current.get()
         attempt = Attempt(claim)
-        attempt.new_steps = attempt.new_completion = _reject
+        attempt.durability = Durability(_reject, _reject)
         current.set((claim, began, get_scheduler, report, attempt))
         return super().invoke(call)
 

@@ -18,7 +18,7 @@ from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_timeout
-from pg_scheduler.worker.in_flight import Attempt, End
+from pg_scheduler.worker.in_flight import Attempt, Durability, End
 from pg_scheduler.worker.pipeline.completing import begin
 
 if TYPE_CHECKING:
@@ -132,8 +132,7 @@ def job_context(
             complete(completion.value)
 
     attempt_of_test = _AttemptOfTest(claim, predecessors)
-    attempt_of_test.new_completion = completing
-    attempt_of_test.new_steps = _no_steps
+    attempt_of_test.durability = Durability(completing, _no_steps)
     tokens = (
         current.set((claim, time.time(), get_scheduler, pass_on, attempt_of_test)),
         cancellation.set(SimpleNamespace(is_cancelled=is_cancelled)),

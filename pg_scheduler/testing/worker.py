@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -61,7 +62,8 @@ class NotingExecutor(Executor):
 
     def __init__(self, node: Node, completer: Completer, progress: ProgressWriter) -> None:
         super().__init__(node, completer, progress)
-        self._runner.new_steps = partial(NotingSteps, node)
+        made = self._runner.durability
+        self._runner.durability = replace(made, new_steps=partial(NotingSteps, node))
         self.claimed: Final[list[Attempt]] = []
 
     def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
@@ -84,6 +85,16 @@ class OpenSteps(Steps):
         """Refuse further steps: the attempt has ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """Makes what the code of attempts stores by while they run, for all attempts of a worker."""
+
+    new_completion: Callable[[Attempt, object], AbstractAsyncContextManager[Any]]
+    """Makes the block in which an attempt completes its job, for a connection of its code or None."""
+    new_steps: Callable[[Attempt], OpenSteps]
+    """Makes the durable steps of an attempt."""
+
+
 class Attempt:
     """One attempt that runs in this process.
 
@@ -93,22 +104,20 @@ class Attempt:
         log: The last lines that it logged; None if they are not kept.
         is_awaited: Whether consequences of the job, which was ended, wait for the end of the attempt.
         measured_for: How many attempts its duration stands for in the statistics; 0 if it is not measured.
-        new_completion: Makes the block for a connection; set where its code runs in the event loop.
-        new_steps: Makes its durable steps; set where its code runs in the event loop.
-        steps: They; None until its code asks for them.
+        durability: Makes what its code stores by while it runs; set before its code.
+        steps: Its durable steps; None until its code asks for them.
     """
 
     __slots__ = (
         "call",
         "claim",
         "completion",
+        "durability",
         "has_begun",
         "has_timed_out",
         "is_awaited",
         "log",
         "measured_for",
-        "new_completion",
-        "new_steps",
         "revocation",
         "steps",
         "task",
@@ -125,8 +134,7 @@ class Attempt:
         self.is_awaited = False
         self.revocation: Revocation | None = None
         self.completion: Completion | None = None
-        self.new_completion: Callable[[Attempt, object], AbstractAsyncContextManager[Any]]
-        self.new_steps: Callable[[Attempt], OpenSteps]
+        self.durability: Durability
         self.steps: OpenSteps | None = None
 
     @property
@@ -137,7 +145,7 @@ class Attempt:
 
     def completing(self, connection: object) -> AbstractAsyncContextManager[Any]:
         """Return the block whose end completes the job, to its own code."""
-        return self.new_completion(self, connection)
+        return self.durability.new_completion(self, connection)
 
     def set_result(self, value: object) -> None:
         """Set the value that the completion keeps, for its own code."""
@@ -156,7 +164,7 @@ class Attempt:
     def open_steps(self) -> OpenSteps:
         """Return its durable steps, to its own code."""
         if self.steps is None:
-            self.steps = self.new_steps(self)
+            self.steps = self.durability.new_steps(self)
         return self.steps
 
     def revoke(self, reason: Revocation) -> None:

@@ -7,7 +7,7 @@ makes a claimed attempt wait for its place. Its timeout begins with its code.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from pg_scheduler.jobs.outcome import (
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import Task
-from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.in_flight import Attempt, Durability
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.completing import Completions
 from pg_scheduler.worker.pipeline.lock_pause import LockPause
@@ -61,8 +61,7 @@ class AttemptRunner:
         self._stop_grace = node.config.stop_grace
         self._max_crashes = node.config.max_crashes
         self._lock_pause = LockPause()
-        self._new_completion = Completions(node, progress).block
-        self.new_steps: Callable[[Attempt], AttemptSteps] = partial(AttemptSteps, node)
+        self.durability = Durability(Completions(node, progress).block, partial(AttemptSteps, node))
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
 
     async def run(self, attempt: Attempt) -> Result:
@@ -87,8 +86,7 @@ class AttemptRunner:
             return error_result(attempt, error)
         if task.executor != ASYNC:
             return await self._run_outside_loop(attempt, task, args, kwargs)
-        attempt.new_completion = self._new_completion
-        attempt.new_steps = self.new_steps
+        attempt.durability = self.durability
         current.set((claim, time.time(), self._get_scheduler, self._report_progress, attempt))
         if self._events.wants(JobStarted):
             self._events.publish(
@@ -165,7 +163,7 @@ class AttemptRunner:
         executor: JobExecutor,
     ) -> Result:
         claim = attempt.claim
-        attempt.new_steps = self.new_steps
+        attempt.durability = self.durability
         in_thread = AttemptInThread(attempt)
         current.set((claim, time.time(), self._get_scheduler, self._report_progress, in_thread))
         call = JobCall(
