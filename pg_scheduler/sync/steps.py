@@ -83,8 +83,7 @@ class StepConnection(ConnectionAdapter):
         return [row[0] for row in self.fetch(statement, *texts)]
 
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
-        check_may_block(name, "a StepConnection", "connection")
-        return _Call(self._attempt).run(getattr(self._connection, name), *args, **options)
+        return _Call(self._attempt, name, "connection").run(getattr(self._connection, name), *args, **options)
 
 
 class BlockingCursor:
@@ -101,7 +100,7 @@ class BlockingCursor:
 
     def set(self, value: Any) -> None:
         """Set the value, as ``StepCursor.set()``. If it raises AttemptEnded, the block writes the value."""
-        _Call(self._attempt).run(self._cursor.set, value)
+        _Call(self._attempt, "set", "cursor").run(self._cursor.set, value)
         _check_attempt(self._attempt)
 
     def save(self, value: Any = UNSET, *, connection: StepConnection | None = None) -> None:
@@ -112,7 +111,8 @@ class BlockingCursor:
             connection: The connection of a step in a transaction, with which the value commits; None to
                 commit it at once.
         """
-        _Call(self._attempt).run(self._cursor.save, value, connection=_asyncpg_of(connection))
+        own = _asyncpg_of(connection)
+        _Call(self._attempt, "save", "cursor").run(self._cursor.save, value, connection=own)
 
 
 class BlockingSteps:
@@ -128,7 +128,8 @@ class BlockingSteps:
     @property
     def version(self) -> int:
         """The ``version=`` that the task had when the job stored its first step; before it, that of now."""
-        version: int = _Call(self._attempt).run(lambda: self._attempt.steps_in_loop().version)
+        call = _Call(self._attempt, "version")
+        version: int = call.run(lambda: self._attempt.steps_in_loop().version)
         return version
 
     def run(self, name: str, func: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -143,8 +144,8 @@ class BlockingSteps:
             >>> def place(order: int) -> None:
             ...     quote = current_steps().run("quote", fetch_quote, order)
         """
-        call = _Call(self._attempt)
-        value: R = self._run(call, "run", name, call.in_thread(func), *args, **kwargs)
+        call = _Call(self._attempt, "run")
+        value: R = call.run_method(name, call.in_thread(func), *args, **kwargs)
         return value
 
     def transaction(
@@ -173,19 +174,13 @@ class BlockingSteps:
             >>> def place(order: int) -> None:
             ...     current_steps().transaction("reserve", reserve, order)
         """
-        call = _Call(self._attempt)
+        call = _Call(self._attempt, "transaction")
 
         def with_connection(given: Any, *args: Any, **kwargs: Any) -> R:
             return func(StepConnection(self._attempt, given), *args, **kwargs)
 
-        value: R = self._run(
-            call,
-            "transaction",
-            name,
-            call.in_thread(func, with_connection),
-            *args,
-            connection=_asyncpg_of(connection),
-            **kwargs,
+        value: R = call.run_method(
+            name, call.in_thread(func, with_connection), *args, connection=_asyncpg_of(connection), **kwargs
         )
         return value
 
@@ -202,20 +197,21 @@ class BlockingSteps:
             ...             ship(line)
             ...             cursor.set(line + 1)
         """
-        block = self._run(_Call(self._attempt), "cursor", name, start=start)
-        cursor = BlockingCursor(self._attempt, _Call(self._attempt).run(block.__aenter__))
+        call = _Call(self._attempt, "cursor")
+        block = call.run_method(name, start=start)
+        cursor = BlockingCursor(self._attempt, call.run(block.__aenter__))
         try:
             yield cursor
         except BaseException as error:  # whatever it was, the value is that of work that was done
-            _Call(self._attempt).run(block.__aexit__, type(error), error, error.__traceback__)
+            call.run(block.__aexit__, type(error), error, error.__traceback__)
             raise
-        _Call(self._attempt).run(block.__aexit__, None, None, None)
+        call.run(block.__aexit__, None, None, None)
 
     def sleep(
         self, name: str, delay: float | timedelta | None = None, *, until: datetime | None = None
     ) -> None:
         """Continue later, in another attempt: this one ends by `AttemptEnded`. See ``Steps.sleep()``."""
-        self._call("sleep", name, delay, until=until)
+        _Call(self._attempt, "sleep").run_method(name, delay, until=until)
 
     @overload
     def wait(self, name: str, *, timeout: float | timedelta | None = None, kind: type[T]) -> T: ...
@@ -228,7 +224,7 @@ class BlockingSteps:
 
         Until it has come, the attempt ends by `AttemptEnded`, as in ``sleep()``. See ``Steps.wait()``.
         """
-        return self._call("wait", name, timeout=timeout, kind=kind)
+        return _Call(self._attempt, "wait").run_method(name, timeout=timeout, kind=kind)
 
     def predecessors(self) -> Iterator[JobResult]:
         """Iterate over the results that were passed to the job, as ``CurrentJob.predecessors()``.
@@ -238,26 +234,25 @@ class BlockingSteps:
             >>> def total() -> int:
             ...     return sum(result.unwrap(int) for result in current_steps().predecessors())
         """
-        results = self._run(_Call(self._attempt), "predecessors")
-        while (result := _Call(self._attempt).run(anext, results, None)) is not None:
+        call = _Call(self._attempt, "predecessors")
+        results = call.run_method()
+        while (result := call.run(anext, results, None)) is not None:
             yield result
-
-    def _call(self, method: str, *args: Any, **options: Any) -> Any:
-        """Call a method of `Steps` that calls no function."""
-        return self._run(_Call(self._attempt), method, *args, **options)
-
-    def _run(self, call: _Call, method: str, /, *args: Any, **options: Any) -> Any:
-        check_may_block(method, "current_steps()", "steps")
-        _check_attempt(self._attempt)
-        return call.run(lambda: getattr(self._attempt.steps_in_loop(), method)(*args, **options))
 
 
 class _Call:
-    """One call in the event loop of the worker, and the thread that waits for it."""
+    """One call of a method in the event loop of the worker, and the thread that waits for it."""
 
-    def __init__(self, attempt: AttemptInThread) -> None:
+    def __init__(self, attempt: AttemptInThread, method: str, path: str = "steps") -> None:
         self._attempt = attempt
+        self._method = method
+        self._path = path
         self._passed_back: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def run_method(self, *args: Any, **options: Any) -> Any:
+        """Call the method of `Steps`, unless the attempt should end."""
+        _check_attempt(self._attempt)
+        return self.run(lambda: getattr(self._attempt.steps_in_loop(), self._method)(*args, **options))
 
     def run(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a function in the event loop, and block until its coroutine has ended.
@@ -266,6 +261,7 @@ class _Call:
             AttemptEnded: The attempt was cancelled during the call, or the event loop has ended.
             BaseException: The error of the function.
         """
+        check_may_block(self._method, "a job in a thread", self._path)
         loop = self._attempt.loop
         watch = Watch(loop, self._attempt.flag)
         try:

@@ -879,6 +879,8 @@ async def test_coroutine_function_in_a_thread_blocks_no_event_loop(t: TestSchedu
         steps = current_steps()
         with pytest.raises(RuntimeError, match=r"call await asyncio\.to_thread\(steps\.sleep, \.\.\.\)"):
             steps.sleep("a", HOUR)
+        with pytest.raises(RuntimeError, match="would block the event loop of this thread"):
+            _ = steps.version
         return await asyncio.to_thread(steps.run, "b", lambda: "b")
 
     assert await run(t, place) == "b"
