@@ -15,10 +15,12 @@ import pg_scheduler
 from pg_scheduler import CatchUp, CurrentJob, Job, JobResult, Schedule, Scheduler, events, sync, triggers
 from pg_scheduler.api.schedules import Schedules
 from pg_scheduler.api.tasks import Tasks
+from pg_scheduler.jobs.steps import Steps
 from pg_scheduler.testing import TestScheduler
 from tests.docs.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+DURABLE = (ROOT / "docs" / "coming-from-durable.md").read_text(encoding="utf-8")
 
 APSCHEDULER_3 = {
     "schedulers": "AsyncIOScheduler BackgroundScheduler BlockingScheduler GeventScheduler QtScheduler "
@@ -74,10 +76,10 @@ APSCHEDULER_4 = {
 }
 
 
-def section(heading: str) -> str:
-    start = PAGE.index(f"## {heading}\n")
-    end = PAGE.find("\n## ", start)
-    return PAGE[start : end if end >= 0 else len(PAGE)]
+def section(heading: str, page: str = PAGE) -> str:
+    start = page.index(f"## {heading}\n")
+    end = page.find("\n## ", start)
+    return page[start : end if end >= 0 else len(page)]
 
 
 def rows(text: str) -> Iterator[list[str]]:
@@ -117,7 +119,10 @@ def test_migration_page_names_everything_of_apscheduler(heading: str, names: str
 def own_names() -> set[str]:
     """Return the names of public classes, functions, methods, fields and parameters of this library."""
     names = {*pg_scheduler.__all__, *events.__all__, *sync.__all__, *triggers.__all__, "TestScheduler"}
-    classes = (CatchUp, CurrentJob, Job, JobResult, Schedule, Scheduler, Schedules, Tasks, triggers.Trigger)
+    classes = (
+        *(CatchUp, CurrentJob, Job, JobResult, Schedule, Scheduler, Schedules, Steps, Tasks),
+        triggers.Trigger,
+    )
     members = [(name, getattr(cls, name)) for cls in classes for name in dir(cls) if name[0] != "_"]
     values = [getattr(module, name) for module in (pg_scheduler, events, triggers) for name in module.__all__]
     for value in (*values, *(value for _, value in members)):
@@ -142,12 +147,16 @@ FOREIGN = {
 }
 
 
-def test_migration_page_names_only_what_exists_here() -> None:
+def test_migration_pages_name_only_what_exists_here() -> None:
     """Check calls, parameters and classes in the columns about this library."""
     known = own_names() | FOREIGN
     unknown = {}
-    for heading in ("From APScheduler 3", "From APScheduler 4", "Triggers of APScheduler"):
-        for row in rows(section(heading)):
+    pages = {
+        PAGE: ("From APScheduler 3", "From APScheduler 4", "Triggers of APScheduler"),
+        DURABLE: ("From DBOS", "From absurd", "From Temporal"),
+    }
+    for text in (section(heading, page) for page, headings in pages.items() for heading in headings):
+        for row in rows(text):
             code = re.sub(r'"[^"]*"', '""', code_in(row[-1]))
             words = re.findall(r"(\w+)(?:\(|=(?!=))|\b([A-Z]\w*[a-z]\w*)\b", code)
             if wrong := {first or second for first, second in words} - known:
