@@ -120,6 +120,19 @@ class RetentionRepository(Repository):
         """Delete jobs of a status beyond the newest ``keep`` of each name, and count them."""
         return await self._statements.number("vacuum_surplus", status.value, keep, limit)
 
+    async def vacuum_steps(self, after: str, limit: int) -> str | None:
+        """Delete old steps without a job that reads them.
+
+        Args:
+            after: The id of a job, after which to look for steps.
+            limit: The number of ids to look at, and of steps to delete at most.
+
+        Returns:
+            The id at which to continue; None at the end.
+        """
+        found: str | None = await self._statements.value("vacuum_steps", after, limit, self._statements.now)
+        return found
+
     async def record_vacuum(self, deleted: Mapping[JobStatus, int], worker_id: str) -> None:
         """Add deletions to the counts of the current day."""
         counts = (deleted.get(status, 0) for status in TERMINAL)

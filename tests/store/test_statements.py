@@ -219,6 +219,7 @@ async def use_vacuum(store: Store) -> object:
     assert await store.retention.begin_pass("policies", "w1", after_s=9, within_s=0) == 9
     await store.retention.end_pass("policies", "w1")
     await store.retention.vacuum_surplus(JobStatus.FAILED, 1, 10)
+    assert await store.retention.vacuum_steps("", 10) is None
     await store.retention.record_vacuum({JobStatus.COMPLETED: 1}, "w1")
     assert (await store.retention.total_vacuum_stats()).total_completed == 1
     (day,) = await store.retention.vacuum_stats(1)

@@ -92,6 +92,27 @@ async def test_vacuum_deletes_the_steps_of_marked_jobs_with_them(parts: Parts, p
         assert await connection.fetchval("SELECT job_id FROM scheduler_steps") == "plain"
 
 
+@pytest.mark.parametrize("batch_size", [2, 100])
+async def test_vacuum_deletes_the_steps_that_no_job_reads(
+    parts: Parts, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    """New ones may be those of a job that begins meanwhile."""
+    monkeypatch.setattr(Vacuum, "surplus_batch_size", batch_size)
+    await parts.store.jobs.insert([new_job("1 marked"), new_job("2 replaced")])
+    await pool.execute("""UPDATE scheduled_jobs SET options = '{"steps": 1}'""")
+    await parts.store.jobs.replace([new_job("2 replaced")])
+    for job_id in ("1 marked", "2 replaced", "3 deleted", "4 deleted", "5 new"):
+        await pool.execute(
+            "INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at)"
+            " VALUES ($1, 'pay', 'step', 1, now() - $2::interval)",
+            job_id,
+            timedelta(hours=0 if "new" in job_id else 2),
+        )
+    await parts.vacuum().run()
+    rows = await pool.fetch("SELECT job_id FROM scheduler_steps ORDER BY job_id")
+    assert [row[0] for row in rows] == ["1 marked", "5 new"]
+
+
 async def test_vacuum_deletes_nothing_with_the_never_policy(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:

@@ -283,8 +283,8 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "vacuum_enabled=True on a worker; read its log for errors of the vacuum; a shorter retention",
     ),
     FindingCode.STEPS_ORPHANED: Advice(
-        "SQL has deleted jobs without their stored steps, which nothing else deletes",
-        "delete these steps too; delete jobs by pg-scheduler jobs delete, or let the vacuum do it",
+        "SQL has deleted jobs without their stored steps, or jobs without steps have replaced them",
+        "vacuum_enabled=True on a worker, or pg-scheduler vacuum: each pass deletes such steps after an hour",
     ),
 }
 """The meaning and the remedy of each code."""

@@ -99,7 +99,7 @@ async def _check_steps(facts: SharedFacts, _: Thresholds) -> Found:
             FindingCode.STEPS_ORPHANED,
             "scheduler_steps",
             f"{steps:,} of the first {MAX_STEPS:,} stored steps belong to no job, such as {listed(job_ids)}",
-            "delete these steps as the runbook describes, and jobs by pg-scheduler jobs delete",
+            "pg-scheduler vacuum, which deletes those that are older than an hour",
         )
 
 

@@ -210,6 +210,50 @@ steps AS (
 )
 SELECT count(*) FROM gone;
 
+-- name: vacuum_steps
+-- route: pool
+-- Delete steps without a marked job among those of the next $2 ids after $1, at most $2; return the last of these ids.
+--
+-- A job that does not use steps has replaced theirs, or SQL has deleted it. The ids are read by one probe of the index
+-- each. A new job of the id may overwrite such a row meanwhile: that is seen by its start when the row is locked. NULL at
+-- the end.
+WITH RECURSIVE found AS (
+    (SELECT job_id, 1 AS n FROM {schema}scheduler_steps WHERE job_id > $1 ORDER BY job_id LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT next.job_id
+        FROM {schema}scheduler_steps AS next
+        WHERE next.job_id > found.job_id
+        ORDER BY next.job_id
+        LIMIT 1
+    ), found.n + 1
+    FROM found
+    WHERE found.job_id IS NOT NULL AND found.n < $2::bigint
+),
+orphan AS MATERIALIZED (
+    SELECT found.job_id
+    FROM found
+    LEFT JOIN LATERAL (
+        SELECT (job.options -> 'steps') IS NOT NULL AS is_marked
+        FROM {schema}scheduled_jobs AS job
+        WHERE job.job_id = found.job_id
+        LIMIT 1
+    ) AS owner ON true
+    WHERE owner.is_marked IS NOT TRUE
+),
+deleted AS (
+    DELETE FROM {schema}scheduler_steps
+    WHERE ctid = ANY (ARRAY (
+        SELECT ctid
+        FROM {schema}scheduler_steps
+        WHERE job_id = ANY (ARRAY (SELECT job_id FROM orphan))
+          AND started_at < (coalesce($3, now()) - interval '1 hour')
+        LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ))
+)
+SELECT job_id FROM found WHERE n = $2;
+
 -- name: record_vacuum
 -- route: pool
 -- Add to the counts of the day.

@@ -189,6 +189,10 @@ class Vacuum(Service):
         batch_size = self.surplus_batch_size
         while await self._store.kept_results.vacuum(batch_size) == batch_size:
             yield Counter()
+        after = ""
+        while (last := await self._store.retention.vacuum_steps(after, batch_size)) is not None:
+            after = last
+            yield Counter()
         for status, policy in self._policies.items():
             count = batch_size
             while policy.keep_count is not None and count == batch_size:
