@@ -17,7 +17,13 @@ from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.status import JobStatus
-from pg_scheduler.testing.crashing_worker import CrashingWorker, Moment, NumberedConnection, Point
+from pg_scheduler.testing.crashing_worker import (
+    CrashingWorker,
+    Moment,
+    NumberedConnection,
+    Place,
+    Point,
+)
 from pg_scheduler.testing.scheduler import TestScheduler
 from pg_scheduler.testing.worker import ManualScheduler, step_calls
 
@@ -164,7 +170,7 @@ async def crash_everywhere(
             "at= with what it waits for, or status="
         )
     runs = first.runs
-    points = [Point(number, moment) for number in first.statements for moment in get_args(Moment)]
+    points = [Point(place, moment) for place in first.statements for moment in get_args(Moment)]
     for point in (None, *points):
         run = await plan.run(point)
         if run.end != first.end:
@@ -175,7 +181,7 @@ async def crash_everywhere(
                 )
             raise CrashDifference(run.crashed_at, point.moment, first.end, run.end)
         runs |= run.runs
-    return CrashReport(len(points), tuple(first.statements.values()), runs, first.name_of)
+    return CrashReport(len(points), tuple(place.name for place in first.statements), runs, first.name_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +191,7 @@ class _Run:
     Attributes:
         end: How the job ended.
         error: The error message in its row.
-        statements: Those of the worker at which a crash can change anything, by number.
+        statements: Those of the worker at which a crash can change anything, in order.
         crashed_at: The statement at which it crashed; None if it has not.
         runs: The number of attempts by name, and of calls by the function of steps.
         name_of: Returns the name of the jobs of a function.
@@ -193,7 +199,7 @@ class _Run:
 
     end: EndState
     error: str | None
-    statements: Mapping[int, str]
+    statements: Sequence[Place]
     crashed_at: str | None
     runs: Counter[object]
     name_of: Callable[[JobFunction | str], str]
@@ -256,7 +262,7 @@ class _Plan:
             return _Run(
                 EndState(None if job is None else job.status, result and result.value, observed),
                 None if job is None else job.error_message,
-                {number: name for number, name in worker.statements.items() if number < worker.ended_at},
+                [place for number, place in worker.statements.items() if number < worker.ended_at],
                 worker.crashed_at,
                 calls,
                 scheduler.name_of,

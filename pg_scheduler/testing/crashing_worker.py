@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar, copy_context
 from datetime import datetime
@@ -55,11 +56,22 @@ CLOSE_CONNECTIONS: Final = qualify_builtins("""
 """Ends the other sessions of the database; returns how many there still were."""
 
 
+class Place(NamedTuple):
+    """A statement of a worker.
+
+    Its number among all of them would be another one in each run: heartbeats are made in real time.
+    """
+
+    name: str
+    """The name of a statement of the library, or the text of another one."""
+    earlier: int
+    """How often the worker has executed it before, since its first claim."""
+
+
 class Point(NamedTuple):
     """A place at which a worker crashes."""
 
-    number: int
-    """The number of a statement of the worker, from its first claim on."""
+    place: Place
     moment: Moment
     """Before it is sent, or after its response."""
 
@@ -69,7 +81,7 @@ class CrashingWorker:
 
     Attributes:
         statements: The places at which a crash can change anything, by number: what attempts execute, and
-            what writes. Names of statements of the library, and texts of others.
+            what writes.
         ended_at: How many statements there were when the last job ended.
         crashed_at: The statement at which the worker crashed; None while it has not.
     """
@@ -80,8 +92,9 @@ class CrashingWorker:
         self._point = point
         self._running: asyncio.Task[int] | None = None
         self._count = 0
+        self._counts = Counter[str]()
         self._writers = set[asyncpg.Connection]()
-        self.statements: Final[dict[int, str]] = {}
+        self.statements: Final[dict[int, Place]] = {}
         self.ended_at = 0
         self.crashed_at: str | None = None
 
@@ -124,15 +137,16 @@ class CrashingWorker:
             raise asyncio.CancelledError(CRASHED)
         if not self._count and name not in CLAIMS:
             return await run()
-        number, response = self._count, None
+        number, place, response = self._count, Place(name, self._counts[name]), None
         self._count += 1
-        self._crash_if(number, "before", name)
+        self._counts[name] += 1
+        self._crash_if(place, "before")
         try:
             response = await run()
         finally:
             if self._has_written(connection, statement, response) or current.get(None) is not None:
-                self.statements[number] = name
-            self._crash_if(number, "after", name)
+                self.statements[number] = place
+            self._crash_if(place, "after")
         return response
 
     def _has_written(self, connection: asyncpg.Connection, statement: str, response: Any) -> bool:
@@ -147,10 +161,10 @@ class CrashingWorker:
             self._writers.add(connection)
         return True
 
-    def _crash_if(self, number: int, moment: Moment, name: str) -> None:
-        if self._point != (number, moment):
+    def _crash_if(self, place: Place, moment: Moment) -> None:
+        if self._point != (place, moment):
             return
-        self.crashed_at = name
+        self.crashed_at = place.name
         self._t.lose_connection()
         if self._running is not None and self._running is not asyncio.current_task():
             self._running.cancel()

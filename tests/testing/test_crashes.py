@@ -305,6 +305,26 @@ async def test_completion_apart_from_the_writes_is_reported(
     assert (raised.value.found.status, raised.value.found.observed) == (JobStatus.COMPLETED, [])
 
 
+async def test_heartbeats_of_a_slow_worker_hide_no_statement(
+    crash: CrashEverywhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs that crash take so long that a heartbeat follows each statement of the attempt."""
+    arrived = 0
+
+    async def insert_in_two_transactions() -> None:
+        nonlocal arrived
+        arrived += 1
+        if arrived == 2:
+            monkeypatch.setattr("pg_scheduler.testing.worker.POLL_INTERVAL_S", 0.0)
+        for _ in range(5):
+            await execute("SELECT 1")
+        await insert("a", "b")
+
+    with pytest.raises(CrashDifference) as raised:
+        await crash(insert_in_two_transactions)
+    assert raised.value.found.observed == ["a", "a", "b"]
+
+
 async def ship(connection: asyncpg.Connection, item: str) -> None:
     await connection.execute(INSERT, item)
 
