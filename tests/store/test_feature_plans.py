@@ -90,6 +90,7 @@ EXPECTED = {
         ("Index Scan", "scheduled_jobs_pkey"),
         ("Index Scan", "scheduler_after_child"),
         ("Index Scan", "scheduler_steps_pkey"),
+        ("Tid Scan", None),
     },
     "lock_batch": {("Index Scan", "scheduled_jobs_pkey")},
     "retry_jobs": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduled_jobs_unique")},

@@ -13,7 +13,7 @@ import pytest
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import DuplicateStepError, JobLostError
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.step_values import CURSOR, SLEEP, STEP, StoredStep
+from pg_scheduler.jobs.step_values import CURSOR, SIGNAL, SLEEP, STEP, StoredStep
 from pg_scheduler.store.store import Store
 from tests.support.store import NOW, SECOND, Connection, Pool, new_job, row, running
 from tests.support.worker import PATIENCE
@@ -120,6 +120,18 @@ async def test_reclaiming_waits_for_a_step_that_is_being_stored(store: Store, po
             await until_a_lock_is_awaited(pool)
         await taken
     assert [step.name for step in await store.steps.load("job")] == ["a"], "the next attempt loads the step"
+
+
+async def test_deletion_of_a_job_waits_for_no_signal_that_is_being_stored(store: Store, pool: Pool) -> None:
+    """The signal would wait for the row of the job next, which is a deadlock."""
+    (claim,) = await running(store, new_job())
+    await put(store, claim, "a")
+    await put(store, claim, "go", None, SIGNAL, delay_s=60.0)
+    await pool.execute("UPDATE scheduled_jobs SET status = 'pending', worker_id = NULL, lease_until = NULL")
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduler_steps WHERE name = 'go' FOR UPDATE")
+        assert [each.changed for each in await store.jobs.delete(["job"])] == [True]
+    assert await stored(pool) == {"go": None}
 
 
 @pytest.mark.parametrize("name", ["old", "new"])

@@ -172,7 +172,7 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- Delete those of the jobs $1 that do not run and whose end has no consequences that are left, and return all.
 --
 -- Others may wait for a job with "on_end", unless it only has to report a failure. A deleted job waits for no other
--- job any more.
+-- job any more. A step that is locked is left to the vacuum: a signal locks it before the row of the job.
 WITH found AS (
     SELECT job_id, status,
         CASE WHEN status = 'pending' AND jsonb_typeof(on_end) = 'object'
@@ -189,7 +189,13 @@ deleted AS (
     RETURNING job_id, (options -> 'steps') IS NOT NULL AS is_marked
 ),
 steps AS (
-    DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM deleted WHERE is_marked))
+    DELETE FROM {schema}scheduler_steps
+    WHERE ctid = ANY (ARRAY (
+        SELECT ctid
+        FROM {schema}scheduler_steps
+        WHERE job_id = ANY (ARRAY (SELECT job_id FROM deleted WHERE is_marked))
+        FOR UPDATE SKIP LOCKED
+    ))
 ),
 freed AS (
     DELETE FROM {schema}scheduler_after WHERE child_id = ANY (ARRAY (SELECT job_id FROM deleted))
