@@ -1,4 +1,4 @@
-"""The group ``limits``."""
+"""The group ``limits``, with shares."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from pg_scheduler.inspect import Inspector, LimitKeyList, LimitList, read_limit, read_limits
+from pg_scheduler.inspect import (
+    Inspector,
+    LimitKeyList,
+    LimitList,
+    ShareList,
+    ShareState,
+    TenantList,
+    TenantState,
+    read_limit,
+    read_limits,
+)
 from pg_scheduler.inspect.limits import LimitKeyState, LimitState
 
 from .commands import Command, Group, watched
@@ -32,12 +42,27 @@ LIMIT_KEY: Final = Shape(
     "limit_key", LimitKeyState, (Column("name", "NAME"), Column("key", "KEY"), *_NUMBERS), identity="key"
 )
 
+SHARE: Final = Shape(
+    "share",
+    ShareState,
+    (*columns("name", "tenants", "waiting", "in_flight"), Column("tasks", "TASKS", is_wide=True)),
+)
+TENANT: Final = Shape(
+    "tenant",
+    TenantState,
+    (Column("name", "NAME"), *columns("key", "waiting", "in_flight", "last_turn_at")),
+    identity="key",
+)
+
 
 async def list_limits(command: Command) -> None:
     """Print the limits that live workers declare, what is in use, and the jobs that wait."""
     async with command.scheduler() as scheduler:
-        found = await read_limits(Inspector(scheduler))
+        inspector = Inspector(scheduler)
+        found, shared = await read_limits(inspector), await inspector.shares()
     _write(command, LIMIT, found)
+    if shared.items:
+        command.output.say(f"{shared.summary}: pg-scheduler limits shares")
 
 
 async def show(
@@ -54,10 +79,36 @@ async def show(
     _write(command, LIMIT_KEY, found)
 
 
-def _write(command: Command, shape: Shape[Any], found: LimitList | LimitKeyList) -> None:
+async def list_shares(command: Command) -> None:
+    """Print the shares of tasks, with their tenants, the jobs that wait for a turn, and those in flight."""
+    async with command.scheduler() as scheduler:
+        found = await Inspector(scheduler).shares()
+    _write(command, SHARE, found)
+
+
+async def tenants(
+    command: Command, name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a share.")]
+) -> None:
+    """Print the tenants of a share with jobs that wait or are in flight, those with most waiting first."""
+    async with command.scheduler() as scheduler:
+        inspector = Inspector(scheduler)
+        found = await inspector.tenants(name)
+        known = {share.name for share in (await inspector.shares()).items}
+    if name not in known and not found.items:
+        hint = hint_at(name, known, f"shares: {', '.join(sorted(known)) or 'none'}")
+        raise NotFoundError(f"no live worker declares the share {name!r}, and no job waits in it{hint}")
+    _write(command, TENANT, found)
+
+
+def _write(
+    command: Command, shape: Shape[Any], found: LimitList | LimitKeyList | ShareList | TenantList
+) -> None:
     is_capped = found.is_capped or found.is_waiting_capped
     command.output.write_list(shape, found.items, is_capped=is_capped, summary=found.summary)
     command.output.say(found.summary)
 
 
-COMMANDS: Final = Group("Inspect limits.", {"list": watched(list_limits), "show": show})
+COMMANDS: Final = Group(
+    "Inspect limits and shares.",
+    {"list": watched(list_limits), "show": show, "shares": watched(list_shares), "tenants": watched(tenants)},
+)

@@ -22,6 +22,7 @@ from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdic
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search
 from pg_scheduler.inspect.search.words import SearchError
+from pg_scheduler.inspect.shares import ShareList, ShareState, TenantList, TenantState
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.status import Status, StatusArea
 from pg_scheduler.inspect.steps import StepList, StepState
@@ -62,6 +63,8 @@ __all__ = [
     "SearchError",
     "SearchPage",
     "Severity",
+    "ShareList",
+    "ShareState",
     "Statistics",
     "StatisticsRow",
     "Status",
@@ -70,6 +73,8 @@ __all__ = [
     "StepState",
     "TaskList",
     "TaskState",
+    "TenantList",
+    "TenantState",
     "Thresholds",
     "Totals",
     "UnmadeCheck",

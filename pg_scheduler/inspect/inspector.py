@@ -20,6 +20,7 @@ from pg_scheduler.inspect.jobs import JobReads
 from pg_scheduler.inspect.limits import LimitReads
 from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.schedules import ScheduleReads
+from pg_scheduler.inspect.shares import ShareReads
 from pg_scheduler.inspect.statistics import StatisticsReads
 from pg_scheduler.inspect.status import PERIOD, STATUS_CODES, Status, describe_status
 from pg_scheduler.inspect.steps import StepReads
@@ -43,6 +44,7 @@ class Inspector(
     TaskReads,
     StepReads,
     LimitReads,
+    ShareReads,
     WorkerMethods,
     ScheduleReads,
     StatisticsReads,

@@ -90,6 +90,11 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
         for task in {task.name: task for task in tasks.limited().values()}.values()
         for limit in task.limits
     ]
+    shares = [
+        {"task": task.name, "name": task.share.name or task.name}
+        for task in {task.name: task for task in tasks.shared().values()}.values()
+        if task.share is not None
+    ]
     resolved = ((name, tasks.resolve(name)) for name in tasks.names())
     aliases = {name: task.name for name, task in islice(resolved, MAX_ALIASES) if task and task.name != name}
     parameters = _parameters_of(tasks)
@@ -97,6 +102,7 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
     return {
         **settings,
         "limits": limits[:MAX_LIMITS],
+        "shares": shares[:MAX_LIMITS],
         "aliases": aliases,
         "parameters": parameters,
         "positional": {name: count for name, count in positional.items() if count},

@@ -160,3 +160,88 @@ def test_limit_table_fits_the_width(
     ran = on("limits", *arguments, "-o", "table" if width == 80 else "wide")
     assert ran.out == (GOLDEN / f"{name}-{width}.txt").read_text(encoding="utf-8")
     assert max(map(len, ran.out.splitlines())) <= width
+
+
+# -- shares ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(on: Callable[..., Ran], dsn: str) -> Callable[..., Ran]:
+    """Run a command on a database that also has two shares."""
+
+    async def fill(connection: Connection) -> None:
+        shares = [{"task": "export", "name": "exports"}, {"task": "mail", "name": "mail"}]
+        await connection.execute(WORKER, "w3", json.dumps({"shares": shares}), 1.0)
+        for tenant, jobs in (("acme", 3), ("beta", 1)):
+            await connection.execute(
+                "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
+                " SELECT $1 || n, 'export', now(), 'share:exports:' || $1"
+                " FROM generate_series(1, $2::integer) AS n",
+                tenant,
+                jobs,
+            )
+        await connection.execute(
+            "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
+            " VALUES ('share:exports:beta', 'run:1', 0, now(), 1e9),"
+            " ('fed:exports:beta', '', 0, '2026-01-02Z', 0)"
+        )
+
+    run_on(dsn, fill)
+    return on
+
+
+def test_shares_are_listed_with_their_tenants_and_jobs(shared: Callable[..., Ran]) -> None:
+    ran = shared("limits", "shares")
+    assert ran.checked("share") == [
+        {"v": 1, "name": "exports", "tasks": ["export"], "tenants": 2, "waiting": 4, "in_flight": 1},
+        {"v": 1, "name": "mail", "tasks": ["mail"], "tenants": 0, "waiting": 0, "in_flight": 0},
+    ]
+    summary = "2 shares, 2 tenants, 4 waiting jobs, 1 in flight"
+    assert ran.err == f"{summary}\n"
+    listed = shared("limits", "list")
+    assert [each["name"] for each in listed.checked("limit")] == ["account", "stripe"]
+    assert listed.err.endswith(f"\n{summary}: pg-scheduler limits shares\n")
+    assert shared("limits", "shares", "-o", "ids").out == "exports\nmail\n"
+    assert shared("limits", "shares", "-o", "csv").out.startswith(
+        "name,tasks,tenants,waiting,in_flight\nexports,"
+    )
+    document = json.loads(shared("limits", "shares", "-o", "json").out)
+    assert (len(document["items"]), document["is_capped"], document["summary"]) == (2, False, summary)
+
+
+def test_tenants_of_a_share_are_listed_with_most_waiting_jobs_first(shared: Callable[..., Ran]) -> None:
+    ran = shared("limits", "tenants", "exports")
+    acme, beta = ran.checked("tenant")
+    assert acme == {
+        "v": 1, "name": "exports", "key": "acme", "waiting": 3, "in_flight": 0, "last_turn_at": None
+    }  # fmt: skip
+    assert (beta["in_flight"], beta["last_turn_at"]) == (1, "2026-01-02T00:00:00Z")
+    assert ran.err == "2 tenants, 4 waiting jobs, 1 in flight\n"
+    assert shared("limits", "tenants", "exports", "-o", "ids").out == "acme\nbeta\n"
+    empty = shared("limits", "tenants", "mail")
+    assert (empty.code, empty.out) == (ExitCode.DONE, "")
+
+
+def test_unknown_share_exits_with_3_and_suggests_the_nearest(shared: Callable[..., Ran]) -> None:
+    ran = shared("limits", "tenants", "export")
+    assert (ran.code, ran.out) == (ExitCode.NOT_FOUND, "")
+    assert "no live worker declares the share 'export', and no job waits in it; did you mean exports?" in (
+        ran.err
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("shares", ("shares",)), ("tenants", ("tenants", "exports"))]
+)
+@pytest.mark.parametrize("width", [80, 200])
+def test_table_of_shares_fits_the_width(
+    shared: Callable[..., Ran],
+    width: int,
+    name: str,
+    arguments: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
+    ran = shared("limits", *arguments, "-o", "table" if width == 80 else "wide")
+    assert ran.out == (GOLDEN / f"{name}-{width}.txt").read_text(encoding="utf-8")

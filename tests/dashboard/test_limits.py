@@ -159,3 +159,84 @@ async def test_limits_and_tasks_announce_counts_that_stopped_at_a_bound(
         assert answer.data["is_capped"] is True
         assert summary in answer.data["summary"]
         assert summary in Page((await request(app, url)).text).text
+
+
+# -- shares ------------------------------------------------------------------------------------------------
+
+
+async def fill_shares(pool: asyncpg.Pool) -> None:
+    """Add a share of two teams with three tenants, one of another team, and one without workers."""
+    names = {"exports": ("billing.export", "payroll.export"), "mail": ("billing.mail",)}
+    shares = [{"task": task, "name": name} for name, tasks in names.items() for task in tasks]
+    await add_worker(pool, settings=json.dumps({"shares": shares}))
+    for key, jobs in (("exports:lovelace", 3), ("exports:b*b", 1), ("mail:ada", 2), ("former:x", 1)):
+        await pool.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
+            " SELECT $1 || n, 'billing.export', now(), 'share:' || $1"
+            " FROM generate_series(1, $2::integer) AS n",
+            key,
+            jobs,
+        )
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
+        " VALUES ('run', 'billing.export', now(), 'running', 'w1', 1)"
+    )
+    await pool.execute(
+        "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
+        " VALUES ('share:exports:lovelace', 'run', 0, now(), 1e9)"
+    )
+
+
+async def shares_of(app: App) -> dict[str, tuple[object, ...]]:
+    found = (await request(app, "/limits", headers=JSON)).data["shares"]
+    return {each["name"]: (each["tenants"], each["waiting"], each["in_flight"]) for each in found}
+
+
+async def test_shares_are_on_the_page_of_limits_with_their_longest_queues(
+    pool: asyncpg.Pool, app: App
+) -> None:
+    await fill_shares(pool)
+    assert await shares_of(app) == {"exports": (2, 4, 1), "former": (1, 1, 0), "mail": (1, 2, 0)}
+    answer = await request(app, "/limits")
+    check(answer.text)
+    words = " ".join(Page(answer.text).text.split())
+    assert "3 shares, 4 tenants, 7 waiting jobs, 1 in flight" in words
+    assert "lovelace 3 waiting, 1 in flightb*b 1 waiting, 0 in flight" in words
+    assert "no live worker declares it" in words
+    assert "No live worker declares a limit." in words
+
+
+async def test_page_of_limits_has_no_part_about_shares_without_any(pool: asyncpg.Pool, app: App) -> None:
+    await fill(pool)
+    assert "Shares" not in Page((await request(app, "/limits")).text).text
+
+
+async def test_tenants_are_for_those_who_see_arguments_and_numbers_for_those_who_see_all_tasks(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await fill_shares(pool)
+    app = build(authorize=lambda _: Access("bob", sees_arguments=False))
+    for headers in ({}, JSON):
+        text = (await request(app, "/limits", headers=headers)).text
+        assert ("lovelace" in text, "[hidden]" in text) == (False, True)
+    app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    assert await shares_of(app) == {"exports": (None, None, None), "mail": (1, 2, 0)}
+    text = (await request(app, "/limits")).text
+    assert ("payroll" in text, "lovelace" in text, "and others" in text) == (False, False, True)
+    assert "4 tenants" not in text
+    app = build(authorize=lambda _: Access("bob", names=("other.*",)))
+    assert await shares_of(app) == {}
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_tenants_and_shares_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
+    shares = [{"task": text, "name": text}, {"task": 7, "name": "n"}, {"name": 7}, None]
+    await add_worker(pool, settings=json.dumps({"shares": shares}))
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
+        " VALUES ('a', 'b', now(), $1)",
+        f"share:{text[:50]}:{text[:50]}",
+    )
+    answer = await request(app, "/limits")
+    assert answer.status == 200
+    check(answer.text)

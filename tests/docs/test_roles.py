@@ -339,6 +339,8 @@ COMMANDS = {
     "tasks list": (),
     "limits list": (),
     "limits show": ("api",),
+    "limits shares": (),
+    "limits tenants": ("exports",),
     "stats": (),
     "jobs runs": (),
     "audit": (),

@@ -27,6 +27,7 @@ from pg_scheduler.inspect.store.inspections import (
     MAX_STARTS,
 )
 from pg_scheduler.inspect.store.searches import load_search
+from pg_scheduler.inspect.store.shares import MAX_MOVED_ROWS
 from pg_scheduler.inspect.store.workers import MAX_DUE as MAX_RUNNING
 from pg_scheduler.inspect.store.workers import MAX_UNSUCCESSFUL as MAX_UNSUCCESSFUL_ATTEMPTS
 from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS
@@ -121,6 +122,8 @@ READINGS = {
     ),
     "inspect_limit_queue": Reading("'{{limit:stripe:4}}', {rows}", BLOCKED, ROWS),
     "inspect_limit_holders": Reading("'{{stripe}}', 20, {rows}, NULL", KEY, MAX_STARTS, pages=5),
+    "inspect_tenants": Reading("'{{limit:stripe:4}}', {rows}", BLOCKED, ROWS),
+    "inspect_in_flight": Reading("{rows}, NULL", KEY, MAX_MOVED_ROWS, pages=5),
     "check_waiting": Reading(
         f"{{rows}}, 5, timestamptz {INSTANT} - interval '80000 seconds', ''", CLAIM, CHECKED_ROWS
     ),

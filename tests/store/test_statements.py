@@ -379,6 +379,8 @@ async def use_path(store: Store) -> object:
     assert await people.inspections.limit_keys("limit:nothing:") == ([], False)
     assert await people.steps.steps("n") == []
     assert await people.steps.waits("n") == []
+    assert await people.share_reads.queues(["share:a:"]) == ([("share:a:", 0, None)], False)
+    assert await people.share_reads.in_flight() == {}
     assert await people.inspections.parents("n") == [("a", "pending")]
     assert [job.job_id for job in (await people.inspections.linked_jobs("n", 9))[True]] == ["a"]
     assert await people.doctor.schema_problem() is None

@@ -1,4 +1,4 @@
-"""The pages of limits, and of one limit with its keys, and the jobs that run and wait within them."""
+"""The pages of limits and shares, and of one limit with its keys, and jobs that run and wait within them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from typing import Final
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.pages.history import MAX_NAMES, read_period
 from pg_scheduler.dashboard.redaction import HIDDEN
-from pg_scheduler.inspect import LimitKeyState, LimitState
+from pg_scheduler.inspect import LimitKeyState, LimitState, ShareState, TenantState
 from pg_scheduler.inspect.limit_jobs import LimitJobs, LimitOverview, limit_jobs, limit_overview
+from pg_scheduler.inspect.shares import ShareOverview, read_shares
 from pg_scheduler.inspect.store.limits import LimitJobRow
 from pg_scheduler.inspect.texts import counted, quoted
 
 AGE_S: Final = 2.0
 """Seconds for which limits are kept: each costs a statement."""
+
+MAX_QUEUES: Final = 8
+"""Tenants that are shown for each share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +46,40 @@ class LimitRow:
     next_start_at: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ShareRow:
+    """A share. What the request may not see is None or empty.
+
+    Attributes:
+        tasks: The visible tasks that live workers declare for it.
+        is_shared: Whether the request may not see all of its tasks, so that its numbers are hidden.
+        queues: The tenants with most waiting jobs.
+    """
+
+    name: str
+    tasks: Sequence[str]
+    is_shared: bool
+    tenants: int | None
+    waiting: int | None
+    in_flight: int | None
+    queues: Sequence[TenantState] = ()
+
+
 async def build(request: PageRequest) -> View:
     """Read the limits that live workers declare, by name."""
     limits, items = (await _find(request)).limits, await limit_rows(request)
     summary = counted(len(items), "limit", is_capped=limits.is_capped)
     if request.access.visible_names is None:  # else the sum includes hidden limits
         summary += limits.summary[limits.summary.index(", ") :]
-    return View(items=items, summary=summary, is_capped=limits.is_capped or limits.is_waiting_capped)
+    shares, found = await _shares(request)
+    return View(
+        items=items,
+        summary=summary,
+        is_capped=limits.is_capped or limits.is_waiting_capped,
+        shares=shares,
+        are_shares_capped=found.shares.is_capped or found.shares.is_waiting_capped,
+        _share_summary=found.shares.summary if request.access.visible_names is None else "",
+    )
 
 
 async def build_one(request: PageRequest) -> View:
@@ -103,6 +134,23 @@ def without_hidden(limit: LimitState, request: PageRequest) -> LimitState:
 
 async def _find(request: PageRequest) -> LimitOverview:
     return await request.cache.get("limits", AGE_S, lambda: limit_overview(request.inspector))
+
+
+async def _shares(request: PageRequest) -> tuple[list[ShareRow], ShareOverview]:
+    """Return the shares of visible tasks, and what was read."""
+    reads = request.inspector._reads  # noqa: SLF001 - no public part of an Inspector
+    found = await request.cache.get("shares", AGE_S, lambda: read_shares(reads))
+    rows = (_share(each, found.tenants.get(each.name, ()), request) for each in found.shares.items)
+    return [row for row in rows if row.tasks or request.access.visible_names is None], found
+
+
+def _share(share: ShareState, tenants: Sequence[TenantState], request: PageRequest) -> ShareRow:
+    tasks = list(filter(request.access.sees_name, share.tasks))
+    if request.access.visible_names is not None and len(tasks) < len(share.tasks):
+        return ShareRow(share.name, tasks, True, None, None, None)
+    sees = request.access.sees_arguments  # from which tenants are made
+    queues = [each if sees else replace(each, key=HIDDEN) for each in tenants[:MAX_QUEUES]]
+    return ShareRow(share.name, tasks, False, share.tenants, share.waiting, share.in_flight, queues)
 
 
 def _jobs(rows: Iterable[LimitJobRow], request: PageRequest) -> list[LimitJobRow]:

@@ -15,6 +15,7 @@ from pg_scheduler.inspect.store.limits import LimitReadRepository
 from pg_scheduler.inspect.store.schedules import ScheduleListRepository
 from pg_scheduler.inspect.store.searches import SearchRepository
 from pg_scheduler.inspect.store.server import ServerRepository
+from pg_scheduler.inspect.store.shares import ShareReadRepository
 from pg_scheduler.inspect.store.statistics import StatisticsReadRepository
 from pg_scheduler.inspect.store.steps import StepReadRepository
 from pg_scheduler.inspect.store.workers import WorkerReadRepository
@@ -31,6 +32,7 @@ class InspectionStore:
         self.kept_results: Final = store.kept_results
         self.pauses: Final = store.pauses
         self.schedules: Final = store.schedules
+        self.shares: Final = store.shares
         self.workers: Final = store.workers
         self.audit_records: Final = AuditReadRepository(self.statements)
         self.cluster: Final = ClusterRepository(self.statements)
@@ -42,6 +44,7 @@ class InspectionStore:
         self.searches: Final = SearchRepository(self.statements)
         self.server: Final = ServerRepository(self.statements)
         self.statistics: Final = StatisticsReadRepository(self.statements)
+        self.share_reads: Final = ShareReadRepository(self.statements)
         self.steps: Final = StepReadRepository(self.statements)
         self.attempts: Final = WorkerReadRepository(self.statements)
         self.bulk: Final = BulkRepository(

@@ -1,0 +1,192 @@
+"""The shares of tasks: the tenants that take turns, with their waiting jobs and those in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.store.shares import TenantRow
+from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.texts import counted
+from pg_scheduler.jobs.keys import name_and_key, named_prefix, prefix_of
+from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
+
+MAX_TENANTS: Final = 500
+"""Tenants with waiting jobs that are read."""
+
+MAX_ITEMS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ShareState:
+    """A share whose tenants take turns."""
+
+    name: str
+    """Its name."""
+    tasks: tuple[str, ...]
+    """The tasks that live workers declare for it."""
+    tenants: int
+    """Tenants with jobs that wait or are in flight."""
+    waiting: int
+    """Jobs that wait for the turn of their tenant."""
+    in_flight: int
+    """Jobs that had their turn: they run, or are about to, or wait for a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareList:
+    """The shares that live workers declare, and others for which jobs wait."""
+
+    items: Sequence[ShareState]
+    """At most 200 shares, by name."""
+    is_capped: bool
+    """Whether there may be more shares or tenants: 500 tenants with waiting jobs are read."""
+    is_waiting_capped: bool
+    """Whether counting the waiting jobs stopped: each tenant has its part of 20,000."""
+
+    @property
+    def summary(self) -> str:
+        """The numbers of shares, tenants and jobs, in one line, as every front end shows them."""
+        shares = counted(len(self.items), "share")
+        tenants = counted(sum(each.tenants for each in self.items), "tenant", is_capped=self.is_capped)
+        return f"{shares}, {tenants}, {_jobs(self.items, is_capped=self.is_capped or self.is_waiting_capped)}"
+
+
+@dataclass(frozen=True, slots=True)
+class TenantState:
+    """A tenant of a share."""
+
+    name: str
+    """The name of the share."""
+    key: str
+    """The tenant."""
+    waiting: int
+    """Jobs that wait for its turn."""
+    in_flight: int
+    """Jobs that had their turn: they run, or are about to, or wait for a limit."""
+    last_turn_at: datetime | None
+    """When its last job had its turn; None if that is longer than about an hour ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantList:
+    """Tenants of a share, and whether there are more."""
+
+    items: Sequence[TenantState]
+    """At most 200 tenants, those with most waiting jobs first."""
+    is_capped: bool
+    """Whether there may be more: 500 tenants with waiting jobs are read."""
+    is_waiting_capped: bool
+    """Whether counting the waiting jobs stopped: each tenant has its part of 20,000."""
+
+    @property
+    def summary(self) -> str:
+        """The numbers of tenants and jobs, in one line, as every front end shows them."""
+        tenants = counted(len(self.items), "tenant", is_capped=self.is_capped)
+        return f"{tenants}, {_jobs(self.items, is_capped=self.is_capped or self.is_waiting_capped)}"
+
+
+def _jobs(items: Iterable[ShareState | TenantState], *, is_capped: bool) -> str:
+    found = list(items)
+    waiting = counted(sum(each.waiting for each in found), "waiting job", is_capped=is_capped)
+    return f"{waiting}, {sum(each.in_flight for each in found):,} in flight"
+
+
+class ShareOverview(NamedTuple):
+    """The shares, and their tenants by name, those with most waiting jobs first."""
+
+    shares: ShareList
+    tenants: Mapping[str, Sequence[TenantState]]
+
+
+class ShareReads(InspectorBase):
+    """The methods of `Inspector` that read shares."""
+
+    async def shares(self) -> ShareList:
+        """Return the shares that live workers declare, and others for which jobs wait, by name.
+
+        Example::
+
+            for share in (await inspector.shares()).items:
+                print(share.name, share.tenants, share.waiting, share.in_flight)
+        """
+        return (await read_shares(self._reads)).shares
+
+    async def tenants(self, name: str) -> TenantList:
+        """Return the tenants of a share with jobs that wait or are in flight, those with most waiting first.
+
+        Example::
+
+            for tenant in (await inspector.tenants("exports")).items:
+                print(tenant.key, tenant.waiting, tenant.in_flight, tenant.last_turn_at)
+        """
+        prefix = named_prefix(BLOCKED_BY_SHARE, name)
+        found, is_capped, is_waiting_capped = await _tenants(self._reads, {prefix: name}, prefix)
+        items = found.get(prefix, [])
+        return TenantList(items[:MAX_ITEMS], is_capped or len(items) > MAX_ITEMS, is_waiting_capped)
+
+
+async def read_shares(reads: InspectionStore) -> ShareOverview:
+    """Return the shares and their tenants."""
+    tasks = _declared(await reads.workers.list_workers())
+    names = {named_prefix(BLOCKED_BY_SHARE, name): name for name in tasks}
+    found, is_capped, is_waiting_capped = await _tenants(reads, names)
+    shares = [
+        ShareState(
+            name,
+            tuple(sorted(tasks.get(name, ()))),
+            len(tenants),
+            sum(each.waiting for each in tenants),
+            sum(each.in_flight for each in tenants),
+        )
+        for prefix in {*names, *found}
+        for name, tenants in [(_name(prefix, names), found.get(prefix, []))]
+    ]
+    shares.sort(key=lambda each: each.name)
+    is_capped = is_capped or len(shares) > MAX_ITEMS
+    by_name = {_name(prefix, names): tenants for prefix, tenants in found.items()}
+    return ShareOverview(ShareList(shares[:MAX_ITEMS], is_capped, is_waiting_capped), by_name)
+
+
+def _declared(workers: Iterable[Worker]) -> dict[str, set[str]]:
+    """Return the tasks of the shares that live workers declare."""
+    tasks: dict[str, set[str]] = {}
+    for worker in workers:
+        for share in worker.settings.get("shares", ()) if worker.is_alive else ():
+            if isinstance(share, Mapping) and isinstance(share.get("name"), str):
+                tasks.setdefault(share["name"], set()).add(str(share.get("task")))
+    return tasks
+
+
+def _name(prefix: str, names: Mapping[str, str]) -> str:
+    """Return the name of a share; of one that no live worker declares, as its jobs have it."""
+    return names.get(prefix) or name_and_key(BLOCKED_BY_SHARE, prefix)[0]
+
+
+async def _tenants(
+    reads: InspectionStore, names: Mapping[str, str], prefix: str = BLOCKED_BY_SHARE
+) -> tuple[dict[str, list[TenantState]], bool, bool]:
+    """Return tenants by the text of their share, and whether there may be more tenants, or waiting jobs."""
+    waiting = await reads.shares.tenants(prefix, MAX_TENANTS)  # those after it: without an empty tenant
+    in_flight = await reads.share_reads.in_flight()
+    keys = {key: None for key in (prefix, *waiting, *in_flight) if key.startswith(prefix)}
+    rows, is_waiting_capped = await reads.share_reads.queues(list(keys))
+    found: dict[str, list[TenantState]] = {}
+    for row in rows:
+        if not row.jobs and row.key not in in_flight:
+            continue
+        own = prefix_of(BLOCKED_BY_SHARE, row.key)
+        found.setdefault(own, []).append(_tenant(row, _name(own, names), in_flight.get(row.key, 0)))
+    for tenants in found.values():
+        tenants.sort(key=lambda each: (-each.waiting, -each.in_flight, each.key))
+    return found, len(waiting) >= MAX_TENANTS, is_waiting_capped
+
+
+def _tenant(row: TenantRow, name: str, in_flight: int) -> TenantState:
+    return TenantState(
+        name, name_and_key(BLOCKED_BY_SHARE, row.key)[1], row.jobs, in_flight, row.last_turn_at
+    )

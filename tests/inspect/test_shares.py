@@ -1,0 +1,133 @@
+"""The shares and tenants that an Inspector reads."""
+
+from __future__ import annotations
+
+import json
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler, Share
+from pg_scheduler.inspect import Inspector, ReadSettings
+from pg_scheduler.inspect.limits import LimitList
+from pg_scheduler.worker.reporter import settings_of
+from tests.inspect.workers import add_worker
+
+WAITING = """
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)
+    SELECT $1 || ':wait:' || n, 'export', now(), $1 FROM generate_series(1, $2::integer) AS n
+"""
+MOVED = """
+    WITH job AS (
+        INSERT INTO scheduled_jobs (
+            job_id, job_name, execution_time, status, blocked_on, finished_at, worker_id, attempt
+        )
+        VALUES ($1 || ':' || $2, 'export', now() + $3::float8 * interval '1 s', $2, $4,
+            CASE WHEN $2 = 'completed' THEN now() END, CASE WHEN $2 = 'running' THEN 'w1' END, 1)
+        RETURNING job_id
+    )
+    INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s) SELECT $1, job_id, 0, now(), 1e9 FROM job
+"""
+TURN = "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s) VALUES ($1, '', 0, '2030-01-02Z', 0)"
+
+
+async def fill(pool: asyncpg.Pool) -> None:
+    """Add two shares: one of two tasks with three tenants, and one that no live worker declares."""
+    shares = [{"task": "export", "name": "exports"}, {"task": "import", "name": "exports"}]
+    await add_worker(pool, settings=json.dumps({"shares": [*shares, {"task": "mail", "name": "mail"}, 7]}))
+    await pool.execute(WAITING, "share:exports:acme", 3)
+    await pool.execute(WAITING, "share:exports:beta", 5)
+    await pool.execute(WAITING, "share:former:x:y", 1)
+    await pool.execute(WAITING, "limit:exports:acme", 2)
+    for key, status, due_s, blocked_on in (
+        ("acme", "running", -1.0, None),
+        ("cid", "pending", 1.0, None),  # moved ahead of its time
+        ("cid", "running", -1.0, None),
+        ("acme", "completed", -1.0, None),
+        ("beta", "pending", 60.0, None),  # waits for a retry
+    ):
+        await pool.execute(MOVED, f"share:exports:{key}", status, due_s, blocked_on)
+    await pool.execute(TURN, "fed:exports:acme")
+
+
+@pytest.mark.parametrize("is_bounded", [False, True])
+async def test_shares_have_their_tenants_and_jobs(pool: asyncpg.Pool, *, is_bounded: bool) -> None:
+    await fill(pool)
+    inspector = Inspector(pool, read_settings=ReadSettings() if is_bounded else None)
+    found = await inspector.shares()
+    assert [(each.name, each.tasks, each.tenants, each.waiting, each.in_flight) for each in found.items] == [
+        ("exports", ("export", "import"), 3, 8, 3),
+        ("former", (), 1, 1, 0),
+        ("mail", ("mail",), 0, 0, 0),
+    ]
+    assert found.summary == "3 shares, 4 tenants, 9 waiting jobs, 3 in flight"
+    assert not found.is_capped
+    assert not found.is_waiting_capped
+
+
+async def test_tenants_are_those_with_most_waiting_jobs_first(pool: asyncpg.Pool) -> None:
+    await fill(pool)
+    inspector = Inspector(pool)
+    found = await inspector.tenants("exports")
+    assert [(each.key, each.waiting, each.in_flight) for each in found.items] == [
+        ("beta", 5, 0),
+        ("acme", 3, 1),
+        ("cid", 0, 2),
+    ]
+    turns = [each.last_turn_at and each.last_turn_at.year for each in found.items]
+    assert turns == [None, 2030, None]
+    assert found.summary == "3 tenants, 8 waiting jobs, 3 in flight"
+    (former,) = (await inspector.tenants("former")).items
+    assert former.key == "x:y"
+    assert (await inspector.tenants("nothing")).items == []
+
+
+async def test_job_that_waits_for_a_limit_after_its_turn_is_in_flight(pool: asyncpg.Pool) -> None:
+    for blocked_on, status in (("limit:a:", "pending"), ("share:s:t", "pending")):
+        await pool.execute("DELETE FROM scheduled_jobs")
+        await pool.execute("DELETE FROM scheduler_starts")
+        await pool.execute(MOVED, "share:s:t", status, -1.0, blocked_on)
+        (tenant,) = (await Inspector(pool).tenants("s")).items
+        is_limited = blocked_on.startswith("limit")
+        assert (tenant.waiting, tenant.in_flight) == ((0, 1) if is_limited else (1, 0))
+
+
+async def test_tenant_of_the_empty_text_is_found(pool: asyncpg.Pool) -> None:
+    await pool.execute(WAITING, "share:s:", 2)
+    (tenant,) = (await Inspector(pool).tenants("s")).items
+    assert (tenant.key, tenant.waiting) == ("", 2)
+    (share,) = (await Inspector(pool).shares()).items
+    assert (share.tenants, share.waiting) == (1, 2)
+
+
+async def test_counts_that_stopped_at_a_bound_are_announced(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(pool)
+    monkeypatch.setattr("pg_scheduler.inspect.store.shares.MAX_WAITING_ROWS", 12)  # 3 of each tenant
+    found = await Inspector(pool).tenants("exports")
+    assert {each.key: each.waiting for each in found.items}["beta"] < 5
+    assert found.is_waiting_capped
+    monkeypatch.setattr("pg_scheduler.inspect.shares.MAX_TENANTS", 1)
+    capped = await Inspector(pool).shares()
+    assert capped.is_capped
+    assert "+ tenants, " in capped.summary
+
+
+async def test_worker_reports_the_shares_of_its_tasks(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+
+    async def export(tenant: str) -> None: ...
+
+    key = Share(key=lambda tenant, **_: tenant)
+    scheduler.register(export, name="shares.export", share=key, aliases=["shares.former"])
+    parts = scheduler._parts
+    shares = settings_of(parts.config, parts.tasks)["shares"]
+    assert {"task": "shares.export", "name": "shares.export"} in shares
+    assert [each["task"] for each in shares].count("shares.export") == 1
+
+
+async def test_limits_do_not_contain_shares(pool: asyncpg.Pool) -> None:
+    await fill(pool)
+    limits: LimitList = await Inspector(pool).limits()
+    assert limits.items == []
