@@ -23,6 +23,10 @@ WAIT = """
     INSERT INTO scheduler_steps (job_id, name, kind, attempt, until, started_at)
     VALUES ($1, 'approval', 'signal', 1, '9999-01-01Z', now())
 """
+QUEUED = """
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)
+    VALUES ('queued', 'browser.export', now(), 'share:browser.exports:ada')
+"""
 UNANSWERED = "ConnectionError: the bank does not answer customer #"
 
 
@@ -71,6 +75,7 @@ async def test_no_page_violates_a_rule(
     page = await open_page("/about", color_scheme=color_scheme, viewport={"width": width, "height": 900})
     await scheduler.signal(shop.waiting, "question", {"by": "ann"})
     await pool.execute(WAIT, shop.waiting)
+    await pool.execute(QUEUED)
     found = []
     for path in addresses(shop, str(scheduler.worker_id)).values():
         answer = await page.goto(site.url + path)

@@ -421,6 +421,7 @@ async def test_operator_role_can_make_the_changes_of_its_actions(roles: Roles) -
     span = {"start": "2031-01-01T00:00", "end": "2031-01-01T02:00"}
     operations: list[tuple[str, dict[str, str]]] = [
         ("jobs/move?id=moved", {"to": "2031-01-01T00:00"}),
+        ("jobs/signal?id=moved", {"name": "approval", "value": "true"}),
         ("schedules/trigger?id=hourly", {}),
         ("schedules/backfill?id=hourly", {**span, "confirm": "yes"}),
         ("schedules/pause?id=hourly", {"note": "x"}),
