@@ -149,7 +149,7 @@ def _suspended(facts: Facts) -> Iterator[Reason]:
     sleeps = [each for each in facts.waits if each.is_open and each.kind == SLEEP]
     if signals:
         early = [repr(each.name) for each in facts.waits if not each.is_open]
-        came = f"; sent before a wait for them: {listed(early)}" if early else ""
+        came = f"; other signals, sent before a wait: {listed(early)}" if early else ""
         send = command("jobs", "signal", facts.job.job_id, signals[0].name)
         yield Reason(
             ReasonCode.SIGNAL,

@@ -199,7 +199,7 @@ async def test_signals_without_a_wait_and_the_missing_timeout_are_named(kit: Tes
     await kit.scheduler.signal("order", "aproval", True)
     (reason, *_) = (await Inspector(kit.scheduler).explain_job("order")).reasons
     assert reason.text == (
-        "waits for the signal 'approval' without a timeout; sent before a wait for them: 'aproval'"
+        "waits for the signal 'approval' without a timeout; other signals, sent before a wait: 'aproval'"
     )
     job = await kit.scheduler.get_job("order")
     assert job is not None

@@ -131,7 +131,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         replace(job(execution_time=NOW + HOUR, attempt=1), waits=(SLEEP, SIGNAL, EARLY)),
         Verdict.WAITING,
         [ReasonCode.SIGNAL, ReasonCode.SLEEPING],
-        "'approval' until 2026-11-21 14:00:00 UTC (in 2 h); sent before a wait for them: 'aproval'",
+        "'approval' until 2026-11-21 14:00:00 UTC (in 2 h); other signals, sent before a wait: 'aproval'",
     ),
     (
         replace(job(execution_time=NOW + HOUR, attempt=1, errors=(error("error"),)), waits=(SLEEP,)),
