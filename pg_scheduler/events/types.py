@@ -138,7 +138,7 @@ class JobSuspended(JobEvent):
     step: str
     """The name of the step."""
     kind: str
-    """What it is: ``sleep``."""
+    """What it is: ``sleep``, ``signal`` or ``child``."""
     until: datetime
     """When the job is due at the latest."""
 

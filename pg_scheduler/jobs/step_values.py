@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, get_type_hints
 
@@ -39,6 +39,10 @@ STEP: Final = "step"
 CURSOR: Final = "cursor"
 SLEEP: Final = "sleep"
 SIGNAL: Final = "signal"
+CHILD: Final = "child"
+
+NO_TIMEOUT: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""Until when a job waits that waits without a limit."""
 
 ENCODED_KEYS: Final = frozenset({"codec", "key", "data", "job_name"})
 """The keys of a value that a codec has encoded."""
@@ -53,6 +57,8 @@ class StoredStep(NamedTuple):
         has_ended: Whether it is over: False for a sleep or a wait that lasts.
         until: The end of a sleep or a wait; None for other steps.
         left_s: The seconds until then, by the clock of the database; negative after it.
+        is_awaited: Whether children of the step have not ended. A step that is neither over nor awaited has
+            lost them: an older node has ended them, or they were deleted by hand.
     """
 
     name: str
@@ -61,6 +67,7 @@ class StoredStep(NamedTuple):
     has_ended: bool
     until: datetime | None = None
     left_s: float | None = None
+    is_awaited: bool = False
 
 
 def version_of(options: str | None) -> int | None:

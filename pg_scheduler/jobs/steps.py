@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
-from pg_scheduler.jobs.model import UNSET
+from pg_scheduler.jobs.model import UNSET, Call
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -279,4 +279,70 @@ class Steps(ABC):
             ...     except TimeoutError:
             ...         return "rejected"
             ...     return f"approved by {name}"
+        """
+
+    @abstractmethod
+    async def child(self, name: str, func: Call[R], /, **options: Any) -> R:
+        """Run another job, wait until it has ended, and return its value. The wait is as in ``sleep()``.
+
+        The child is a normal job with the id ``"<id of this job>:<name>"``, which runs on any worker, with
+        retries of its own. It continues if this job is cancelled.
+
+        Args:
+            name: The name of the step, as in ``run()``.
+            func: A ``call()`` with the arguments of the child.
+            options: Arguments of ``enqueue()``, such as ``max_retries`` or ``delay``. The result is kept for
+                an hour, unless ``keep_result`` is given; this job gets a copy.
+
+        Returns:
+            The value that the child returned, as JSON carries it.
+
+        Raises:
+            JobFailedError: The child failed. It stays so in later attempts; see ``retry_job(from_step=)``.
+            JobCancelledError: The child was cancelled.
+            JobExpiredError: The child expired.
+            ResultUnavailableError: The child completed, and its value is not available.
+            JobNotFoundError: The child was deleted before it ended.
+            TypeError: ``func`` is no ``call()``, or an option is not for children; or as in ``enqueue()``.
+            ValueError: The job would wait for itself, or the id of the child is too long; or as in
+                ``enqueue()``.
+            DuplicateStepError: As in ``run()``.
+            JobLostError: As in ``run()``; the child was not inserted.
+            PayloadError: The job has 1,000 steps, or as in ``enqueue()``.
+            RuntimeError: The call comes from the function of a step.
+            DatabaseUnavailableError: As in ``run()``.
+
+        Example:
+            >>> from pg_scheduler import call, current_job
+            >>> async def print_label(order: int) -> str:
+            ...     return f"label-{order}"
+            >>> async def ship(order: int) -> None:
+            ...     label = await current_job().steps.child("label", call(print_label, order), max_retries=3)
+        """
+
+    @abstractmethod
+    async def gather(self, name: str, calls: Sequence[Call[R]]) -> list[R]:
+        """Run other jobs at once, wait until all have ended, and return their values.
+
+        Args:
+            name: The name of the step, as in ``run()``. The ids of the children are
+                ``"<id of this job>:<name>:<number>"``, from 0.
+            calls: At most 1,000 values of ``call()``. The order and the arguments are those of the first
+                attempt that comes here.
+
+        Returns:
+            The values, in the order of the calls.
+
+        Raises:
+            JobEndedError: Of the children that have no value, that of the first in this order; see
+                ``child()``, also for the other errors.
+            PayloadError: There are more than 1,000 calls.
+
+        Example:
+            >>> from pg_scheduler import call, current_job
+            >>> async def resize(photo: int, width: int) -> str:
+            ...     return f"{photo}-{width}.jpg"
+            >>> async def publish(photo: int) -> None:
+            ...     sizes = [call(resize, photo, width) for width in (320, 1280)]
+            ...     small, large = await current_job().steps.gather("sizes", sizes)
         """

@@ -11,6 +11,7 @@ The state follows from the rows, so ``repair()`` corrects what was written by ha
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple
 
@@ -24,7 +25,7 @@ from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
 from pg_scheduler.store.locks import due_message
-from pg_scheduler.store.passed_results import PassedResultRepository
+from pg_scheduler.store.passed_results import PASSED, PassedResultRepository
 from pg_scheduler.store.statements import Statements, Transaction
 
 AFTER: Final = "after"
@@ -36,6 +37,10 @@ NOT_FOUND: Final = "job {!r}, after which this job was to run, does not exist"
 KEEPS_NONE: Final = (
     "job {!r} keeps no result that could be passed to job {!r}; pass keep_result= to the first one, "
     "or omit pass_results= of the second one"
+)
+OWN_CHILD: Final = (
+    "job {!r} would wait for itself: a child of its step waits for it, or has its unique key; "
+    "change after= or unique= of the child"
 )
 CYCLE: Final = "job {!r} would wait for itself: a job that it comes after waits for it; change after="
 
@@ -147,6 +152,34 @@ class DependencyRepository:
         except CycleError as error:
             raise ValueError(CYCLE.format(error.args[1][0])) from None
 
+    async def await_jobs(self, job_id: str, awaited: Collection[str], transaction: Transaction) -> bool:
+        """Let a job wait for jobs that its attempt has just inserted or found; return whether all have ended.
+
+        The results of those that have ended are passed at once.
+
+        Args:
+            job_id: The job, which is locked.
+            awaited: The others.
+            transaction: The transaction.
+
+        Raises:
+            ValueError: The job would wait for itself. The caller rolls back.
+        """
+        connection = transaction.connection
+        rows = await self._statements.fetch("ancestor_edges", list(awaited), on=connection)
+        if job_id in awaited or any(row["parent_id"] == job_id for row in rows):
+            raise ValueError(OWN_CHILD.format(job_id))
+        locked = await self._statements.fetch("lock_parents", list(awaited), on=connection)
+        ended = [row["job_id"] for row in locked if row["has_ended"]]
+        unfinished = [row["job_id"] for row in locked if not row["has_ended"]]
+        await self._passed.copy([(each, job_id) for each in ended], {job_id: PASSED}, connection)
+        if unfinished:
+            await self._statements.fetch("await_jobs", unfinished, job_id, on=connection)
+            await self._statements.fetch("mark_parents", unfinished, on=connection)
+        else:
+            await self._end_child_steps([job_id], connection)
+        return not unfinished
+
     async def resolve(self, children: Collection[str], transaction: Transaction) -> None:
         """Derive from the rows whether jobs still wait, and unblock or cancel those that do not.
 
@@ -156,7 +189,7 @@ class DependencyRepository:
         locked = await self._statements.fetch("lock_jobs", list(children), on=connection)
         failed: dict[str, str] = {}
         broken = await self._statements.fetch("take_broken_edges", list(children), on=connection)
-        await self._passed.copy(_pairs(broken), _prefixes(locked), connection)
+        await self._pass_results(broken, locked, connection)
         for row in broken:
             status = row["status"]
             if row["outcome"] == COMPLETED and status != JobStatus.COMPLETED.value:
@@ -180,13 +213,34 @@ class DependencyRepository:
         failed: dict[str, str] = {}
         children: set[str] = set()
         taken = await self._statements.fetch("take_edges", list(status), on=connection)
-        await self._passed.copy(_pairs(taken), _prefixes(locked), connection)
+        await self._pass_results(taken, locked, connection)
         for parent, child, outcome in taken:
             children.add(child)
             if outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
                 failed.setdefault(child, NOT_COMPLETED.format(parent, status[parent].value))
         ended = await self._decide(sorted(children - failed.keys()), failed, transaction)
         return ended + await self._end_awaited(locked, connection)
+
+    async def _pass_results(
+        self, edges: Sequence[asyncpg.Record], locked: Sequence[asyncpg.Record], connection: Connection
+    ) -> None:
+        """Pass the results of jobs that have ended over their edges, and end the steps that waited."""
+        prefixes = _prefixes(locked)
+        await self._passed.copy(_pairs(edges), prefixes, connection)
+        if readers := [job_id for job_id, prefix in prefixes.items() if prefix == PASSED]:
+            await self._end_child_steps(readers, connection)
+
+    async def _end_child_steps(self, job_ids: Sequence[str], connection: Connection) -> None:
+        """End the steps of jobs whose children have all ended, and let the jobs continue."""
+        now = self._statements.now
+        due = await self._statements.value("end_child_steps", job_ids, now, on=connection)
+        if due is not None:
+            await self._notify(due, connection)
+
+    async def _notify(self, due: datetime, connection: Connection) -> None:
+        """Notify workers at the commit of jobs that are due."""
+        channel = await self._statements.channel(on=connection)
+        await self._statements.fetch("notify", channel, [due_message("", due)], on=connection)
 
     async def repair(self, position: ScanPosition, *, blocks: int, jobs: int) -> ScanPosition:
         """Read a part of the edges and of the jobs that wait; correct what does not agree with other rows.
@@ -239,9 +293,7 @@ class DependencyRepository:
         now = self._statements.now
         unblocked = await self._statements.fetch("unblock_jobs", free, now, on=connection) if free else []
         if unblocked:
-            message = due_message("", min(row["due"] for row in unblocked))
-            channel = await self._statements.channel(on=connection)
-            await self._statements.fetch("notify", channel, [message], on=connection)
+            await self._notify(min(row["due"] for row in unblocked), connection)
         if failed:
             ids, reasons = list(failed), list(failed.values())
             await self._statements.fetch("delete_edges", ids, on=connection)

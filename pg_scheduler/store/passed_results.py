@@ -6,9 +6,10 @@ ends the other job writes it, or the one that inserts the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Final
 
 from pg_scheduler.errors import JobResult
@@ -62,6 +63,11 @@ class PassedResultRepository(Repository):
         rows = await self._statements.fetch("passed_results", job_id, names)
         found = {row["name"]: _passed_from(row, self._statements.codec) for row in rows}
         return [result for name in names if (result := found.get(name)) is not None]
+
+    async def of_jobs(self, job_id: str, others: Collection[str]) -> dict[str, JobResult]:
+        """Return those of the results of other jobs that were passed to a job, by the ids of the others."""
+        names = [PASSED + sha256(each.encode()).hexdigest() for each in dict.fromkeys(others)]
+        return {result.job_id: result for result in await self.get(job_id, names)}
 
 
 def _passed_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:

@@ -13,8 +13,9 @@ import asyncpg
 from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
 from pg_scheduler.jobs.outcome import Outcome, RowChange
 from pg_scheduler.jobs.progress import JobProgress, progress_text
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.step_values import SIGNAL
+from pg_scheduler.jobs.rows import EPOCH, Claim
+from pg_scheduler.jobs.step_values import CHILD, SIGNAL
+from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS
 from pg_scheduler.store.connections.session import Connection, transact
@@ -200,7 +201,7 @@ class ResultRepository:
             worker_id,
             self._statements.now,
             [change.entry for change in each],
-            [change.suspensions[0].until if change.suspensions else None for change in each],
+            [_end_of_wait(change.suspensions) for change in each],
             on=transaction.connection,
         )
         settled = {row["job_id"] for row in rows}
@@ -214,7 +215,16 @@ class ResultRepository:
         await self.consequences.run([row["job_id"] for row in rows if row["has_consequences"]], transaction)
         if waits := _waits(changes, settled):
             await self._look_at_waits(waits, transaction.connection)
+        if children := _child_waits(changes, settled):
+            await self._block_waiting(children, transaction.connection)
         return settled
+
+    async def _block_waiting(self, waits: Sequence[tuple[str, str, bool]], connection: Connection) -> None:
+        """Block jobs that have just been suspended until their children end, unless those have ended."""
+        now = self._statements.now
+        due = await self._statements.value("block_waiting", *zip(*waits, strict=True), now, on=connection)
+        if due is not None:
+            await self._notify(due, connection)
 
     async def _look_at_waits(self, waits: Sequence[tuple[str, str]], connection: Connection) -> None:
         """Make jobs due that have just been suspended although their signals have come."""
@@ -304,6 +314,28 @@ def _waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str]]:
         for each in change.suspensions
         if each.kind == SIGNAL
     ]
+
+
+def _child_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str, bool]]:
+    """Return the jobs that were suspended until children end, the steps, and whether other steps wait too."""
+    return [
+        (job_id, each.name, not _awaits_children_only(change.suspensions))
+        for (job_id, _), change in changes.items()
+        if job_id in settled
+        for each in change.suspensions
+        if each.kind == CHILD
+    ]
+
+
+def _end_of_wait(suspensions: Sequence[Suspension]) -> datetime | None:
+    """Return when a suspended job is due: now as soon as it is not blocked, if it waits for children only."""
+    if not suspensions:
+        return None
+    return EPOCH if _awaits_children_only(suspensions) else suspensions[0].until
+
+
+def _awaits_children_only(suspensions: Sequence[Suspension]) -> bool:
+    return all(each.kind == CHILD for each in suspensions)
 
 
 def _unaccepted(changes: Changes, accepted: Collection[str]) -> Changes:

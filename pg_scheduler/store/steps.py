@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from pg_scheduler.errors import DuplicateStepError, JobLostError, PayloadError
@@ -42,8 +43,8 @@ class StepRepository(Repository):
             kind: What it is.
             value: Its value as JSON; None for none.
             version: That of the task, which the first step of the job stores.
-            delay_s: The length of a sleep or wait in seconds; None for other steps.
-            until: The end of a sleep or wait instead of its length.
+            delay_s: The length of a step that waits in seconds; None for other steps.
+            until: The end of a step that waits instead of its length.
             must_be_new: Whether to refuse a step that is stored already.
             connection: The connection of a transaction with which the step commits; None for none.
 
@@ -90,6 +91,22 @@ class StepRepository(Repository):
                 "use another name"
             )
         return StoredStep(*row)
+
+    async def adopt_children(
+        self, worker_id: str, claim: Claim, job_ids: Sequence[str], connection: Connection
+    ) -> Collection[str]:
+        """Lock the job of an attempt; return which jobs are children of an earlier job of its id, to replace.
+
+        Raises:
+            JobLostError: The attempt does not hold its job any more.
+        """
+        now = self._statements.now
+        rows = await self._statements.fetch(
+            "adopt_children", claim.job_id, worker_id, claim.attempt, job_ids, now, on=connection
+        )
+        if not rows:
+            raise JobLostError(claim.job_id)
+        return set(rows[0]["adopted"])
 
     async def end(self, worker_id: str, claim: Claim, name: str) -> bool:
         """End a sleep or a wait; return False if it had ended before.

@@ -20,7 +20,7 @@ from pg_scheduler.blocking import Crossing, check_may_block
 from pg_scheduler.errors import JobResult
 from pg_scheduler.foreign import Returned
 from pg_scheduler.jobs.context import current_job
-from pg_scheduler.jobs.model import UNSET
+from pg_scheduler.jobs.model import UNSET, Call
 from pg_scheduler.jobs.step_values import is_coroutine_function
 from pg_scheduler.jobs.steps import StepCursor
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter
@@ -225,6 +225,16 @@ class BlockingSteps:
         Until it has come, the attempt ends by `AttemptEnded`, as in ``sleep()``. See ``Steps.wait()``.
         """
         return _Call(self._attempt, "wait").run_method(name, timeout=timeout, kind=kind)
+
+    def child(self, name: str, func: Call[R], /, **options: Any) -> R:
+        """Run another job, and return its value when it has ended. See ``Steps.child()``."""
+        value: R = _Call(self._attempt, "child").run_method(name, func, **options)
+        return value
+
+    def gather(self, name: str, calls: Sequence[Call[R]]) -> list[R]:
+        """Run several jobs, and return their values when all have ended. See ``Steps.gather()``."""
+        values: list[R] = _Call(self._attempt, "gather").run_method(name, calls)
+        return values
 
     def predecessors(self) -> Iterator[JobResult]:
         """Iterate over the results that were passed to the job, as ``CurrentJob.predecessors()``.

@@ -441,6 +441,8 @@ async def use_path(store: Store) -> object:
     sleep = await store.steps.store("w1", claims["f"], "ö", SLEEP, None, version=2, delay_s=1.0)
     assert sleep == StoredStep("ö", SLEEP, None, has_ended=False, until=NOW + SECOND, left_s=1.0)
     assert await store.steps.load("f") == [sleep]
+    async with store.connections.transaction() as connection:
+        assert await store.steps.adopt_children("w1", claims["f"], ["nobody"], connection) == set()
     assert await store.steps.end("w1", claims["f"], "ö")
     limits = [("limit:a:", LimitRow(1, 9, 60.0))]
     requests = [AdmissionRequest(claims[each], limits) for each in "fa"]
@@ -484,6 +486,7 @@ async def use_path(store: Store) -> object:
         assert await store.passed_results.clear(["c"], connection) == {"c": "result:"}
         await store.passed_results.copy([("b", "c")], {"c": "next:"}, connection)
         await store.passed_results.take_over(["c"], connection)
+    assert list(await store.passed_results.of_jobs("c", ["b", "a"])) == ["b"]
     (passed,) = await store.passed_results.get("c", await store.passed_results.names("c"))
     assert (passed.value, passed.attempts, passed.finished_at) == ([2], 1, NOW)
     results = await store.kept_results.get(["b", "nobody"])
@@ -636,6 +639,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "results.count_crashes",
         "results.settle_within",
         "kept_results.keep_ended",
+        "dependencies.await_jobs",
         "dependencies.release_children",
         "workers.deregister",
         "workers.ended_namesakes",

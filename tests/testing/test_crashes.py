@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import ConflictResolution, JobStatus, Scheduler, current_job, embedded, job
+from pg_scheduler import ConflictResolution, JobStatus, Scheduler, call, current_job, embedded, job
 from pg_scheduler.jobs.outcome import RowChange
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.results import ResultRepository
@@ -373,6 +373,23 @@ async def test_job_of_steps_in_a_thread_passes(crash: CrashEverywhere) -> None:
     report = await crash(order_plainly, args=("lamp",), until=timedelta(days=4))
     assert report.statements.count("store_step") == 4
     assert report.most(fetch_quote_plainly) == report.most(ship_plainly) == 2
+
+
+async def double(number: int) -> int:
+    await insert_once(f"{number}")
+    return 2 * number
+
+
+@job(name="crashes.parent", max_retries=1, keep_result=timedelta(days=1))
+async def parent() -> list[int]:
+    return await current_job().steps.gather("all", [call(double, 1), call(double, 2)])
+
+
+@pytest.mark.slow
+async def test_job_that_waits_for_children_passes(crash: CrashEverywhere) -> None:
+    report = await crash(parent)
+    assert report.statements.count("adopt_children") == 1
+    assert report.most(double) <= 4, "both run when the worker crashes"
 
 
 async def test_step_with_two_plain_inserts_is_reported(crash: CrashEverywhere) -> None:

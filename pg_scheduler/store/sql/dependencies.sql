@@ -35,6 +35,15 @@ INSERT INTO {schema}scheduler_after (parent_id, child_id, outcome)
 SELECT new.parent_id, new.child_id, new.outcome
 FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[])) AS new (parent_id, child_id, outcome);
 
+-- name: await_jobs
+-- route: caller
+-- Let the job $2 wait for the end of others ($1), whatever their outcome, besides those for which it waits already.
+WITH former AS (
+    DELETE FROM {schema}scheduler_after WHERE child_id = $2 AND parent_id = ANY ($1)
+)
+INSERT INTO {schema}scheduler_after (parent_id, child_id, outcome)
+SELECT parent_id, $2, 'ended' FROM unnest($1::text[]) AS new (parent_id);
+
 -- name: delete_edges
 -- route: caller
 -- Forget what jobs wait for.

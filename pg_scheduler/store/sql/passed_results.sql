@@ -71,9 +71,15 @@ WHERE kind = 'result' AND left(name, 5) = 'next:' AND (SELECT count(*) FROM form
 -- name: passed_names
 -- route: reserved
 -- Return the names of the results that were passed to the job $1, in the order of the other jobs' ids.
+--
+-- Without those of its own children, which its steps return.
 SELECT name
-FROM {schema}scheduler_steps
+FROM {schema}scheduler_steps AS step
 WHERE job_id = $1 AND kind = 'result' AND left(name, 7) = 'result:'
+  AND NOT EXISTS (
+      SELECT FROM {schema}scheduler_steps AS child
+      WHERE child.job_id = step.job_id AND child.kind = 'child' AND child.value @> (step.value -> 'job_id')
+  )
 ORDER BY (value ->> 'job_id') COLLATE "C", name;
 
 -- name: passed_results

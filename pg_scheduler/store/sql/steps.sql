@@ -4,19 +4,29 @@
 -- fragment: options_object
 CASE WHEN jsonb_typeof(options) = 'object' THEN options ELSE jsonb_build_object() END
 
+-- Whether a step waits for children, whose ids are its value. Several edges are one probe.
+
+-- fragment: awaits_children
+step.kind = 'child' AND step.ended_at IS NULL AND EXISTS (
+        SELECT FROM {schema}scheduler_after AS edge
+        WHERE edge.child_id = step.job_id AND step.value @> to_jsonb(edge.parent_id)
+        OFFSET 0
+    )
+
 -- name: load_steps
 -- route: step
 -- Return the steps of the job $1, which is marked; without the results of other jobs that were passed to it.
 SELECT name, kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
-    extract(epoch FROM {bounded_until} - coalesce($2, now()))::double precision AS left_s
-FROM {schema}scheduler_steps
+    extract(epoch FROM {bounded_until} - coalesce($2, now()))::double precision AS left_s,
+    {awaits_children} AS is_awaited
+FROM {schema}scheduler_steps AS step
 WHERE job_id = $1 AND kind <> 'result';
 
 -- name: store_step
 -- route: step
 -- Store the step $4 of kind $5 with the value $6, for the attempt $3 of the job $1 that the worker $2 runs.
 --
--- $7 is the version of the task. Of a sleep or a wait, $8 is its length in seconds or $9 its end; both are NULL for
+-- $7 is the version of the task. Of a step that waits, $8 is its length in seconds or $9 its end; both are NULL for
 -- other steps. No row: the attempt does not hold its job any more. A NULL kind: the name is that of a step of another
 -- kind, or $11 and the step exists: the answer to a commit was lost, which is about to succeed or has. Otherwise the
 -- step as it is stored: a sleep or wait that exists keeps its end, and its value.
@@ -53,7 +63,8 @@ stored AS (
     ON CONFLICT (job_id, name) DO UPDATE SET
         kind       = EXCLUDED.kind,
         attempt    = EXCLUDED.attempt,
-        value      = CASE WHEN EXCLUDED.until IS NULL OR (SELECT is_unmarked FROM held) THEN EXCLUDED.value ELSE step.value END,
+        value      = CASE WHEN EXCLUDED.until IS NULL OR EXCLUDED.kind = 'child' OR (SELECT is_unmarked FROM held)
+            THEN EXCLUDED.value ELSE step.value END,
         until      = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.until ELSE step.until END,
         started_at = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.started_at ELSE step.started_at END,
         ended_at   = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.ended_at ELSE step.ended_at END
@@ -207,6 +218,87 @@ woken AS (
       AND (SELECT count(*) FROM held WHERE held.job_id = job.job_id AND held.is_open)
           < (SELECT count(*) FROM wait WHERE wait.id = job.job_id)
     RETURNING job.execution_time
+)
+SELECT min(execution_time) AS due FROM woken;
+
+-- name: adopt_children
+-- route: caller
+-- Lock the job $1, which the worker $2 runs in attempt $3, and return those of the jobs $4 that are none of its own.
+--
+-- No row: the attempt does not hold its job any more. The ids of children follow from that of the job. One that is
+-- older than the first child of this job belongs to an earlier job of the id, or to none. The caller replaces it, so
+-- it is a new job from now on.
+WITH held AS (
+    SELECT job_id,
+        CASE WHEN jsonb_typeof(options -> 'children') = 'number' THEN (options -> 'children')::numeric END AS since
+    FROM {schema}scheduled_jobs
+    WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
+    FOR NO KEY UPDATE
+),
+marked AS (
+    UPDATE {schema}scheduled_jobs
+    SET options = {options_object} || jsonb_build_object('children', extract(epoch FROM coalesce($5, now())))
+    WHERE job_id = (SELECT job_id FROM held WHERE since IS NULL)
+),
+adopted AS (
+    UPDATE {schema}scheduled_jobs AS child SET created_at = coalesce($5, now())
+    FROM held
+    WHERE child.job_id = ANY ($4)
+      AND extract(epoch FROM child.created_at) < coalesce(held.since, extract(epoch FROM coalesce($5, now())))
+    RETURNING child.job_id
+)
+SELECT ARRAY (SELECT job_id FROM adopted) AS adopted FROM held;
+
+-- name: block_waiting
+-- route: caller
+-- Let jobs wait for children that settle_jobs has just suspended; return when the first one is due that need not.
+--
+-- $1 and $2 are the ids and the names of the steps, $3 whether the job waits for other steps too. If so it is due at
+-- the end of those, and its steps get that time, by which end_child_steps recognizes it. Else it is blocked. Whatever
+-- ends a child locks the row that settle_jobs has locked: it is seen here, or sees what this statement writes.
+WITH wait AS MATERIALIZED (
+    SELECT id, name, is_timed
+    FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::boolean[])) AS each (id, name, is_timed)
+),
+over AS MATERIALIZED (
+    SELECT wait.id
+    FROM wait LEFT JOIN {schema}scheduler_steps AS step ON step.job_id = wait.id AND step.name = wait.name
+    WHERE ({awaits_children}) IS NOT TRUE
+),
+timed AS (
+    UPDATE {schema}scheduler_steps AS step SET until = job.execution_time
+    FROM wait JOIN {schema}scheduled_jobs AS job ON job.job_id = wait.id
+    WHERE wait.is_timed AND step.job_id = wait.id AND step.name = wait.name AND step.ended_at IS NULL
+),
+changed AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        blocked_on     = CASE WHEN job_id = ANY (ARRAY (SELECT id FROM over)) THEN NULL ELSE 'after' END,
+        execution_time = least(execution_time, coalesce($4, now()))
+    WHERE job_id = ANY (ARRAY (SELECT id FROM wait WHERE NOT is_timed UNION ALL SELECT id FROM over))
+      AND status = 'pending'
+    RETURNING blocked_on, execution_time
+)
+SELECT min(execution_time) AS due FROM changed WHERE blocked_on IS NULL;
+
+-- name: end_child_steps
+-- route: caller
+-- End those steps of the jobs $1 whose children have all ended; return when the first job is due that continues.
+--
+-- An earlier statement has locked the jobs and deleted the edges. A job that failed meanwhile, and is to be retried at
+-- a time of its own, is left.
+WITH ended AS (
+    UPDATE {schema}scheduler_steps AS step SET ended_at = coalesce($2, now())
+    WHERE job_id = ANY ($1) AND kind = 'child' AND ended_at IS NULL AND NOT ({awaits_children})
+    RETURNING job_id, until
+),
+woken AS (
+    UPDATE {schema}scheduled_jobs AS job SET blocked_on = NULL, execution_time = coalesce($2, now())
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM ended))
+      AND status = 'pending'
+      AND (coalesce(blocked_on, '') = 'after' OR EXISTS (
+          SELECT FROM ended WHERE ended.job_id = job.job_id AND ended.until = job.execution_time
+      ))
+    RETURNING execution_time
 )
 SELECT min(execution_time) AS due FROM woken;
 

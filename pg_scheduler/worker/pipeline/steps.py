@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
@@ -24,12 +24,14 @@ from pg_scheduler.errors import (
     PoolClosedError,
     SchedulerError,
 )
-from pg_scheduler.jobs.model import UNSET
+from pg_scheduler.jobs.model import UNSET, Call
 from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.step_values import (
+    CHILD,
     CURSOR,
     MAX_STEP_BYTES,
     MAX_STEPS,
+    NO_TIMEOUT,
     SIGNAL,
     SLEEP,
     STEP,
@@ -47,13 +49,11 @@ from pg_scheduler.jobs.validation import check_delay, check_execution_time
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.worker.in_flight import Attempt, OpenSteps
 from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.pipeline.children import ChildJob, Children
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-NO_TIMEOUT: Final = datetime(9999, 1, 1, tzinfo=UTC)
-"""When a job is due that waits for a signal without a timeout."""
 
 RETRY_DELAY_S: Final = 0.2
 """Seconds between two attempts to reach the database."""
@@ -66,6 +66,9 @@ CURSOR_GAP_S: Final = 1.0
 
 ERROR_GRACE_S: Final = 1.0
 """Seconds in which an attempt may end after an error of one of several steps, before it is suspended."""
+
+IDLE_ITERATIONS: Final = 10
+"""Iterations of the event loop in which code may continue after a step, also through gather() or wait()."""
 
 _called_by: Final[ContextVar[str]] = ContextVar("pg_scheduler_step")
 """The name of the step whose function runs."""
@@ -82,6 +85,7 @@ class AttemptSteps(OpenSteps):
         self._repository = node.store.steps
         self._passed = node.store.passed_results
         self._connections = node.store.connections
+        self._children = Children(node)
         self._codec = node.store.statements.codec
         self._max_value_bytes = node.config.max_result_bytes
         self._worker_id = node.worker_id
@@ -209,6 +213,40 @@ class AttemptSteps(OpenSteps):
             for result in await self._persistently(partial(passed.get, job_id, page)):
                 yield result
 
+    async def child(self, name: str, func: Call[R], /, **options: Any) -> R:
+        """See `Steps`."""
+        check_step_name(name)
+        value: R
+        (value,) = await self._values_of(name, [ChildJob.of(f"{self._claim.job_id}:{name}", func, options)])
+        return value
+
+    async def gather(self, name: str, calls: Sequence[Call[R]]) -> list[R]:
+        """See `Steps`."""
+        check_step_name(name)
+        prefix = f"{self._claim.job_id}:{name}"
+        return await self._values_of(
+            name, [ChildJob.of(f"{prefix}:{number}", each) for number, each in enumerate(calls)]
+        )
+
+    async def _values_of(self, name: str, jobs: Sequence[ChildJob]) -> list[Any]:
+        """Return the values of children, or raise the error of the first one that has none."""
+        self._check_may_wait(name)
+        waiter, results = None, list[JobResult]()
+        async with self._step(name, CHILD) as former:
+            if (stored := former) is None or not (stored.has_ended or stored.is_awaited):
+                self._check_room(name, await self._load(), None, count=len(jobs))
+                stored = await self._persistently(
+                    partial(self._children.insert, self._claim, name, jobs, self._version)
+                )
+                self._keep(stored)
+            if stored.has_ended:
+                results = await self._persistently(partial(self._children.results, self._claim, stored))
+            else:
+                waiter = self._wait_for(stored)
+        if waiter is not None:
+            await self._suspended(waiter)
+        return [result.unwrap() for result in results]
+
     def close(self) -> None:
         """See `OpenSteps`."""
         self._is_closed = True
@@ -279,7 +317,7 @@ class AttemptSteps(OpenSteps):
             if self._has_failed:
                 asyncio.get_running_loop().call_later(ERROR_GRACE_S, self._end_if_idle)
             else:
-                self._end_if_idle()
+                self._end_soon(IDLE_ITERATIONS)
 
     async def _load(self) -> dict[str, StoredStep]:
         """Return the steps that are stored, by name."""
@@ -364,9 +402,11 @@ class AttemptSteps(OpenSteps):
         async with self._connections.transaction_of_job() as connection:
             yield connection, connection
 
-    def _check_room(self, name: str, stored: dict[str, StoredStep], text: str | None) -> None:
-        """Raise PayloadError if a step exceeds what one job may store."""
-        count = len(stored) + (name not in stored)
+    def _check_room(
+        self, name: str, stored: dict[str, StoredStep], text: str | None, *, count: int = 1
+    ) -> None:
+        """Raise PayloadError if a step exceeds what one job may store; ``count`` is that of its children."""
+        count = max(len(stored) + (name not in stored), count)
         if count > MAX_STEPS:
             raise PayloadError(
                 f"step {name!r} is number {count} of job {self._claim.job_id!r}, more than {MAX_STEPS}; "
@@ -434,6 +474,13 @@ class AttemptSteps(OpenSteps):
         """Cancel the calls that wait."""
         for waiter in self._waiting:
             waiter.cancel()
+
+    def _end_soon(self, iterations: int) -> None:
+        """End the attempt, unless its code comes to another step or to its end within some iterations."""
+        if self._waiting and iterations:
+            asyncio.get_running_loop().call_soon(self._end_soon, iterations - 1)
+        elif not self._has_failed:  # else a timer does
+            self._end_if_idle()
 
     def _end_if_idle(self) -> None:
         """End the attempt if it waits and no other step is in progress."""

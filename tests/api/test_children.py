@@ -1,0 +1,646 @@
+"""Children: jobs for which a step waits, through the public API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import (
+    ConflictResolution,
+    JobCancelledError,
+    JobExpiredError,
+    JobFailedError,
+    JobNotFoundError,
+    JobStatus,
+    Limit,
+    PayloadError,
+    ResultUnavailableError,
+    call,
+    current_job,
+    job,
+)
+from pg_scheduler.events import JobCompleted, JobSuspended
+from pg_scheduler.jobs.step_values import MAX_STEPS
+from pg_scheduler.testing import TestScheduler
+from tests.api.conftest import Make
+from tests.support.codecs import KeyedCodec
+from tests.support.worker import PATIENCE, Recorder
+
+Pool = asyncpg.Pool
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+async def t(pool: Pool) -> AsyncIterator[TestScheduler]:
+    async with TestScheduler(pool, now=START) as scheduler:
+        yield scheduler
+
+
+class Log(list[Any]):
+    """What happened, and jobs that note it."""
+
+    async def note(self, what: Any) -> Any:
+        self.append(what)
+        return what
+
+    async def fail(self, what: Any) -> None:
+        self.append(what)
+        raise ValueError(f"no {what}")
+
+    async def slow(self, what: Any, seconds: float) -> Any:
+        await current_job().steps.sleep("slow", seconds)
+        return await self.note(what)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+async def enqueue(t: TestScheduler, func: Callable[..., Awaitable[Any]], **options: Any) -> str:
+    return await t.scheduler.enqueue(func, **{"job_id": "job", "keep_result": 3650 * DAY, **options})
+
+
+async def value_of(t: TestScheduler, job_id: str = "job") -> Any:
+    found = await t.scheduler.get_job_result(job_id, wait=False)
+    assert found is not None, "the job has not ended"
+    return found.unwrap()
+
+
+async def state(t: TestScheduler, job_id: str = "job") -> tuple[JobStatus, str | None, int]:
+    found = await t.scheduler.get_job(job_id)
+    assert found
+    return found.status, found.blocked_on, found.attempt
+
+
+WAITING = (JobStatus.PENDING, "after", 1)
+
+
+async def test_job_waits_for_its_child_and_gets_the_value(t: TestScheduler, log: Log) -> None:
+    async def place() -> Any:
+        log.append("begin")
+        return await current_job().steps.child("label", call(log.note, {"order": 7}))
+
+    await enqueue(t, place)
+    assert await t.run_one()
+    assert log == ["begin"]
+    assert await state(t) == WAITING
+    assert (await state(t, "job:label"))[0] is JobStatus.PENDING
+    assert await t.run_one()
+    assert await t.run_one()
+    assert await value_of(t) == {"order": 7}
+    assert log == ["begin", {"order": 7}, "begin"]
+    assert (await state(t))[2] == 2
+
+
+async def test_children_of_gather_run_at_once_and_return_their_values_in_order(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> Any:
+        calls = [call(log.slow, number, 10 - number) for number in range(5)]
+        return await current_job().steps.gather("docs", calls)
+
+    await enqueue(t, place)
+    await t.run_until(HOUR)
+    assert await value_of(t) == [0, 1, 2, 3, 4]
+    assert log == [4, 3, 2, 1, 0]
+    assert (await state(t))[2] == 2, "the last child makes it due"
+    assert (await state(t, "job:docs:4"))[0] is JobStatus.COMPLETED
+
+
+async def test_gather_of_no_calls_returns_at_once(t: TestScheduler) -> None:
+    async def place() -> Any:
+        return await current_job().steps.gather("docs", [])
+
+    await enqueue(t, place)
+    await t.run_one()
+    assert await value_of(t) == []
+
+
+async def test_options_of_a_child_are_those_of_enqueue(t: TestScheduler, log: Log) -> None:
+    async def place() -> Any:
+        return await current_job().steps.child(
+            "later", call(log.note, 1), delay=HOUR, max_retries=3, metadata={"tenant": 7}
+        )
+
+    await enqueue(t, place)
+    await t.run_one()
+    child = await t.scheduler.get_job("job:later")
+    assert child
+    assert (child.execution_time, child.max_retries, child.metadata) == (START + HOUR, 3, {"tenant": 7})
+    await t.run_until(2 * HOUR)
+    assert await value_of(t) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"job_id": "a"}, TypeError, "a child takes no job_id="),
+        ({"connection": None}, TypeError, "a child takes no connection="),
+        ({"colour": 1}, TypeError, "colour"),
+        ({"priority": 99}, TypeError, "priority"),
+        ({"delay": -1}, ValueError, "delay"),
+    ],
+)
+async def test_option_that_is_not_for_children_is_refused(
+    t: TestScheduler, log: Log, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    async def place() -> None:
+        with pytest.raises(error, match=message):
+            await current_job().steps.child("label", call(log.note, 1), **options)
+
+    await enqueue(t, place)
+    await t.run_one()
+    assert await value_of(t) is None
+    assert await t.scheduler.get_job("job:label") is None
+
+
+async def test_function_without_call_is_refused(t: TestScheduler, log: Log) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+        with pytest.raises(TypeError, match=r"a child needs a call\(\), not .*; pass call\(function"):
+            await steps.child("label", log.note)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"a child needs a call\(\)"):
+            await steps.gather("docs", [log.note])  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="must not be empty"):
+            await steps.child("", call(log.note, 1))
+
+    await enqueue(t, place)
+    await t.run_one()
+    assert await value_of(t) is None
+
+
+async def test_more_than_a_thousand_children_are_a_payload_error(t: TestScheduler, log: Log) -> None:
+    async def place() -> None:
+        with pytest.raises(PayloadError, match=r"is number 1001 of job 'job', more than 1000"):
+            await current_job().steps.gather("docs", [call(log.note, 1)] * (MAX_STEPS + 1))
+
+    await enqueue(t, place)
+    await t.run_one()
+    assert await value_of(t) is None
+
+
+async def fail_first(log: Log, number: int) -> int:
+    log.append(number)
+    if log.count(number) == 1:
+        raise ValueError(f"no {number}")
+    return number
+
+
+async def test_failed_child_raises_its_error_in_every_attempt_until_it_is_retried_and_the_step_repeated(
+    t: TestScheduler, log: Log
+) -> None:
+    errors: list[str] = []
+
+    async def once(number: int) -> int:
+        return await fail_first(log, number)
+
+    async def place() -> Any:
+        steps = current_job().steps
+        await steps.run("before", log.note, "before")
+        t.advance(SECOND)
+        try:
+            return await steps.child("label", call(once, 7))
+        except JobFailedError as error:
+            errors.append(str(error))
+            raise
+
+    await enqueue(t, place, max_retries=1)
+    await t.run_until(5 * MINUTE)
+    assert (await state(t))[0] is JobStatus.FAILED
+    assert set(errors) == {"job 'job:label' failed: ValueError: no 7"}
+    assert len(errors) == 2
+    assert await t.scheduler.retry_job("job")
+    await t.run_until(5 * MINUTE)
+    assert len(errors) == 4, "nothing has changed for the job"
+    assert await t.scheduler.retry_job("job:label")
+    await t.run_until(SECOND)
+    assert log == ["before", 7, 7]
+    assert await t.scheduler.retry_job("job")
+    await t.run_until(5 * MINUTE)
+    assert len(errors) == 6, "the step has the old result"
+    assert await t.scheduler.retry_job("job", from_step="label")
+    await t.run_until(SECOND)
+    assert await value_of(t) == 7
+    assert log == ["before", 7, 7], "the child that has completed is not repeated"
+
+
+async def test_retry_from_the_step_waits_for_a_child_that_is_retried(t: TestScheduler, log: Log) -> None:
+    async def once(number: int) -> int:
+        return await fail_first(log, number)
+
+    async def place() -> Any:
+        return await current_job().steps.child("label", call(once, 7))
+
+    await enqueue(t, place)
+    await t.drain()
+    assert (await state(t))[0] is JobStatus.FAILED
+    await t.scheduler.retry_job("job:label")
+    await t.scheduler.retry_job("job", from_step="label")
+    await t.drain()
+    assert await value_of(t) == 7
+    assert log == [7, 7]
+
+
+async def test_gather_waits_for_all_and_raises_the_first_error_in_order(t: TestScheduler, log: Log) -> None:
+    async def place() -> str:
+        calls = [call(log.slow, 0, 30), call(slow_failure, "b", 20), call(log.fail, "c")]
+        try:
+            await current_job().steps.gather("docs", calls)
+        except JobFailedError as error:
+            return str(error)
+        return ""
+
+    async def slow_failure(what: str, seconds: float) -> None:
+        await current_job().steps.sleep("slow", seconds)
+        await log.fail(what)
+
+    await enqueue(t, place)
+    await t.run_until(29 * SECOND)
+    assert (await state(t))[0] is JobStatus.PENDING
+    await t.run_until(2 * SECOND)
+    assert await value_of(t) == "job 'job:docs:1' failed: ValueError: no b"
+    assert log == ["c", "b", 0]
+
+
+async def test_child_that_was_cancelled_or_has_expired_or_has_no_value_raises_that(
+    t: TestScheduler, log: Log
+) -> None:
+    async def unstorable() -> object:
+        return object()
+
+    async def place() -> list[str]:
+        steps, found = current_job().steps, list[str]()
+        for name, each, options in (
+            ("cancelled", call(log.note, 1), {"delay": HOUR}),
+            ("expired", call(log.note, 1), {"delay": HOUR, "misfire_grace_time": 1}),
+            ("unstorable", call(unstorable), {}),
+        ):
+            try:
+                await steps.child(name, each, **options)
+            except (JobCancelledError, JobExpiredError, ResultUnavailableError) as error:
+                found.append(type(error).__name__)
+        return found
+
+    await enqueue(t, place)
+    await t.drain()
+    assert await t.scheduler.cancel_job("job:cancelled")
+    await t.drain()
+    t.advance(2 * HOUR)
+    await t.run_until(HOUR)
+    assert await value_of(t) == ["JobCancelledError", "JobExpiredError", "ResultUnavailableError"]
+    assert log == []
+
+
+async def test_result_outlives_the_row_and_the_kept_result_of_the_child(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    async def place() -> Any:
+        steps = current_job().steps
+        label = await steps.child("label", call(log.note, 7))
+        await steps.sleep("cool-off", 2 * DAY)
+        return label
+
+    await enqueue(t, place)
+    await t.run_until(HOUR)
+    await pool.execute("DELETE FROM scheduler_results; DELETE FROM scheduled_jobs WHERE job_id = 'job:label'")
+    await t.run_until(3 * DAY)
+    assert await value_of(t) == 7
+    assert log == [7]
+
+
+async def test_children_of_a_cancelled_job_go_on_and_count_when_it_is_retried(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> Any:
+        log.append("begin")
+        return await current_job().steps.gather("docs", [call(log.note, 1), call(log.slow, 2, 1800)])
+
+    await enqueue(t, place)
+    assert await t.run_one()
+    assert await t.scheduler.cancel_job("job")
+    assert (await state(t))[:2] == (JobStatus.CANCELLED, None)
+    await t.run_until(2000 * SECOND)
+    assert log == ["begin", 1, 2]
+    assert await t.scheduler.retry_job("job")
+    await t.run_until(SECOND)
+    assert await value_of(t) == [1, 2]
+    assert log == ["begin", 1, 2, "begin"]
+
+
+async def test_job_that_is_retried_while_its_child_runs_waits_for_it_again(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> Any:
+        return await current_job().steps.child("label", call(log.slow, 2, 3600))
+
+    await enqueue(t, place)
+    await t.drain()
+    await t.scheduler.cancel_job("job")
+    await t.scheduler.retry_job("job")
+    await t.drain()
+    assert (await state(t))[:2] == (JobStatus.PENDING, "after")
+    await t.run_until(HOUR)
+    assert await value_of(t) == 2
+    assert log == [2]
+
+
+async def test_children_of_a_replaced_job_do_not_count_for_its_successor(t: TestScheduler, log: Log) -> None:
+    async def place(number: int) -> Any:
+        return await current_job().steps.child("label", call(log.note, number))
+
+    await enqueue(t, place, args=(1,))
+    await t.drain()
+    t.advance(SECOND)
+    await enqueue(t, place, args=(2,), conflict_resolution=ConflictResolution.REPLACE)
+    await t.drain()
+    assert await value_of(t) == 2
+    assert log == [1, 2]
+    await t.scheduler.retry_job("job", from_step="label")
+    await t.drain()
+    assert await value_of(t) == 2
+    assert log == [1, 2], "its own child stays"
+
+
+async def test_running_child_of_a_replaced_job_is_replaced_when_it_ends(t: TestScheduler, log: Log) -> None:
+    async def place(number: int) -> Any:
+        return await current_job().steps.child("label", call(log.slow, number, 3600 * number))
+
+    await enqueue(t, place, args=(3,))
+    await t.drain()
+    await t.run_until(HOUR)
+    await enqueue(t, place, args=(1,), conflict_resolution=ConflictResolution.REPLACE)
+    await t.run_until(DAY / 2)
+    assert await value_of(t) == 1
+    assert log == [1]
+
+
+async def test_failed_child_of_a_deleted_job_does_not_count_for_a_new_one_of_its_id(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    async def place() -> Any:
+        return await current_job().steps.child("label", call(log.fail if not log else log.note, 1))
+
+    await enqueue(t, place)
+    await t.drain()
+    assert (await state(t))[0] is JobStatus.FAILED
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'job'")
+    t.advance(SECOND)
+    await enqueue(t, place)
+    await t.drain()
+    assert await value_of(t) == 1
+
+
+async def test_child_that_is_deleted_by_hand_raises_and_runs_again_from_its_step(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    async def place() -> Any:
+        return await current_job().steps.child("label", call(log.note, 1))
+
+    await enqueue(t, place)
+    assert await t.run_one()
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'job:label'")
+    await t.run_until(HOUR)
+    job = await t.scheduler.get_job("job")
+    assert job
+    assert (job.status, log) == (JobStatus.FAILED, [])
+    assert JobNotFoundError.__name__ in str(job.error_message)
+    await t.scheduler.retry_job("job", from_step="label")
+    await t.drain()
+    assert await value_of(t) == 1
+
+
+@pytest.mark.parametrize("seconds", [1800, 7200])
+async def test_job_that_waits_for_a_child_and_for_something_else_continues_at_the_first_end(
+    t: TestScheduler, log: Log, seconds: int
+) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+
+        async def sleep() -> None:
+            await steps.sleep("nap", seconds)
+            await steps.run("after the nap", log.note, ["nap", t.now.isoformat()])
+
+        async def label() -> None:
+            await steps.child("label", call(log.slow, 1, 3600))
+            await steps.run("after the child", log.note, ["child", t.now.isoformat()])
+
+        await asyncio.gather(sleep(), label())
+
+    await enqueue(t, place)
+    await t.run_until(DAY / 2)
+    assert await value_of(t) is None
+    nap, child = ["nap", (START + seconds * SECOND).isoformat()], ["child", (START + HOUR).isoformat()]
+    assert log == ([nap, 1, child] if seconds < 3600 else [1, child, nap])
+    assert (await state(t))[2] == 3
+
+
+@pytest.mark.parametrize("seconds", [10, 30])
+async def test_job_that_races_a_child_against_a_sleep_ends_with_the_first(
+    t: TestScheduler, log: Log, seconds: int
+) -> None:
+    async def race() -> list[str]:
+        steps = current_job().steps
+        tasks = {
+            "child": asyncio.ensure_future(steps.child("child", call(log.slow, 1, 20))),
+            "limit": asyncio.ensure_future(steps.sleep("limit", seconds)),
+        }
+        done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+        return [name for name, task in tasks.items() if task in done]
+
+    await enqueue(t, race)
+    await t.run_until(min(seconds, 20) * SECOND)
+    assert await value_of(t) == [["limit"], ["child"]][seconds == 30]
+    assert (await state(t))[2] == 2
+
+
+async def test_job_that_waits_for_two_children_continues_at_the_end_of_each(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+
+        async def label(hours: int) -> None:
+            found = await steps.child(f"{hours}", call(log.slow, hours, 3600 * hours))
+            await steps.run(f"after {found}", log.note, [found, t.now.isoformat()])
+
+        await asyncio.gather(label(2), label(1))
+
+    await enqueue(t, place)
+    await t.run_until(DAY / 2)
+    assert await value_of(t) is None
+    first, second = ((START + hours * HOUR).isoformat() for hours in (1, 2))
+    assert log == [1, [1, first], 2, [2, second]]
+    assert (await state(t))[2] == 3
+
+
+async def test_signal_continues_a_job_that_waits_for_a_child_too(t: TestScheduler, log: Log) -> None:
+    async def place() -> Any:
+        steps = current_job().steps
+        return await asyncio.gather(
+            steps.wait("go", timeout=7 * DAY), steps.child("label", call(log.slow, 1, 86400))
+        )
+
+    await enqueue(t, place)
+    await t.run_until(HOUR)
+    assert await t.scheduler.signal("job", "go", "signal")
+    await t.run_until(HOUR)
+    assert (await state(t)) == (JobStatus.PENDING, "after", 2)
+    await t.run_until(DAY)
+    assert await value_of(t) == ["signal", 1]
+
+
+async def test_end_of_a_child_does_not_shorten_the_delay_of_a_retry(t: TestScheduler, log: Log) -> None:
+    async def place() -> Any:
+        steps = current_job().steps
+        if current_job().attempt == 1:
+            await asyncio.gather(steps.child("label", call(log.note, 1)), log.fail("place"))
+        log.append(t.now)
+        return await steps.child("label", call(log.note, 1))
+
+    await enqueue(t, place, max_retries=1)
+    assert await t.run_one()
+    job = await t.scheduler.get_job("job")
+    assert job
+    await t.run_until(HOUR)
+    assert await value_of(t) == 1
+    assert log == ["place", 1, job.execution_time]
+
+
+async def test_child_of_a_unique_task_may_be_a_job_that_exists(t: TestScheduler, log: Log) -> None:
+    async def place() -> Any:
+        return await current_job().steps.child("import", call(log.note, "child"), unique="the import")
+
+    await t.scheduler.enqueue(log.note, args=("other",), job_id="x", unique="the import", delay=HOUR)
+    await enqueue(t, place)
+    await t.run_until(2 * HOUR)
+    assert log == ["other"]
+    with pytest.raises(JobFailedError, match="ResultUnavailableError: job 'x' completed without a value"):
+        await value_of(t)  # the other one keeps no result
+
+
+async def test_job_that_would_wait_for_itself_is_refused(t: TestScheduler, log: Log) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+        with pytest.raises(ValueError, match="job 'job' would wait for itself"):
+            await steps.child("after", call(log.note, 1), after=["job"])
+        with pytest.raises(ValueError, match="job 'job' would wait for itself"):
+            await steps.child("unique", call(log.note, 1), unique="key")
+        with pytest.raises(JobNotFoundError):
+            await steps.child("unknown", call(log.note, 1), after=["unknown"])
+
+    await enqueue(t, place, unique="key")
+    await t.run_one()
+    assert await value_of(t) is None
+    assert await t.scheduler.get_job("job:after") is None
+
+
+async def test_children_in_a_chain_of_jobs(t: TestScheduler, log: Log) -> None:
+    async def nested(depth: int) -> Any:
+        if depth == 0:
+            return await log.note("end")
+        return [depth, await current_job().steps.child("next", call(nested, depth - 1))]
+
+    await enqueue(t, nested, args=(5,))
+    await t.drain()
+    assert await value_of(t) == [5, [4, [3, [2, [1, "end"]]]]]
+
+
+async def test_job_that_waits_for_a_child_uses_no_limit_that_the_child_needs(t: TestScheduler) -> None:
+    @job(name="children.limited", limits=[Limit("children.one", max_running=1)])
+    async def limited(depth: int) -> int:
+        return 1 + (await current_job().steps.child("next", call(limited, depth - 1)) if depth else 0)
+
+    await enqueue(t, limited, args=(3,))
+    await t.run_until(HOUR)
+    assert await value_of(t) == 4
+
+
+async def test_attempt_that_lost_its_job_inserts_no_child(t: TestScheduler, pool: Pool, log: Log) -> None:
+    async def place() -> Any:
+        await t.scheduler.cancel_job("job")
+        await current_job().steps.child("label", call(log.note, 1))
+
+    await enqueue(t, place)
+    await t.run_one()
+    assert await t.scheduler.get_job("job:label") is None
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_steps") == 0
+
+
+async def test_child_within_the_function_of_a_step_is_refused(t: TestScheduler, log: Log) -> None:
+    async def step() -> None:
+        await current_job().steps.child("label", call(log.note, 1))
+
+    async def place() -> None:
+        with pytest.raises(RuntimeError, match="waits within the function of step 'outer'"):
+            await current_job().steps.run("outer", step)
+
+    await enqueue(t, place)
+    await t.run_one()
+    assert await value_of(t) is None
+
+
+async def test_results_of_children_are_decoded_by_the_codec(pool: Pool, log: Log) -> None:
+    async with TestScheduler(pool, now=START, codec=KeyedCodec("k1")) as t:
+
+        async def place() -> Any:
+            return await current_job().steps.child("label", call(log.note, "secret-4242"))
+
+        await enqueue(t, place)
+        await t.drain()
+        rows = await pool.fetch("SELECT value::text FROM scheduler_steps")
+        assert not any("4242" in row["value"] for row in rows)
+        assert await value_of(t) == "secret-4242"
+
+
+async def test_resumed_job_does_not_store_the_step_of_a_child_again_that_runs(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    async def place() -> Any:
+        steps = current_job().steps
+        children = [steps.child(f"{n}", call(log.slow, n, 3600 * n)) for n in (1, 2)]
+        return await asyncio.gather(*children)
+
+    version = "SELECT xmin::text, ctid FROM scheduler_steps WHERE name = '2'"
+    await enqueue(t, place)
+    await t.drain()
+    before = await pool.fetchrow(version)
+    await t.run_until(HOUR)
+    assert (await state(t)) == (JobStatus.PENDING, "after", 2)
+    assert await pool.fetchrow(version) == before
+    await t.run_until(HOUR)
+    assert await value_of(t) == [1, 2]
+
+
+async def child_of_nodes(number: int) -> int:
+    return 2 * number
+
+
+async def parent_of_nodes() -> list[int]:
+    return await current_job().steps.gather("all", [call(child_of_nodes, number) for number in range(20)])
+
+
+async def test_job_and_children_of_a_running_worker_need_no_poll(make: Make) -> None:
+    worker = make()
+    worker.register(child_of_nodes, name="children.child")
+    worker.register(parent_of_nodes, name="children.parent")
+    seen = Recorder(worker)
+    await worker.start()
+    job_id = await worker.enqueue(parent_of_nodes, keep_result=HOUR)
+    async with asyncio.timeout(PATIENCE):
+        await seen.until(JobSuspended)
+        await seen.until(JobCompleted, 21)
+        result = await worker.get_job_result(job_id)
+    assert result
+    assert result.unwrap() == [2 * number for number in range(20)]
+    assert result.attempts == 2

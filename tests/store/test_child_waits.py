@@ -1,0 +1,174 @@
+"""No order of the statements of a suspension and of the ends of its children loses a wake-up or a result.
+
+The attempt inserts its children and stores its step, then it is suspended, in another transaction. The orders
+of all statements and commits are exhausted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import asyncpg
+import pytest
+
+from pg_scheduler.jobs.outcome import Outcome, RowChange
+from pg_scheduler.jobs.result import KeptResult
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, SLEEP
+from pg_scheduler.jobs.steps import Suspension
+from pg_scheduler.status import JobStatus
+from pg_scheduler.store.statements import Transaction
+from pg_scheduler.store.store import Store
+from tests.store.protocol import Actor, Op, World, interleave
+from tests.support.store import NOW, SECOND, new_job, row, running
+
+CHILDREN = ("job:docs:0", "job:docs:1")
+DEADLINE = NOW + 3600 * SECOND
+WAITS = Suspension(CHILD, "docs", NO_TIMEOUT)
+SLEEPS = Suspension(SLEEP, "nap", DEADLINE)
+BOTH = [(WAITS,), (SLEEPS, WAITS)]
+"""The suspensions of a job that waits for children only, and of one that also sleeps."""
+
+
+@dataclass
+class End(Op):
+    """A child completes with a value."""
+
+    claim: Claim
+
+    async def run(self, store: Store) -> set[str]:
+        change = RowChange(JobStatus.COMPLETED, kept=KeptResult(60.0, "7"))
+        return await store.results.settle("w1", [(self.claim, Outcome(change, None))])
+
+
+@dataclass
+class Suspend(Op):
+    """The job is suspended."""
+
+    claim: Claim
+    suspensions: tuple[Suspension, ...]
+
+    async def run(self, store: Store) -> bool:
+        assert await store.results.settle("w1", [(self.claim, Outcome.suspend(self.suspensions))]) == {"job"}
+        return True
+
+
+@dataclass
+class WaitFor(Suspend):
+    """A step waits for jobs that exist. The answer is whether the job is suspended: they have not ended."""
+
+    children: Sequence[str] = CHILDREN
+
+    async def run(self, store: Store) -> bool:
+        if await begin_wait(store, self.claim, self.children):
+            return False
+        return await super().run(store)
+
+
+async def begin_wait(store: Store, job: Claim, children: Sequence[str]) -> bool:
+    """Store a step that waits for jobs that exist; return whether they have ended."""
+
+    async def begin(transaction: Transaction) -> bool:
+        connection, ids = transaction.connection, json.dumps(children)
+        assert await store.steps.adopt_children("w1", job, children, connection) == set()
+        options = {"version": 1, "until": NO_TIMEOUT, "connection": connection}
+        await store.steps.store("w1", job, "docs", CHILD, ids, **options)  # type: ignore[arg-type]
+        return await store.dependencies.await_jobs("job", children, transaction)
+
+    return await store.statements.run_retrying(begin)
+
+
+class Waits(World):
+    """A world without the rules of the protocol, whose end is checked instead."""
+
+    check: Callable[[Sequence[Op]], Awaitable[None]]
+
+    async def step(self, actor: Actor) -> None:
+        await super().step(actor)
+        await self.look_after()  # one operation may have several transactions
+
+    async def _look(self, actor: Actor) -> None:
+        task, op = actor.task, actor.op
+        if task is not None and op is not None and task.done():
+            actor.task, op.answer = None, task.result()
+
+    async def finish_all(self, known: set[object]) -> None:
+        while any(actor.is_busy for actor in self.actors):
+            going = [actor for actor in self.actors if actor.can_go]
+            await (self.step(going[0]) if going else self.look_after())
+        await self.check([actor.op for actor in self.actors if actor.op is not None])
+
+
+KEPT = ("scheduled_jobs", "scheduler_workers", "scheduler_steps", "scheduler_after", "scheduler_results")
+
+
+@asynccontextmanager
+async def world_of(
+    dsn: str, pool: asyncpg.Pool, store: Store, children: int
+) -> AsyncIterator[tuple[Waits, list[Claim]]]:
+    """Yield a world in which the job and its children run, and their claims."""
+    async with Waits.on(dsn, 2) as world:
+        assert isinstance(world, Waits)
+        jobs = [new_job(job_id, execution_time=NOW) for job_id in ("job", *CHILDREN[:children])]
+        claims = sorted(await running(store, *jobs), key=lambda claim: claim.job_id)
+        await pool.execute(
+            "UPDATE scheduled_jobs SET options = '{\"keep_result\": 60}' WHERE job_id <> 'job'"
+        )
+        await pool.execute(f"UPDATE scheduled_jobs SET created_at = '{NOW}'")
+        yield world, claims
+
+
+async def save(pool: asyncpg.Pool) -> Callable[[], Awaitable[None]]:
+    """Save the tables, and return a function that restores them."""
+    for table in KEPT:
+        await pool.execute(f"CREATE TABLE kept_{table} AS TABLE {table}")
+
+    async def restore() -> None:
+        for table in KEPT:
+            await pool.execute(f"DELETE FROM {table}; INSERT INTO {table} TABLE kept_{table}")
+
+    return restore
+
+
+async def check_end(pool: asyncpg.Pool, children: Sequence[str], *, is_suspended: bool) -> None:
+    """Assert that the job continues, with the results of its children."""
+    job = await row(pool)
+    assert (job["status"], job["blocked_on"]) == ("pending" if is_suspended else "running", None)
+    assert job["execution_time"] <= NOW
+    steps = await pool.fetch("SELECT * FROM scheduler_steps ORDER BY kind")
+    assert [step["kind"] for step in steps] == [CHILD, *["result"] * len(children)]
+    assert all(step["ended_at"] is not None for step in steps)
+    assert {json.loads(step["value"])["value"] for step in steps[1:]} == {7}
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_after") == 0
+
+
+@pytest.mark.parametrize("suspensions", BOTH, ids=["alone", "beside a sleep"])
+async def test_no_order_of_a_suspension_and_the_end_of_the_last_child_loses_a_wake_up(
+    suspensions: tuple[Suspension, ...], dsn: str, pool: asyncpg.Pool, store: Store
+) -> None:
+    async def check(ops: Sequence[Op]) -> None:
+        await check_end(pool, CHILDREN, is_suspended=True)
+
+    async with world_of(dsn, pool, store, 2) as (world, (job, first, last)):
+        world.check = check
+        assert not await begin_wait(store, job, CHILDREN)
+        assert await End(first).run(store) == {first.job_id}
+        begin = await save(pool)
+        assert await interleave(world, begin, lambda: [Suspend(job, suspensions), End(last)]) > 30
+
+
+@pytest.mark.parametrize("suspensions", BOTH, ids=["alone", "beside a sleep"])
+async def test_no_order_of_a_step_and_the_end_of_a_child_that_exists_loses_a_wake_up(
+    suspensions: tuple[Suspension, ...], dsn: str, pool: asyncpg.Pool, store: Store
+) -> None:
+    async def check(ops: Sequence[Op]) -> None:
+        await check_end(pool, CHILDREN[:1], is_suspended=ops[0].answer)
+
+    async with world_of(dsn, pool, store, 1) as (world, (job, child)):
+        world.check = check
+        begin = await save(pool)
+        plays = lambda: [WaitFor(job, suspensions, CHILDREN[:1]), End(child)]  # noqa: E731
+        assert await interleave(world, begin, plays) > 30
