@@ -11,8 +11,8 @@ from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.timeline import Attempt
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.step_values import NO_TIMEOUT
 from pg_scheduler.status import JobStatus
-from pg_scheduler.worker.pipeline.steps import NO_TIMEOUT
 
 MIN_WIDTH: Final = 0.8
 """Percent of a bar that is too short to be seen."""

@@ -16,8 +16,8 @@ from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
+from pg_scheduler.jobs.step_values import NO_TIMEOUT
 from pg_scheduler.status import JobStatus
-from pg_scheduler.worker.pipeline.steps import NO_TIMEOUT
 
 MAX_KEPT: Final = 10
 """Attempts that a row keeps."""

@@ -24,8 +24,7 @@ from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, limit_of
 from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE, share_of
-from pg_scheduler.jobs.step_values import SIGNAL, SLEEP
-from pg_scheduler.worker.pipeline.steps import NO_TIMEOUT
+from pg_scheduler.jobs.step_values import NO_TIMEOUT, SIGNAL, SLEEP
 
 START_DELAY: Final = timedelta(seconds=10)
 """How long after its due time a job without an obstacle may still be pending: two polls, and a margin."""

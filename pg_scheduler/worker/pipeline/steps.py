@@ -100,7 +100,7 @@ class AttemptSteps(OpenSteps):
         self._loading = asyncio.Lock()
         self._bytes = 0
         self._names: set[str] = set()
-        self._in_progress = 0
+        self._in_progress = self._ended_steps = 0
         self._has_failed = False
         self._waiting: dict[asyncio.Future[NoReturn], Suspension] = {}
         self._is_closed = False
@@ -317,7 +317,8 @@ class AttemptSteps(OpenSteps):
             if self._has_failed:
                 asyncio.get_running_loop().call_later(ERROR_GRACE_S, self._end_if_idle)
             else:
-                self._end_soon(IDLE_ITERATIONS)
+                self._ended_steps += 1
+                self._end_soon(IDLE_ITERATIONS, self._ended_steps)
 
     async def _load(self) -> dict[str, StoredStep]:
         """Return the steps that are stored, by name."""
@@ -475,10 +476,12 @@ class AttemptSteps(OpenSteps):
         for waiter in self._waiting:
             waiter.cancel()
 
-    def _end_soon(self, iterations: int) -> None:
+    def _end_soon(self, iterations: int, ended_steps: int) -> None:
         """End the attempt, unless its code comes to another step or to its end within some iterations."""
+        if ended_steps != self._ended_steps:  # the code after a later one continues as long
+            return
         if self._waiting and iterations:
-            asyncio.get_running_loop().call_soon(self._end_soon, iterations - 1)
+            asyncio.get_running_loop().call_soon(self._end_soon, iterations - 1, ended_steps)
         elif not self._has_failed:  # else a timer does
             self._end_if_idle()
 
