@@ -556,6 +556,17 @@ async def test_children_in_a_chain_of_jobs(t: TestScheduler, log: Log) -> None:
     assert await value_of(t) == [5, [4, [3, [2, [1, "end"]]]]]
 
 
+async def test_results_of_children_are_none_of_predecessors(t: TestScheduler, log: Log) -> None:
+    async def place() -> Any:
+        label = await current_job().steps.child("label", call(log.note, "child"))
+        return [label, [result.job_id async for result in current_job().predecessors()]]
+
+    await t.scheduler.enqueue(log.note, args=("before",), job_id="before", keep_result=HOUR)
+    await enqueue(t, place, after=["before"], pass_results=True)
+    await t.run_until(MINUTE)
+    assert await value_of(t) == ["child", ["before"]]
+
+
 async def test_job_that_waits_for_a_child_uses_no_limit_that_the_child_needs(t: TestScheduler) -> None:
     @job(name="children.limited", limits=[Limit("children.one", max_running=1)])
     async def limited(depth: int) -> int:
