@@ -23,6 +23,7 @@ from pg_scheduler import (
     NotRunningError,
     PayloadError,
     Scheduler,
+    call,
     current_job,
 )
 from pg_scheduler.events import (
@@ -325,6 +326,21 @@ async def test_suspension_waits_for_the_steps_of_other_threads(t: TestScheduler,
 
     await run(t, place)
     assert log == ["worked"]
+
+
+async def test_job_in_a_thread_waits_for_other_jobs(t: TestScheduler) -> None:
+    def double(number: int) -> int:
+        return 2 * number
+
+    def place() -> list[int]:
+        steps = current_steps()
+        first = steps.child("first", call(double, 1), delay=HOUR)
+        return [first, *steps.gather("others", [call(double, 2), call(double, 3)])]
+
+    t.scheduler.register(double, name="threads.double")
+    seen = Recorder(t.scheduler)
+    assert await run(t, place) == [2, 4, 6]
+    assert [event.step for event in seen.of(JobSuspended)] == ["first", "others"]
 
 
 async def test_sleep_within_the_function_of_a_step_is_refused(t: TestScheduler) -> None:
