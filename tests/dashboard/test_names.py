@@ -45,7 +45,11 @@ async def started(scheduler: Scheduler) -> AsyncIterator[Scheduler]:
 
 async def test_form_offers_and_search_suggests_no_alias(started: Scheduler, app: App) -> None:
     offered = set(await offered_by(app))
-    suggested = {text for text, _ in (await request(app, "/jobs", headers=JSON)).data["completions"]}
+    suggested = {
+        each["text"]
+        for typed in ("name:names.", "name:send_mail")
+        for each in (await request(app, f"/complete?term={typed}", headers=JSON)).data
+    }
     (worker,) = await started.workers()
     others = {"names.former", "send_mail"}
     assert others <= set(worker.names or ()), "the worker claims them"

@@ -93,9 +93,8 @@ ended AS (
 )
 SELECT EXISTS (SELECT FROM ended) AS was_open FROM held;
 
--- The rows of the step $2 of the jobs $1, of which those without the mark count for nothing.
-
 -- fragment: named_steps
+-- The rows of the step $2 of the jobs $1, of which those without the mark count for nothing.
 {schema}scheduler_steps AS step
     JOIN {schema}scheduled_jobs AS job ON job.job_id = step.job_id
     WHERE step.job_id = ANY ($1) AND step.name = $2 AND step.kind <> 'result' AND (job.options -> 'steps') IS NOT NULL
