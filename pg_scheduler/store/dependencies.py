@@ -25,7 +25,7 @@ from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
 from pg_scheduler.store.locks import due_message
-from pg_scheduler.store.passed_results import PASSED, PassedResultRepository
+from pg_scheduler.store.passed_results import OF_CHILD, PASSED, PassedResultRepository
 from pg_scheduler.store.statements import Statements, Transaction
 
 AFTER: Final = "after"
@@ -172,7 +172,7 @@ class DependencyRepository:
         locked = await self._statements.fetch("lock_parents", list(awaited), on=connection)
         ended = [row["job_id"] for row in locked if row["has_ended"]]
         unfinished = [row["job_id"] for row in locked if not row["has_ended"]]
-        await self._passed.copy([(each, job_id) for each in ended], {job_id: PASSED}, connection)
+        await self._passed.copy([(each, job_id) for each in ended], {job_id: OF_CHILD}, connection)
         if unfinished:
             await self._statements.fetch("await_jobs", unfinished, job_id, on=connection)
             await self._statements.fetch("mark_parents", unfinished, on=connection)

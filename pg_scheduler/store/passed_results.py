@@ -24,6 +24,9 @@ from pg_scheduler.store.statements import Repository
 PASSED: Final = "result:"
 """The prefix of the names of results."""
 
+OF_CHILD: Final = "child:"
+"""The prefix of the names of results of children. They stay if the step of a child is repeated."""
+
 NEXT: Final = "next:"
 """The prefix while the attempt of a former definition of the job runs."""
 
@@ -64,9 +67,9 @@ class PassedResultRepository(Repository):
         found = {row["name"]: _passed_from(row, self._statements.codec) for row in rows}
         return [result for name in names if (result := found.get(name)) is not None]
 
-    async def of_jobs(self, job_id: str, others: Collection[str]) -> dict[str, JobResult]:
-        """Return those of the results of other jobs that were passed to a job, by the ids of the others."""
-        names = [PASSED + sha256(each.encode()).hexdigest() for each in dict.fromkeys(others)]
+    async def of_children(self, job_id: str, children: Collection[str]) -> dict[str, JobResult]:
+        """Return those of the results of children that were passed to a job, by the ids of the children."""
+        names = [OF_CHILD + sha256(each.encode()).hexdigest() for each in dict.fromkeys(children)]
         return {result.job_id: result for result in await self.get(job_id, names)}
 
 

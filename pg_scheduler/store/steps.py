@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from pg_scheduler.errors import DuplicateStepError, JobLostError, PayloadError
 from pg_scheduler.jobs.rows import Claim
@@ -11,6 +12,18 @@ from pg_scheduler.jobs.step_values import StoredStep
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.results import UNSTORABLE_TEXTS
 from pg_scheduler.store.statements import Repository
+
+
+class FormerJobs(NamedTuple):
+    """Jobs that had the ids of children before.
+
+    Attributes:
+        adopted: Those of an earlier job of the id, which the children replace.
+        completed: Children that have completed, whose rows were deleted since. Their results were passed.
+    """
+
+    adopted: frozenset[str]
+    completed: frozenset[str]
 
 
 class StepRepository(Repository):
@@ -94,8 +107,8 @@ class StepRepository(Repository):
 
     async def adopt_children(
         self, worker_id: str, claim: Claim, job_ids: Sequence[str], connection: Connection
-    ) -> Collection[str]:
-        """Lock the job of an attempt; return which jobs are children of an earlier job of its id, to replace.
+    ) -> FormerJobs:
+        """Lock the job of an attempt; return which of its children are not to be inserted as new jobs.
 
         Raises:
             JobLostError: The attempt does not hold its job any more.
@@ -106,7 +119,7 @@ class StepRepository(Repository):
         )
         if not rows:
             raise JobLostError(claim.job_id)
-        return set(rows[0]["adopted"])
+        return FormerJobs(*map(frozenset, rows[0]))
 
     async def end(self, worker_id: str, claim: Claim, name: str) -> bool:
         """End a sleep or a wait; return False if it had ended before.

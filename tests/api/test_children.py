@@ -338,6 +338,58 @@ async def test_children_of_a_cancelled_job_go_on_and_count_when_it_is_retried(
     assert log == ["begin", 1, 2, "begin"]
 
 
+@pytest.mark.parametrize("deleted", ["results", "rows"])
+async def test_retry_from_the_step_repeats_no_completed_child_after_its_retention(
+    t: TestScheduler, pool: Pool, log: Log, deleted: str
+) -> None:
+    async def once(number: int) -> int:
+        return await fail_first(log, number)
+
+    async def place() -> Any:
+        return await current_job().steps.gather("docs", [call(log.note, 1), call(once, 2)])
+
+    await enqueue(t, place)
+    await t.drain()
+    assert (await state(t))[0] is JobStatus.FAILED
+    await delete_completed(t, pool, deleted)
+    await t.scheduler.retry_job("job:docs:1")
+    await t.scheduler.retry_job("job", from_step="docs")
+    await t.run_until(SECOND)
+    assert await value_of(t) == [1, 2]
+    assert log == [1, 2, 2]
+    await t.scheduler.retry_job("job:docs:1")
+    await t.scheduler.retry_job("job", from_step="docs")
+    await t.run_until(SECOND)
+    assert await value_of(t) == [1, 2]
+    assert log == [1, 2, 2, 2], "a child that is retried counts again"
+
+
+@pytest.mark.parametrize("deleted", ["results", "rows"])
+async def test_result_of_a_child_that_ends_after_the_cancellation_of_its_job_is_there_for_its_retry(
+    t: TestScheduler, pool: Pool, log: Log, deleted: str
+) -> None:
+    async def place() -> Any:
+        return await current_job().steps.gather("docs", [call(log.note, 1), call(log.slow, 2, 1800)])
+
+    await enqueue(t, place)
+    await t.drain()
+    assert await t.scheduler.cancel_job("job")
+    await t.run_until(HOUR)
+    await delete_completed(t, pool, deleted)
+    assert await t.scheduler.retry_job("job")
+    await t.run_until(SECOND)
+    assert await value_of(t) == [1, 2]
+    assert log == [1, 2]
+
+
+async def delete_completed(t: TestScheduler, pool: Pool, what: str) -> None:
+    """Let the results of completed jobs be over, or their rows too."""
+    await t.run_until(2 * HOUR)
+    await pool.execute("DELETE FROM scheduler_results WHERE status = 'completed'")
+    if what == "rows":
+        await pool.execute("DELETE FROM scheduled_jobs WHERE status = 'completed'")
+
+
 async def test_job_that_is_retried_while_its_child_runs_waits_for_it_again(
     t: TestScheduler, log: Log
 ) -> None:
@@ -565,6 +617,20 @@ async def test_results_of_children_are_none_of_predecessors(t: TestScheduler, lo
     await enqueue(t, place, after=["before"], pass_results=True)
     await t.run_until(MINUTE)
     assert await value_of(t) == ["child", ["before"]]
+
+
+async def test_results_of_children_are_none_of_predecessors_after_a_retry_from_their_step(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> None:
+        log.append([result.job_id async for result in current_job().predecessors()])
+        await current_job().steps.child("label", call(log.note, "child"))
+
+    await enqueue(t, place)
+    await t.drain()
+    await t.scheduler.retry_job("job", from_step="label")
+    await t.drain()
+    assert log == [[], "child", [], []]
 
 
 async def test_job_that_waits_for_a_child_uses_no_limit_that_the_child_needs(t: TestScheduler) -> None:

@@ -73,7 +73,7 @@ async def begin_wait(store: Store, job: Claim, children: Sequence[str]) -> bool:
 
     async def begin(transaction: Transaction) -> bool:
         connection, ids = transaction.connection, json.dumps(children)
-        assert await store.steps.adopt_children("w1", job, children, connection) == set()
+        assert not any(await store.steps.adopt_children("w1", job, children, connection))
         options = {"version": 1, "until": NO_TIMEOUT, "connection": connection}
         await store.steps.store("w1", job, "docs", CHILD, ids, **options)  # type: ignore[arg-type]
         return await store.dependencies.await_jobs("job", children, transaction)

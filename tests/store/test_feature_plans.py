@@ -124,7 +124,11 @@ EXPECTED = {
     },
     "get_results": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduler_results_pkey")},
     "clear_steps": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduler_steps_pkey")},
-    "pass_results": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduler_results_pkey")},
+    "pass_results": {
+        ("Index Scan", "scheduled_jobs_pkey"),
+        ("Index Scan", "scheduler_results_pkey"),
+        ("Index Scan", "scheduler_steps_pkey"),
+    },
     "take_over_results": {("Index Scan", "scheduler_steps_pkey")},
     "passed_names": {("Index Scan", "scheduler_steps_pkey")},
     "passed_results": {("Index Scan", "scheduler_steps_pkey")},

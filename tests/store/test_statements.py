@@ -442,7 +442,7 @@ async def use_path(store: Store) -> object:
     assert sleep == StoredStep("ö", SLEEP, None, has_ended=False, until=NOW + SECOND, left_s=1.0)
     assert await store.steps.load("f") == [sleep]
     async with store.connections.transaction() as connection:
-        assert await store.steps.adopt_children("w1", claims["f"], ["nobody"], connection) == set()
+        assert not any(await store.steps.adopt_children("w1", claims["f"], ["nobody"], connection))
     assert await store.steps.end("w1", claims["f"], "ö")
     limits = [("limit:a:", LimitRow(1, 9, 60.0))]
     requests = [AdmissionRequest(claims[each], limits) for each in "fa"]
@@ -486,7 +486,8 @@ async def use_path(store: Store) -> object:
         assert await store.passed_results.clear(["c"], connection) == {"c": "result:"}
         await store.passed_results.copy([("b", "c")], {"c": "next:"}, connection)
         await store.passed_results.take_over(["c"], connection)
-    assert list(await store.passed_results.of_jobs("c", ["b", "a"])) == ["b"]
+        await store.passed_results.copy([("b", "c")], {"c": "child:"}, connection)
+    assert list(await store.passed_results.of_children("c", ["b", "a"])) == ["b"]
     (passed,) = await store.passed_results.get("c", await store.passed_results.names("c"))
     assert (passed.value, passed.attempts, passed.finished_at) == ([2], 1, NOW)
     results = await store.kept_results.get(["b", "nobody"])

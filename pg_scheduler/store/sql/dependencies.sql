@@ -65,11 +65,11 @@ SELECT child_id, parent_id FROM ancestor;
 
 -- fragment: waiting_columns
 -- Whether consequences of a job wait for the jobs that it waited for; and the prefix of the names under which their
--- results are stored, NULL for a job to which none are passed.
+-- results are stored, NULL for a job to which none are passed. They are passed to a finished job too, for its retry.
 job_id, finished_at IS NOT NULL AND {may_run_on} AS is_awaited,
     CASE WHEN (on_end -> 'replacement') IS NOT NULL
             THEN CASE WHEN (on_end #> ARRAY ['replacement', 'options', 'steps']) IS NOT NULL THEN 'next:' END
-        WHEN finished_at IS NULL AND (options -> 'steps') IS NOT NULL THEN 'result:' END AS passed_to
+        WHEN (options -> 'steps') IS NOT NULL THEN 'result:' END AS passed_to
 
 -- name: lock_children
 -- route: caller

@@ -1,5 +1,14 @@
 -- Results of jobs that were passed to jobs that waited for them: rows of scheduler_steps, named by the id of the other
--- job. While the attempt of a former definition of the job runs, the names have another prefix.
+-- job. The names have other prefixes for children, and while the attempt of a former definition of the job runs.
+
+-- fragment: awaits_child
+-- Whether a step of the job of "edge" waits for the other job.
+EXISTS (
+        SELECT FROM {schema}scheduler_steps AS step
+        WHERE step.job_id = edge.job_id AND step.kind = 'child' AND step.ended_at IS NULL
+          AND step.value @> to_jsonb(edge.id)
+        OFFSET 0
+    )
 
 -- name: clear_steps
 -- route: caller
@@ -28,9 +37,12 @@ SELECT job_id FROM running;
 -- route: caller
 -- Copy the results of jobs that have ended ($1) to those that waited for them ($2), by names with the prefixes $3.
 --
--- An earlier statement has locked the waiting jobs. A result that was deleted after its lifetime has no "value".
-INSERT INTO {schema}scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
-SELECT edge.job_id, edge.prefix || encode(sha256(convert_to(edge.id, 'UTF8')), 'hex'), 'result',
+-- An earlier statement has locked the waiting jobs. A result that was deleted after its lifetime has no "value", and
+-- replaces none that was passed before. The prefix for children follows from the steps that wait for them.
+INSERT INTO {schema}scheduler_steps AS passed (job_id, name, kind, value, attempt, started_at, ended_at)
+SELECT edge.job_id,
+    CASE WHEN {awaits_child} THEN 'child:' ELSE edge.prefix END || encode(sha256(convert_to(edge.id, 'UTF8')), 'hex'),
+    'result',
     CASE WHEN kept.job_id IS NOT NULL THEN
         jsonb_build_object(
             'job_id', edge.id, 'status', kept.status, 'value', kept.value, 'no_value_reason', kept.no_value_reason,
@@ -51,7 +63,10 @@ LEFT JOIN {schema}scheduler_results AS kept
          OR kept.status = job.status AND kept.attempts = job.attempt AND kept.finished_at = job.finished_at)
 WHERE job.job_id IS NOT NULL OR kept.job_id IS NOT NULL
 ON CONFLICT (job_id, name) DO UPDATE SET
-    value = EXCLUDED.value, started_at = EXCLUDED.started_at, ended_at = EXCLUDED.ended_at;
+    value = EXCLUDED.value, started_at = EXCLUDED.started_at, ended_at = EXCLUDED.ended_at
+WHERE (EXCLUDED.value -> 'value') IS NOT NULL
+    OR ((passed.value -> 'status') = (EXCLUDED.value -> 'status')) IS NOT TRUE
+    OR ((passed.value -> 'attempts') = (EXCLUDED.value -> 'attempts')) IS NOT TRUE;
 
 -- name: take_over_results
 -- route: caller
@@ -74,12 +89,8 @@ WHERE kind = 'result' AND left(name, 5) = 'next:' AND (SELECT count(*) FROM form
 --
 -- Without those of its own children, which its steps return.
 SELECT name
-FROM {schema}scheduler_steps AS step
+FROM {schema}scheduler_steps
 WHERE job_id = $1 AND kind = 'result' AND left(name, 7) = 'result:'
-  AND NOT EXISTS (
-      SELECT FROM {schema}scheduler_steps AS child
-      WHERE child.job_id = step.job_id AND child.kind = 'child' AND child.value @> (step.value -> 'job_id')
-  )
 ORDER BY (value ->> 'job_id') COLLATE "C", name;
 
 -- name: passed_results

@@ -222,13 +222,14 @@ SELECT min(execution_time) AS due FROM woken;
 
 -- name: adopt_children
 -- route: caller
--- Lock the job $1, which the worker $2 runs in attempt $3, and return those of the jobs $4 that are none of its own.
+-- Lock the job $1, which the worker $2 runs in attempt $3. Return those of the jobs $4 that are none of its own, and
+-- those that have completed and were deleted since, of which it has the results.
 --
 -- No row: the attempt does not hold its job any more. The ids of children follow from that of the job. One that is
 -- older than the first child of this job belongs to an earlier job of the id, or to none. The caller replaces it, so
 -- it is a new job from now on.
 WITH held AS (
-    SELECT job_id,
+    SELECT job_id, (options -> 'steps') IS NOT NULL AS is_marked,
         CASE WHEN jsonb_typeof(options -> 'children') = 'number' THEN (options -> 'children')::numeric END AS since
     FROM {schema}scheduled_jobs
     WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
@@ -246,7 +247,17 @@ adopted AS (
       AND extract(epoch FROM child.created_at) < coalesce(held.since, extract(epoch FROM coalesce($5, now())))
     RETURNING child.job_id
 )
-SELECT ARRAY (SELECT job_id FROM adopted) AS adopted FROM held;
+SELECT ARRAY (SELECT job_id FROM adopted) AS adopted,
+    ARRAY (
+        SELECT child.id
+        FROM unnest($4::text[]) AS child (id)
+        JOIN {schema}scheduler_steps AS step
+            ON step.job_id = $1 AND step.name = ('child:' || encode(sha256(convert_to(child.id, 'UTF8')), 'hex'))
+        WHERE held.is_marked
+          AND (step.value ->> 'status') = 'completed'
+          AND NOT EXISTS (SELECT FROM {schema}scheduled_jobs AS job WHERE job.job_id = child.id OFFSET 0)
+    ) AS completed
+FROM held;
 
 -- name: block_waiting
 -- route: caller

@@ -73,7 +73,8 @@ class Children:
     async def insert(self, claim: Claim, name: str, jobs: Sequence[ChildJob], version: int) -> StoredStep:
         """Insert the children of a step and store it. To do it again has no further effect.
 
-        A job that exists, as after a retry from this step, is not inserted: its result counts.
+        A job that exists, as after a retry from this step, is not inserted: its result counts. So
+        does that of a child that has completed, which the job has kept.
 
         Args:
             claim: The attempt.
@@ -91,13 +92,17 @@ class Children:
         scheduler = self._get_scheduler()
         async with self._connections.transaction_of_job() as connection:
             own = [job.job_id for job in jobs]
-            adopted = await self._steps.adopt_children(self._worker_id, claim, own, connection)
+            former = await self._steps.adopt_children(self._worker_id, claim, own, connection)
             ids = [
-                await scheduler.enqueue(
+                job.job_id
+                if job.job_id in former.completed
+                else await scheduler.enqueue(
                     job.call,
                     job_id=job.job_id,
                     conflict_resolution=(
-                        ConflictResolution.REPLACE if job.job_id in adopted else ConflictResolution.IGNORE
+                        ConflictResolution.REPLACE
+                        if job.job_id in former.adopted
+                        else ConflictResolution.IGNORE
                     ),
                     connection=connection,
                     **job.options,
@@ -126,7 +131,7 @@ class Children:
             JobNotFoundError: A child was deleted by hand before it ended.
         """
         ids: list[str] = value_from(step.value)
-        found = await self._results.of_jobs(claim.job_id, ids)
+        found = await self._results.of_children(claim.job_id, ids)
         for job_id in ids:
             if job_id not in found:
                 raise JobNotFoundError(job_id)
