@@ -27,6 +27,7 @@ from pg_scheduler import (
 from pg_scheduler.events import JobCompleted, JobSuspended
 from pg_scheduler.jobs.step_values import MAX_STEPS
 from pg_scheduler.testing import TestScheduler
+from pg_scheduler.triggers import FixedDelay
 from tests.api.conftest import Make
 from tests.support.codecs import KeyedCodec
 from tests.support.worker import PATIENCE, Recorder
@@ -388,6 +389,25 @@ async def delete_completed(t: TestScheduler, pool: Pool, what: str) -> None:
     await pool.execute("DELETE FROM scheduler_results WHERE status = 'completed'")
     if what == "rows":
         await pool.execute("DELETE FROM scheduled_jobs WHERE status = 'completed'")
+
+
+async def test_schedule_goes_on_at_the_cancellation_of_its_job_that_waits_for_a_child(
+    t: TestScheduler, log: Log
+) -> None:
+    @job(name="children.of_schedule")
+    async def place() -> None:
+        log.append("place")
+        if len(log) == 1:
+            await current_job().steps.child("label", call(log.slow, 1, 30 * 86400))
+
+    await t.scheduler.schedules.add("children.of_schedule", FixedDelay(MINUTE), schedule_id="s")
+    await t.run_until(HOUR)
+    assert log == ["place"]
+    (waiting,) = [each for each in await t.scheduler.list_jobs() if each.blocked_on == "after"]
+    assert await t.scheduler.cancel_job(waiting.job_id)
+    await t.run_until(MINUTE)
+    assert log == ["place"] * 2
+    assert await t.scheduler.retry_job(waiting.job_id), "its attempt has ended"
 
 
 async def test_job_that_is_retried_while_its_child_runs_waits_for_it_again(

@@ -26,13 +26,13 @@ CASE WHEN NOT {keeps_result} THEN on_end
 
 -- Whether the consequences of a job that ends now are delayed. Its attempt runs, another job or its schedule depends
 -- on it, and its worker has a row, so that the worker or a scan reports the real end. Or it waits for the job of its
--- schedule before: the next one then waits for that one too.
+-- schedule before, and not for children: the next one then waits for that one too.
 
 -- fragment: is_awaited
 CASE WHEN status = 'running' AND ({has_consequences} OR options -> 'schedule_id' IS NOT NULL)
             THEN EXISTS (SELECT FROM {schema}scheduler_workers AS worker
                          WHERE worker.worker_id = scheduled_jobs.worker_id)
-        ELSE blocked_on = 'after' AND options -> 'schedule_id' IS NOT NULL END
+        ELSE blocked_on = 'after' AND options -> 'schedule_id' IS NOT NULL AND options -> 'children' IS NULL END
 
 -- Whether the end of a job has more to do than to drop its replacement.
 
