@@ -601,6 +601,24 @@ async def test_child_of_a_unique_task_may_be_a_job_that_exists(t: TestScheduler,
         await value_of(t)  # the other one keeps no result
 
 
+async def test_child_of_a_unique_task_of_a_replaced_job_may_be_a_job_that_exists(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> Any:
+        return await current_job().steps.child("import", call(log.note, "child"), unique="the import")
+
+    await enqueue(t, place)
+    await t.drain()
+    assert await value_of(t) == "child"
+    t.advance(SECOND)
+    other: dict[str, Any] = {"job_id": "x", "unique": "the import", "delay": HOUR, "keep_result": HOUR}
+    await t.scheduler.enqueue(log.note, args=("other",), **other)
+    await enqueue(t, place, conflict_resolution=ConflictResolution.REPLACE)
+    await t.run_until(2 * HOUR)
+    assert await value_of(t) == "other"
+    assert log == ["child", "other"]
+
+
 async def test_job_that_would_wait_for_itself_is_refused(t: TestScheduler, log: Log) -> None:
     async def place() -> None:
         steps = current_job().steps

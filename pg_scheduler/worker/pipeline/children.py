@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from pg_scheduler.errors import JobNotFoundError, JobResult
+from pg_scheduler.errors import JobConflictError, JobNotFoundError, JobResult
 from pg_scheduler.jobs.model import Call, ConflictResolution
 from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, StoredStep
 from pg_scheduler.jobs.validation import check_job_id
+from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Transaction
+from pg_scheduler.store.steps import FormerJobs
 from pg_scheduler.worker.node import Node
 
 CHILD_KEEPS: Final = timedelta(hours=1)
@@ -89,26 +91,10 @@ class Children:
             JobLostError: The attempt does not hold its job any more.
             ValueError: The job would wait for itself; or as in ``enqueue()``.
         """
-        scheduler = self._get_scheduler()
         async with self._connections.transaction_of_job() as connection:
             own = [job.job_id for job in jobs]
             former = await self._steps.adopt_children(self._worker_id, claim, own, connection)
-            ids = [
-                job.job_id
-                if job.job_id in former.completed
-                else await scheduler.enqueue(
-                    job.call,
-                    job_id=job.job_id,
-                    conflict_resolution=(
-                        ConflictResolution.REPLACE
-                        if job.job_id in former.adopted
-                        else ConflictResolution.IGNORE
-                    ),
-                    connection=connection,
-                    **job.options,
-                )
-                for job in jobs
-            ]
+            ids = [await self._insert_one(job, former, connection) for job in jobs]
             stored = await self._steps.store(
                 self._worker_id,
                 claim,
@@ -123,6 +109,24 @@ class Children:
                 claim.job_id, list(dict.fromkeys(ids)), Transaction(connection, [])
             )
         return stored._replace(has_ended=has_ended, is_awaited=not has_ended)
+
+    async def _insert_one(self, job: ChildJob, former: FormerJobs, connection: Connection) -> str:
+        """Return the id of a child, or of the unfinished job that has its unique key."""
+        if job.job_id in former.completed:
+            return job.job_id
+        is_adopted = job.job_id in former.adopted
+        try:
+            return await self._get_scheduler().enqueue(
+                job.call,
+                job_id=job.job_id,
+                conflict_resolution=ConflictResolution.REPLACE if is_adopted else ConflictResolution.IGNORE,
+                connection=connection,
+                **job.options,
+            )
+        except JobConflictError as conflict:
+            if conflict.job_id == job.job_id:
+                raise
+            return conflict.job_id
 
     async def results(self, claim: Claim, step: StoredStep) -> list[JobResult]:
         """Return the results of the children of a step that is over.
