@@ -180,6 +180,10 @@ class DependencyRepository:
             await self._end_child_steps([job_id], connection)
         return not unfinished
 
+    async def forget_children(self, job_ids: Collection[str], connection: Connection) -> None:
+        """Let jobs whose definitions were replaced wait no longer for the children of the former ones."""
+        await self._statements.fetch("delete_child_edges", list(job_ids), on=connection)
+
     async def resolve(self, children: Collection[str], transaction: Transaction) -> None:
         """Derive from the rows whether jobs still wait, and unblock or cancel those that do not.
 

@@ -270,9 +270,12 @@ class ResultRepository:
             return set()
         if rows:
             await self._notify(min(row["due"] for row in rows), connection)
+        waiting = [row["job_id"] for row in rows if row["waits"]]
+        if waiting:
+            await self._dependencies.forget_children(waiting, connection)
         if marked := [row["job_id"] for row in rows if row["is_marked"]]:
             await self._passed.take_over(marked, transaction.connection)
-        if waiting := [row["job_id"] for row in rows if row["waits"]]:
+        if waiting:
             await self._dependencies.resolve(waiting, transaction)
         return {row["job_id"] for row in rows}
 

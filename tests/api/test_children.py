@@ -457,6 +457,30 @@ async def test_running_child_of_a_replaced_job_is_replaced_when_it_ends(t: TestS
     assert log == [1]
 
 
+@pytest.mark.parametrize("passes", [False, True])
+async def test_definition_that_replaces_a_running_job_does_not_wait_for_its_children(
+    t: TestScheduler, log: Log, passes: bool
+) -> None:
+    async def second() -> list[str]:
+        return [result.job_id async for result in current_job().predecessors()]
+
+    async def replace() -> None:
+        again = ConflictResolution.REPLACE
+        await enqueue(t, second, after=["first"], conflict_resolution=again, pass_results=passes)
+
+    async def place() -> None:
+        steps = current_job().steps
+        await steps.run("replace", replace)
+        await steps.child("label", call(log.slow, 1, 30 * 86400))
+
+    await t.scheduler.enqueue(log.note, args=("first",), job_id="first", delay=MINUTE, keep_result=DAY)
+    await enqueue(t, place)
+    await t.drain()
+    assert (await state(t)) == WAITING
+    await t.run_until(HOUR)
+    assert await value_of(t) == ["first"] * passes
+
+
 async def test_failed_child_of_a_deleted_job_does_not_count_for_a_new_one_of_its_id(
     t: TestScheduler, pool: Pool, log: Log
 ) -> None:

@@ -49,6 +49,17 @@ SELECT parent_id, $2, 'ended' FROM unnest($1::text[]) AS new (parent_id);
 -- Forget what jobs wait for.
 DELETE FROM {schema}scheduler_after WHERE child_id = ANY ($1);
 
+-- name: delete_child_edges
+-- route: caller
+-- Forget the children for which steps of the jobs $1 wait: the definitions of the jobs were replaced.
+DELETE FROM {schema}scheduler_after AS edge
+USING {schema}scheduler_steps AS step
+WHERE edge.child_id = ANY ($1)
+  AND step.job_id = edge.child_id
+  AND step.kind = 'child'
+  AND step.ended_at IS NULL
+  AND step.value @> to_jsonb(edge.parent_id);
+
 -- name: ancestor_edges
 -- route: caller
 -- Return every edge above the jobs $1.
