@@ -166,10 +166,10 @@ class DependencyRepository:
             ValueError: The job would wait for itself. The caller rolls back.
         """
         connection = transaction.connection
+        locked = await self._statements.fetch("lock_parents", list(awaited), on=connection)
         rows = await self._statements.fetch("ancestor_edges", list(awaited), on=connection)
         if job_id in awaited or any(row["parent_id"] == job_id for row in rows):
             raise ValueError(OWN_CHILD.format(job_id))
-        locked = await self._statements.fetch("lock_parents", list(awaited), on=connection)
         ended = [row["job_id"] for row in locked if row["has_ended"]]
         unfinished = [row["job_id"] for row in locked if not row["has_ended"]]
         await self._passed.copy([(each, job_id) for each in ended], {job_id: OF_CHILD}, connection)

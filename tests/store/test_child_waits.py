@@ -6,6 +6,7 @@ of all statements and commits are exhausted.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from pg_scheduler.status import JobStatus
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from tests.store.protocol import Actor, Op, World, interleave
+from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.store import NOW, SECOND, new_job, row, running
 
 CHILDREN = ("job:docs:0", "job:docs:1")
@@ -76,7 +78,7 @@ async def begin_wait(store: Store, job: Claim, children: Sequence[str]) -> bool:
         assert not any(await store.steps.adopt_children("w1", job, children, connection))
         options = {"version": 1, "until": NO_TIMEOUT, "connection": connection}
         await store.steps.store("w1", job, "docs", CHILD, ids, **options)  # type: ignore[arg-type]
-        return await store.dependencies.await_jobs("job", children, transaction)
+        return await store.dependencies.await_jobs(job.job_id, children, transaction)
 
     return await store.statements.run_retrying(begin)
 
@@ -172,3 +174,17 @@ async def test_no_order_of_a_step_and_the_end_of_a_child_that_exists_loses_a_wak
         begin = await save(pool)
         plays = lambda: [WaitFor(job, suspensions, CHILDREN[:1]), End(child)]  # noqa: E731
         assert await interleave(world, begin, plays) > 30
+
+
+async def test_jobs_that_come_to_wait_for_each_other_at_once_are_refused(
+    pool: asyncpg.Pool, store: Store
+) -> None:
+    first, second, third = await running(store, *(new_job(job_id, execution_time=NOW) for job_id in "abc"))
+    assert not await begin_wait(store, second, [third.job_id])
+    async with store.statements.transaction() as transaction:
+        await store.steps.adopt_children("w1", first, [second.job_id], transaction.connection)
+        assert not await store.dependencies.await_jobs(first.job_id, [second.job_id], transaction)
+        closing = asyncio.create_task(begin_wait(store, third, [first.job_id]))
+        await until_a_lock_is_awaited(pool)
+    with pytest.raises(ValueError, match="job 'c' would wait for itself"):
+        await closing
