@@ -20,6 +20,7 @@ from pg_scheduler import (
     Limit,
     PayloadError,
     ResultUnavailableError,
+    Unique,
     call,
     current_job,
     job,
@@ -29,6 +30,7 @@ from pg_scheduler.jobs.step_values import MAX_STEPS
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import FixedDelay
 from tests.api.conftest import Make
+from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.codecs import KeyedCodec
 from tests.support.worker import PATIENCE, Recorder
 
@@ -641,6 +643,30 @@ async def test_child_of_a_unique_task_of_a_replaced_job_may_be_a_job_that_exists
     await t.run_until(2 * HOUR)
     assert await value_of(t) == "other"
     assert log == ["child", "other"]
+
+
+async def test_children_with_the_same_unique_keys_are_inserted_in_one_order(
+    t: TestScheduler, pool: Pool
+) -> None:
+    @job(name="children.unique", unique=Unique(args=("number",)), keep_result=HOUR)
+    async def unique(number: int) -> int:
+        return number
+
+    async def place() -> Any:
+        return await current_job().steps.gather("docs", [call(unique, 2), call(unique, 1)])
+
+    await enqueue(t, place)
+    async with pool.acquire() as connection:
+        async with connection.transaction():
+            first = await t.scheduler.enqueue(unique, args=(1,), connection=connection)
+            placing = asyncio.create_task(t.run_one())
+            await until_a_lock_is_awaited(pool)
+            await connection.execute("SET LOCAL lock_timeout = '10ms'")
+            assert await t.scheduler.enqueue(unique, args=(2,), connection=connection) != "job:docs:0"
+        assert await placing
+    await t.drain()
+    assert await value_of(t) == [2, 1]
+    assert await t.scheduler.get_job(first)
 
 
 async def test_job_that_would_wait_for_itself_is_refused(t: TestScheduler, log: Log) -> None:

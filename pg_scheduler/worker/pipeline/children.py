@@ -94,7 +94,8 @@ class Children:
         async with self._connections.transaction_of_job() as connection:
             own = [job.job_id for job in jobs]
             former = await self._steps.adopt_children(self._worker_id, claim, own, connection)
-            ids = [await self._insert_one(job, former, connection) for job in jobs]
+            inserted = {job.job_id: await self._insert_one(job, former, connection) for job in _ordered(jobs)}
+            ids = [inserted[each] for each in own]
             stored = await self._steps.store(
                 self._worker_id,
                 claim,
@@ -140,3 +141,11 @@ class Children:
             if job_id not in found:
                 raise JobNotFoundError(job_id)
         return [found[job_id] for job_id in ids]
+
+
+def _ordered(jobs: Sequence[ChildJob]) -> list[ChildJob]:
+    """Return children in an order that does not depend on their job.
+
+    Two jobs whose children have the same unique keys would deadlock if they inserted them in other orders.
+    """
+    return sorted(jobs, key=lambda job: repr((job.call.args, sorted(job.call.kwargs.items()))))
