@@ -21,6 +21,9 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.kept_results import NOT_KEPT, error_from, terminal
 from pg_scheduler.store.statements import Repository
 
+RESULTS_AT_ONCE: Final = 100
+"""Results that one statement should read: a value may have a megabyte."""
+
 PASSED: Final = "result:"
 """The prefix of the names of results."""
 
@@ -70,7 +73,11 @@ class PassedResultRepository(Repository):
     async def of_children(self, job_id: str, children: Collection[str]) -> dict[str, JobResult]:
         """Return those of the results of children that were passed to a job, by the ids of the children."""
         names = [OF_CHILD + sha256(each.encode()).hexdigest() for each in dict.fromkeys(children)]
-        return {result.job_id: result for result in await self.get(job_id, names)}
+        found: dict[str, JobResult] = {}
+        for start in range(0, len(names), RESULTS_AT_ONCE):
+            page = await self.get(job_id, names[start : start + RESULTS_AT_ONCE])
+            found |= {result.job_id: result for result in page}
+        return found
 
 
 def _passed_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:

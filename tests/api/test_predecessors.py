@@ -22,6 +22,7 @@ from pg_scheduler import (
     NotRunningError,
     ResultUnavailableError,
     Scheduler,
+    call,
     current_job,
 )
 from pg_scheduler.store.queries import load_query
@@ -149,6 +150,22 @@ async def test_results_of_many_come_in_the_order_of_the_calls_a_hundred_a_statem
         assert await collected(t.scheduler, reader) == expected
         named = (await sent.take()).named
     assert (named["passed_names"], named["passed_results"]) == (1, 3)
+
+
+async def test_results_of_many_children_are_read_a_hundred_a_statement(dsn: str) -> None:
+    sent = Statements()
+    async with recorded(dsn, sent) as t:
+
+        async def place() -> Any:
+            return await current_job().steps.gather("all", [call(number, each) for each in range(250)])
+
+        reader = await t.scheduler.enqueue(place, keep_result=DAY)
+        await t.drain()
+        result = await t.scheduler.get_job_result(reader, wait=False)
+        assert result is not None
+        assert result.unwrap() == list(range(250))
+        named = (await sent.take()).named
+    assert named["passed_results"] == 3
 
 
 async def test_completion_in_a_transaction_passes_its_result_in_the_same_commit(
@@ -315,9 +332,9 @@ async def test_invalid_pass_results_is_rejected_and_nothing_is_stored(
     await scheduler.initialize_db()
     await scheduler.enqueue(number, args=(1,), job_id="keeps", keep_result=SECOND)
     await scheduler.enqueue(number, args=(1,), job_id="none")
-    for call in calls(scheduler):
+    for each in calls(scheduler):
         with pytest.raises(kind, match=message):
-            await call(**options)
+            await each(**options)
     assert (await scheduler.count_jobs()).total == 2
 
 

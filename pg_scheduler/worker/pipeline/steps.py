@@ -47,6 +47,7 @@ from pg_scheduler.jobs.step_values import (
 from pg_scheduler.jobs.steps import StepCursor, Suspension
 from pg_scheduler.jobs.validation import check_delay, check_execution_time
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.passed_results import RESULTS_AT_ONCE
 from pg_scheduler.worker.in_flight import Attempt, OpenSteps
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.children import ChildJob, Children
@@ -57,9 +58,6 @@ T = TypeVar("T")
 
 RETRY_DELAY_S: Final = 0.2
 """Seconds between two attempts to reach the database."""
-
-RESULTS_AT_ONCE: Final = 100
-"""Results of predecessors that one statement reads: a value may have a megabyte."""
 
 CURSOR_GAP_S: Final = 1.0
 """Seconds between two writes of a cursor."""
