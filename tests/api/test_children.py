@@ -175,6 +175,8 @@ async def test_function_without_call_is_refused(t: TestScheduler, log: Log) -> N
             await steps.child("label", log.note)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"a child needs a call\(\)"):
             await steps.gather("docs", [log.note])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"gather\(\) needs a list of calls, not Call; pass \[call\("):
+            await steps.gather("docs", call(log.note, 1))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="must not be empty"):
             await steps.child("", call(log.note, 1))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -221,6 +221,10 @@ class AttemptSteps(OpenSteps):
     async def gather(self, name: str, calls: Sequence[Call[R]]) -> list[R]:
         """See `Steps`."""
         check_step_name(name)
+        given: Any = calls
+        if not isinstance(given, Iterable):
+            kind = type(given).__name__
+            raise TypeError(f"gather() needs a list of calls, not {kind}; pass [call(function, argument)]")
         prefix = f"{self._claim.job_id}:{name}"
         return await self._values_of(
             name, [ChildJob.of(f"{prefix}:{number}", each) for number, each in enumerate(calls)]
