@@ -117,18 +117,15 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
             template = "jobs without an owner reclaimed after a lost response: %(job_ids)s"
         case types.UnregisteredName():
             template += _unregistered_remedy(event)
+        case types.JobSuspended(until=datetime(year=9999)):  # no time, but the end of the calendar
+            template = template.replace(" until %(until)s", ", without a timeout")
         case types.PassFinished(next_in=math.inf):
             template = "%(service)s: pass took %(seconds)s, next pass when notified"
         case types.ServiceRetrying(next_in=math.inf):
             template = "%(service)s: database unavailable, no retry: %(error)s"
         case types.ServiceRetrying(error=ConnectionRejectedError()):
             template = "%(service)s: connection rejected, retry in %(next_in)s: %(error)s"
-    values = {each.name: _shown(getattr(event, each.name)) for each in fields(event) if each.repr}
-    if isinstance(event, types.ThreadAbandoned):
-        values["stack"] = event.stack
-    elif isinstance(event, types.JobProgressed):
-        values |= {"done": event.done, "total": event.total}  # not seconds
-    return template, values
+    return template, _values_of(event)
 
 
 def log_subscriber_error(
@@ -232,6 +229,15 @@ class GapLog(EventLog):
         """Write the record of the event if it is about lost events."""
         if isinstance(event, types.EventsDropped | types.EventsMissed):
             super().__call__(event)
+
+
+def _values_of(event: types.Event) -> dict[str, object]:
+    values = {each.name: _shown(getattr(event, each.name)) for each in fields(event) if each.repr}
+    if isinstance(event, types.ThreadAbandoned):
+        values["stack"] = event.stack
+    elif isinstance(event, types.JobProgressed):
+        values |= {"done": event.done, "total": event.total}  # not seconds
+    return values
 
 
 def _unregistered_remedy(event: types.UnregisteredName) -> str:

@@ -90,6 +90,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         FIELDS,
     ),
     (
+        events.JobSuspended(*ATTEMPT, step="approval", kind="signal", until=datetime(9999, 1, 1, tzinfo=UTC)),
+        "INFO",
+        f"{JOB} suspended by the signal approval, without a timeout",
+        FIELDS,
+    ),
+    (
         events.JobProgressed(*ATTEMPT, done=1.5, total=4.0, note="half"),
         "DEBUG",
         f"{JOB} reported progress: done 1.5, total 4.0",
