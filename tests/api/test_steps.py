@@ -517,6 +517,22 @@ async def test_retry_from_a_step_that_is_not_stored_changes_nothing(
     assert not await t.scheduler.retry_job("no such job", from_step="a")
 
 
+async def test_retry_from_a_step_keeps_the_earlier_ones_after_the_clock_was_set_back(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> None:
+        for name in ("a", "b", "c", "d"):
+            await current_job().steps.run(name, log.note, name)
+            t._clock.now -= DAY
+
+    job_id = await t.scheduler.enqueue(place)
+    await t.drain()
+    log.clear()
+    assert await t.scheduler.retry_job(job_id, from_step="c")
+    await t.drain()
+    assert log == ["c", "d"]
+
+
 async def test_retry_from_a_step_commits_with_the_transaction_of_the_caller(
     t: TestScheduler, log: Log, pool: Pool, stored: str
 ) -> None:

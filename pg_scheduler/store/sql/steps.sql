@@ -34,6 +34,8 @@ WHERE job_id = $1 AND kind <> 'result';
 -- The lock of the job's row orders this with reclaiming, cancelling and replacing: either the step is committed first,
 -- and the next attempt, claimed later, loads it; or the row has changed, and nothing is stored. The first step marks
 -- the job. Older rows of its id, of a job before it, are deleted then; one of the same name is overwritten.
+--
+-- started_at is the order of the steps, also while the clock is behind an earlier one because it was set back.
 WITH held AS (
     SELECT job_id, (options -> 'steps') IS NULL AS is_unmarked,
         coalesce(options -> 'steps', '0') = '0' AS lacks_version
@@ -55,9 +57,14 @@ stale AS (
 ),
 stored AS (
     INSERT INTO {schema}scheduler_steps AS step (job_id, name, kind, value, attempt, until, started_at, ended_at)
-    SELECT job_id, $4, $5, $6::text::jsonb, $3, at.until, at.now, CASE WHEN at.until > at.now THEN NULL ELSE at.now END
+    SELECT job_id, $4, $5, $6::text::jsonb, $3, at.until, at.started,
+        CASE WHEN at.until > at.now THEN NULL ELSE at.started END
     FROM held, (
         SELECT coalesce($10, now()) AS now,
+            greatest(coalesce($10, now()), (
+                SELECT max(started_at) + interval '1 microsecond' FROM {schema}scheduler_steps
+                WHERE job_id = $1 AND kind <> 'result' AND started_at > coalesce($10, now())
+            )) AS started,
             coalesce($9::timestamptz, coalesce($10, now()) + make_interval(secs => $8)) AS until
     ) AS at
     ON CONFLICT (job_id, name) DO UPDATE SET
