@@ -24,6 +24,7 @@ from pg_scheduler import (
     Scheduler,
     VacuumConfig,
     VacuumPolicy,
+    call,
     current_job,
     job,
 )
@@ -470,6 +471,24 @@ async def test_job_that_is_retried_from_a_step_repeats_it_and_the_later_ones(
     assert await t.scheduler.retry_job(stored, from_step=step)
     await t.run_until(4 * HOUR)
     assert log == [*repeated, "signal"]
+
+
+async def test_steps_of_one_instant_before_that_of_a_retry_are_kept(t: TestScheduler, log: Log) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+        await steps.run("b", log.note, "b")
+        await steps.child("a", call(log.note, "a"))
+        async with steps.cursor("d", start=0) as cursor:
+            await cursor.save(1)
+        await steps.run("c", log.note, "c")
+
+    job_id = await t.scheduler.enqueue(place)
+    await t.drain()
+    assert log == ["b", "a", "c"]
+    assert t.now == START
+    assert await t.scheduler.retry_job(job_id, from_step="d")
+    await t.drain()
+    assert log == ["b", "a", "c", "c"]
 
 
 async def test_job_that_is_retried_from_a_signal_waits_for_another_one(

@@ -13,6 +13,13 @@ step.kind = 'child' AND step.ended_at IS NULL AND EXISTS (
         OFFSET 0
     )
 
+-- The rows of the step $2 of the jobs $1, of which those without the mark count for nothing.
+
+-- fragment: named_steps
+{schema}scheduler_steps AS step
+    JOIN {schema}scheduled_jobs AS job ON job.job_id = step.job_id
+    WHERE step.job_id = ANY ($1) AND step.name = $2 AND step.kind <> 'result' AND (job.options -> 'steps') IS NOT NULL
+
 -- name: load_steps
 -- route: step
 -- Return the steps of the job $1, which is marked; without the results of other jobs that were passed to it.
@@ -35,7 +42,8 @@ WHERE job_id = $1 AND kind <> 'result';
 -- and the next attempt, claimed later, loads it; or the row has changed, and nothing is stored. The first step marks
 -- the job. Older rows of its id, of a job before it, are deleted then; one of the same name is overwritten.
 --
--- started_at is the order of the steps, also while the clock is behind an earlier one because it was set back.
+-- started_at is the order of the steps, also of those of one transaction, and while the clock is behind an earlier step
+-- because it was set back.
 WITH held AS (
     SELECT job_id, (options -> 'steps') IS NULL AS is_unmarked,
         coalesce(options -> 'steps', '0') = '0' AS lacks_version
@@ -63,7 +71,7 @@ stored AS (
         SELECT coalesce($10, now()) AS now,
             greatest(coalesce($10, now()), (
                 SELECT max(started_at) + interval '1 microsecond' FROM {schema}scheduler_steps
-                WHERE job_id = $1 AND kind <> 'result' AND started_at > coalesce($10, now())
+                WHERE job_id = $1 AND kind <> 'result' AND started_at >= coalesce($10, now())
             )) AS started,
             coalesce($9::timestamptz, coalesce($10, now()) + make_interval(secs => $8)) AS until
     ) AS at
@@ -100,17 +108,11 @@ ended AS (
 )
 SELECT EXISTS (SELECT FROM ended) AS was_open FROM held;
 
--- fragment: named_steps
--- The rows of the step $2 of the jobs $1, of which those without the mark count for nothing.
-{schema}scheduler_steps AS step
-    JOIN {schema}scheduled_jobs AS job ON job.job_id = step.job_id
-    WHERE step.job_id = ANY ($1) AND step.name = $2 AND step.kind <> 'result' AND (job.options -> 'steps') IS NOT NULL
-
 -- name: delete_steps_from
 -- route: caller
 -- Delete the step $2 of jobs ($1) that retry_job has made pending, and the later ones; return the jobs that had it.
 --
--- Of steps of one instant, as those of one transaction of a caller, all are later. Signals that have come stay, unless
+-- Of steps of one instant, such as two that ran at once, all are later. Signals that have come stay, unless
 -- $2 names one: their senders do not repeat them. A finished job waits for no other one, so its edges go.
 WITH first AS (
     SELECT step.job_id, step.started_at
