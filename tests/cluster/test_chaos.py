@@ -19,12 +19,16 @@ from tools.chaos.checker import judge
 from tools.chaos.durable_jobs import (
     APPROVAL,
     CALLED,
+    CHILDREN,
     COMPLETED,
     COMPLETING,
     COUPON,
     LINES,
     ORDER,
+    PARCEL,
+    PASSED,
     RECEIVED,
+    SUMMARY,
     expected_effects,
 )
 from tools.chaos.evidence import Admission, Effect, Evidence, KeptResult, Row
@@ -42,7 +46,7 @@ from tools.chaos.jobs import (
 )
 from tools.chaos.ledger import CANCELLED as STOPPED
 from tools.chaos.ledger import DIED, DONE, RAISED, Attempt, Ledger, Ledgers, ParentLedger, Record, read
-from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, IN_VAIN, PLAIN, REPLACED, Request, Sent
+from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, IN_VAIN, PLAIN, REPLACED, ROLLED_BACK, Request, Sent
 from tools.chaos.nemesis import MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
 from tools.chaos.report import table
 from tools.chaos.stalls import StallRecorder, recorded_stalls
@@ -228,6 +232,9 @@ def sound() -> Evidence:
     rows["order"] = row("order", job_name=ORDER, attempt=2)
     rows["cancelled order"] = row("cancelled order", "cancelled", job_name=ORDER, attempt=2)
     rows["completing"] = row("completing", job_name=COMPLETING)
+    for step in CHILDREN:
+        rows[f"order:{step}"] = row(f"order:{step}", attempt=2)
+    rows["summary"] = row("summary", job_name=SUMMARY, started=11.0)
     ledgers = Ledgers()
     for one in rows.values():
         if one.status == "completed":
@@ -280,6 +287,16 @@ def sound() -> Evidence:
             (2, COUPON, None),
         )
     ]
+    ledgers.events[RECEIVED] += [
+        Record(11.0, RECEIVED, "a", ["order", 2, step, f"order:{step} 2 a"]) for step in CHILDREN
+    ]
+    for step in CHILDREN:
+        [last] = ledgers.attempts[f"order:{step}"]
+        last.attempt = 2
+    [last] = ledgers.attempts["summary"]
+    last.started, last.ended = 11.2, 11.3
+    results_passed = [["kept", "completed", "kept 1 a"], ["second", "failed", None]]
+    ledgers.events[PASSED] = [Record(11.0, PASSED, "a", ["summary", 1, results_passed])]
     ledgers.events["heartbeat"] = [
         Record(18.1, "heartbeat", "a", [18.0]),
         Record(30.5, "heartbeat", "a", [30.4]),
@@ -312,12 +329,17 @@ def sound() -> Evidence:
         signals=(Sent(APPROVAL, "yes", True), Sent(APPROVAL, "no", False), Sent(COUPON, "late", False)),
     )
     requests["cancelled order"] = Request(CANCELLED, confirmed=True, effects=(COMPLETED,))
+    requests["summary"] = Request(CALLBACK, confirmed=True, after=("kept", "second"))
+    requests["rolled back"] = Request(ROLLED_BACK)
     requests["completing"] = Request(PLAIN, confirmed=True, effects=(COMPLETED,))
     admissions = [Admission(f"rated {at}", 1, 10.05) for at in range(MAX_STARTS)]
     admissions.append(Admission(f"rated {MAX_STARTS}", 1, 10.05 + PER.total_seconds()))
     results = {
         "kept": KeptResult("completed", "kept 1 a", has_error=False, attempts=1),
         "kept error": KeptResult("failed", None, has_error=True, attempts=2),
+    } | {
+        f"order:{step}": KeptResult("completed", f"order:{step} 2 a", has_error=False, attempts=2)
+        for step in CHILDREN
     }
     faults = [Fault("worker stopped, longer than its lease", "worker-1", 20.0, 30.0)]
     evidence = Evidence(
@@ -387,6 +409,15 @@ def test_checker_passes_when_every_guarantee_held() -> None:
     assert verdict.figures["finished twice"] == 1
 
 
+@pytest.mark.parametrize("stalled", [False, True])
+def test_checker_judges_no_lateness_while_the_machine_stalls_a_worker(stalled: bool) -> None:
+    evidence = sound()
+    add(evidence, row("late", due=40.0, created=40.0, started=42.0))
+    if stalled:
+        evidence.faults = [*evidence.faults, Fault(MACHINE_STALLED, "worker-2", 40.2, 41.8)]
+    assert broken(evidence) == ([] if stalled else ["late after the faults"])
+
+
 def test_checker_treats_a_merged_fire_time_as_lateness() -> None:
     evidence = sound()
     without(evidence, "chaos.tock 1")
@@ -415,6 +446,15 @@ def test_checker_accepts_a_cancelled_attempt_that_runs_on_only_if_it_was_fenced(
     following.started, following.ended = (27.0 if fenced else 18.5) + 1, 29.5
     cancelled.seat = "worker-1" if fenced else "worker-2"
     assert broken(evidence) == ([] if fenced else ["schedules overlapping or stopped"])
+
+
+def test_checker_accepts_a_callback_before_the_end_of_a_function_that_had_completed_its_job() -> None:
+    evidence = sound()
+    [waited_for] = evidence.ledgers.attempts["first"]
+    waited_for.ended = 28.0
+    assert broken(evidence) == ["callbacks early or repeated"]
+    write_effect(evidence, "first", COMPLETED, 1, "a")
+    assert broken(evidence) == []
 
 
 def test_checker_accepts_a_cancelled_attempt_that_ended_with_its_process() -> None:
@@ -514,6 +554,29 @@ def write_effect(evidence: Evidence, *effect: object) -> None:
 
 def send(evidence: Evidence, *sent: object) -> None:
     evidence.requests["order"].signals += (Sent(*sent),)  # type: ignore[arg-type]
+
+
+def not_received(evidence: Evidence, step: str) -> None:
+    evidence.ledgers.events[RECEIVED] = [
+        each for each in evidence.ledgers.events[RECEIVED] if each.details[2] != step
+    ]
+
+
+def without_child(evidence: Evidence, job_id: str) -> None:
+    without(evidence, job_id)
+    without_result(evidence, job_id)
+
+
+def fail_child(evidence: Evidence) -> None:
+    put(evidence, f"order:{PARCEL}", status="failed")
+    put_result(evidence, f"order:{PARCEL}", status="failed", value=None, has_error=True)
+
+
+def add_orphan(evidence: Evidence) -> None:
+    """Add the child of an order that was not inserted."""
+    add(evidence, row(f"never confirmed:{PARCEL}"))
+    result = KeptResult("completed", f"never confirmed:{PARCEL} 1 a", has_error=False, attempts=1)
+    evidence.results = {**evidence.results, f"never confirmed:{PARCEL}": result}
 
 
 def complete_in_a_later_attempt(evidence: Evidence) -> None:
@@ -737,11 +800,50 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
     ),
     "a job completed without its signal": (
         "signals lost or replaced",
-        lambda it: it.ledgers.events[RECEIVED].pop(),
+        lambda it: not_received(it, COUPON),
     ),
     "a rejected signal was received": (
         "signals lost or replaced",
         lambda it: receive(it, COUPON, "late"),
+    ),
+    "an order waits for its child for ever": ("lost", lambda it: put(it, "order", status="pending")),
+    "a child is missing": ("children lost or repeated", lambda it: without_child(it, "order:documents:1")),
+    "a child failed, and its order completed": ("children lost or repeated", fail_child),
+    "a child was completed twice": (
+        "children lost or repeated",
+        lambda it: [publish(it, "JobCompleted", "a", f"order:{PARCEL}", 2) for _ in range(2)],
+    ),
+    "an order got the value of an earlier completion of its child": (
+        "children lost or repeated",
+        lambda it: receive(it, PARCEL, f"order:{PARCEL} 1 a"),
+    ),
+    "an order completed without its child": (
+        "children lost or repeated",
+        lambda it: not_received(it, PARCEL),
+    ),
+    "a child exists without its order": (
+        "children lost or repeated",
+        add_orphan,
+    ),
+    "a passed result is missing": (
+        "passed results missing or wrong",
+        lambda it: it.ledgers.events[PASSED][0].details[2].pop(),
+    ),
+    "a passed result is that of an earlier attempt": (
+        "passed results missing or wrong",
+        lambda it: it.ledgers.events[PASSED][0].details[2][0].__setitem__(2, "kept 0 a"),
+    ),
+    "a passed status is wrong": (
+        "passed results missing or wrong",
+        lambda it: it.ledgers.events[PASSED][0].details[2][1].__setitem__(1, "cancelled"),
+    ),
+    "a job was passed no results": (
+        "passed results missing or wrong",
+        lambda it: it.ledgers.events[PASSED].clear(),
+    ),
+    "a job of a transaction that was rolled back exists": (
+        "lost",
+        lambda it: add(it, row("rolled back")),
     ),
     "claimed before its execution time": (
         "claimed early",

@@ -11,8 +11,14 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from tools.chaos.durable import effects_repeated_or_lost, signals_lost_or_replaced, steps_repeated_or_lost
-from tools.chaos.durable_jobs import ORDER, SHARED
+from tools.chaos.durable import (
+    children_lost_or_repeated,
+    effects_repeated_or_lost,
+    passed_results_missing_or_wrong,
+    signals_lost_or_replaced,
+    steps_repeated_or_lost,
+)
+from tools.chaos.durable_jobs import ORDERS, SHARED, SUMMARIES, THREAD_ORDER
 from tools.chaos.evidence import Evidence, Verdict, attempt_of, committed_completions
 from tools.chaos.features import (
     callbacks_early_or_repeated,
@@ -22,8 +28,10 @@ from tools.chaos.features import (
 from tools.chaos.jobs import KEYED, LIMITED, PERIODIC, RATED, SCHEDULED, UNIQUE
 from tools.chaos.ledger import DONE, Attempt
 from tools.chaos.limits import limits_exceeded
-from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, EXPIRING, IN_VAIN, PLAIN, REPLACED
+from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, EXPIRING, IN_VAIN, PLAIN, REPLACED, ROLLED_BACK
+from tools.chaos.nemesis import MACHINE_STALLED
 from tools.chaos.order import (
+    AffectedPeriods,
     claimed_at_steady_clock,
     early_claims,
     inversions,
@@ -34,9 +42,9 @@ from tools.chaos.schedules import overlapping_or_stopped
 
 RECOVERY_S: Final = 5.0
 MAX_LATENESS_S: Final = 1.0
-"""Seconds by which a job may be late, from `RECOVERY_S` seconds after the last fault on."""
+"""Seconds by which a job may be late, from `RECOVERY_S` seconds after the last fault or stall on."""
 
-EXPECTED_STATUS: Final = {
+EXPECTED_STATUS: Final[dict[str, set[str]]] = {
     PLAIN: {"completed"},
     REPLACED: {"completed"},
     BROKEN: {"failed"},
@@ -44,6 +52,7 @@ EXPECTED_STATUS: Final = {
     CANCELLED: {"completed", "cancelled"},
     CALLBACK: {"completed"},
     IN_VAIN: {"cancelled"},
+    ROLLED_BACK: set(),
 }
 
 
@@ -65,6 +74,8 @@ def judge(evidence: Evidence) -> Verdict:
         "steps repeated or lost": list(steps_repeated_or_lost(evidence)),
         "effects repeated or lost": list(effects_repeated_or_lost(evidence)),
         "signals lost or replaced": list(signals_lost_or_replaced(evidence)),
+        "children lost or repeated": list(children_lost_or_repeated(evidence)),
+        "passed results missing or wrong": list(passed_results_missing_or_wrong(evidence)),
         "claimed early": list(early_claims(evidence)),
         "claimed out of order": list(inversions(evidence)),
         "workers that stopped by themselves": list(evidence.unexpected_exits),
@@ -102,10 +113,17 @@ def judge(evidence: Evidence) -> Verdict:
             row.job_name in (LIMITED, RATED, KEYED) for row in evidence.rows.values()
         ),
         "unique jobs": sum(row.job_name == UNIQUE for row in evidence.rows.values()),
-        "orders of eight steps": sum(row.job_name == ORDER for row in evidence.rows.values()),
+        "orders of ten steps": sum(row.job_name in ORDERS for row in evidence.rows.values()),
+        "orders in threads": sum(row.job_name == THREAD_ORDER for row in evidence.rows.values()),
+        "orders resumed at a child that failed": len(
+            {record.details[0] for record in events["JobFailed"]}
+            & {row.job_id for row in evidence.rows.values() if row.job_name in ORDERS}
+        ),
+        "children": sum(map(evidence.is_child, evidence.rows)),
         "suspensions": len(events["JobSuspended"]),
         "signals": sum(len(request.signals) for request in evidence.requests.values()),
         "jobs completed in a transaction": len(committed_completions(evidence)),
+        "jobs that were passed results": sum(row.job_name in SUMMARIES for row in evidence.rows.values()),
         "jobs of two tenants": sum(row.job_name == SHARED for row in evidence.rows.values()),
         "fire times": sum(row.job_name in PERIODIC for row in evidence.rows.values()),
     }
@@ -168,11 +186,13 @@ def _stale_writes(evidence: Evidence) -> Iterator[str]:
 
 
 def _lateness(evidence: Evidence) -> Iterator[float]:
+    stalls = (fault for fault in evidence.faults if fault.kind == MACHINE_STALLED)
+    stalled = AffectedPeriods(stalls, RECOVERY_S)
     for row in evidence.rows.values():
         due = max(row.due, row.created)
         if due < evidence.quiet + RECOVERY_S or row.attempt != 1 or row.started is None:
             continue
-        if evidence.was_blocked(row.job_id):
+        if evidence.was_blocked(row.job_id) or stalled.touch(due, row.started):
             continue
         if claimed_at_steady_clock(evidence, row):
             yield row.started - due

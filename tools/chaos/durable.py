@@ -1,4 +1,4 @@
-"""The checks of durable jobs: steps, signals, effects, and completions in a transaction."""
+"""The checks of durable jobs: steps, signals, children, passed results, effects, completions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from collections.abc import Iterator, Mapping
 from tools.chaos.durable_jobs import (
     APPROVAL,
     CALLED,
+    CHILDREN,
     COMPLETED,
     LINES,
-    ORDER,
+    ORDERS,
+    PASSED,
     RECEIVED,
     SIGNALS,
+    SUMMARIES,
     step_value,
 )
-from tools.chaos.evidence import Effect, Evidence
+from tools.chaos.evidence import Effect, Evidence, Row
 from tools.chaos.jobs import value_of
 from tools.chaos.load import Sent
 
@@ -62,7 +65,7 @@ def _lost(evidence: Evidence, calls: Calls, received: Received) -> Iterator[str]
         values = {value for _, value in found}
         if len(values) > 1:
             yield f"{job_id} received several values of step {step!r}: {sorted(map(str, values))}"
-        elif step not in SIGNALS and not values <= returned[job_id, step]:
+        elif step not in (*SIGNALS, *CHILDREN) and not values <= returned[job_id, step]:
             yield f"{job_id} received {values} from step {step!r}, which no call returned"
 
 
@@ -71,7 +74,7 @@ def _skipped_lines(evidence: Evidence) -> Iterator[str]:
     done = {(job_id, step) for job_id, _, step in (each.details for each in evidence.ledgers.events[CALLED])}
     done |= {(each.job_id, each.step) for each in evidence.effects}
     for row in evidence.rows.values():
-        if row.job_name == ORDER and row.status == "completed":
+        if row.job_name in ORDERS and row.status == "completed":
             for line in LINES:
                 if (row.job_id, line) not in done:
                     yield f"{row.job_id} is completed, but its cursor passed over {line!r}"
@@ -131,6 +134,54 @@ def signals_lost_or_replaced(evidence: Evidence) -> Iterator[str]:
             value = found[0][1]
             if value not in _possible(name, sent, stored):
                 yield f"{job_id} received {value!r} as signal {name!r} instead of one of {sent}"
+
+
+def children_lost_or_repeated(evidence: Evidence) -> Iterator[str]:
+    """Yield children that are missing, did not complete once, or whose order got another value than theirs.
+
+    A child completes at the attempt that its row names, so the value of an earlier completion is another one.
+    """
+    received = _received(evidence)
+    completions = Counter(record.details[0] for record in evidence.ledgers.events["JobCompleted"])
+    for job_id, row in evidence.rows.items():
+        if evidence.is_child(job_id):
+            if row.status != "completed":
+                yield f"{job_id} ended as {row.status}"
+            if completions[job_id] > 1:
+                yield f"{job_id} was completed {completions[job_id]} times"
+            if job_id.partition(":")[0] not in evidence.rows:
+                yield f"{job_id} exists without its order"
+        elif row.job_name in ORDERS:
+            for step in CHILDREN:
+                values = {value for _, value in received.get((job_id, step), ())}
+                if row.status == "completed" and not values:
+                    yield f"{job_id} is completed, but received nothing of {step!r}"
+                child = evidence.rows.get(f"{job_id}:{step}")
+                if values and child is None:
+                    yield f"{job_id} received {values} from {step!r}, which has no row"
+                elif child is not None and not values <= {_value(child)}:
+                    yield f"{job_id} received {values} from {step!r} instead of {_value(child)!r}"
+
+
+def passed_results_missing_or_wrong(evidence: Evidence) -> Iterator[str]:
+    """Yield jobs that were not passed, in each attempt, how every job has ended that they waited for."""
+    informed = set()
+    for record in evidence.ledgers.events[PASSED]:
+        job_id, attempt, passed = record.details
+        informed.add((job_id, attempt, record.worker_id))
+        rows = [evidence.rows[each] for each in evidence.requests[job_id].after]
+        expected = [[row.job_id, row.status, _value(row)] for row in rows]
+        if sorted(passed) != sorted(expected):
+            yield f"{job_id} was passed {passed} instead of {expected}"
+    for row in evidence.rows.values():
+        is_informed = (row.job_id, row.attempt, row.worker_id) in informed
+        if row.job_name in SUMMARIES and row.status == "completed" and not is_informed:
+            yield f"{row.job_id} is completed, but attempt {row.attempt} was passed nothing"
+
+
+def _value(row: Row) -> str | None:
+    """Return the value of a job, which only the attempt returned that its row names."""
+    return value_of(row.job_id, row.attempt, row.worker_id) if row.status == "completed" else None
 
 
 def _possible(name: str, sent: list[Sent], stored: list[Sent]) -> set[str | None]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.chaos.durable_jobs import COMPLETED, SHARED
+from tools.chaos.durable_jobs import CHILDREN, COMPLETED, SHARED
 from tools.chaos.jobs import BLOCKED, UNIQUE
 from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.load import REPLACED, Request
@@ -98,6 +98,11 @@ class Evidence:
             return True
         request = self.requests.get(job_id)
         return request is not None and request.kind == REPLACED
+
+    def is_child(self, job_id: str) -> bool:
+        """Return whether a step of an order inserted the job."""
+        parent, _, step = job_id.partition(":")
+        return step in CHILDREN and parent in self.requests
 
     def was_blocked(self, job_id: str) -> bool:
         """Return whether the job may have waited for others when it was due."""

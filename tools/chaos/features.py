@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from tools.chaos.evidence import Evidence, Row, attempt_of
+from tools.chaos.evidence import Evidence, Row, attempt_of, committed_completions
 from tools.chaos.jobs import value_of
-from tools.chaos.load import IN_VAIN, Request
+from tools.chaos.load import IN_VAIN
 
 
 def results_lost_or_wrong(evidence: Evidence) -> Iterator[str]:
     """Yield jobs whose kept result is missing, or is not that of the attempt that ended the job."""
-    for job_id, request in evidence.requests.items():
-        row = evidence.rows.get(job_id)
-        if request.keeps and row is not None and row.status in ("completed", "failed"):
+    for job_id, row in evidence.rows.items():
+        if row.status in ("completed", "failed") and _keeps(evidence, job_id):
             yield from _differences(evidence, row)
     for job_id in evidence.results:
-        requested = evidence.requests.get(job_id)
-        if requested is None or not requested.keeps:
+        if not _keeps(evidence, job_id):
             yield f"{job_id} has a result, but keeps none"
+
+
+def _keeps(evidence: Evidence, job_id: str) -> bool:
+    request = evidence.requests.get(job_id)
+    return evidence.is_child(job_id) if request is None else request.keeps
 
 
 def _differences(evidence: Evidence, row: Row) -> Iterator[str]:
@@ -44,8 +47,9 @@ def callbacks_early_or_repeated(evidence: Evidence) -> Iterator[str]:
     """Yield callbacks that started before the end of a job that they wait for, in vain, or completed twice.
 
     A job has ended when the attempt that its row names has ended. Earlier attempts were fenced, and may
-    run on.
+    run on. So may an attempt that completed its job in a transaction.
     """
+    committed = {job_id for job_id, _, _ in committed_completions(evidence)}
     completions = Counter(record.details[0] for record in evidence.ledgers.events["JobCompleted"])
     for job_id, request in evidence.requests.items():
         if not request.after or job_id not in evidence.rows:
@@ -58,11 +62,12 @@ def callbacks_early_or_repeated(evidence: Evidence) -> Iterator[str]:
         if request.kind == IN_VAIN:
             yield f"{job_id} started, although a job failed whose completion it requires"
         else:
-            yield from _early(evidence, job_id, request, min(one.started for one in attempts))
+            waited_for = set(request.after) - committed
+            yield from _early(evidence, job_id, waited_for, min(one.started for one in attempts))
 
 
-def _early(evidence: Evidence, job_id: str, request: Request, started: float) -> Iterator[str]:
-    for parent_id in request.after:
+def _early(evidence: Evidence, job_id: str, parents: Iterable[str], started: float) -> Iterator[str]:
+    for parent_id in parents:
         row = evidence.rows.get(parent_id)
         last = None if row is None else attempt_of(evidence, row)
         if last is None or last.ended is None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from pg_scheduler import Limit, Unique, current_job, job, periodic
 from pg_scheduler.errors import JobCancelledError
+from pg_scheduler.sync import AttemptEnded
 from tools.chaos.ledger import CANCELLED, DIED, DONE, RAISED, Ledger, ParentLedger
 
 STEP: Final = timedelta(seconds=1)
@@ -75,7 +76,7 @@ def entry(version: int = 0) -> Iterator[int]:
     try:
         yield this.attempt
         outcome = DONE
-    except (asyncio.CancelledError, JobCancelledError):
+    except (asyncio.CancelledError, AttemptEnded, JobCancelledError):
         outcome = CANCELLED
         raise
     finally:

@@ -28,6 +28,8 @@ CANCELLED: Final = "cancelled"
 CALLBACK: Final = "callback"
 IN_VAIN: Final = "in vain"
 """A callback that requires the completion of a job that fails."""
+ROLLED_BACK: Final = "rolled back"
+"""A job whose transaction was rolled back."""
 
 TICK_S: Final = 0.25
 MAX_CALLS_IN_FLIGHT: Final = 600

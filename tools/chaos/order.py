@@ -45,7 +45,7 @@ def repeated_or_missing_fire_times(evidence: Evidence) -> Iterator[str]:
         for fault in evidence.faults
         if fault.step
     ]
-    affected = _AffectedPeriods([*evidence.faults, *moved], evidence.lease + AFTERMATH_S)
+    affected = AffectedPeriods([*evidence.faults, *moved], evidence.lease + AFTERMATH_S)
     due: dict[str, list[float]] = {name: [] for name in (*PERIODIC, ALLOWED)}
     for row in evidence.rows.values():
         if row.job_name in due:
@@ -78,7 +78,7 @@ def claimed_at_steady_clock(evidence: Evidence, row: Row) -> bool:
 
 def inversions(evidence: Evidence) -> Iterator[str]:
     """Yield claims that passed over a due job of a higher priority while there was no fault."""
-    affected = _AffectedPeriods(evidence.faults, evidence.lease)
+    affected = AffectedPeriods(evidence.faults, evidence.lease)
     calm: list[tuple[float, Row]] = []
     waiting: dict[int, list[tuple[float, float]]] = {}
     for row in evidence.rows.values():
@@ -101,7 +101,7 @@ def inversions(evidence: Evidence) -> Iterator[str]:
                 yield f"{row.job_id} of priority {row.priority} was claimed while some of {priority} waited"
 
 
-class _AffectedPeriods:
+class AffectedPeriods:
     """The periods affected by faults. A worker's own clock affects nothing."""
 
     def __init__(self, faults: Iterable[Fault], aftermath: float) -> None:
