@@ -23,10 +23,10 @@ from tests.conftest import spread
 from tools import compat, debian, environment, lock, matrix, package
 from tools.environment import ROOT, DevError, Environment
 from tools.matrix import COMBINATIONS, Combination, Result
-from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, parallel
+from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLOW, parallel
 
 COMMANDS = {
-    *("bench", "build", "chaos", "compat", "demo", "docs"),
+    *("bench", "build", "chaos", "compat", "coverage", "demo", "docs"),
     *("lint", "package", "picture", "quick", "scale", "screenshots", "shell", "soak", "test", "types"),
 }
 
@@ -45,7 +45,7 @@ class TestCommandLine:
     def test_dev_py_lists_the_known_commands_when_a_command_is_unknown(self) -> None:
         shown = run_dev("tset")
         assert shown.returncode == 1
-        assert "unknown command 'tset'; commands: bench, build, chaos, compat, demo" in shown.stderr
+        assert "unknown command 'tset'; commands: bench, build, chaos, compat, coverage, demo" in shown.stderr
 
     def test_demo_is_that_of_the_command_line_with_its_options(self, monkeypatch: pytest.MonkeyPatch) -> None:
         started: list[list[str]] = []
@@ -128,7 +128,7 @@ class TestRuns:
             (["test"], 3, [*parallel(), *NOT_SLOW], "slow tests (dev.py test --slow)"),
             (["test", "tests/store"], 0, ["tests/store"], "tests that these arguments leave out, checks"),
             (["test", "--lowest"], 0, [*parallel(), *NOT_SLOW], "slow tests (dev.py test --slow), checks"),
-            (["test", "--lowest", "--slow"], 0, parallel(2 * CORES), "checks (dev.py test)"),
+            (["test", "--slow"], 0, [*parallel(2 * CORES), *SLOW], "the other tests (dev.py test), checks"),
         ],
     )
     def test_command_runs_its_checks_and_tests_and_ends_with_what_it_did_not_run(
@@ -145,11 +145,11 @@ class TestRuns:
         assert called == [[]] * steps + [["-m", "pytest", *tests]]
         assert capfd.readouterr().err.splitlines()[-1].startswith(f"dev.py: not run: {not_run}")
 
-    def test_slow_run_measures_the_coverage_of_the_whole_suite(self, called: list[list[str]]) -> None:
-        assert dev.main(["test", "--slow"]) == 0
+    def test_coverage_is_that_of_the_whole_suite(self, called: list[list[str]]) -> None:
+        assert dev.main(["coverage"]) == 0
         [[*_, coverage, _, threshold]] = called
         assert (coverage, threshold) == ("--cov", f"--cov-fail-under={dev.MIN_COVERAGE_PERCENT}")
-        assert "slow" not in called[0]
+        assert "-m" not in called[0][1:]
 
     def test_run_fails_after_pytest_when_the_package_step_failed(
         self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -12,8 +12,10 @@ WORKERS = CORES + 1
 QUICK = ["tests/unit", "tests/docs", "-m", "not database and not slow"]
 """Tests that wait for nothing; the other folders have few of them, and take long to collect."""
 
+SLOW = ["-m", "slow"]
+"""The tests in real time, of several processes, or in a browser."""
+
 NOT_SLOW = ["-m", "not slow"]
-"""All but the tests in real time, of several processes, or in a browser."""
 
 BY_VERSION = ["tests/unit", "tests/store", "tests/migrations"]
 """The tests that the versions of Python and PostgreSQL affect most."""
