@@ -164,6 +164,7 @@ class ManualRuntime(Runtime):
                 continue
             if not await self._write_results() and not await self._feed():
                 return self.jobs_started - before
+            await asyncio.sleep(0)  # a result that cannot be written must not block the event loop
             await self._pass_while_behind(self.unblocker)
             self.claimer.rescan()
 

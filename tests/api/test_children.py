@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -647,27 +647,39 @@ async def test_child_of_a_unique_task_of_a_replaced_job_may_be_a_job_that_exists
     assert log == ["child", "other"]
 
 
+@pytest.mark.parametrize("calls", [(("unique", 2), ("unique", 1)), (("unique", 2), ("another", 2))])
 async def test_children_with_the_same_unique_keys_are_inserted_in_one_order(
-    t: TestScheduler, pool: Pool
+    calls: Sequence[tuple[str, int]], t: TestScheduler, pool: Pool
 ) -> None:
-    @job(name="children.unique", unique=Unique(args=("number",)), keep_result=HOUR)
     async def unique(number: int) -> int:
         return number
 
+    async def another(number: int) -> int:
+        return number
+
+    tasks = {
+        each.__name__: job(
+            name=f"children.{each.__name__}", unique=Unique(args=("number",)), keep_result=HOUR
+        )(each)
+        for each in (unique, another)
+    }
+
     async def place() -> Any:
-        return await current_job().steps.gather("docs", [call(unique, 2), call(unique, 1)])
+        return await current_job().steps.gather("docs", [call(tasks[name], number) for name, number in calls])
 
     await enqueue(t, place)
     async with pool.acquire() as connection:
         async with connection.transaction():
-            first = await t.scheduler.enqueue(unique, args=(1,), connection=connection)
+            (later, larger), (sooner, smaller) = calls
+            first = await t.scheduler.enqueue(tasks[sooner], args=(smaller,), connection=connection)
             placing = asyncio.create_task(t.run_one())
             await until_a_lock_is_awaited(pool)
             await connection.execute("SET LOCAL lock_timeout = '10ms'")
-            assert await t.scheduler.enqueue(unique, args=(2,), connection=connection) != "job:docs:0"
+            own = await t.scheduler.enqueue(tasks[later], args=(larger,), connection=connection)
+            assert own != "job:docs:0"
         assert await placing
     await t.drain()
-    assert await value_of(t) == [2, 1]
+    assert await value_of(t) == [larger, smaller]
     assert await t.scheduler.get_job(first)
 
 

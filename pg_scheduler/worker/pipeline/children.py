@@ -148,4 +148,9 @@ def _ordered(jobs: Sequence[ChildJob]) -> list[ChildJob]:
 
     Two jobs whose children have the same unique keys would deadlock if they inserted them in other orders.
     """
-    return sorted(jobs, key=lambda job: repr((job.call.args, sorted(job.call.kwargs.items()))))
+    return sorted(jobs, key=_order)
+
+
+def _order(job: ChildJob) -> tuple[str, str]:
+    func, args, kwargs = job.call.func, job.call.args, job.call.kwargs
+    return getattr(func, "__qualname__", ""), repr((args, sorted(kwargs.items())))
