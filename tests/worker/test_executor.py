@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -81,6 +83,22 @@ async def test_executor_runs_a_job_with_its_arguments(bench: Bench) -> None:
     assert event == JobCompleted("a", "test.job", 1)
     assert [type(each) for each in bench.seen.events] == [JobStarted, JobCompleted]
     assert bench.parts.calls == []  # there were free slots all the time, and no job is pending again
+
+
+async def test_attempt_leaves_nothing_to_the_garbage_collector(bench: Bench) -> None:
+    """Thousands of jobs a second would keep it busy."""
+    tasks: list[weakref.ref[Any]] = []
+
+    async def job() -> None:
+        await asyncio.sleep(0)
+        tasks.append(weakref.ref(asyncio.current_task()))
+
+    gc.disable()
+    try:
+        assert isinstance(await bench.run(job), JobCompleted)
+        assert [task() for task in tasks] == [None]
+    finally:
+        gc.enable()
 
 
 async def test_current_job_is_set_in_a_job_and_in_tasks_that_it_starts(bench: Bench) -> None:

@@ -87,7 +87,8 @@ class AttemptRunner:
         if task.executor != ASYNC:
             return await self._run_outside_loop(attempt, task, args, kwargs)
         attempt.durability = self.durability
-        current.set((claim, time.time(), self._get_scheduler, self._report_progress, attempt))
+        about = claim, time.time(), self._get_scheduler, self._report_progress
+        current.set((*about, attempt))
         if self._events.wants(JobStarted):
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
@@ -104,6 +105,7 @@ class AttemptRunner:
         finally:
             if attempt.steps is not None:
                 attempt.steps.close()
+            current.set((*about, None))  # else the task's context, the attempt and its task are a cycle
             if attempt.measured_for and self._meter is not None:
                 seconds_run = time.monotonic() - began
                 self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
