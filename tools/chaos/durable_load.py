@@ -46,8 +46,9 @@ LOUD_JOBS: Final = 15
 REPEAT_S: Final = 0.3
 """Seconds until a call is repeated whose answer is unknown."""
 
-RESUME_S: Final = 120.0
-"""Seconds after which an order that failed is not resumed any more; the checker reports it."""
+RESUME_S: Final = 300.0
+"""Seconds after which an order that failed is not resumed any more; the checker reports it. Orders sleep by
+the clock of the server, which may be set back by two minutes meanwhile."""
 
 BROKEN_CONNECTION: Final = (*REFUSED, asyncpg.InternalClientError)
 """asyncpg raises the last one when it releases a connection that was lost during a COPY."""
