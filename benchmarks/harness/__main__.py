@@ -1,7 +1,8 @@
 """Run a checkout of the harness without Docker: ``python -m benchmarks.harness CHECKOUT run --systems ...``.
 
 The harness stays as it is. Its functions that call Docker are replaced in this process: PostgreSQL is the
-embedded one, with the settings of the harness, and an adapter in Python is started with this interpreter.
+embedded one, with the settings of the harness, an adapter in Python is started with this interpreter, and one
+for Node with the program among its packages.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from pg_scheduler.embedded.binaries import find_binaries
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent
 OURS: Final = "pg-scheduler"
-NATIVE: Final = ("absurd", "pgmq", "pgque", "procrastinate")
-"""Systems whose adapters are a ``main.py`` without a build."""
+NATIVE: Final = ("absurd", "pgboss", "pgmq", "pgque", "procrastinate")
+"""Systems whose adapters are a ``main.py`` or a ``main.js`` without a build."""
 
 
 def server_settings(text: str, port: int) -> dict[str, str]:
@@ -69,7 +70,11 @@ class Native:
             environment["PRODUCER_RATE_CONTROL_FILE"] = control
         if manifest.system == OURS:
             environment["PYTHONPATH"] = str(ROOT)
-        return self._adapters.LaunchSpec([sys.executable, str(folder / "main.py")], environment, str(folder))
+        script = folder / "main.py"
+        command = [sys.executable, str(script)]
+        if not script.exists():
+            command = [str(folder / "node_modules" / ".bin" / "node"), str(folder / "main.js")]
+        return self._adapters.LaunchSpec(command, environment, str(folder))
 
     def start(self, _image: str) -> None:
         """Start a server with the role and the settings of the harness."""
