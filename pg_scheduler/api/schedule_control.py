@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -15,7 +14,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import Event, SchedulePaused, ScheduleRemoved, ScheduleResumed
 from pg_scheduler.jobs.model import JobFunction, Page
 from pg_scheduler.jobs.naming import check_name
-from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.payload import decode, encode_object
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_kind, check_text
 from pg_scheduler.schedules.definition import check_schedule_id
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
@@ -67,6 +66,7 @@ class ScheduleControl:
 
         Raises:
             ValueError: A time is naive, or another value is out of range.
+            PayloadError: JSON cannot represent the metadata; a ValueError.
         """
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
         if owner not in {None, "code", "api"}:
@@ -76,7 +76,7 @@ class ScheduleControl:
             owner=owner,
             paused=None if paused is None else check_kind("paused", paused, bool),
             task=None if task is None else self._task_name(task),
-            metadata=None if metadata is None else json.dumps(check_kind("metadata", metadata, dict)),
+            metadata=None if metadata is None else encode_object("metadata", metadata),
             due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
             limit=limit + 1,
         )

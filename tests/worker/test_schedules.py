@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import asyncpg
@@ -1529,6 +1530,14 @@ async def test_list_returns_pages_and_filters(bench: Bench) -> None:
     assert await bench.schedules.list(due_before=NOON) == await bench.schedules.list(owner="code") == []
     with pytest.raises(ValueError, match="owner must be"):
         await bench.schedules.list(owner="me")  # type: ignore[arg-type]
+
+
+async def test_list_takes_any_mapping_and_rejects_what_json_cannot_represent(bench: Bench) -> None:
+    await bench.add(Every(HOUR), metadata={"tenant": 7})
+    assert len(await bench.schedules.list(metadata=MappingProxyType({"tenant": 7}))) == 1
+    for value in (float("nan"), "a\x00", "\ud800", object()):
+        with pytest.raises(PayloadError, match=r"metadata\['tenant'\]"):
+            await bench.schedules.list(metadata={"tenant": value})
 
 
 async def test_pauses_resumes_and_updates_lose_nothing_against_a_planner_at_full_speed(
