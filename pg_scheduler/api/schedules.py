@@ -177,7 +177,8 @@ class Schedules(ScheduleControl):
     ) -> Schedule:
         """Change the given fields of a schedule. The others keep their values.
 
-        A new trigger fires next at its first fire time after now. The other fields leave the timing as it is.
+        With another trigger or start, it fires next at its first fire time after now; without its start,
+        intervals count from its creation. The other fields leave the timing as it is.
 
         Args:
             schedule_id: The schedule.

@@ -14,7 +14,7 @@ from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec, is_encoded
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
-from pg_scheduler.jobs.payload import check_size, decode, encode, is_equal_json, object_from
+from pg_scheduler.jobs.payload import check_size, decode, encode, encode_object, is_equal_json, object_from
 from pg_scheduler.jobs.task import JOB_OPTIONS, as_stored
 from pg_scheduler.jobs.validation import (
     check_count,
@@ -89,7 +89,7 @@ class Definition:
         codec: PayloadCodec | None = None,
         resets_options: bool = False,
     ) -> ScheduleRow:
-        """Return the row with the given values, validated; its timing is unchanged.
+        """Return the row with the given values, validated; its fire times are unchanged.
 
         A trigger and JSON of the same value keep their text, since the database writes it in its own way.
 
@@ -104,7 +104,8 @@ class Definition:
         Raises:
             TypeError: A value has the wrong type, or the task cannot be called with the arguments.
             ValueError: A value is out of range, or contradicts another.
-            PayloadError: JSON cannot represent an argument, the codec failed, or the arguments are too large.
+            PayloadError: JSON cannot represent an argument or a field of the trigger, the codec failed, or
+                the arguments are too large.
         """
         given = {
             each.name: value
@@ -112,9 +113,11 @@ class Definition:
             if not isinstance(value := getattr(self, each.name), Unset)
         }
         changes = {column: read(given[name]) for name, (column, read) in _COLUMNS.items() if name in given}
+        if old.start_at is not None and changes.get("start_at", old.start_at) is None:
+            changes["anchor"] = old.created_at  # intervals do not count from the former start any more
         if "trigger" in given:
             trigger = check_trigger(self.trigger)
-            text = json.dumps(trigger.to_json())
+            text = encode_object("trigger", trigger.to_json())
             changes |= {"trigger": _kept_trigger(text, old), "described": _described(trigger)}
         if "catch_up" in given:
             policy = check_kind("catch_up", self.catch_up, CatchUp)

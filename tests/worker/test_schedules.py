@@ -101,6 +101,18 @@ class Raising(Trigger):
         return self.until
 
 
+@trigger_kind("tests.labelled")
+@dataclass(frozen=True)
+class Labelled(Trigger):
+    """Fires each minute."""
+
+    label: str = ""
+    weight: float = 0.0
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        return instant + MINUTE
+
+
 @trigger_kind("tests.ending")
 @dataclass(frozen=True)
 class Ending(Trigger):
@@ -310,6 +322,8 @@ async def test_first_fire_time_follows_the_start(
     [
         ({"trigger": "daily"}, TypeError, "trigger must be a Trigger, such as"),
         ({"trigger": At(NOON - HOUR)}, ValueError, "it has ended"),
+        ({"trigger": Labelled(weight=float("nan"))}, PayloadError, r"trigger\['weight'\] is nan"),
+        ({"trigger": Labelled("a\x00") | At(NOON)}, PayloadError, "contains a NUL character"),
         ({"start": NOON.replace(tzinfo=None)}, ValueError, "has no time zone"),
         ({"start": NOON, "end": NOON - SECOND}, ValueError, "is before start"),
         ({"end": NOON + MINUTE}, ValueError, "has no fire time between"),
@@ -1166,6 +1180,16 @@ async def test_update_computes_the_next_fire_time_of_another_trigger(
     updated = await bench.schedules.update(KEY, **changes)
     assert updated.next_fire_at == next_fire_at
     assert (updated.finished_at is None) == (next_fire_at is not None)
+
+
+async def test_intervals_count_from_the_creation_when_the_start_is_removed(bench: Bench) -> None:
+    await bench.add(CalendarInterval(days=1, at=NOON.time()), start=NOON + timedelta(days=365))
+    bench.clock.advance(HOUR)
+    changed = await bench.schedules.update(KEY, start=None)
+    assert (changed.anchor, changed.next_fire_at) == (NOON, NOON + timedelta(days=1))
+    await bench.add(Every(HOUR), start=NOON + 90 * MINUTE, conflict_resolution=REPLACE)
+    replaced = await bench.add(Every(HOUR), conflict_resolution=REPLACE)
+    assert (replaced.anchor, replaced.next_fire_at) == (NOON, NOON + 2 * HOUR)
 
 
 async def test_update_with_an_equal_trigger_keeps_the_due_fire_time(bench: Bench) -> None:
