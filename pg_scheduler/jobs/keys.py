@@ -28,6 +28,9 @@ KeyFunction: TypeAlias = KeyOfFirstArgument | Callable[..., str | int]
 MAX_NAME_BYTES: Final = 200
 MAX_KEY_BYTES: Final = 200
 
+MAX_TEXT_LENGTH: Final = 300
+"""Characters of a name, and of a key, in ASCII: rows of an index contain both and the id of a job."""
+
 
 class KeyFunctionError(ConfigurationError):
     """A key function raised, or returned a value that is not a valid key."""
@@ -105,7 +108,7 @@ def key_text(
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_KEY_BYTES:
         raise error(f"{about} returned {size} bytes, more than {MAX_KEY_BYTES}; return a shorter key")
-    return _ascii(text)
+    return _short(_ascii(text))
 
 
 def named_prefix(kind: str, name: str) -> str:
@@ -129,10 +132,14 @@ def name_and_key(kind: str, blocked_on: str | None) -> tuple[str, str]:
 @lru_cache(maxsize=1024)
 def _name_text(name: str) -> str:
     """Return the name without a colon, in ASCII and short enough for an index."""
-    text = _ascii(name).replace(":", "\\x3a")
-    if len(name.encode()) <= MAX_NAME_BYTES:
+    return _short(_ascii(name).replace(":", "\\x3a"))
+
+
+def _short(text: str) -> str:
+    """Return a text, with a hash in place of its end if an index could not hold it."""
+    if len(text) <= MAX_TEXT_LENGTH:
         return text
-    return f"{text[:MAX_NAME_BYTES]}-{md5(name.encode(), usedforsecurity=False).hexdigest()}"
+    return f"{text[:MAX_NAME_BYTES]}-{md5(text.encode(), usedforsecurity=False).hexdigest()}"
 
 
 def _ascii(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import asyncpg
@@ -20,6 +21,11 @@ from tests.support.codecs import KeyedCodec
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 ONE = [Limit(max_running=1)]
+
+PRINTABLE = [chr(number) for number in range(33, 127)]
+
+TWO_BYTES = [chr(number) for number in range(0x100, 0x800)]
+"""Characters of two bytes in UTF-8, and of six in ``blocked_on``."""
 
 
 async def noop(*_: Any) -> None: ...
@@ -59,6 +65,19 @@ async def test_job_of_another_task_starts_at_once_when_a_limit_blocks_a_backlog(
     assert gate.most == 1
     starts = record.of(JobStarted)
     assert len(starts) == len({start.job_id for start in starts}) == 21
+
+
+async def test_jobs_with_the_longest_id_and_key_wait_for_a_limit_and_run(make: Make) -> None:
+    random = Random(0)  # the index compresses repetitions
+    name, key = ("".join(random.choices(TWO_BYTES, k=100)) for _ in range(2))
+    scheduler = make()
+    scheduler.register(noop, limits=[Limit(name, max_running=1, key=lambda _: key)])
+    record = Recorder(scheduler)
+    ids = ["".join(random.choices(PRINTABLE, k=2000)) for _ in range(3)]
+    await scheduler.schedule_bulk([JobSpec(noop, now(), args=(1,), job_id=job_id) for job_id in ids])
+    await scheduler.start()
+    await record.until(JobCompleted, 3)
+    assert record.of(JobBlocked)
 
 
 async def test_backlog_of_a_full_task_is_blocked_without_claiming_each_job(

@@ -113,6 +113,12 @@ def test_limit_keys_of_a_long_task_name_or_one_with_a_colon_are_short_and_unambi
     assert limit_keys([Limit(max_running=1)], "a:b", (), {})[0][0] == "limit:a\\x3ab:"
 
 
+def test_limit_keys_of_characters_beyond_ascii_are_short_and_unambiguous() -> None:
+    found = [keys(Limit("é" * 100, max_running=1, key=own), "ü" * 99 + end)[0] for end in "ab"]
+    assert max(map(len, found)) <= 500
+    assert found[0] != found[1]
+
+
 def fail(*_: Any) -> str:
     raise KeyError("account")
 
