@@ -93,8 +93,8 @@ class Scheduler(
             loses its lease. A stopped process (SIGSTOP) keeps its jobs for as long.
         max_payload_bytes: Maximum size of the arguments of one job, as JSON in UTF-8, at least 64; None for
             the limit of the table, 16 MiB. Larger arguments are rejected when the job is scheduled.
-        max_result_bytes: Maximum size of a kept result, as JSON, at least 64; None for no limit. A job with
-            a larger one completes without a kept value.
+        max_result_bytes: Maximum size of a kept result, as JSON in UTF-8, at least 64; None for no limit. A
+            job with a larger one completes without a kept value.
         shutdown_timeout: Seconds that running jobs get to finish at shutdown, and then their results to be
             written.
         lease: How long this worker owns its jobs without a heartbeat; None uses ``LEASE_DURATION``.

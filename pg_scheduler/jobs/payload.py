@@ -149,8 +149,6 @@ def split_task_data(task_data: object) -> tuple[Any, Any]:
 def check_size(task_data: str, limit: int | None) -> str:
     """Return the text of a ``task_data`` column if it is not too large.
 
-    The text is escaped ASCII, so its length is at least its size in UTF-8.
-
     Args:
         task_data: The result of ``encode()``.
         limit: The maximum size in bytes of UTF-8; None for no limit.
@@ -158,15 +156,24 @@ def check_size(task_data: str, limit: int | None) -> str:
     Raises:
         PayloadError: The text is larger.
     """
-    if limit is not None and len(task_data) > limit:
-        size = len(_to_text(json.loads(task_data)).encode()) if "\\u" in task_data else len(task_data)
-        if size > limit:
-            raise PayloadError(
-                f"the arguments, with metadata, have {size} bytes of JSON, more than "
-                f"max_payload_bytes = {limit}; "
-                "store them elsewhere and pass an id or a path, or increase max_payload_bytes="
-            )
+    if (size := size_beyond(limit, task_data)) is not None:
+        raise PayloadError(
+            f"the arguments, with metadata, have {size} bytes of JSON, more than "
+            f"max_payload_bytes = {limit}; "
+            "store them elsewhere and pass an id or a path, or increase max_payload_bytes="
+        )
     return task_data
+
+
+def size_beyond(limit: int | None, text: str) -> int | None:
+    """Return the size of JSON in bytes of UTF-8; None if that is within the limit.
+
+    The text is escaped ASCII, so its length is at least this size.
+    """
+    if limit is None or len(text) <= limit:
+        return None
+    size = len(_to_text(json.loads(text)).encode()) if "\\u" in text else len(text)
+    return size if size > limit else None
 
 
 def decode(

@@ -12,7 +12,7 @@ from pg_scheduler.errors import PayloadError
 from pg_scheduler.foreign import MAX_MESSAGE_LENGTH, class_name, guarded, is_a, traceback_of
 from pg_scheduler.jobs.codec import PayloadCodec, decode_text, encoding_of, is_encoded
 from pg_scheduler.jobs.history import storable, to_ascii
-from pg_scheduler.jobs.payload import encode_value, object_from, value_from
+from pg_scheduler.jobs.payload import encode_value, object_from, size_beyond, value_from
 from pg_scheduler.jobs.validation import MAX_KEEP_S
 
 MAX_TRACEBACK_LENGTH: Final = 16_000
@@ -122,10 +122,10 @@ def encoded_value(text: str, codec: PayloadCodec | None, job_name: str) -> tuple
 
 
 def check_value_size(text: str, limit: int | None) -> None:
-    """Raise PayloadError if the JSON of a value, which is ASCII, is longer than a limit in bytes."""
-    if limit is not None and len(text) > limit:
+    """Raise PayloadError if the JSON of a value is longer than a limit in bytes of UTF-8."""
+    if (size := size_beyond(limit, text)) is not None:
         raise PayloadError(
-            f"the value has {len(text)} bytes of JSON, more than max_result_bytes = {limit}; "
+            f"the value has {size} bytes of JSON, more than max_result_bytes = {limit}; "
             "store it elsewhere and return an id or a path, or increase max_result_bytes="
         )
 

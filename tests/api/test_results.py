@@ -177,6 +177,14 @@ async def test_value_beyond_the_limit_is_not_kept(make: Make) -> None:
     )
 
 
+async def test_value_is_measured_in_utf_8(make: Make) -> None:
+    scheduler = make(max_result_bytes=100)
+    await scheduler.start()
+    assert await scheduler.run_job(echo, args=("я" * 49,)) == "я" * 49
+    result = await result_of(scheduler, await scheduler.enqueue(echo, args=("я" * 50,), keep_result=HOUR))
+    assert str(result.no_value_reason).startswith("the value has 102 bytes of JSON, more than")
+
+
 async def test_failed_job_keeps_its_error_with_the_traceback(scheduler: Scheduler) -> None:
     result = await result_of(scheduler, await scheduler.enqueue(fail, keep_result=HOUR))
     assert result.status is JobStatus.FAILED
