@@ -42,7 +42,8 @@ class ResultMethods(JobMethods, ControlMethods):
         Args:
             job_id: The job.
             wait: Whether to wait for the end of the job.
-            timeout: The maximum wait in seconds or as a timedelta; None for no limit. The job runs on.
+            timeout: The maximum wait in seconds or as a timedelta, 0 for one query; None for no limit. The
+                job runs on.
             connection: A connection of yours, as in ``schedule()``; requires ``wait=False``.
 
         Returns:
@@ -63,12 +64,15 @@ class ResultMethods(JobMethods, ControlMethods):
         checked = await self._parts.store.connections.check_call(connection)
         if wait and connection is not None:
             raise ValueError("get_job_result() cannot wait on a connection of the caller; pass wait=False")
-        if wait:
-            async with asyncio.timeout(None if timeout is None else check_delay("timeout", timeout)):
+        seconds = None if timeout is None else check_delay("timeout", timeout)
+        if wait and seconds != 0:
+            async with asyncio.timeout(seconds):
                 return await self._parts.waiters.wait(job_id)
         found = await self._parts.store.kept_results.get([job_id], checked)
         if job_id not in found:
             raise JobNotFoundError(job_id)
+        if wait and found[job_id] is None:
+            raise TimeoutError
         return found[job_id]
 
     @overload

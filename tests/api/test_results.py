@@ -146,6 +146,20 @@ async def test_result_is_none_without_wait_before_the_end(
     assert result.status is JobStatus.COMPLETED
 
 
+async def test_wait_of_no_time_returns_the_result_of_a_job_that_has_ended(
+    scheduler: Scheduler, gate: Gate, seen: Recorder
+) -> None:
+    job_id = await scheduler.enqueue(gate.job, keep_result=HOUR)
+    with pytest.raises(TimeoutError):
+        await scheduler.get_job_result(job_id, timeout=0)
+    gate.open.set()
+    await seen.until(JobCompleted)
+    result = await scheduler.get_job_result(job_id, timeout=0)
+    assert result == await result_of(scheduler, job_id)
+    with pytest.raises(JobNotFoundError):
+        await scheduler.get_job_result("missing", timeout=timedelta(0))
+
+
 async def test_unknown_id_raises_job_not_found_error(scheduler: Scheduler) -> None:
     assert issubclass(JobNotFoundError, LookupError)
     for wait in (True, False):
