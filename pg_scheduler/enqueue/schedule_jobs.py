@@ -27,6 +27,7 @@ from pg_scheduler.schedules.definition import Encode, to_seconds
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.schedules.timing import fire_time_job_id, job_id_prefix
 from pg_scheduler.triggers.base import is_fixed_delay
+from pg_scheduler.triggers.serialization import UnknownKindError
 
 MAX_BUILDERS: Final = 1000
 """Schedules whose builders are remembered."""
@@ -225,10 +226,18 @@ def advisory_lock_key(schedule_id: str) -> int:
     return int.from_bytes(hashlib.sha256(schedule_id.encode()).digest()[:8], signed=True)
 
 
+def _may_follow_jobs(row: ScheduleRow) -> bool:
+    """Return whether the next fire time may follow the end of a job; also if that is unknown here."""
+    try:
+        return is_fixed_delay(read_trigger(row.trigger))
+    except UnknownKindError:
+        return True
+
+
 def _on_end(row: ScheduleRow, task: Task | None) -> str | None:
     """Return the consequences of the end of a job as JSON; None for none."""
     on_end: dict[str, Any] = {}
-    if row.pause_after_failures is not None or is_fixed_delay(read_trigger(row.trigger)):
+    if row.pause_after_failures is not None or _may_follow_jobs(row):
         on_end["schedule"] = True
     if task is not None and task.on_failure is not None:
         on_end["on_failure"] = task.on_failure

@@ -1481,6 +1481,18 @@ async def test_trigger_enqueues_a_job_also_when_paused_or_finished(bench: Bench)
     assert len(await bench.jobs()) == 2
 
 
+async def test_trigger_enqueues_a_job_also_where_the_kind_of_the_trigger_is_unknown(
+    bench: Bench, pool: asyncpg.Pool
+) -> None:
+    await bench.add(Every(HOUR))
+    await pool.execute("""UPDATE scheduler_schedules SET trigger = '{"kind": "elsewhere"}'""")
+    job_id = await bench.schedules.trigger(KEY)
+    (claim,) = await bench.claim()
+    assert claim.job_id == job_id
+    await bench.settle(claim, COMPLETE)
+    assert (await bench.get()).next_fire_at == NOON + HOUR
+
+
 async def test_backfill_enqueues_missing_fire_times_in_order(bench: Bench) -> None:
     with pytest.raises(ScheduleNotFoundError):
         await bench.schedules.backfill(KEY, NOON, NOON + HOUR)
