@@ -226,7 +226,8 @@ class ScheduleControl:
             The ids of the enqueued jobs. A job of a unique task whose key is taken is left out.
 
         Raises:
-            ValueError: A time is naive, or the span has more than ``limit`` fire times.
+            ValueError: A time is naive, ``end`` is before ``start``, the span has more than ``limit`` fire
+                times, or they follow the ends of jobs.
             ScheduleNotFoundError: The id is unknown; a LookupError.
         """
         jobs = await self._writer.backfill(

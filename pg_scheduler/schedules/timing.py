@@ -206,8 +206,11 @@ def fire_times_between(row: ScheduleRow, start: datetime, end: datetime, *, limi
     """Return the fire times in ``start <= t < end``.
 
     Raises:
-        ValueError: There are more than ``limit``, or they follow the ends of jobs.
+        ValueError: ``end`` is before ``start``, there are more than ``limit``, or they follow the ends of
+            jobs.
     """
+    if end < start:
+        raise ConfigurationError(f"end {end} is before start {start}; swap them")
     trigger = read_trigger(row.trigger)
     if is_fixed_delay(trigger):
         raise ConfigurationError(f"'{trigger}' has no fire times in the past; use trigger() instead")

@@ -1507,6 +1507,8 @@ async def test_backfill_enqueues_missing_fire_times_in_order(bench: Bench) -> No
     assert await bench.minutes() == [-20, -10, 0, 10]
     assert (await bench.get()).runs == 1
     assert await bench.schedules.backfill(KEY, NOON - 20 * MINUTE, NOON) == []
+    with pytest.raises(ValueError, match=r"end .* is before start .*; swap them"):
+        await bench.schedules.backfill(KEY, NOON + HOUR, NOON)
     with pytest.raises(ValueError, match=r"has 7 fire times .* more than limit = 6"):
         await bench.schedules.backfill(KEY, NOON, NOON + HOUR + SECOND, limit=6)
 
