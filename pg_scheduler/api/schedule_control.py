@@ -169,6 +169,9 @@ class ScheduleControl:
     async def remove(self, schedule_id: str, *, cancel_jobs: bool = False) -> bool:
         """Delete a schedule. The next start writes one declared in code again: pause it instead.
 
+        Unfinished jobs of a deleted schedule do not delay those of one that is added with its id: to change a
+        schedule, call ``update()``, or ``add()`` with REPLACE.
+
         Args:
             schedule_id: The schedule.
             cancel_jobs: Whether its pending jobs are cancelled too; otherwise they still run. The schedule is

@@ -76,7 +76,8 @@ class Schedules(ScheduleControl):
             max_runs: The maximum number of fire times that become jobs. After the last one the schedule has
                 finished, and ``VacuumConfig(schedules=)`` deletes it.
             jitter: Each job is due up to this much later than its fire time; seconds or a timedelta.
-            run_now: Enqueue a job at once, in addition to the fire times.
+            run_now: Enqueue a job at once, in addition to the fire times; not if the schedule exists and is
+                unchanged, nor if the task is unique and another job has the key.
             paused: Add it paused.
             overlap: The behaviour at a fire time while the last job is unfinished.
             catch_up: The jobs for missed fire times.

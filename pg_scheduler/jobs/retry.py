@@ -105,7 +105,7 @@ class RunAgain(Exception):
     def __init__(self, delay: float | timedelta) -> None:
         seconds = check_delay("delay", delay)
         if not seconds:
-            raise ValueError("delay must be more than 0 seconds; return or raise Abort() to end the job")
+            raise ValueError("delay must be more than 0 seconds; return or raise Abort(reason) to end it")
         self._delay = timedelta(seconds=seconds)
         super().__init__(f"run again in {self._delay}")
 
