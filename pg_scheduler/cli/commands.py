@@ -18,7 +18,7 @@ import typer
 from pg_scheduler.dsn import remove_secrets
 
 from .errors import CommandError, ExitCode, RefusedError, exit_code_of, message_of
-from .output import FORMATS, FULL, Output, discard_stdout, read_format, read_zone
+from .output import FORMATS, Output, read_format, read_zone
 from .settings import VARIABLES, Setting, Settings, project_of, read_options, read_settings
 
 if TYPE_CHECKING:
@@ -218,14 +218,6 @@ def _execute(
     try:
         result = function(Command(settings, output, context), **values)
         return asyncio.run(result) if inspect.iscoroutine(result) else result  # type: ignore[return-value]
-    except BrokenPipeError:  # the reader, such as head, has read enough; Typer would exit with 1
-        discard_stdout()
-        return ExitCode.DONE
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        discard_stdout()
-        raise CommandError(ExitCode.NEGATIVE, f"cannot write the output: {error.strerror}") from error
     except KeyboardInterrupt as error:  # Typer would exit without a message
         raise CommandError(ExitCode.INTERRUPTED, "interrupted") from error
     except Exception as error:  # those without an exit code are raised again

@@ -18,7 +18,7 @@ from pg_scheduler.version import __version__
 
 from .commands import Command, add_command, with_common_options
 from .errors import CommandError, ExitCode
-from .output import discard_stdout
+from .output import FULL, discard_stdout
 from .settings import (
     COMPLETE_VARIABLE,
     DEMO_NODE,
@@ -185,7 +185,18 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):  # Ctrl-C outside of a command, or at a question
         sys.stderr.write(f"{PROGRAM}: interrupted\n")
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:  # the reader, such as head, has read enough
-        discard_stdout()
-        return ExitCode.DONE
+    except (OSError, SystemExit) as error:
+        return _end_output(error)
     return int(code or 0)
+
+
+def _end_output(error: OSError | SystemExit) -> ExitCode:
+    """Return the exit code of an error of stdout. Any other error is raised again."""
+    if isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
+        discard_stdout()  # the reader, such as head, has read enough; Typer exits then
+        return ExitCode.DONE
+    if isinstance(error, SystemExit) or error.errno not in FULL:
+        raise error
+    discard_stdout()
+    sys.stderr.write(f"{PROGRAM}: cannot write the output: {error.strerror}\n")
+    return ExitCode.NEGATIVE
