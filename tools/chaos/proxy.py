@@ -28,6 +28,7 @@ class Proxy:
 
     Attributes:
         delay: Seconds by which all data is delayed.
+        sent: The pieces of data that clients have sent: one for each round trip.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -35,6 +36,7 @@ class Proxy:
         (folder,) = parse_qs(self._dsn.query)["host"]
         self.path = f"{folder}/.s.PGSQL.5432"
         self.delay = 0.0
+        self.sent = 0
         self.is_stalled = False
         self.is_refusing = False
         self.is_dropping = False
@@ -130,6 +132,7 @@ class _Side(asyncio.Protocol):
             self.reset()
 
     def data_received(self, data: bytes) -> None:
+        self._proxy.sent += self._is_ours
         if not self._is_dropped:
             self._held.append((self._loop.time() + self._proxy.delay, data))
             self.flush()

@@ -90,12 +90,18 @@ class ServerRepository(Repository):
     """The statements about the server, and probes of the connections."""
 
     async def ping(self) -> Ping:
-        """Return the fastest of five round trips, which measures the clocks best."""
-        pings = []
-        async with self._statements.connections.acquire() as connection:
+        """Return the fastest of five round trips, which measures the clocks best.
+
+        The statement is prepared before: a pool without a cache of statements would send each one twice. The
+        transaction keeps the session of a pooler, which has it.
+        """
+        pings, timeout_s = [], self._statements.call_timeout_s
+        async with self._statements.connections.acquire() as connection, connection.transaction():
+            query = await self._statements.query("server_clock", on=connection)
+            statement = await connection.prepare(query.text, timeout=timeout_s)
             for _ in range(PINGS):
                 sent, start = datetime.now(UTC), perf_counter()
-                now: datetime = await self._statements.value("server_clock", on=connection)
+                now: datetime = await statement.fetchval(timeout=timeout_s)
                 seconds = perf_counter() - start
                 pings.append(Ping(seconds, (sent - now).total_seconds() + seconds / 2))
         return min(pings)

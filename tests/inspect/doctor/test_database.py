@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from pg_scheduler.inspect import FindingCode, Severity
+from pg_scheduler.inspect import FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.database import (
     judge_clocks,
     judge_holders,
@@ -19,6 +19,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from tests.inspect.doctor.support import examine, find, subjects, until
 from tests.inspect.workers import add_worker
+from tools.chaos.proxy import Proxy
 
 
 def test_postgresql_13_is_an_error() -> None:
@@ -31,6 +32,18 @@ async def test_round_trip_is_found_above_its_threshold(pool: asyncpg.Pool) -> No
     finding = await find(pool, FindingCode.DB_RTT, round_trip_s=0)
     assert "ms at least" in finding.evidence
     assert await subjects(pool, FindingCode.DB_RTT, round_trip_s=60) == []
+
+
+async def test_round_trip_is_measured_alike_without_a_cache_of_statements(proxied: tuple[Proxy, str]) -> None:
+    proxy, dsn = proxied
+    sent = []
+    for size in (100, 0):
+        async with asyncpg.create_pool(dsn, min_size=1, max_size=1, statement_cache_size=size) as pool:
+            inspector = Inspector(pool, schema="public")
+            before = proxy.sent
+            await inspector._store.server.ping()
+            sent.append(proxy.sent - before)
+    assert sent[0] == sent[1], "each ping is one round trip"
 
 
 async def test_clock_of_this_machine_is_compared_with_that_of_the_server(pool: asyncpg.Pool) -> None:
