@@ -38,7 +38,7 @@ class CommandScheduler(Scheduler):
 async def open_server(settings: Settings) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
     """Open a connection to the server itself: ``--direct-dsn``, else the DSN."""
     name = "direct-dsn" if settings["direct-dsn"] else "dsn"
-    with _naming(settings, name):
+    with naming_dsn(settings, name):
         async with open_connection(settings[name], application_name=APPLICATION_NAME) as connection:
             yield connection
 
@@ -46,7 +46,7 @@ async def open_server(settings: Settings) -> AsyncIterator[asyncpg.Connection[as
 @asynccontextmanager
 async def open_scheduler(settings: Settings, *, verified: bool) -> AsyncIterator[Scheduler]:
     """Return a Scheduler that is not started; if verified, on a schema that this release can use."""
-    with _naming(settings, "dsn"):
+    with naming_dsn(settings, "dsn"):
         async with open_pool(settings["dsn"], application_name=APPLICATION_NAME) as pool:
             actor = Inspector(pool).actor[:MAX_IDENTITY_LENGTH]
             schema = settings["schema"]
@@ -63,7 +63,7 @@ async def open_scheduler(settings: Settings, *, verified: bool) -> AsyncIterator
 
 
 @contextmanager
-def _naming(settings: Settings, name: str) -> Iterator[None]:
+def naming_dsn(settings: Settings, name: str) -> Iterator[None]:
     """Add the DSN and its origin to the error of a database that is unavailable."""
     try:
         yield

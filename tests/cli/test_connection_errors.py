@@ -139,6 +139,13 @@ def test_unknown_host_is_unavailable(call: Run) -> None:
     assert (ran.code, "gaierror" in ran.err) == (ExitCode.UNAVAILABLE, True), ran.err
 
 
+@pytest.mark.parametrize("command", ["status", "migrate plan", "worker tests.cli.worker_jobs"])
+def test_message_has_the_dsn_of_a_server_that_is_unavailable(call: Run, command: str) -> None:
+    ran = call(*command.split(), "--dsn", "postgresql://u:secret@127.0.0.1:1/x")
+    assert ran.code == ExitCode.UNAVAILABLE
+    assert ran.err.endswith("; the DSN is postgresql://u:***@127.0.0.1:1/x, from --dsn\n")
+
+
 def test_server_that_does_not_answer_is_unavailable(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "CONNECT_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:

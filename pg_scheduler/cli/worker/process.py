@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.commands import Command
+from pg_scheduler.cli.connections import naming_dsn
 from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageError
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
@@ -46,15 +47,16 @@ async def open_scheduler(
     """
     if source is None:
         direct_dsn = command.settings["direct-dsn"]
-        async with open_pool(
-            command.settings["dsn"],
-            application_name=APPLICATION_NAME,
-            max_size=POOL_SIZE,
-            is_pooled=direct_dsn is not None,
-        ) as pool:
-            scheduler = Scheduler(pool, schema=command.schema, direct_dsn=direct_dsn)
-            configure(scheduler, **_settings_of(options))
-            yield scheduler
+        with naming_dsn(command.settings, "dsn"):
+            async with open_pool(
+                command.settings["dsn"],
+                application_name=APPLICATION_NAME,
+                max_size=POOL_SIZE,
+                is_pooled=direct_dsn is not None,
+            ) as pool:
+                scheduler = Scheduler(pool, schema=command.schema, direct_dsn=direct_dsn)
+                configure(scheduler, **_settings_of(options))
+                yield scheduler
         return
     for name in ("dsn", "direct-dsn", "schema"):
         if command.settings.origin(name) == f"--{name}":
