@@ -545,6 +545,17 @@ class TestCheck:
         assert "importlib" not in ran.err
         assert "cliworker_broken cannot be imported: ZeroDivisionError" in ran.err
 
+    @pytest.mark.parametrize("error", ["ValueError", "KeyError"])
+    def test_callable_that_raises_shows_its_traceback(
+        self, call: Run, monkeypatch: pytest.MonkeyPatch, error: str
+    ) -> None:
+        monkeypatch.setattr("tests.cli.worker_jobs.ERROR", error)
+        ran = call("worker", "--check", f"{JOBS}:broken")
+        assert ran.code == ExitCode.USAGE
+        assert "raise vars(builtins)[ERROR]" in ran.err
+        assert "target.py" not in ran.err
+        assert f"{JOBS}:broken has failed: {error}: " in ran.err
+
     def test_names_that_match_no_task_exit_with_2(self, call: Run) -> None:
         ran = call("worker", "--check", JOBS, "--names", "cliworker.*,shop.nope")
         assert ran.code == ExitCode.USAGE

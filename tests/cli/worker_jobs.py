@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
 import os
 import time
@@ -92,6 +93,13 @@ def with_argument(dsn: str) -> Scheduler:
 
 
 def nothing() -> None: ...
+
+
+ERROR = "ValueError"
+
+
+def broken() -> Scheduler:
+    raise vars(builtins)[ERROR]("the setting")
 
 
 @asynccontextmanager

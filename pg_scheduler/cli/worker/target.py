@@ -20,7 +20,8 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.errors import UsageError, hint_at
+from pg_scheduler.cli.errors import CommandError, UsageError, hint_at
+from pg_scheduler.errors import SchedulerError
 from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.store.faults import translated
 from pg_scheduler.sync import SyncScheduler
@@ -58,22 +59,33 @@ async def open_source(source: Source) -> AsyncIterator[Scheduler]:
     """Return the Scheduler of a source, and close what belongs to it.
 
     Raises:
-        CommandError: The callable needs arguments, or returns something else.
+        CommandError: The callable needs arguments, raises an error that is not of the database, or returns
+            something else.
     """
     async with AsyncExitStack() as stack:
-        with translated():
-            value: Any = source.value
-            if not isinstance(value, Scheduler):
-                value = _call(source)
-                if inspect.isawaitable(value):
-                    value = await value
-            if not isinstance(value, Scheduler) and hasattr(value, "__aenter__"):
-                value = _checked(source.name, await stack.enter_async_context(value))
-            else:
-                value = _checked(source.name, value)
-                stack.push_async_callback(_close, value)
-            await value.db_pool  # opens a pool that was only made
+        try:
+            with translated():
+                value = await _open(source, stack)
+        except (CommandError, SchedulerError):
+            raise
+        except Exception as error:  # user code: the callable
+            raise _broken(f"{source.name} has failed", error) from error
         yield value
+
+
+async def _open(source: Source, stack: AsyncExitStack) -> Scheduler:
+    value: Any = source.value
+    if not isinstance(value, Scheduler):
+        value = _call(source)
+        if inspect.isawaitable(value):
+            value = await value
+    if not isinstance(value, Scheduler) and hasattr(value, "__aenter__"):
+        scheduler = _checked(source.name, await stack.enter_async_context(value))
+    else:
+        scheduler = _checked(source.name, value)
+        stack.push_async_callback(_close, scheduler)
+    await scheduler.db_pool  # opens a pool that was only made
+    return scheduler
 
 
 async def _close(scheduler: Scheduler) -> None:
@@ -108,7 +120,7 @@ def _import(name: str, target: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _broken(name, error) from error  # an import inside of the module
+            raise _broken(f"{name} cannot be imported", error) from error  # an import inside of the module
         parent = error.name.rpartition(".")[0]
         is_file = target.endswith(".py") or "/" in target
         hint = "; write package.module, not a path" if is_file else _nearest_module(error.name, parent)
@@ -116,16 +128,16 @@ def _import(name: str, target: str) -> ModuleType:
             f"module {error.name!r} does not exist in {Path.cwd()} or on sys.path{hint}"
         ) from None
     except Exception as error:  # user code: the module
-        raise _broken(name, error) from error
+        raise _broken(f"{name} cannot be imported", error) from error
 
 
-def _broken(name: str, error: Exception) -> UsageError:
-    """Print the traceback of a module from its own first line on."""
+def _broken(problem: str, error: Exception) -> UsageError:
+    """Print the traceback of a target from its own first line on."""
     trace = error.__traceback__
     while trace is not None and not _is_user_frame(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     traceback.print_exception(type(error), error, trace or error.__traceback__)
-    return UsageError(f"{name} cannot be imported: {type(error).__name__}: {error}")
+    return UsageError(f"{problem}: {type(error).__name__}: {error}")
 
 
 def _is_user_frame(filename: str) -> bool:
