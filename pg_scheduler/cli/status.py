@@ -10,7 +10,6 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect import (
     Inspector,
     Severity,
@@ -23,7 +22,7 @@ from pg_scheduler.inspect import (
 from pg_scheduler.measure.figures import OUTCOMES, JobFigures, JobOutcome
 
 from .commands import CLEAR, Command, Watch, rest, watched
-from .errors import ExitCode
+from .errors import CommandError, ExitCode
 from .output import Column, Shape, columns
 from .values import read_duration
 
@@ -101,15 +100,13 @@ async def status(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if anything is in error.")] = False,
 ) -> ExitCode:
     """Print in sentences whether all is well, and a row for each area."""
-    async with command.scheduler() as scheduler:
-        inspector = Inspector(scheduler)
-        while True:
-            found = await _read(command, inspector, is_watching=watch is not None)
-            if found is not None:
-                _write(command, found, is_watching=watch is not None)
-            if watch is None:
-                break
-            await rest(watch)
+    while True:
+        found = await _read(command, is_watching=watch is not None)
+        if found is not None:
+            _write(command, found, is_watching=watch is not None)
+        if watch is None:
+            break
+        await rest(watch)
     is_red = found is not None and found.severity is Severity.ERROR
     return ExitCode.NEGATIVE if strict and is_red else ExitCode.DONE
 
@@ -159,13 +156,14 @@ def _trend(found: Statistics, number_of: Callable[[StatisticsRow], int]) -> str:
     return sparkline(values)
 
 
-async def _read(command: Command, inspector: Inspector, *, is_watching: bool) -> Status | None:
+async def _read(command: Command, *, is_watching: bool) -> Status | None:
     try:
-        return await read_status(inspector)
-    except DatabaseUnavailableError as error:
-        if not is_watching:
+        async with command.scheduler() as scheduler:
+            return await read_status(Inspector(scheduler))
+    except CommandError as error:
+        if not is_watching or error.code is not ExitCode.UNAVAILABLE:
             raise
-        command.output.say(f"the database is unavailable: {error}")
+        command.output.say(str(error))
         return None
 
 

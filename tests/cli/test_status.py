@@ -94,8 +94,11 @@ def test_status_table_fits_the_width(
     assert max(map(len, lines)) <= width
 
 
+UNAVAILABLE = "postgresql://x@127.0.0.1:1/x"
+
+
 def test_unavailable_database_exits_with_5(call: Run) -> None:
-    assert call("status", "--dsn", "postgresql://x@127.0.0.1:1/x").code == ExitCode.UNAVAILABLE
+    assert call("status", "--dsn", UNAVAILABLE).code == ExitCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize(
@@ -113,6 +116,24 @@ def test_watch_repeats_until_ctrl_c(dsn: str, command: tuple[str, ...], line_of_
         for line in lines:
             seen += line_of_each in line
             if seen == 2:
+                process.send_signal(signal.SIGINT)
+    assert seen >= 2
+    assert process.wait(2 * PATIENCE) == ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize("command", [("status",), ("limits", "list")])
+def test_watch_goes_on_while_the_database_is_unavailable(command: tuple[str, ...]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pg_scheduler", *command, "--watch", "0.5", "--dsn", UNAVAILABLE],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    with process.stderr as lines:
+        seen = 0
+        for line in lines:
+            seen += (is_repeated := "ConnectionRefusedError" in line)
+            if is_repeated and seen == 2:
                 process.send_signal(signal.SIGINT)
     assert seen >= 2
     assert process.wait(2 * PATIENCE) == ExitCode.INTERRUPTED
