@@ -13,6 +13,7 @@ from pg_scheduler import Job, JobProgress, JobResult, JobStatus
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector, StepState
 from pg_scheduler.inspect.schedule_history import PastFire, last_results
+from pg_scheduler.inspect.steps import has_suspended
 from pg_scheduler.inspect.timeline import Event, timeline_of
 from pg_scheduler.jobs.metadata import tags_of
 from pg_scheduler.text.values import copy_fields
@@ -181,7 +182,7 @@ async def show(
         steps = (await inspector.steps(job_id)).items
         parents = await inspector.parents(job_id) if job.blocked_on is not None else {}
         others = await _others(command, inspector, job)
-    events = list(timeline_of(job, datetime.now(UTC)))
+    events = list(timeline_of(job, datetime.now(UTC), has_suspended=has_suspended(steps)))
     steps = without_values(steps) if no_arguments else steps
     row = job_row(job, no_arguments=no_arguments)
     if not command.output.is_table:

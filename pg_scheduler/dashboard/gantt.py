@@ -102,8 +102,17 @@ def state_of(attempt: Attempt) -> str:
     return KINDS.get(attempt.outcome, "failed")
 
 
-def gantt_of(job: Job, attempts: Sequence[Attempt], now: datetime) -> Gantt | None:
-    """Return the bars of a job; None for one without any time, such as one created in the future."""
+def gantt_of(
+    job: Job, attempts: Sequence[Attempt], now: datetime, *, has_suspended: bool = False
+) -> Gantt | None:
+    """Return the bars of a job; None for one without any time, such as one created in the future.
+
+    Args:
+        job: The job.
+        attempts: Its attempts.
+        now: The time.
+        has_suspended: Whether a step has suspended it.
+    """
     now = job.finished_at or _rounded(now, job.created_at)
     begin, end = job.created_at, now
     if job.status is JobStatus.PENDING:
@@ -119,7 +128,7 @@ def gantt_of(job: Job, attempts: Sequence[Attempt], now: datetime) -> Gantt | No
         return round(min(max((at - begin) / (end - begin), 0.0), 1.0) * 100, 2)
 
     bars, last = list[Bar](), -NUMBER_WIDTH
-    for kind, since, until, title, label in _spans(job, attempts, now):
+    for kind, since, until, title, label in _spans(job, attempts, now, has_suspended=has_suspended):
         x, width = place(since), round(place(until) - place(since), 2)
         if label:
             width = max(width, MIN_WIDTH)
@@ -155,19 +164,20 @@ def _summary(job: Job, attempts: Sequence[Attempt]) -> str:
     return f"{length(job.finished_at - job.created_at)} from its creation to its end{ran}"
 
 
-def _spans(job: Job, attempts: Sequence[Attempt], now: datetime) -> Iterator[Span]:
+def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, has_suspended: bool) -> Iterator[Span]:
     at, before = job.created_at, None
     for each in attempts:
         if each.started_at is None:
             continue
-        yield from _wait(at, each.started_at, before, was_limited=each.was_limited)
+        yield from _wait(at, each.started_at, before, each.held_by)
         at, before = each.ended_at or now, each
         ran = "" if each.ended_at is None else f", {length(at - each.started_at)}"
         title = f"attempt {each.number}: {each.outcome or 'running'}{ran}"
         yield state_of(each), each.started_at, at, title, str(each.number)
     if job.status is JobStatus.PENDING:
         due = max(_due(job), at)
-        yield from _wait(at, due, before)
+        is_suspended = has_suspended and before is not None and job.attempt > before.claim
+        yield from _wait(at, due, before, "step" if is_suspended else "")
         if (job.blocked_on or "").startswith(BLOCKED_BY_LIMIT):
             kind, title = "limit", "a limit"
         else:
@@ -183,12 +193,12 @@ def _due(job: Job) -> datetime:
     return job.created_at if job.execution_time >= NO_TIMEOUT else job.execution_time
 
 
-def _wait(
-    since: datetime, until: datetime, before: Attempt | None, *, was_limited: bool = False
-) -> Iterator[Span]:
+def _wait(since: datetime, until: datetime, before: Attempt | None, held_by: str = "") -> Iterator[Span]:
     kind, what = "wait", "waited"
-    if was_limited:
+    if held_by == "limit":
         kind, what = "limit", "a limit," if before is None else "backoff and a limit,"
+    elif held_by == "step":
+        what = "suspended"
     elif before is not None:
         kind, what = "backoff", "postponed" if before.outcome == "snoozed" else "backoff"
     if until > since:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -88,6 +88,11 @@ class StepReads(InspectorBase):
         codec = self._reads.statements.codec
         items = [_state_from(job_id, row, codec) for row in rows[:MAX_STEPS]]
         return StepList(items, len(rows) > MAX_STEPS)
+
+
+def has_suspended(steps: Iterable[StepState]) -> bool:
+    """Return whether any of the steps of a job has suspended it, or does."""
+    return any(each.until is not None for each in steps)
 
 
 def _state_from(job_id: str, row: StepRow, codec: PayloadCodec | None) -> StepState:

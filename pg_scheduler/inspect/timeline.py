@@ -1,7 +1,8 @@
 """The life of a job: what happened to it, and what is ahead.
 
 The ``attempt`` of a job counts claims, because it is part of the fencing token. A claim that a limit sent
-back ran nothing and leaves no entry in the history, so attempts are numbered here by what ran.
+back ran nothing, and an attempt that a step suspended continues in the next one. Neither leaves an entry in
+the history, so attempts are numbered here by those that ended otherwise.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from pg_scheduler.status import JobStatus
 
 MAX_KEPT: Final = 10
 """Attempts that a row keeps."""
+
+HELD: Final = {"limit": "waited for a limit", "step": "suspended by a step"}
+"""The events of what holds a job between two attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,9 @@ class Attempt:
     traceback: str | None = None
     log: Sequence[str] = ()
     """The last lines that it logged. They can contain arguments."""
-    was_limited: bool = False
-    """Whether a limit sent back a claim between the attempt before and this one."""
+    held_by: str = ""
+    """What held its job between the attempt before and this one: ``limit`` if one sent back a claim, ``step``
+    if one suspended it; empty for neither."""
 
     @property
     def seconds(self) -> float | None:
@@ -72,11 +77,21 @@ class Attempt:
         return f"attempt {self.number}: {self.outcome or 'running'}{ran}"
 
 
-def attempts_of(job: Job) -> list[Attempt]:
-    """Return the attempts of a job that its row keeps, the oldest first."""
+def attempts_of(job: Job, *, has_suspended: bool = False) -> list[Attempt]:
+    """Return the attempts of a job that its row keeps, the oldest first.
+
+    Args:
+        job: The job.
+        has_suspended: Whether a step has suspended it.
+    """
     kept = [each for each in job.errors if each.outcome != PARENT]
     found: list[Attempt] = []
     number = max(kept[0].attempt, 1) if len(job.errors) >= MAX_KEPT and kept else 1  # others were dropped
+
+    def held_by(claim: int) -> str:
+        has_others = bool(found) and claim > found[-1].claim + 1
+        return ("step" if has_suspended else "limit") if has_others else ""
+
     for each in kept:
         found.append(
             Attempt(
@@ -89,7 +104,7 @@ def attempts_of(job: Job) -> list[Attempt]:
                 error_text(each),
                 each.traceback,
                 each.log,
-                was_limited=bool(found) and each.attempt > found[-1].claim + 1,
+                held_by=held_by(each.attempt),
             )
         )
     if job.started_at is not None and not (job.errors and job.errors[-1].attempt == job.attempt):
@@ -101,7 +116,7 @@ def attempts_of(job: Job) -> list[Attempt]:
                 job.started_at,
                 job.finished_at,
                 job.worker_id,
-                was_limited=bool(found) and job.attempt > found[-1].claim + 1,
+                held_by=held_by(job.attempt),
             )
         )
     return found
@@ -122,10 +137,16 @@ def retries_used(job: Job) -> str:
     return f"{job.retry_count} of {job.max_retries} {'retry' if job.max_retries == 1 else 'retries'} used"
 
 
-def timeline_of(job: Job, now: datetime) -> Iterator[Event]:
-    """Yield the past events of a job, the oldest first, then those that are expected if it is unfinished."""
+def timeline_of(job: Job, now: datetime, *, has_suspended: bool = False) -> Iterator[Event]:
+    """Yield the past events of a job, the oldest first, then those that are expected if it is unfinished.
+
+    Args:
+        job: The job.
+        now: The time.
+        has_suspended: Whether a step has suspended it.
+    """
     yield Event(job.created_at, "created")
-    attempts = attempts_of(job)
+    attempts = attempts_of(job, has_suspended=has_suspended)
     past = list(_past(job, attempts))
     ahead = [] if job.finished_at is not None else list(_ahead(job, now))
     due = Event(job.execution_time, "due")  # the due time is that of the last attempt
@@ -151,18 +172,18 @@ def _past(job: Job, attempts: Sequence[Attempt]) -> Iterator[Event]:
             yield Event(entry.ended_at, "not started", entry.worker_id, error_text(entry))
             continue
         each = next(following)
-        yield from _limited(each)
+        yield from _held(each)
         yield Event(each.ended_at, each.title, each.worker_id, each.error, each.traceback, each.log)
     for each in following:
-        yield from _limited(each)
+        yield from _held(each)
         yield Event(each.started_at, f"attempt {each.number} started", each.worker_id)
     if job.finished_at is not None:
         yield Event(job.finished_at, job.status.value)
 
 
-def _limited(attempt: Attempt) -> Iterator[Event]:
-    if attempt.was_limited:
-        yield Event(None, "waited for a limit")
+def _held(attempt: Attempt) -> Iterator[Event]:
+    if attempt.held_by:
+        yield Event(None, HELD[attempt.held_by])
 
 
 def _ahead(job: Job, now: datetime) -> Iterator[Event]:

@@ -49,6 +49,19 @@ def test_bars_are_waits_attempts_backoffs_and_limits_in_the_order_of_time() -> N
     assert found.summary == "4 min from its creation to its end, 6 s of it running"
 
 
+def test_wait_after_a_step_suspended_the_job_is_no_backoff_and_no_limit() -> None:
+    job = replace(PENDING, created_at=NOW - HOUR, execution_time=NOW + HOUR, attempt=5)
+    job = replace(job, errors=(entry(1), entry(3)))
+    attempts = attempts_of(job, has_suspended=True)
+    found = gantt_of(job, attempts, NOW, has_suspended=True)
+    assert found is not None
+    assert [(bar.kind, bar.title) for bar in found.bars if not bar.is_attempt] == [
+        ("wait", "waited 60 s"),
+        ("wait", "suspended 118 s"),
+        ("wait", "suspended 117 min"),
+    ]
+
+
 def test_long_wait_before_the_first_attempt_is_cut() -> None:
     found = bars_of(replace(FAILED, created_at=NOW - 90 * 24 * HOUR))
     assert (found.end - found.begin) < timedelta(minutes=5)

@@ -61,6 +61,20 @@ async def value_of(pool: asyncpg.Pool, name: str) -> str | None:
     return text
 
 
+async def test_attempt_after_a_suspension_does_not_claim_to_have_waited_for_a_limit(
+    pool: asyncpg.Pool, app: App
+) -> None:
+    error = {"attempt": 1, "outcome": "error", "message": "no", "started_at": None, "ended_at": None}
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'running', attempt = 4, started_at = now(), worker_id = 'w1',"
+        " lease_until = now() + interval '1 hour', execution_time = now(), errors = $1::text::jsonb",
+        json.dumps([error]),
+    )
+    words = " ".join(Page((await request(app, JOB)).text).text.split())
+    assert "A step suspended its job before." in words
+    assert "limit" not in words.partition("Timeline")[2].partition("Steps")[0]
+
+
 async def test_steps_are_on_the_page_of_the_job_those_that_last_first(app: App) -> None:
     page = Page((await request(app, JOB)).text)
     keys = [str(each["data-key"]) for each in page.all("details") if each.get("class") == "attempt"]

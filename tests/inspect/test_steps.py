@@ -11,6 +11,7 @@ import pytest
 
 from pg_scheduler import JobNotFoundError, Scheduler, current_job
 from pg_scheduler.inspect import Inspector, ReasonCode, StepState, Verdict
+from pg_scheduler.inspect.steps import has_suspended
 from pg_scheduler.inspect.timeline import timeline_of
 from pg_scheduler.testing import TestScheduler
 from tests.support.codecs import KeyedCodec
@@ -45,10 +46,16 @@ async def fail_while_asleep() -> None:
     raise ValueError("no")
 
 
+async def sleep_after_a_failure() -> None:
+    if current_job().attempt == 1:
+        raise ValueError("no")
+    await current_job().steps.sleep("nap", DAY)
+
+
 @pytest.fixture
 async def kit(pool: asyncpg.Pool) -> AsyncIterator[TestScheduler]:
     async with TestScheduler(pool, now=START) as kit:
-        for function in (place_order, wait_for_ever, fail_while_asleep):
+        for function in (place_order, wait_for_ever, fail_while_asleep, sleep_after_a_failure):
             kit.scheduler.register(function, name=f"steps.{function.__name__}")
         yield kit
 
@@ -205,6 +212,23 @@ async def test_signals_without_a_wait_and_the_missing_timeout_are_named(kit: Tes
     assert job is not None
     (ahead,) = [each for each in timeline_of(job, START) if each.is_ahead]
     assert (ahead.at, ahead.title) == (None, "continues with the signal that it waits for")
+
+
+async def test_timeline_names_the_step_that_suspended_a_job_between_two_attempts(kit: TestScheduler) -> None:
+    await enqueue(kit, "sleep_after_a_failure", max_retries=1)
+    await kit.run_until(2 * DAY)
+    job = await kit.scheduler.get_job("order")
+    assert job is not None
+    was_suspended = has_suspended((await Inspector(kit.scheduler).steps("order")).items)
+    titles = [each.title for each in timeline_of(job, START, has_suspended=was_suspended)]
+    assert [each.partition(" after")[0] for each in titles] == [
+        "created",
+        "attempt 1: error",
+        "suspended by a step",
+        "due",
+        "attempt 2 started",
+        "completed",
+    ]
 
 
 async def test_job_that_failed_after_its_sleep_waits_for_its_retry(

@@ -26,6 +26,7 @@ from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode, StepState
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
+from pg_scheduler.inspect.steps import has_suspended
 from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.inspect.texts import command as shell_command
 from pg_scheduler.inspect.texts import later
@@ -70,14 +71,16 @@ async def build(request: PageRequest) -> View:
     results = await results_of(job.schedule_id, request)
     used = {job.worker_id, *(each.worker_id for each in job.errors)}
     shown = _visible(explanation, raw, job, request)
-    attempts, names = attempts_of(job), await request.argument_names(job)
+    was_suspended = has_suspended(steps)
+    attempts = attempts_of(job, has_suspended=was_suspended)
+    names = await request.argument_names(job)
     limit, limit_key = limit_of(job.blocked_on)
     limit = limit if request.access.visible_names is None else ""
     return View(
         job=job,
         sees_arguments=request.access.sees_arguments,
         explanation=shown,
-        timeline=list(timeline_of(job, request.now)),
+        timeline=list(timeline_of(job, request.now, has_suspended=was_suspended)),
         has_result=bool(result),
         result=result[0] if result else None,
         steps=steps,
@@ -96,7 +99,7 @@ async def build(request: PageRequest) -> View:
         _state=state_of(job, request.now),
         _cause=cause_of(job, shown, attempts, limit),
         _attempts=attempts[::-1],
-        _gantt=gantt_of(job, attempts, request.now),
+        _gantt=gantt_of(job, attempts, request.now, has_suspended=was_suspended),
         _steps=shown_steps(steps),
         _waiting=waiting_signals(steps),
         _end_at=_end_at(job, request.now),

@@ -28,10 +28,10 @@ def events(**changes: Any) -> list[tuple[str, bool]]:
 
 def test_attempts_are_numbered_without_the_claims_that_a_limit_sent_back() -> None:
     job = replace(PENDING, attempt=4, errors=(entry(1), entry(3), entry(4)))
-    assert [(each.number, each.claim, each.was_limited) for each in attempts_of(job)] == [
-        (1, 1, False),
-        (2, 3, True),
-        (3, 4, False),
+    assert [(each.number, each.claim, each.held_by) for each in attempts_of(job)] == [
+        (1, 1, ""),
+        (2, 3, "limit"),
+        (3, 4, ""),
     ]
     titles = [each.title for each in timeline_of(job, NOW)]
     assert titles == [
@@ -55,9 +55,9 @@ def test_attempt_that_follows_a_claim_sent_back_says_that_it_waited() -> None:
         finished_at=NOW,
         worker_id="w2",
     )
-    assert [(each.number, each.outcome, each.was_limited) for each in attempts_of(job)] == [
-        (1, "error", False),
-        (2, "completed", True),
+    assert [(each.number, each.outcome, each.held_by) for each in attempts_of(job)] == [
+        (1, "error", ""),
+        (2, "completed", "limit"),
     ]
     titles = [each.title for each in timeline_of(job, NOW)]
     assert titles[2:] == ["waited for a limit", "due", "attempt 2 started", "completed"]
