@@ -21,6 +21,9 @@ ALLOWANCE_S: Final = 30.0
 STEADY_INTERVALS: Final = 1.5
 """Intervals of heartbeats within which one follows another while event loop and database work."""
 
+LATEST_DUE_S: Final = 100 * 365.25 * 86_400
+"""Seconds within which a job is due. One that waits for a signal without a timeout has the year 9999."""
+
 _STATES: Final[dict[State, str]] = {
     "stopped": "not running",
     "starting": "starting",
@@ -56,7 +59,7 @@ class Health:
         slots_busy: Slots that are taken.
         checks: The checks.
         next_due_s: Seconds until the next job is due that it can claim, as its last claim found; None if no
-            such job is pending, or if no slot is free and so none is claimed.
+            such job is due within a century, or if no slot is free and so none is claimed.
     """
 
     state: State
@@ -163,6 +166,7 @@ def judge(facts: HealthFacts) -> Health:
     next_due_s = None
     if worker.next_due_at is not None and worker.slots_busy < worker.slots:
         next_due_s = max(worker.next_due_at - facts.now, 0.0)
+        next_due_s = None if next_due_s > LATEST_DUE_S else next_due_s
     return Health(facts.state, worker.slots, worker.slots_busy, checks, next_due_s)
 
 

@@ -62,6 +62,8 @@ def test_next_due_time_is_stated_while_a_slot_is_free() -> None:
     assert health(next_due_at=NOW + 3).next_due_s == 3
     assert health(next_due_at=NOW - 3).next_due_s == 0
     assert health(next_due_at=NOW + 3, slots_busy=25).next_due_s is None
+    until_9999_s = 2.5e11  # a job that waits for a signal without a timeout
+    assert health(next_due_at=NOW + until_9999_s).next_due_s is None
 
 
 @pytest.mark.parametrize(
