@@ -17,16 +17,16 @@ def facts_about(life: Lifecycle) -> HealthFacts:
     runtime, fault = life.runtime, life.fault
     worker = None if runtime is None else _of_parts(runtime)
     return HealthFacts(
-        time.monotonic(), _state(life, runtime), None if fault is None else type(fault).__name__, worker
+        time.monotonic(), _state(life), None if fault is None else type(fault).__name__, worker
     )
 
 
-def _state(life: Lifecycle, runtime: Runtime | None) -> State:
+def _state(life: Lifecycle) -> State:
     if life.is_shutting_down:
         return "draining"
-    if life.is_running:
-        return "running"
-    return "stopped" if runtime is None else "starting"
+    if life.is_starting:
+        return "starting"
+    return "running" if life.is_running else "stopped"
 
 
 def _of_parts(runtime: Runtime) -> WorkerFacts:

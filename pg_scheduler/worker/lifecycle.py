@@ -30,6 +30,8 @@ class Lifecycle:
         self.runtime: Runtime | None = None
         self.fault: BaseException | None = None
         self.is_running = False
+        self.is_starting = False
+        """Whether ``start()`` is in progress; ``is_running`` is True before it has claimed the first job."""
         self._last: Runtime | None = None
 
     @property
@@ -51,16 +53,17 @@ class Lifecycle:
                 return
             self.fault = None
             self._stopped.clear()
-            runtime = await self._build()
-            self.runtime = runtime
-
+            self.is_starting = True
             try:
+                self.runtime = runtime = await self._build()
                 await runtime.start(partial(self._announce, runtime))
                 await self._stop_if_broken(runtime)
             except BaseException:  # whatever it was, nothing runs
                 self.runtime = None
                 self._retract()
                 raise
+            finally:
+                self.is_starting = False
 
     async def shutdown(self) -> None:
         """Stop the parts; a no-op while they do not run."""

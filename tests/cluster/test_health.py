@@ -16,7 +16,7 @@ import pytest
 
 from pg_scheduler import PollingConfig, PoolClosedError, Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
-from pg_scheduler.events import ServiceFaulted
+from pg_scheduler.events import ServiceFaulted, WorkerStarted
 from pg_scheduler.measure import health as module
 from pg_scheduler.measure.health import Health
 from pg_scheduler.telemetry.probes import serve_health
@@ -186,6 +186,19 @@ async def test_health_before_the_start_and_while_all_slots_are_taken(dsn: str, s
     health = scheduler.health()
     assert (health.live, health.ready, health.slots_busy, health.slots) == (True, True, 1, 1)
     gate.open.set()
+
+
+async def test_start_is_not_complete_before_the_first_claim(dsn: str) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1) as pool:
+        scheduler = Scheduler(pool)
+        found: list[Health] = []
+        scheduler.subscribe(lambda _event: found.append(scheduler.health()), WorkerStarted)
+        async with scheduler:
+            found.append(scheduler.health())
+    assert [(each.state, each.started, each.ready) for each in found] == [
+        ("starting", False, False),
+        ("running", True, True),
+    ]
 
 
 async def test_observer_is_ready_without_claims(dsn: str, start: Start) -> None:
