@@ -283,6 +283,20 @@ async def test_slots_in_use_are_the_running_jobs_of_the_page(pool: asyncpg.Pool,
     assert [each["value"] for each in bars] == ["2"]
 
 
+@pytest.mark.parametrize("role", ["scheduler", "observer"])
+async def test_workers_whose_role_runs_no_jobs_have_no_slots(role: str, pool: asyncpg.Pool, app: App) -> None:
+    await add_figures(pool, ["board.mail"])
+    before = (await request(app, "/", headers=JSON)).data
+    await add_worker(pool, "web", max_concurrent_jobs=25, running_jobs=0, names=[], role=role)
+    data = (await request(app, "/", headers=JSON)).data
+    assert data["sentence"] == before["sentence"] == "All is well: 1 worker, nothing late."
+    assert data["slots"] == before["slots"]
+    assert (await request(app, "/workers", headers=JSON)).data["summary"] == "2 live, 1 of 2 slots busy"
+    found = (await request(app, "/worker?id=web", headers=JSON)).data["item"]["worker"]
+    assert found["max_concurrent_jobs"] == 0
+    assert (await Inspector(pool).status()).sentences[0].startswith("All is well: 1 worker, 1 of 2 slots")
+
+
 async def test_overview_states_when_it_was_read_beside_its_heading(app: App) -> None:
     html = (await request(app, "/")).text
     assert [each["id"] for each in Page(html).all("span") if each.get("id") == "read"] == ["read"]

@@ -26,7 +26,7 @@ from pg_scheduler.dashboard.pages.overview_parts import (
     waits_late,
     worker_rows,
 )
-from pg_scheduler.dashboard.pages.workers import RUNNING_AGE_S
+from pg_scheduler.dashboard.pages.workers import JOBLESS, RUNNING_AGE_S, slots_of
 from pg_scheduler.inspect import ErrorGroup, Finding, TaskState
 from pg_scheduler.inspect.attempts import Attempt, running_attempts
 from pg_scheduler.inspect.mutes import is_muted, read_mutes
@@ -98,7 +98,7 @@ async def build(request: PageRequest) -> View:
     is_late = waits_late(oldest, request.now)
     due = sum(each.due for each in names) if backlog else None
     busy = sum(each.running for each in backlog.names) if backlog else None
-    slots = sum(each.max_concurrent_jobs for each in alive)
+    slots = sum(map(slots_of, alive))
     blocked = sum(backlog.blocked.values()) if backlog else None
     is_capped = backlog is not None and backlog.is_capped
     has_jobs = backlog is None or bool(names or blocked) or (totals is not None and bool(totals.jobs))
@@ -106,7 +106,7 @@ async def build(request: PageRequest) -> View:
     return View(
         sentence=_sentence(
             problems,
-            len(alive),
+            sum(each.role not in JOBLESS for each in alive),
             muted=len(found) - len(problems),
             unmade=unmade,
             is_late=is_late,

@@ -24,6 +24,9 @@ RUNNING_AGE_S: Final = 5.0
 
 DECLARE_DEAD: Final = "declare_dead"
 
+JOBLESS: Final = frozenset({"scheduler", "observer"})
+"""Roles that run no jobs."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
@@ -171,11 +174,17 @@ def listed_row(worker: Worker, request: PageRequest) -> WorkerRow:
     return replace(row, worker=replace(row.worker, names=None, health={}, settings={}, metadata={}))
 
 
+def slots_of(worker: Worker) -> int:
+    """Return the slots of a worker; 0 for a role that runs no jobs, whose row has the setting."""
+    return 0 if worker.role in JOBLESS else worker.max_concurrent_jobs
+
+
 def _visible_worker(worker: Worker, request: PageRequest) -> Worker:
     """Return a worker without what the request may not see: settings and health may mention any job."""
     is_open = request.access.visible_names is None
     return replace(
         worker,
+        max_concurrent_jobs=slots_of(worker),
         names=None if worker.names is None else tuple(filter(request.access.sees_name, worker.names)),
         health=worker.health if is_open else {},
         settings=worker.settings if is_open else {},
