@@ -17,8 +17,10 @@ def outcome_of(parts: Parts, call: JobCall, raised: BaseException) -> tuple[str,
     """Return the outcome of an attempt, and the error that counts: a ``TimeoutError`` for a timeout.
 
     The outcome is ``failed``, ``retried``, ``crashed`` (its process), ``snoozed``, ``cancelled``, ``lost``
-    (its lease) or ``released`` (at a shutdown).
+    (its lease), ``released`` (at a shutdown), or ``completed`` if its code had completed the job before.
     """
+    if call.has_completed:
+        return "completed", raised
     if is_a(raised, Snooze):
         return "snoozed", raised
     if is_a(raised, CrashedError):

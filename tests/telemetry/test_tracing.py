@@ -425,6 +425,28 @@ async def test_span_has_the_outcome_of_its_attempt(make: Make, spans: Spans, kin
     assert await outcome_of("wait", JobReleased) == ("released", None)
 
 
+async def test_attempt_that_fails_after_it_completed_its_job_has_the_outcome_completed(
+    make: Make, spans: Spans
+) -> None:
+    scheduler = make()
+    seen = Recorder(scheduler)
+
+    async def complete_and_fail() -> None:
+        async with current_job().completing():
+            pass
+        raise ValueError("too late")
+
+    scheduler.register(complete_and_fail, name="tracing.late")
+    await scheduler.start()
+    job_id = await scheduler.enqueue("tracing.late", max_retries=1)
+    await seen.until(JobCompleted, job_id=job_id)
+    await scheduler.shutdown()
+    ran = spans.one("process tracing.late")
+    assert ran.attributes is not None
+    assert ran.attributes["pg_scheduler.outcome"] == "completed"
+    assert ran.status.status_code is StatusCode.UNSET
+
+
 async def test_attempt_whose_process_dies_has_crashed_and_the_next_one_is_linked_to_it(
     make: Make, spans: Spans
 ) -> None:

@@ -139,6 +139,8 @@ class Completions:
         """Report a job whose completion is committed."""
         is_reported = attempt.completion is not completion  # its function returned, and an outcome follows
         _stop_writing(attempt, completion, End.WRITTEN)
+        if attempt.call is not None:
+            attempt.call.has_completed = True
         for event in transaction.events:
             self._statements.publish(event)
         if not is_reported:

@@ -58,6 +58,7 @@ class JobCall:
         "claim",
         "codec",
         "func",
+        "has_completed",
         "is_cancelled",
         "is_typed",
         "kwargs",
@@ -91,6 +92,8 @@ class JobCall:
         """Whether the attempt should end; set once, in the event loop."""
         self.was_cancelled = False
         """Whether it was cancelled before its function returned, which decides its outcome."""
+        self.has_completed = False
+        """Whether its job has completed in a transaction of its code, which decides its outcome."""
         self._report = report_abandoned
         self._on_cancel: Callable[[], None] | None = None
         self._is_running: Callable[[], bool] | None = None
