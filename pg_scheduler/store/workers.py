@@ -71,7 +71,7 @@ class NextInstants(NamedTuple):
     due_in: float | None
     """Until the next pending job is due."""
     expiry_in: float | None
-    """Until the next pending job, or the lease of another worker, expires."""
+    """Until the next pending job, the lease of another worker, or the pause of a task ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ class WorkerRepository:
         )
 
     async def next_instants(self, worker_id: str) -> NextInstants:
-        """Return when the next pending job is due, and when the next expiry follows, for the test kit."""
+        """Return when the next pending job is due, and when the next expiry or end of a pause follows."""
         (row,) = await self._statements.fetch("next_instants", self._statements.now, worker_id)
         return NextInstants(row["due_in"], row["expiry_in"])
 

@@ -51,7 +51,7 @@ class JobAssertions:
             func: Only jobs of this function, or with this name; None for all.
             status: One status or several; None for all.
         """
-        scheduler = self._entered()
+        scheduler = self._within_block()
         jobs = [] if self._inspector is None else self._inspector.jobs(status=status)
         if func is not None:
             names = scheduler.job_names_of(func)
@@ -119,6 +119,13 @@ class JobAssertions:
             raise NotRunningError("TestScheduler has not started: use async with TestScheduler(pool) as t")
         return self._scheduler
 
+    def _within_block(self) -> ManualScheduler:
+        """Return the Scheduler, which runs and reads jobs until the end of its block."""
+        scheduler = self._entered()
+        if self._inspector is None:
+            raise NotRunningError("TestScheduler has ended: do this within its async with block")
+        return scheduler
+
     def _find(
         self,
         func: JobFunction | str,
@@ -128,7 +135,7 @@ class JobAssertions:
         at: datetime | None,
     ) -> tuple[list[Job], list[Job]]:
         """Return the pending jobs of a function, and those of them that match."""
-        names = self._entered().job_names_of(func)
+        names = self._within_block().job_names_of(func)
         expected = ExpectedJob.of(names, args, kwargs, after, at, now=self.now)
         jobs = self.jobs(func, status=JobStatus.PENDING)
         return jobs, [job for job in jobs if expected.matches(job)]

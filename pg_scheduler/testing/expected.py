@@ -32,10 +32,11 @@ class NamingScheduler(Scheduler):
             )
 
     def job_names_of(self, func: JobFunction | str) -> set[str]:
-        """Return the names that jobs of a function may have: those of its schedules have the schedule's."""
-        name = self.name_of(func)
+        """Return the names that jobs of a function may have: aliases, and the job names of periodic ones."""
+        tasks = self._parts.tasks
+        names = {func} if isinstance(func, str) else tasks.names_of(tasks.adopt(func))
         periodic = self.get_periodic_jobs().values()
-        return {name, *(each.job_name for each in periodic if each.function == name)}
+        return names | {each.job_name for each in periodic if each.function in names}
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,8 +109,9 @@ class TestScheduler(JobAssertions):
             await self._close()
 
     async def _close(self) -> None:
-        if self._inspector is not None:
-            self._inspector.close()
+        inspector, self._inspector = self._inspector, None
+        if inspector is not None:
+            inspector.close()
         if isinstance(self._given, str) and self._pool is not None:
             await self._pool.close()
 
@@ -144,7 +145,8 @@ class TestScheduler(JobAssertions):
     async def run_until(self, until: datetime | timedelta) -> int:
         """Move the clock to a time, and on the way to every instant at which something is due, and do it.
 
-        Jobs run, schedules fire, retries follow their delays, jobs and leases expire, the vacuum deletes.
+        Jobs run, schedules fire, retries follow their delays, pauses end, jobs and leases expire, the vacuum
+        deletes.
 
         Args:
             until: The last instant, or the time from now to it. What is due at it runs too.
@@ -222,7 +224,7 @@ class TestScheduler(JobAssertions):
         Raises:
             ValueError: The duration is negative.
         """
-        scheduler = self._entered()
+        scheduler = self._within_block()
         blocked_s = check_delay("seconds", seconds)
         self._clock.advance(timedelta(seconds=blocked_s))
         runtime = await scheduler.manual()
@@ -242,7 +244,7 @@ class TestScheduler(JobAssertions):
     # -- the parts -------------------------------------------------------------------------------------
 
     def _running(self) -> asyncio.Lock:
-        if self._entered().is_called_by_job:
+        if self._within_block().is_called_by_job:
             raise RuntimeError(NESTED)
         return self._turn
 
@@ -276,19 +278,16 @@ class TestScheduler(JobAssertions):
         """Return the next instant up to the target, and whether maintenance is due at it."""
         worker = await self._entered().manual()
         due_in, expiry_in = await self._entered().next_instants()
-        waits = [
-            (wait, maintains)
+        left = (target - self.now).total_seconds()
+        steps = [
+            (self.now + timedelta(seconds=wait), maintains)
             for wait, maintains in (
                 (due_in, False),
                 (worker.planner.next_fire_in, False),
                 (worker.unblocker.next_room_in, False),
                 (expiry_in, True),
             )
-            if wait is not None and wait > 0
+            if wait is not None and 0 < wait <= left
         ]
-        if not waits:
-            return None
-        wait, maintains = min(waits)
-        if wait > (target - self.now).total_seconds():
-            return None
-        return self.now + timedelta(seconds=wait), maintains
+        first = min((at for at, _ in steps), default=None)
+        return None if first is None else (first, (first, True) in steps)

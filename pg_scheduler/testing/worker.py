@@ -254,8 +254,9 @@ class ManualScheduler(NamingScheduler):
             if isinstance(event, JobStarted):
                 runtime = self._parts.runtime
                 attempt = None if runtime is None else runtime.node.in_flight.attempts.get(event.job_id)
-                names = {event.job_name} if attempt is None else {event.job_name, attempt.claim.function}
-                runs.update(names)
+                name = event.job_name if attempt is None else attempt.claim.function
+                task = self._parts.tasks.resolve(name)
+                runs.update({event.job_name, name, name if task is None else task.name})
 
         self.subscribe(count, JobStarted)
         return runs
@@ -329,7 +330,7 @@ class ManualScheduler(NamingScheduler):
         return timedelta(minutes=config.vacuum.interval_minutes) if config.vacuum_enabled else None
 
     async def next_instants(self) -> NextInstants:
-        """Return the seconds until jobs are due, and until leases and jobs expire."""
+        """Return the seconds until jobs are due, and until jobs, leases and pauses of tasks end."""
         return await self._parts.store.workers.next_instants(self.worker_id)
 
     def close_connections(self) -> int:

@@ -394,6 +394,43 @@ async def test_schedules_added_at_run_time_fire_until_they_are_paused(pool: Pool
         assert t.ran(tick) == 3
 
 
+async def test_jobs_of_a_paused_task_run_when_its_pause_ends(pool: Pool) -> None:
+    runs: list[tuple[str, timedelta]] = []
+
+    @job(name="kit.paused")
+    async def paused() -> None:
+        runs.append(("paused", t.now - START))
+
+    async def other() -> None:
+        runs.append(("other", t.now - START))
+
+    async with at_start(pool, misfire_grace_time=None) as t:
+        await t.scheduler.tasks.pause("kit.paused", until=START + HOUR)
+        await t.scheduler.enqueue(paused)
+        await t.run_until(2 * HOUR)
+        await t.scheduler.tasks.pause("kit.paused", until=START + 3 * HOUR)
+        await t.scheduler.enqueue(paused, delay=timedelta(minutes=1))
+        await t.scheduler.enqueue(other, delay=HOUR)
+        await t.run_until(HOUR)
+    assert runs[0] == ("paused", HOUR)
+    assert set(runs[1:]) == {("other", 3 * HOUR), ("paused", 3 * HOUR)}, "both at the same instant"
+
+
+async def test_jobs_under_an_alias_are_jobs_of_the_function(pool: Pool) -> None:
+    @job(name="kit.new_name", aliases=["kit.old_name"])
+    async def renamed(user: int) -> None: ...
+
+    async with at_start(pool) as t:
+        await t.scheduler.enqueue("kit.old_name", args=(7,))
+        t.assert_scheduled(renamed, args=(7,))
+        with pytest.raises(AssertionError, match=r"kit\.old_name"):
+            t.assert_not_scheduled(renamed)
+        assert t.jobs(renamed) == t.jobs("kit.old_name")
+        assert t.jobs("kit.new_name") == []
+        await t.drain()
+        assert t.ran(renamed) == t.ran("kit.old_name") == 1
+
+
 async def test_jobs_expire_after_a_jump_of_the_clock_and_unregistered_ones_on_the_way(pool: Pool) -> None:
     log = Log()
     async with at_start(pool) as t:
@@ -510,6 +547,20 @@ async def test_dsn_makes_a_pool_that_ends_with_the_block(dsn: str) -> None:
         await t.scheduler.enqueue(fail)
         assert await t.drain() == 1
     assert pool.is_closing()
+
+
+async def test_ended_kit_runs_and_reads_no_jobs(pool: Pool) -> None:
+    async with at_start(pool) as t:
+        await t.scheduler.enqueue(fail)
+        await t.drain()
+    for read in (t.jobs, lambda: t.assert_scheduled(fail), lambda: t.assert_not_scheduled(fail)):
+        with pytest.raises(NotRunningError, match="has ended"):
+            read()
+    for run in (t.drain, t.run_one, lambda: t.run_until(HOUR), lambda: t.block(1)):
+        with pytest.raises(NotRunningError, match="has ended"):
+            await run()
+    assert not t.scheduler.is_running
+    assert t.ran(fail) == 1
 
 
 async def test_start_and_shutdown_by_the_code_under_test_work(pool: Pool) -> None:

@@ -55,7 +55,8 @@ FROM unfinished;
 
 -- name: next_instants
 -- route: sticky
--- Return the seconds until the next pending job is due, and until the next expiry of a job or of another's lease.
+-- Return the seconds until the next pending job is due, and until the next expiry of a job, of another's lease or of
+-- the pause of a task.
 --
 -- For the test kit, which moves its clock from one to the next. Only instants after now count, so that a job that
 -- no function claims does not stop the clock. A job that waits for the turn of its tenant counts: a pass moves it
@@ -70,7 +71,7 @@ SELECT
           AND status = 'pending'
           AND execution_time > coalesce($1, now())
     )) - extract(epoch FROM coalesce($1, now())))::double precision AS due_in,
-    (extract(epoch FROM least(
+    (least(extract(epoch FROM least(
         (SELECT min(expires_at)
          FROM {schema}scheduled_jobs
          WHERE finished_at IS NULL
@@ -88,4 +89,8 @@ SELECT
          FROM {schema}scheduler_workers
          WHERE worker_id <> $2
            AND lease_until >= coalesce($1, now()))
-    )) - extract(epoch FROM coalesce($1, now())) + 0.000001)::double precision AS expiry_in;
+    )) + 0.000001, (
+        SELECT extract(epoch FROM min(paused_until))
+        FROM {schema}scheduler_tasks
+        WHERE paused_until > coalesce($1, now())
+    )) - extract(epoch FROM coalesce($1, now())))::double precision AS expiry_in;
