@@ -273,6 +273,9 @@ class BlockingIterator(Iterator[T]):
 class Blocking:
     """The base of derived classes."""
 
+    _path = "scheduler"
+    """How the caller reaches the object, for errors."""
+
     @property
     def _owner_name(self) -> str:
         """The object, for errors."""
@@ -299,7 +302,7 @@ class Blocking:
             connection = BlockingConnection(kwargs[CONNECTION])
             method = getattr(self._local_target(), name)
             return run_at_once(method(*args, **{**kwargs, CONNECTION: connection}))
-        check_may_block(name, self._owner_name)
+        check_may_block(name, self._owner_name, self._path)
         return self._portal().call(functools.partial(getattr(self._target(), name), *args, **kwargs))
 
     def _iterate(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingIterator[Any]:
@@ -312,6 +315,7 @@ class BlockingFacet(Blocking):
     def __init__(self, owner: Blocking, name: str) -> None:
         self._owner = owner
         self._name = name
+        self._path = f"{owner._path}.{name}"  # noqa: SLF001 - of the same family
 
     @property
     def _owner_name(self) -> str:

@@ -68,9 +68,9 @@ class Parts:
         Raises:
             NotRunningError: It is stopped.
         """
-        self.store.connections.check_loop()
         if self.runtime is None:
             raise NotRunningError("the Scheduler is not running: call await scheduler.start() first")
+        self.store.connections.check_loop()
         return self.runtime
 
     def use_middleware(self, middleware: Sequence[Middleware]) -> None:

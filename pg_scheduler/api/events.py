@@ -9,13 +9,16 @@ from typing import Final
 
 from pg_scheduler.api.base import SchedulerMethods
 from pg_scheduler.errors import ConfigurationError, NotRunningError
-from pg_scheduler.events import Event, EventBus, EventsMissed, EventStream, Subscriber
+from pg_scheduler.events import Event, EventBus, EventsDropped, EventsMissed, EventStream, Subscriber
 from pg_scheduler.events.bus import check_kinds
 from pg_scheduler.events.wire import names_of
 from pg_scheduler.jobs.validation import check_timeout
 
 SUBSCRIBER_TIMEOUT_S: Final = 5.0
 """Seconds that async subscribers get at shutdown to handle their queued events."""
+
+OF_EVERYONE: Final = (EventsDropped, EventsMissed)
+"""Classes that a subscriber receives whatever its classes."""
 
 
 class EventMethods(SchedulerMethods):
@@ -145,7 +148,7 @@ class EventMethods(SchedulerMethods):
         refusal = self._parts.running().listener.refusal
         if refusal is not None:
             raise ConfigurationError(f"cluster=True requires notifications: {refusal}")
-        if local := [kind.__name__ for kind in kinds if not names_of([kind])]:
+        if local := [kind.__name__ for kind in kinds if kind not in OF_EVERYONE and not names_of([kind])]:
             raise ValueError(
                 f"{', '.join(local)} concerns one process only and is not sent to other nodes; subscribe "
                 "to it without cluster=True"

@@ -225,6 +225,8 @@ class SyncScheduler(BlockingMethods):
     def _declare(self, name: str, declare: Declaration) -> None:
         """Declare now and after each fork. This starts no thread, since modules declare when imported."""
         with shared.starting:
+            if self._is_closed:
+                raise RuntimeError(CLOSED)
             portal = self._current
             if portal is None or not portal.is_alive:
                 declare(self._draft)

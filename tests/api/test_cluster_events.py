@@ -21,6 +21,7 @@ from pg_scheduler import (
 from pg_scheduler.enqueue.outbox import MAX_NOTIFICATION_BYTES
 from pg_scheduler.events import (
     Event,
+    EventsDropped,
     EventsMissed,
     JobCompleted,
     JobEvent,
@@ -264,7 +265,7 @@ async def test_cluster_subscription_raises_configuration_error_when_notification
         await scheduler.shutdown()
 
 
-@pytest.mark.parametrize("kind", [PassFinished, JobScheduled, EventsMissed])
+@pytest.mark.parametrize("kind", [PassFinished, JobScheduled])
 async def test_cluster_subscription_raises_value_error_when_a_class_is_not_sent(
     watcher: Scheduler, kind: type[Event]
 ) -> None:
@@ -272,6 +273,14 @@ async def test_cluster_subscription_raises_value_error_when_a_class_is_not_sent(
         watcher.subscribe(print, JobFailed, kind, cluster=True)
     with pytest.raises(TypeError, match="must be event classes"):
         watcher.subscribe(print, int, cluster=True)  # type: ignore[arg-type]
+
+
+async def test_cluster_subscription_may_name_the_events_about_lost_ones(watcher: Scheduler) -> None:
+    seen = Seen()
+    watcher.subscribe(seen, EventsMissed, EventsDropped, cluster=True)
+    relay_of(watcher).missed(now())
+    (missed,) = await seen.until(1)
+    assert isinstance(missed, EventsMissed)
 
 
 # -- costs ---------------------------------------------------------------------------------------------

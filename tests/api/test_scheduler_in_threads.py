@@ -89,7 +89,7 @@ async def test_blocking_call_raises_in_a_thread_with_an_event_loop(scheduler: Sc
     scheduler.register(job, name="test.job", executor="thread")
     expected = "count_jobs() of current_job().scheduler in a thread would block the event loop of this thread"
     assert expected in await scheduler.run_job("test.job", wait_timeout=timedelta(seconds=PATIENCE))
-    with pytest.raises(RuntimeError, match=r"await asyncio\.to_thread\(scheduler\.list, \.\.\.\)"):
+    with pytest.raises(RuntimeError, match=r"await asyncio\.to_thread\(scheduler\.tasks\.list, \.\.\.\)"):
         kept[0].tasks.list()
     assert await asyncio.to_thread(kept[0].tasks.list)
 

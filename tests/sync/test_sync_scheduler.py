@@ -26,6 +26,7 @@ from pg_scheduler import (
     JobSpec,
     JobStatus,
     NameConflictError,
+    NotRunningError,
     PayloadError,
     SchemaMissingError,
     periodic,
@@ -163,8 +164,13 @@ def test_call_raises_after_close(dsn: str) -> None:
     scheduler = SyncScheduler(dsn)
     scheduler.close()
     scheduler.close()
-    with pytest.raises(RuntimeError, match="was closed"):
-        scheduler.count_jobs()
+    for call in (
+        scheduler.count_jobs,
+        lambda: scheduler.register(work),
+        lambda: scheduler.subscribe(lambda _: None),
+    ):
+        with pytest.raises(RuntimeError, match="was closed"):
+            call()
     assert not scheduler.is_running
 
 
@@ -366,6 +372,8 @@ def test_subscription_can_end_before_the_first_call(scheduler: SyncScheduler) ->
 
 def test_declarations_before_the_first_call_are_checked_at_once() -> None:
     scheduler = SyncScheduler(NOTHING)
+    with pytest.raises(NotRunningError, match="is not running"):
+        scheduler.subscribe(lambda _: None, cluster=True)
     with pytest.raises(TypeError, match="subscriber must be"):
         scheduler.subscribe(5)  # type: ignore[arg-type]
     scheduler.register(work, name="work")
