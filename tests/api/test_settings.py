@@ -70,6 +70,8 @@ def test_scheduler_rejects_anything_but_a_pool(value: Any) -> None:
 async def test_scheduler_rejects_anything_but_a_retry_policy_and_unknown_settings(pool: asyncpg.Pool) -> None:
     with pytest.raises(TypeError, match="retry_policy"):
         Scheduler(pool, retry_policy="often")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="executors must be a Mapping, not list"):
+        Scheduler(pool, executors=[])  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         Scheduler(pool, unknown=1)  # type: ignore[call-arg]
 

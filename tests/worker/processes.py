@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -40,6 +41,10 @@ def note_metadata(path: str) -> None:
 
 async def note_async(path: str) -> None:
     write(path, "async")
+
+
+def leave_a_thread() -> None:
+    threading.Thread(target=threading.Event().wait).start()
 
 
 def use_scheduler() -> None:

@@ -8,13 +8,16 @@ import contextlib
 import logging
 import os
 import socket
+import subprocess
+import sys
+import textwrap
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pg_scheduler import JobCall, ProcessExecutor
+from pg_scheduler import JobCall, JobExecutor, ProcessExecutor
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import JobCancelled, JobCompleted, JobEvent, JobFailed, JobReleased, JobRetried
 from pg_scheduler.jobs.metadata import with_metadata
@@ -26,10 +29,13 @@ from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.runners import child as child_module
 from pg_scheduler.worker.runners import process as process_module
+from pg_scheduler.worker.runners.places import Place
 from pg_scheduler.worker.runners.protocol import pack
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, new_job, statuses
 from tests.worker import processes
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("debugged_loop")]
 
@@ -251,6 +257,42 @@ async def test_idle_process_ends_when_its_parent_ends_while_it_sends_a_message()
     child._writer.write(pack({"claim": "x" * 1000})[:-500])
     child._writer.close()
     assert await asyncio.wait_for(child.end(), PATIENCE) == "exit status 0"
+
+
+def test_idle_process_ends_with_its_parent_although_a_job_has_left_a_thread() -> None:
+    """Its standard output is that of the parent, and ends with the last of them."""
+    parent = """
+        import asyncio, os
+        from pg_scheduler.testing.bench import claim_of
+        from pg_scheduler.worker.runners.call import JobCall
+        from pg_scheduler.worker.runners.process import _Child, _request
+        from tests.support.worker import new_job
+        from tests.worker.processes import leave_a_thread
+
+        async def main():
+            child = await _Child.start()
+            call = JobCall(claim_of(new_job("a")), leave_a_thread, (), {})
+            await child.execute(call, _request(call))
+            os._exit(7)
+
+        asyncio.run(main())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(parent)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=PATIENCE, cwd=ROOT, check=False)
+    assert ended.returncode == 7
+
+
+async def test_executor_that_needs_all_of_the_grace_has_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    class KillsAfterTheGrace(JobExecutor):
+        async def run(self, call: JobCall) -> None: ...
+
+        async def stop(self, grace: float) -> None:
+            await asyncio.sleep(grace)
+
+    place = Place("slow", KillsAfterTheGrace())
+    await place.start()
+    await place.stop(0.01)
+    assert caplog.messages == []
 
 
 def test_reset_connection_is_the_end_of_the_messages() -> None:

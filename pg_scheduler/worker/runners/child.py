@@ -32,6 +32,9 @@ from pg_scheduler.worker.runners.protocol import HEADER, claim_from, error_to, p
 PROGRESS_GAP_S: Final = 0.1
 """Seconds between two messages about the progress of a job."""
 
+PARENT_CHECK_S: Final = 1.0
+"""Seconds between two looks at the parent, while threads that jobs have left keep the process alive."""
+
 
 def _no_scheduler() -> NoReturn:
     """Raise NotRunningError: the Scheduler of the job is in the parent."""
@@ -109,6 +112,7 @@ class _Child:
             self._connection.sendall(data)
 
     def _receive(self) -> None:
+        parent = os.getppid()
         with self._connection.makefile("rb") as file:
             while (message := _read(file)) is not None:
                 if (start := message.get("start")) is not None:
@@ -121,6 +125,10 @@ class _Child:
         if self._is_busy:
             os._exit(1)  # the parent has ended
         self._calls.put(None)
+        while True:  # until the interpreter ends, which waits for the threads of jobs
+            time.sleep(PARENT_CHECK_S)
+            if os.getppid() != parent:  # it kills this process after a while, unless it has ended
+                os._exit(1)
 
     def _terminate(self, _number: int, _frame: FrameType | None) -> NoReturn:
         self._flag.is_cancelled = True

@@ -5,23 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Final
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import current_task, ends_task
 from pg_scheduler.jobs.executors import ASYNC, PROCESS, THREAD
+from pg_scheduler.jobs.validation import check_kind
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
+
+STOP_MARGIN_S: Final = 0.5
+"""Seconds after the grace for an executor that ends by force what has not ended."""
 
 
 def check_executors(given: Mapping[str, JobExecutor] | None) -> dict[str, JobExecutor]:
     """Return the executors by name.
 
     Raises:
+        TypeError: They are not a mapping.
         ConfigurationError: A name is not a str or is reserved, or an executor lacks a method.
     """
-    for name, executor in (given or {}).items():
+    given = {} if given is None else check_kind("executors", given, Mapping)  # type: ignore[type-abstract]
+    for name, executor in given.items():
         if not isinstance(name, str) or not name:  # type: ignore[redundant-expr] # calls are not checked
             raise ConfigurationError(f"executors must have names, str that are not empty, not {name!r}")
         if name == ASYNC:
@@ -31,7 +38,7 @@ def check_executors(given: Mapping[str, JobExecutor] | None) -> dict[str, JobExe
                 f"executors[{name!r}] must be a JobExecutor, not {executor!r}; "
                 "derive its class from pg_scheduler.JobExecutor"
             )
-    return {THREAD: ThreadExecutor(), PROCESS: ProcessExecutor(), **(given or {})}
+    return {THREAD: ThreadExecutor(), PROCESS: ProcessExecutor(), **given}
 
 
 class Place:
@@ -58,7 +65,7 @@ class Place:
             return
         self._is_started = False
         try:
-            async with asyncio.timeout(grace):
+            async with asyncio.timeout(grace + STOP_MARGIN_S):
                 await self.executor.stop(grace)
         except BaseException as error:  # user code
             if ends_task(error, current_task()):
