@@ -208,9 +208,9 @@ class Scheduler(
             stop_grace=stop_grace,
             role=role,
             identity=identity,
-            only=only if isinstance(only, str) else tuple(only),  # type: ignore[arg-type] # rejected
-            skip=skip if isinstance(skip, str) else tuple(skip),  # type: ignore[arg-type] # rejected
-            metadata=None if metadata is None else dict(metadata),
+            only=only,  # type: ignore[arg-type] # any sequence
+            skip=skip,  # type: ignore[arg-type] # any sequence
+            metadata=metadata,  # type: ignore[arg-type] # any mapping
             statistics=statistics,
             migrations=migrations,
             notify=notify,

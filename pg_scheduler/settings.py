@@ -48,6 +48,7 @@ MAX_LABEL_LENGTH: Final = 200
 MAX_METADATA_LENGTH: Final = 10_000
 
 Seconds = Annotated[float, Field(ge=0)]
+Patterns = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)]
 
 
 def _validated(cls: type[T]) -> type[T]:
@@ -230,19 +231,26 @@ def _check_identifier(name: str) -> str:
 
 
 def _check_label(label: str) -> str:
-    if not 0 < len(label) <= MAX_LABEL_LENGTH or "\x00" in label:
-        raise ValueError(f"should have 1 to {MAX_LABEL_LENGTH} characters and no NUL character")
+    if not 0 < len(label) <= MAX_LABEL_LENGTH or not _is_storable(label):
+        raise ValueError(f"should have 1 to {MAX_LABEL_LENGTH} characters, no NUL and no lone surrogate")
     return label
 
 
 def _check_json(metadata: dict[str, Any]) -> dict[str, Any]:
     try:
-        text = json.dumps(metadata, allow_nan=False)
+        text = json.dumps(metadata, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"should be values of JSON: {error}") from error
-    if "\\u0000" in text or len(text) > MAX_METADATA_LENGTH:
-        raise ValueError(f"should be at most {MAX_METADATA_LENGTH} characters of JSON without NUL")
+    if "\\u0000" in text or not _is_storable(text) or len(text) > MAX_METADATA_LENGTH:
+        raise ValueError(
+            f"should be at most {MAX_METADATA_LENGTH} characters of JSON without NUL and lone surrogates"
+        )
     return metadata
+
+
+def _is_storable(text: str) -> bool:
+    """Return whether PostgreSQL can store a text."""
+    return not any(each == "\x00" or "\ud800" <= each <= "\udfff" for each in text)
 
 
 @_validated
@@ -269,9 +277,9 @@ class SchedulerConfig:
     stop_grace: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     role: Literal["both", "scheduler", "worker", "observer"] = "both"
     identity: Annotated[str, AfterValidator(_check_label)] | None = None
-    only: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    skip: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    metadata: Annotated[dict[str, Any], AfterValidator(_check_json)] | None = None
+    only: Patterns = ()
+    skip: Patterns = ()
+    metadata: Annotated[dict[str, Any], Field(strict=False), AfterValidator(_check_json)] | None = None
     statistics: bool = True
     migrations: Literal["apply", "verify"] = "apply"
     notify: Notify = "hint"
