@@ -6,7 +6,7 @@ do their work in threads.
 
 Each session, and each worker of pytest-xdist, migrates a template database once and copies it for every test.
 The databases are on the server of the environment variable ``PG_SCHEDULER_TEST_DSN``, whose user must be
-allowed to create databases, else on a private server of ``pip install 'pg-scheduler[embedded]'``.
+allowed to create databases, else on a private server, which needs the extra ``[embedded]``.
 """
 
 from __future__ import annotations
