@@ -1262,7 +1262,13 @@ async def test_pause_and_resume_are_reported_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("resume_from", "minutes"),
-    [("now", []), ("pause", [*range(1, 11)]), (NOON + 8 * MINUTE, [8, 9, 10]), (NOON + 15 * MINUTE, [])],
+    [
+        ("now", []),
+        ("pause", [*range(1, 11)]),
+        (NOON + 8 * MINUTE, [8, 9, 10]),
+        (NOON + 15 * MINUTE, []),
+        (NOON - HOUR, [*range(1, 11)]),  # none precedes the schedule
+    ],
 )
 async def test_resume_decides_which_fire_times_of_the_pause_are_missed(
     bench: Bench, resume_from: Any, minutes: list[int]

@@ -140,15 +140,16 @@ SELECT EXISTS (SELECT FROM changed) AS changed FROM {schema}scheduler_schedules 
 -- Resume a schedule unless it is not paused, and record who did so ($5 to $7); return a row if it exists, and whether
 -- it was changed.
 --
--- $2 discards the fire times of the pause; $3 makes those after that instant missed; with neither, all are. The
--- planner computes the next fire time, since it knows the trigger.
+-- $2 discards the fire times of the pause; $3 makes those after that instant missed, but none that precede the
+-- schedule; with neither, all are. The planner computes the next fire time, since it knows the trigger.
 WITH changed AS (
     UPDATE {schema}scheduler_schedules AS schedule SET
         paused_at = NULL, paused_until = NULL, keeps_fire_times = FALSE, note = NULL, is_broken = FALSE, failures = 0,
         updated_at = coalesce($4, now()),
         resume_from = CASE
             WHEN schedule.next_fire_at IS NULL THEN NULL
-            WHEN $3::timestamptz IS NOT NULL THEN $3
+            WHEN $3::timestamptz IS NOT NULL
+                THEN greatest($3, CASE WHEN schedule.start_at IS NULL THEN schedule.anchor END)
             WHEN $2::boolean AND schedule.next_fire_at <= coalesce($4, now()) THEN coalesce($4, now())
             ELSE schedule.resume_from
         END,
