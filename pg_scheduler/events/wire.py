@@ -43,7 +43,7 @@ LOCAL: Final = frozenset(
 )
 """Classes that concern one process only."""
 
-WHOLE: Final = ("_id", "_ids", "_key", "_name", "_workers")
+WHOLE: Final = ("_id", "_ids", "_key", "_name", "_workers", "blocked_on")
 """Fields that end so are ids or names."""
 
 

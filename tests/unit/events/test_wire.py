@@ -55,6 +55,8 @@ def test_error_is_cut_and_the_exception_is_left_out() -> None:
 def test_ids_and_names_are_whole_and_long_lists_are_cut() -> None:
     event = JobCompleted("i" * 500, "n" * 500, 1)
     assert without_details(event) == event
+    blocked = events.JobBlocked("id", "name", 1, f"limit:{'n' * 200}:{'k' * 200}")
+    assert without_details(blocked) == blocked
     many = events.JobsReclaimed(tuple(map(str, range(60))), ("w",))
     assert without_details(many) == events.JobsReclaimed(tuple(map(str, range(50))), ("w",))
 
