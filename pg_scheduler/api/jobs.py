@@ -250,7 +250,7 @@ class JobMethods(SchedulerMethods):
             PayloadError: JSON cannot represent an argument, or the arguments of a job are too large.
             JobConflictError: An id or a unique key exists or occurs twice, and the resolution is RAISE; a
                 ValueError.
-            JobNotFoundError: A job in ``after`` neither exists nor is one of ``jobs``.
+            JobNotFoundError: A job in ``after`` neither exists nor is inserted here. Nothing is stored.
             DatabaseUnavailableError: The database is unavailable, or its response was lost; see
                 ``schedule()``.
         """

@@ -14,6 +14,7 @@ from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.foreign.connection import as_foreign
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
 
@@ -60,32 +61,45 @@ class BulkInserter:
         if conflict_resolution is ConflictResolution.RAISE:
             await self._insert_or_raise(chosen, batch_size, connection)
             return [job.job_id for job in jobs]
-        if conflict_resolution is ConflictResolution.REPLACE:
-            unique = await self._writer.replace(chosen, connection, batch_size=batch_size)
-            return [unique.get(job.unique_key, job).job_id for job in jobs]
-        inserted = await self._writer.insert(chosen, connection, batch_size=batch_size)
-        ids: list[str | None] = []
-        for job in jobs:  # of several jobs with one id, the first one was inserted
-            ids.append(job.job_id if job.job_id in inserted else None)
-            inserted.discard(job.job_id)
-        return ids
+
+        async def write(within: Connection | Transaction | None) -> list[str | None]:
+            if conflict_resolution is ConflictResolution.REPLACE:
+                unique = await self._writer.replace(chosen, within, batch_size=batch_size)
+                return [unique.get(job.unique_key, job).job_id for job in jobs]
+            inserted = await self._writer.insert(chosen, within, batch_size=batch_size)
+            ids: list[str | None] = []
+            for job in jobs:  # of several jobs with one id, the first one was inserted
+                ids.append(job.job_id if job.job_id in inserted else None)
+                inserted.discard(job.job_id)
+            return ids
+
+        if dependents:  # all or none: a parent whose unique key is taken is not inserted
+            return await self._store.statements.run_retrying(write, within=connection, reserved=False)
+        return await write(connection)
 
     async def _insert_or_raise(
         self, jobs: Sequence[AnyJob], batch_size: int, connection: Connection | None
     ) -> None:
-        """Insert all jobs in one transaction."""
+        """Insert all jobs in one transaction; first those that wait for none, which may be their parents."""
         if not jobs:
             return
-        left = jobs
+        first = [job for job in jobs if not _waits(job)]
         async with self._store.statements.transaction(within=connection, reserved=False) as transaction:
-            for _ in range(MAX_ROUNDS):
-                inserted = await self._writer.insert(left, transaction, batch_size=batch_size)
-                left = [job for job in left if job.job_id not in inserted]
-                if not left:
-                    return
-                if (conflict := await self._writer.conflict(left, transaction.connection)) is not None:
-                    raise conflict
-            raise JobConflictError(left[0].job_id, ENDED, left[0].unique_key)
+            for part in (first, [job for job in jobs if _waits(job)]):
+                left = part
+                for _ in range(MAX_ROUNDS):
+                    inserted = await self._writer.insert(left, transaction, batch_size=batch_size)
+                    left = [job for job in left if job.job_id not in inserted]
+                    if not left:
+                        break
+                    if (conflict := await self._writer.conflict(left, transaction.connection)) is not None:
+                        raise conflict
+                else:
+                    raise JobConflictError(left[0].job_id, ENDED, left[0].unique_key)
+
+
+def _waits(job: AnyJob) -> bool:
+    return isinstance(job, ExtendedJob) and bool(job.after)
 
 
 def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> list[AnyJob]:

@@ -128,7 +128,11 @@ class JobWriter:
         return inserted
 
     async def replace(
-        self, jobs: Sequence[AnyJob], connection: Connection | None, *, batch_size: int = BATCH_SIZE
+        self,
+        jobs: Sequence[AnyJob],
+        within: Connection | Transaction | None,
+        *,
+        batch_size: int = BATCH_SIZE,
     ) -> dict[str | None, ExtendedJob]:
         """Insert jobs, or give existing ones a new definition.
 
@@ -148,6 +152,7 @@ class JobWriter:
             if isinstance(job, ExtendedJob) and (key := job.unique_key) is not None:
                 unique[key] = job.with_id(unique[key].job_id) if key in unique else job
         kinds, repository = split([job for job in jobs if job.unique_key is None]), self._store.jobs
+        connection = within.connection if isinstance(within, Transaction) else within
         for plain in _batches(kinds.plain, batch_size):
             await repository.replace(plain, connection=connection)
         for extended in _batches(kinds.extended, batch_size):
@@ -155,11 +160,11 @@ class JobWriter:
         await repository.copy(kinds.copied, batch_size, connection=connection)
         unique_first = not any(job.after for job in unique.values())
         if unique_first:
-            unique = await self._replace_unique(unique, connection, batch_size)
+            unique = await self._replace_unique(unique, within, batch_size)
         if kinds.dependents:
-            await self._replace_dependents(kinds.dependents, connection, batch_size)
+            await self._replace_dependents(kinds.dependents, within, batch_size)
         if not unique_first:
-            unique = await self._replace_unique(unique, connection, batch_size)
+            unique = await self._replace_unique(unique, within, batch_size)
         return unique
 
     async def check_parents(
@@ -258,19 +263,22 @@ class JobWriter:
         return inserted
 
     async def _replace_dependents(
-        self, jobs: Sequence[ExtendedJob], connection: Connection | None, batch_size: int
+        self, jobs: Sequence[ExtendedJob], within: Connection | Transaction | None, batch_size: int
     ) -> None:
         async def write(transaction: Transaction) -> None:
             for batch in _batches(jobs, batch_size):
                 await self._store.jobs.replace_extended(batch, connection=transaction.connection)
             await self._store.dependencies.block(jobs, transaction, replaced=True)
 
-        await self._store.statements.run_retrying(write, within=connection)
+        await self._store.statements.run_retrying(write, within=within)
 
     # -- unique jobs that replace others -------------------------------------------------------------------
 
     async def _replace_unique(
-        self, jobs: dict[str | None, ExtendedJob], connection: Connection | None, batch_size: int
+        self,
+        jobs: dict[str | None, ExtendedJob],
+        within: Connection | Transaction | None,
+        batch_size: int,
     ) -> dict[str | None, ExtendedJob]:
         """Write unique jobs, and return them with the ids of their rows.
 
@@ -288,7 +296,7 @@ class JobWriter:
 
         if not jobs:
             return {}
-        written = await self._store.statements.run_retrying(write, within=connection)
+        written = await self._store.statements.run_retrying(write, within=within)
         return {job.unique_key: job for job in written}
 
     async def _write_unique(self, jobs: Sequence[ExtendedJob], transaction: Transaction) -> list[ExtendedJob]:

@@ -197,6 +197,7 @@ class Statements:
         run: Callable[[Transaction], Awaitable[T]],
         *,
         within: Connection | Transaction | None = None,
+        reserved: bool = True,
         savepoints: bool = True,
     ) -> T:
         """Run statements in a transaction, and again after a deadlock unless they are part of a caller's.
@@ -205,12 +206,12 @@ class Statements:
         """
         for _ in range(MAX_ATTEMPTS - 1 if within is None else 0):
             try:
-                async with self.transaction(savepoints=savepoints) as transaction:
+                async with self.transaction(reserved=reserved, savepoints=savepoints) as transaction:
                     return await run(transaction)
             except DatabaseUnavailableError as fault:
                 if not is_conflict(fault):
                     raise
-        async with self.transaction(within=within, savepoints=savepoints) as transaction:
+        async with self.transaction(within=within, reserved=reserved, savepoints=savepoints) as transaction:
             return await run(transaction)
 
     async def value(self, name: str, *args: Any, on: Connection | None = None) -> Any:

@@ -172,6 +172,24 @@ async def test_bulk_jobs_may_wait_for_each_other_and_for_existing_ones(
     assert [job.job_id for job in await scheduler.list_jobs()] == ["a", "b", "c", "d", "z"]
 
 
+@pytest.mark.parametrize("resolution", ConflictResolution)
+async def test_bulk_call_stores_nothing_when_a_parent_is_refused_for_its_unique_key(
+    scheduler: Scheduler, resolution: ConflictResolution
+) -> None:
+    async def wait() -> None: ...
+
+    holder = await scheduler.enqueue("work", args=["a"], unique="key", delay=600)
+    specs = [
+        JobSpec(wait, now(), job_id="plain"),
+        JobSpec(wait, now(), job_id="parent", unique="key"),
+        JobSpec(wait, now(), job_id="child", after=["parent"]),
+    ]
+    error = JobConflictError if resolution is RAISE else JobNotFoundError
+    with pytest.raises(error, match="key" if resolution is RAISE else "'parent' does not exist"):
+        await scheduler.schedule_bulk(specs, conflict_resolution=resolution)
+    assert [(job.job_id, job.job_name) for job in await scheduler.list_jobs()] == [(holder, "work")]
+
+
 async def test_job_waits_if_and_only_if_the_callers_transaction_commits(
     scheduler: Scheduler, ran: Ran, pool: asyncpg.Pool
 ) -> None:
