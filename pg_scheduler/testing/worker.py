@@ -209,6 +209,8 @@ class ManualRuntime(Runtime):
         tasks = [each.task for each in self.node.in_flight.attempts.values() if each.task]
         if not tasks:
             return False
+        if self.node.config.max_concurrent_jobs > 1:  # a job that runs may wait for the result of another one
+            await self._write_results()
         done, _ = await asyncio.wait(tasks, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
         if not done and not self.is_dead:
             await self.pass_of(self.heartbeat)

@@ -381,6 +381,21 @@ async def test_results_are_written_when_they_take_several_batches(pool: Pool) ->
         assert results.unwritten() == {}
 
 
+async def test_job_waits_for_the_result_of_another_job(pool: Pool) -> None:
+    values: list[int] = []
+
+    async def answer() -> int:
+        return 42
+
+    async def ask() -> None:
+        values.append(await current_job().scheduler.run_job(answer, wait_timeout=30))
+
+    async with at_start(pool, concurrency=2) as t:
+        await t.scheduler.enqueue(ask)
+        assert await t.drain() == 2
+    assert values == [42]
+
+
 async def test_schedules_added_at_run_time_fire_until_they_are_paused(pool: Pool) -> None:
     @job(name="kit.tick")
     async def tick() -> None: ...
