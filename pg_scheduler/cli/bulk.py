@@ -123,7 +123,7 @@ Start = Callable[..., AsyncGenerator[Progress, None]]
 class BulkOptions:
     """The options that the commands ``cancel``, ``retry``, ``delete`` and ``move`` share."""
 
-    job_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The ids of jobs.")] = None
+    job_ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of jobs.")] = None
     where: Annotated[str | None, typer.Option(metavar="SEARCH", help="Every job of a search instead.")] = None
     limit: Annotated[int | None, typer.Option(metavar="N", help="Change at most so many jobs.")] = None
     rate: Annotated[

@@ -73,7 +73,7 @@ OWN: Final = {"bash": BASH, "zsh": ZSH}
 
 Shell = Annotated[
     Literal["bash", "zsh", "fish"] | None,
-    typer.Argument(metavar="[SHELL]", help="bash, zsh or fish [$SHELL]."),
+    typer.Argument(metavar="SHELL", help="bash, zsh or fish [$SHELL]."),
 ]
 
 

@@ -102,7 +102,7 @@ def alerts(command: Command) -> None:
 
 def grafana(
     command: Command,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Dashboard to print.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Dashboard to print.")] = None,
 ) -> None:
     """Print a dashboard for Grafana, as JSON; without a name, the names of the dashboards."""
     folder = _OPS / "grafana"

@@ -194,7 +194,7 @@ LOOK_INTERVAL_S: Final = 1.0
 
 async def wait(
     command: Command,
-    job_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of jobs.")],
+    job_ids: Annotated[list[str], typer.Argument(metavar="ID", help="The ids of jobs.")],
     *,
     timeout: Annotated[
         str | None, typer.Option(metavar="5m", help="Exit with 7 if they have not ended by then.")

@@ -34,7 +34,7 @@ async def steps(
     command: Command,
     job_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")],
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Only this step, with a large value too.")
+        str | None, typer.Argument(metavar="NAME", help="Only this step, with a large value too.")
     ] = None,
     *,
     no_arguments: NoArguments = False,

@@ -50,7 +50,7 @@ _REASON: Final = Shape(
 async def list_jobs(
     command: Command,
     where: Annotated[
-        list[str] | None, typer.Argument(metavar="[WHERE]...", help="A search, such as status:failed.")
+        list[str] | None, typer.Argument(metavar="WHERE", help="A search, such as status:failed.")
     ] = None,
     *,
     limit: Annotated[int, typer.Option(help="Jobs of the page, up to 1000.")] = 50,
@@ -151,7 +151,7 @@ ONE_BY_ONE: Final = "jobs are written one by one; pass -o jsonl, csv or ids"
 async def export(
     command: Command,
     where: Annotated[
-        list[str] | None, typer.Argument(metavar="[WHERE]...", help="A search, such as status:failed.")
+        list[str] | None, typer.Argument(metavar="WHERE", help="A search, such as status:failed.")
     ] = None,
     *,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many jobs.")] = None,

@@ -143,7 +143,7 @@ class Chosen:
 
     schedule_ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]...", help="The ids of schedules.", autocompletion=complete_schedules),
+        typer.Argument(metavar="ID", help="The ids of schedules.", autocompletion=complete_schedules),
     ] = None
     task: Annotated[str | None, typer.Option(metavar="NAME", help="Every schedule of a task instead.")] = None
     where: Annotated[

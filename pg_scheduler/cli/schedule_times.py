@@ -52,7 +52,7 @@ async def preview(
     timing: TriggerOptions,
     schedule_id: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="The id of a schedule.", autocompletion=complete_schedules),
+        typer.Argument(metavar="ID", help="The id of a schedule.", autocompletion=complete_schedules),
     ] = None,
     *,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="How many.")] = 20,

@@ -49,7 +49,7 @@ SHAPES: Final[Mapping[str, Shape[Any]]] = {LIST.name: LIST} | {
 
 def shapes(
     command: Command,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Shape to print.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Shape to print.")] = None,
 ) -> None:
     """Print the JSON schema of what commands write; without a name, the names of the shapes."""
     if name is None:

@@ -74,7 +74,7 @@ POLL_INTERVAL_S: Final = 1.0
 
 WorkerIds = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[ID]...", help="The ids of workers.", autocompletion=complete_workers),
+    typer.Argument(metavar="ID", help="The ids of workers.", autocompletion=complete_workers),
 ]
 All = Annotated[bool, typer.Option("--all", help="Every worker.")]
 
