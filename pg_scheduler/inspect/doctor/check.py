@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
-from pg_scheduler.inspect.store.inspections import BacklogRow
+from pg_scheduler.inspect.store.inspections import BacklogRows
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.tasks import tasks_of_aliases
 from pg_scheduler.jobs.naming import likely_new_name
@@ -36,13 +36,14 @@ class SharedFacts:
         found: T = self._known[read]
         return found
 
-    async def backlog(self) -> Sequence[BacklogRow]:
+    async def backlog(self) -> BacklogRows:
         """Return the due jobs of names that are not paused."""
-        rows = (await self.store.inspections.backlog()).rows
+        found = await self.store.inspections.backlog()
         tasks = tasks_of_aliases(await self.once(self.store.inspections.workers))
         pauses = [pause for pause in await self.store.pauses.paused() if not pause.is_over]
         paused = {tasks.get(pause.name, pause.name) for pause in pauses}
-        return [row for row in rows if tasks.get(row.name, row.name) not in paused]
+        rows = [row for row in found.rows if tasks.get(row.name, row.name) not in paused]
+        return found._replace(rows=rows)
 
 
 class Check(NamedTuple):

@@ -13,7 +13,7 @@ from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeChec
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.statistics import why_uncounted
 from pg_scheduler.inspect.store.doctor import FailingRow, QuarantinedRow
-from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
+from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows, InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, term
 
@@ -35,17 +35,17 @@ MIN_DURATIONS: Final = 20
 
 @check(FindingCode.LATE, FindingCode.NAME_UNKNOWN)
 async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    rows, workers = await facts.once(facts.backlog), await facts.once(facts.store.inspections.workers)
+    backlog, workers = await facts.once(facts.backlog), await facts.once(facts.store.inspections.workers)
     now = await facts.store.schedules.now()
     claiming = [each for each in workers if each.is_alive and each.claims_jobs]
     if not claiming:
         return  # WORKER-NONE
     known = sorted(claimed_names(claiming))
-    for row in rows:
+    for row in backlog.rows:
         if not row.due or row.oldest_due_at is None:
             continue
         if count_claiming(workers, row.name, with_draining=True) == 0:
-            yield _unknown(row, known, claiming)
+            yield _unknown(row, backlog, known, claiming)
             continue
         late = (now - row.oldest_due_at).total_seconds()
         able = [
@@ -54,7 +54,7 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> Found:
             if not each.is_draining and (each.names is None or row.name in each.names)
         ]
         if able and late >= thresholds.late_s:  # else WORKER-DRAINING
-            yield _late(row, rows, late, able)
+            yield _late(row, backlog, late, able)
 
 
 @check(FindingCode.QUARANTINE)
@@ -136,23 +136,23 @@ async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> Found:
         )
 
 
-def _unknown(row: BacklogRow, known: Sequence[str], workers: Sequence[InspectedWorker]) -> Finding:
+def _unknown(
+    row: BacklogRow, backlog: BacklogRows, known: Sequence[str], workers: Sequence[InspectedWorker]
+) -> Finding:
     missing = next(filter(None, (each.missing_executor(row.name) for each in workers)), None)
     return error(
         FindingCode.NAME_UNKNOWN,
         row.name,
-        f"{counted(row.due, 'due job')} of {row.name!r} not started, the oldest since "
-        f"{instant(row.oldest_due_at)}, and none of {counted(len(workers), 'live worker')} claims that name"
-        + ("" if missing is None else f": the executor {missing!r} is missing"),
+        f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the oldest "
+        f"since {instant(row.oldest_due_at)}, and none of {counted(len(workers), 'live worker')} claims that "
+        "name" + ("" if missing is None else f": the executor {missing!r} is missing"),
         f"import the module of the function in a worker{hint_at_new_name(row.name, known)}"
         if missing is None
         else f"pass executors={{{missing!r}: ...}} to the Scheduler of a worker",
     )
 
 
-def _late(
-    row: BacklogRow, rows: Sequence[BacklogRow], late: float, workers: Sequence[InspectedWorker]
-) -> Finding:
+def _late(row: BacklogRow, backlog: BacklogRows, late: float, workers: Sequence[InspectedWorker]) -> Finding:
     slots = sum(each.slots for each in workers)
     free = sum(max(each.slots - each.running_jobs, 0) for each in workers)
     found = command("jobs", "list", "status:due", term("name", row.name), "--limit", "1")
@@ -160,21 +160,22 @@ def _late(
     return warning(
         FindingCode.LATE,
         row.name,
-        f"{counted(row.due, 'due job')} of {row.name!r} not started, the oldest for {length(late)}; "
-        f"{free} of {slots}{SLOTS_FREE}{_ahead(row, rows)}",
+        f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the oldest "
+        f"for {length(late)}; {free} of {slots}{SLOTS_FREE}{_ahead(row, backlog)}",
         explain if free else "add workers, or raise max_concurrent_jobs= if the jobs mostly wait for I/O",
     )
 
 
-def _ahead(row: BacklogRow, rows: Sequence[BacklogRow]) -> str:
+def _ahead(row: BacklogRow, backlog: BacklogRows) -> str:
     """Describe what runs, and what has been due for longer; the rows are sorted by that."""
+    rows, plus = backlog.rows, "+" if backlog.is_capped else ""
     running = sorted((each for each in rows if each.running), key=lambda each: -each.running)
     before = [each for each in rows[: rows.index(row)] if each.due]
     texts = []
     if running:
-        texts.append(f"running: {listed([f'{each.running:,} of {each.name!r}' for each in running])}")
+        texts.append(f"running: {listed([f'{each.running:,}{plus} of {each.name!r}' for each in running])}")
     if before:
-        texts.append(f"due before: {listed([f'{each.due:,} of {each.name!r}' for each in before])}")
+        texts.append(f"due before: {listed([f'{each.due:,}{plus} of {each.name!r}' for each in before])}")
     return "".join(f"; {text}" for text in texts)
 
 

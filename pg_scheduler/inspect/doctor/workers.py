@@ -13,7 +13,7 @@ from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, 
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.audit import AuditFilters
-from pg_scheduler.inspect.store.inspections import BacklogRow
+from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.author import release_of
@@ -50,7 +50,7 @@ async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
     except SchemaForbiddenError as error:  # drains alone are in a table that not all roles read
         reason = f"when workers were requested to drain is unknown: {error}"
         yield UnmadeCheck(FindingCode.WORKER_DRAINING, reason)
-    backlog = await facts.once(facts.backlog) if draining else ()
+    backlog = await facts.once(facts.backlog) if draining else BacklogRows([], False, False)
     for finding in (
         *judge_lives(workers, now),
         *judge_drained_names(backlog, alive, now, thresholds.late_s),
@@ -104,12 +104,12 @@ def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
 
 
 def judge_drained_names(
-    rows: Sequence[BacklogRow], alive: Sequence[Worker], now: datetime, late_s: float
+    backlog: BacklogRows, alive: Sequence[Worker], now: datetime, late_s: float
 ) -> Iterator[Finding]:
     """Yield a finding if late jobs wait because every live worker that claims their names drains."""
     running = [each for each in alive if _runs_jobs(each)]
     waiting, draining = list[BacklogRow](), dict[str, Worker]()
-    for row in rows:
+    for row in backlog.rows:
         if row.oldest_due_at is None or (now - row.oldest_due_at).total_seconds() < late_s:
             continue
         able = [each for each in running if each.names is None or row.name in each.names]
@@ -123,7 +123,7 @@ def judge_drained_names(
     yield error(
         FindingCode.WORKER_DRAINING,
         "workers",
-        f"{counted(sum(row.due for row in waiting), 'due job')} of "
+        f"{counted(sum(row.due for row in waiting), 'due job', is_capped=backlog.is_capped)} of "
         f"{listed([repr(row.name) for row in waiting])} not started, the oldest for {length(now - oldest)}: "
         f"every live worker that claims them drains ({listed(sorted(draining))})",
         f"{command('workers', 'resume', *ids)}, or start a worker",

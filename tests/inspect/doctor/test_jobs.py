@@ -9,6 +9,7 @@ import shlex
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
+import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.errors import ExitCode
@@ -80,6 +81,24 @@ async def test_late_job_names_what_runs_and_what_was_due_before(pool: asyncpg.Po
     await scheduler.cancel_job("b")
     (finding,) = (await examine(pool, FindingCode.LATE)).findings
     assert finding.evidence.endswith("running: 1 of 'doctor.first'")
+
+
+async def test_numbers_of_due_jobs_are_marked_if_counting_stopped(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 4)
+    await add_worker(pool, names=["doctor.first", "doctor.second"])
+    scheduler, due = Scheduler(pool), datetime.now(UTC) - timedelta(minutes=9)
+    for name in ("first", "second", "unknown", "unknown", "unknown"):
+        await scheduler.schedule_job(f"doctor.{name}", due, {}, misfire_grace_time=None)
+        due += timedelta(minutes=1)
+    unknown, first, second = (await examine(pool, FindingCode.LATE, FindingCode.NAME_UNKNOWN)).findings
+    assert unknown.evidence.startswith("2+ due jobs of 'doctor.unknown' not started")
+    assert first.evidence.startswith("1+ due jobs of 'doctor.first' not started")
+    assert second.evidence.endswith("; due before: 1+ of 'doctor.first'")
+    await pool.execute("UPDATE scheduler_workers SET wanted = 'drain', state = 'draining'")
+    finding = await find(pool, FindingCode.WORKER_DRAINING)
+    assert finding.evidence.startswith("2+ due jobs of ")
 
 
 async def test_unknown_name_is_found_until_a_worker_declares_it_as_an_alias(
