@@ -321,6 +321,12 @@ def test_backfill_enqueues_a_job_for_each_fire_time_without_one(on: Callable[...
     assert (job["schedule_id"], job["fire_time"]) == ("daily", "2020-01-02T02:30:00Z")
 
 
+def test_backfill_of_a_span_that_ends_before_it_starts_exits_with_2(on: Callable[..., Ran]) -> None:
+    ran = on("schedules", "backfill", "daily", "--from", "2d", "--to", "5d")
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+    assert "--to 5d is before --from 2d" in ran.err
+
+
 def test_backfill_refuses_more_fire_times_than_its_limit(on: Callable[..., Ran]) -> None:
     on("schedules", "update", "daily", "--start", "2020-01-01")
     ran = on("schedules", "backfill", "daily", "--from", "2020-01-01", "--to", "2020-01-04", "--limit", "2")
