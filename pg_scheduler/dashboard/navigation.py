@@ -39,7 +39,7 @@ class Count:
 async def read_counts(request: PageRequest) -> Mapping[str, Count]:
     """Return the numbers by the paths of their items; none while the database is unavailable."""
     try:
-        facts = await read_facts(request)
+        facts, names = await read_facts(request), await request.task_names()
     except SchedulerError:
         return {}
     sees = request.access.sees_name
@@ -55,7 +55,7 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
     counts = {
         "/errors": Count(errors, "groups of errors in the last 24 hours", "bad"),
         "/schedules": Count(number(facts.schedules.values()), "schedules"),
-        "/tasks": Count(number(facts.tasks), "tasks"),
+        "/tasks": Count(number(set(map(names.task_of, filter(sees, facts.tasks)))), "tasks"),
         "/workers": Count(str(len(facts.workers)), "live workers", "" if facts.workers else "bad"),
         "/limits": Count(str(limits), "limits"),
         "/doctor": Count(str(len(findings)), "findings", "bad" if is_error else "warn"),

@@ -12,6 +12,7 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
 from tests.dashboard.client import JSON, App, Page, request, send
+from tests.dashboard.test_navigation import Bar
 from tests.inspect.workers import add_worker
 
 
@@ -57,6 +58,23 @@ async def test_form_offers_and_search_suggests_no_alias(started: Scheduler, app:
     assert "name:names.send" in suggested
     for each in (offered, {term.removeprefix("name:") for term in suggested}):
         assert not {name for name in each if name in others or name.endswith(".send_mail")}
+
+
+async def test_overview_side_bar_and_find_count_jobs_of_an_alias_for_its_task(
+    pool: asyncpg.Pool, app: App
+) -> None:
+    await add_worker(pool, names=["names.new", "names.old"], settings=reported(names_old="names.new"))
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " VALUES ('1', 'names.old', now()), ('2', 'names.new', now())"
+    )
+    data = (await request(app, "/", headers=JSON)).data
+    assert [(each["name"], each["due"]) for each in data["tasks"]] == [("names.new", 2)]
+    found = (await request(app, "/find?q=names", headers=JSON)).data["items"]
+    assert [each["name"] for each in found] == ["names.new"]
+    found = (await request(app, "/find?q=old", headers=JSON)).data["items"]
+    assert [each["name"] for each in found] == ["names.new"]
+    assert Bar((await request(app, "/about")).text).counts["tasks"] == "1"
 
 
 async def test_schedule_of_an_alias_is_added(started: Scheduler, app: App) -> None:

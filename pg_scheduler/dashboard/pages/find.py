@@ -43,7 +43,8 @@ async def build(request: PageRequest) -> View:
 
 async def _objects(q: str, request: PageRequest) -> list[Found]:
     sees, url, text = request.access.sees_name, request.url, q.casefold()
-    facts = await read_facts(request)
+    facts, names = await read_facts(request), await request.task_names()
+    tasks = dict.fromkeys(map(names.task_of, filter(sees, facts.tasks)))
     try:
         job = await request.inspector.get_job(q)
     except ValueError:  # no id of a job
@@ -54,7 +55,7 @@ async def _objects(q: str, request: PageRequest) -> list[Found]:
 
     found: list[Iterable[Found]] = [
         [Found("job", q, url("/job", id=q))] if job is not None and sees(job.job_name) else [],
-        [Found("task", name, url("/task", id=name)) for name in facts.tasks if sees(name) and has(name)],
+        [Found("task", name, url("/task", id=name)) for name in tasks if has(*names.all_of(name))],
         [
             Found("schedule", schedule_id, url("/schedule", id=schedule_id))
             for schedule_id, task in facts.schedules.items()

@@ -33,6 +33,7 @@ from pg_scheduler.inspect.mutes import is_muted, read_mutes
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.store.schedules import OVERDUE_S
 from pg_scheduler.inspect.store.statistics import StatisticsRow
+from pg_scheduler.inspect.tasks import fold_tasks
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.schedules.schedule import Schedule
@@ -88,6 +89,8 @@ async def build(request: PageRequest) -> View:
         "states": states,
         "tasks": slow.tasks if slow.load_until else None,
     }
+    task_names = await request.task_names()
+    tasks = fold_tasks((each for each in slow.tasks or () if access.sees_name(each.name)), task_names)
     names = [each for each in backlog.names if access.sees_name(each.name)] if backlog else []
     oldest = min((each.oldest_due_at for each in names if each.oldest_due_at), default=None)
     alive = [worker for worker in workers if worker.is_alive]
@@ -141,16 +144,16 @@ async def build(request: PageRequest) -> View:
         errors=[group for group in slow.groups or () if access.sees_name(group.job_name)][:SHOWN_GROUPS],
         tasks=by_load(
             [
-                load_of(task, slow.load.get(task.name, ()), slow.load_until)
-                for task in slow.tasks or ()
-                if slow.load_until is not None and access.sees_name(task.name)
+                load_of(
+                    task,
+                    [row for each in task_names.all_of(task.name) for row in slow.load.get(each, ())],
+                    slow.load_until,
+                )
+                for task in tasks
+                if slow.load_until is not None
             ]
         ),
-        paused={
-            task.name: task.note
-            for task in slow.tasks or ()
-            if task.paused_at is not None and access.sees_name(task.name)
-        },
+        paused={task.name: task.note for task in tasks if task.paused_at is not None},
         next_fires=[
             {
                 "at": each.next_fire_at,
