@@ -33,7 +33,7 @@ class ClusterFigures:
     Attributes:
         backlog: Due jobs by name, that of the oldest due job first.
         is_capped: Whether counting them stopped after 50,000 unfinished jobs.
-        blocked: Blocked jobs by what they wait for: ``after``, or ``limit:`` and the name of the limit.
+        blocked: Blocked jobs by what they wait for: ``after``, or ``limit:`` or ``share:`` with its name.
         quarantined: Quarantined jobs among the newest 20,000 unsuccessful ones; None if their index is
             missing.
         totals: About how many jobs there are.
@@ -93,7 +93,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
     backlog = await inspections.backlog()
     blocked: dict[str, int] = {}
     for blocked_on, jobs in (await inspections.blocked()).jobs.items():
-        group = ":".join(blocked_on.split(":", 2)[:2])  # the key of a limit can be personal data
+        group = ":".join(blocked_on.split(":", 2)[:2])  # keys and tenants can be personal data
         blocked[group] = blocked.get(group, 0) + jobs
     return ClusterFigures(
         backlog=backlog.rows,

@@ -48,7 +48,8 @@ class Backlog:
     due_estimate: int
     """The number of due jobs: counted, or if that is capped, as the planner of the database estimates it."""
     blocked: Mapping[str, int]
-    """Blocked jobs by what they wait for, ``after`` or ``limit:<name>:<key>``; at most 500 entries."""
+    """Blocked jobs by what they wait for, ``after``, ``limit:<name>:<key>`` or ``share:<name>:<key>``; at
+    most 500 entries."""
     is_blocked_capped: bool
     """Whether counting them stopped after 20,000 jobs or 500 entries, so that there may be more."""
 

@@ -183,7 +183,8 @@ class Job:
     progress: JobProgress | None = None
     """The progress that the job reported last; None if it reported none."""
     blocked_on: str | None = None
-    """The condition besides its time that delays the job: ``limit:<name>:<key>`` or ``after``, or None."""
+    """The condition besides its time that delays the job: ``after``, ``limit:<name>:<key>`` or
+    ``share:<name>:<key>``; None for nothing."""
     unique_key: str | None = None
     """The key of which at most one unfinished job exists; None for a job that is not unique."""
     schedule_id: str | None = None

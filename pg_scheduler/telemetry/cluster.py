@@ -156,7 +156,8 @@ class ClusterCollector(Collector):
             families.gauge("jobs_quarantined", text, figures.quarantined)
         blocked = {(on,): float(number) for on, number in {AFTER: 0, **figures.blocked}.items()}
         text = (
-            "Jobs that wait: for other jobs (after), or for a limit (limit:NAME); at most 20,000 are counted."
+            "Jobs that wait: for other jobs (after), for a limit (limit:NAME), or for the turn of their "
+            "tenant (share:NAME); at most 20,000 are counted."
         )
         families.gauge("jobs_blocked", text, blocked, "on")
         about = figures.totals

@@ -107,6 +107,7 @@ async def test_jobs_are_counted_by_the_name_that_a_worker_must_claim(pool: async
     columns = "job_name, execution_time, blocked_on"
     await add_jobs(pool, 3, columns, "'mail', now(), 'limit:stripe:customer-' || n")
     await add_jobs(pool, 2, columns, "'mail', now(), 'after'")
+    await add_jobs(pool, 2, columns, "'mail', now(), 'share:mails:customer-' || n")
     columns = "job_name, execution_time, status, finished_at, error_message"
     await add_jobs(pool, 2, columns, "'mail', now(), 'failed', now(), 'quarantined: 3 workers died'")
     await add_jobs(pool, 3, columns, "'mail', now(), 'failed', now(), 'ValueError: quarantined: no'")
@@ -119,7 +120,11 @@ async def test_jobs_are_counted_by_the_name_that_a_worker_must_claim(pool: async
     assert 180 <= ages["mail"] < 3600
     assert ages["idle"] == 0
     assert found.by(C + "jobs_unknown_name", "job_name") == {"report": 4, "mail": 0, "idle": 0}
-    assert found.by(C + "jobs_blocked", "on") == {"after": 2, "limit:stripe": 3}
+    assert found.by(C + "jobs_blocked", "on") == {
+        "after": 2,
+        "limit:stripe": 3,
+        "share:mails": 2,
+    }
     assert found[C + "jobs_quarantined"] == 2
     assert found[C + "jobs_due_capped"] == 0
     assert found.by(C + "task_paused", "job_name") == {"report": 0, "mail": 1, "idle": 0}
