@@ -105,7 +105,7 @@ class PeriodicJobConfig:
         )
         self._set(
             job_name=check_label(
-                "job_name", self.job_name or f"periodic_{self.func.__name__}", MAX_JOB_NAME_LENGTH
+                "job_name", self.job_name or default_job_name(self.func), MAX_JOB_NAME_LENGTH
             ),
             dedup_key=check_label("dedup_key", self.dedup_key or self._derive_key(), MAX_DEDUP_KEY_LENGTH),
         )
@@ -134,6 +134,11 @@ class PeriodicJobConfig:
     def _set(self, **values: object) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+
+def default_job_name(func: JobFunction) -> str:
+    """Return the name of the jobs of a periodic function that gives none."""
+    return f"periodic_{func.__name__}"
 
 
 def check_label(name: str, value: object, max_length: int) -> str:
@@ -349,14 +354,14 @@ class PeriodicCatalogue:
                     "decorate a function of another name"
                 )
         # A given job name is that of the task, unless @job has named it. Default job names are loose, since
-        # functions of different modules share them.
+        # functions of different modules share them; 0.2.x stored them for jobs with a given name, too.
         task = catalogue.task_of(config.func)
         is_unnamed = task is None or task.name == config.function
         catalogue.register(
             config.func,
             name=config.job_name if config.named and is_unnamed else None,
             aliases=[config.job_name] if config.named else [],
-            loose=[] if config.named else [config.job_name],
+            loose=[default_job_name(config.func)],
         )
         self._configs[config.dedup_key] = config
         self.version += 1

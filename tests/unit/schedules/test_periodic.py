@@ -275,6 +275,15 @@ def test_given_job_name_is_rejected_when_another_function_has_it(schedules: Peri
     assert only(schedules).function == "app.jobs.one"
 
 
+def test_default_job_name_resolves_for_jobs_of_0_2_when_a_job_name_is_given(tasks: TaskRegistry) -> None:
+    periodic(HOUR, job_name="nightly")(make("sweep", "a"))
+    task = tasks.resolve("nightly")
+    assert task
+    assert tasks.resolve("periodic_sweep") is task
+    periodic(HOUR)(make("sweep", "b"))
+    assert tasks.resolve("periodic_sweep") is None
+
+
 def test_reloaded_module_replaces_its_schedule(schedules: PeriodicCatalogue) -> None:
     periodic(HOUR, dedup_key="key")(make())
     version, fresh = schedules.version, make()
