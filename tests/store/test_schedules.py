@@ -251,9 +251,10 @@ async def test_now_follows_the_test_clock_or_the_database(
     assert found == now if now else found >= before
 
 
-async def test_chained_runs_returns_the_last_pending_job_of_a_0_2_chain(store: Store) -> None:
+async def test_chained_runs_returns_the_last_pending_job_of_a_0_2_chain(store: Store, pool: Pool) -> None:
     await store.jobs.insert(
         [
+            new_job("periodic:key:0", execution_time=NOW + 9 * SECOND, max_retries=1),
             new_job("periodic:key:1", execution_time=NOW + SECOND),
             new_job("periodic:key:2", execution_time=NOW + 2 * SECOND),
             new_job("periodic:keys:3", execution_time=NOW + 3 * SECOND),
@@ -264,6 +265,7 @@ async def test_chained_runs_returns_the_last_pending_job_of_a_0_2_chain(store: S
         ]
     )
     await store.jobs.cancel("periodic:gone:4")
+    await pool.execute("UPDATE scheduled_jobs SET retry_count = 1 WHERE job_id = 'periodic:key:0'")
     async with store.schedules.declaring() as connection:
         found = await store.schedules.chained_runs(["key", "gone", "none", "own"], on=connection)
     assert found == {"key": NOW + 2 * SECOND}  # 0.2 numbered its runs; later ids contain instants

@@ -170,10 +170,11 @@ SELECT EXISTS (SELECT FROM changed) AS changed FROM {schema}scheduler_schedules 
 -- route: caller
 -- Return the time of the last pending job that pg_scheduler 0.2 planned for a schedule.
 --
--- It planned a chain of jobs with numbered ids.
+-- It planned a chain of jobs with numbered ids. The time of a retry is no fire time.
 SELECT max(execution_time)
 FROM {schema}scheduled_jobs
 WHERE finished_at IS NULL
+  AND retry_count = 0
   AND execution_time >= {first_day}
   AND execution_time <= {last_fire_day}
   AND starts_with(job_id, 'periodic:' || $1 || ':')
