@@ -29,11 +29,13 @@ UNDOCUMENTED: Final = (
 )
 """Expects a list without the jobs that were not inserted; 0.2.3 documents None for them."""
 
+PERIODIC: Final = "tests/integration/test_periodic_"
+
 EXTENDED: Final = (
-    "tests/integration/test_periodic_interval.py"
-    "::TestPeriodicInterval::test_periodic_job_function_not_async_raises"
+    f"{PERIODIC}interval.py::TestPeriodicInterval::test_periodic_job_function_not_async_raises",
+    f"{PERIODIC}cron.py::TestPeriodicCron::test_cron_job_function_not_async_raises",
 )
-"""Expects ``@periodic`` to reject plain functions, which run in threads."""
+"""Expect ``@periodic`` to reject plain functions, which run in threads."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,7 +51,8 @@ def main(arguments: Sequence[str]) -> int:
         shutil.copy(folder / "pytest.ini", copy)
         command = [sys.executable, "-m", "pytest", "-p", "no:pg_scheduler"]
         command += ["-p", "no:cacheprovider", "-p", "no:randomly"]
-        command += [f"--ignore={PRIVATE}", f"--deselect={UNDOCUMENTED}", f"--deselect={EXTENDED}", *chosen]
+        command += [f"--ignore={PRIVATE}", *(f"--deselect={test}" for test in (UNDOCUMENTED, *EXTENDED))]
+        command += chosen
         return subprocess.run(command, cwd=copy, env=environment(server.dsn()), check=False).returncode
 
 
