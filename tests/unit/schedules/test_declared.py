@@ -54,7 +54,7 @@ def test_new_schedule_is_anchored_at_the_current_time() -> None:
         derived_key=True,
         enabled_in_code=True,
         use_advisory_lock=True,
-        trigger='{"kind": "every", "every": "PT1H"}',
+        trigger='{"kind":"every","every":"PT1H"}',
         described="every hour",
         options='{"priority": 8, "max_retries": 2}',
         overlap="allow",
