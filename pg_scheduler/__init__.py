@@ -1,7 +1,7 @@
 """A job scheduler for asyncio services on PostgreSQL.
 
-Start with ``Scheduler``. The other public modules are clock, embedded, errors, events, migrate,
-sync, testing and triggers.
+Start with ``Scheduler``. The other public modules are clock, dashboard, embedded, errors, events, inspect,
+migrate, sync, testing and triggers, and those of the packages integrations and telemetry.
 """
 
 import logging

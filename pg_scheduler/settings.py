@@ -99,6 +99,9 @@ class PollingConfig:
         semaphore_full_interval: Seconds between two polls while every slot is taken. A slot that becomes free
             is used at once in any case.
         jitter: Whether each sleep varies by up to 10 %, so that nodes do not poll at the same time.
+
+    Raises:
+        ConfigurationError: A value is out of range or has the wrong type; a ValueError.
     """
 
     min_interval: Seconds = 0.05
@@ -139,6 +142,9 @@ class VacuumPolicy:
         trigger: The kind of policy.
         days: Days for which jobs are kept; required with TIME_BASED and invalid without it.
         keep_count: Newest jobs of each name that are kept; required with COUNT_BASED and invalid without it.
+
+    Raises:
+        ConfigurationError: A value is out of range or has the wrong type; a ValueError.
     """
 
     trigger: VacuumTrigger
@@ -195,6 +201,9 @@ class VacuumConfig:
         schedules: Policy for schedules of callers that have finished; seven days by default. Not
             ``keep_last()``.
         audit: Policy for the records of changes; 90 days by default. Not ``keep_last()``.
+
+    Raises:
+        ConfigurationError: A value is out of range or has the wrong type; a ValueError.
     """
 
     completed: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(1))

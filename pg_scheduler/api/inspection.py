@@ -97,9 +97,16 @@ class InspectionMethods(SchedulerMethods):
         return await self._parts.store.workers.list_workers()
 
     async def get_vacuum_stats(self, days: int = 7) -> list[dict[str, Any]]:
-        """Return the deletions of each of the last days, newest first; empty without ``track_metrics``.
+        """Return the deletions of the last days in UTC, newest first; empty without ``track_metrics``.
 
-        Keys: ``stat_date, deleted_completed, deleted_failed, deleted_cancelled, last_run, worker_id``.
+        Keys: ``stat_date, deleted_completed, deleted_failed, deleted_cancelled, deleted_expired, last_run,
+        worker_id``.
+
+        Args:
+            days: The number of days, today included; at least 1.
+
+        Raises:
+            ValueError: ``days`` is less than 1.
         """
         check_count("days", days, least=1)
         if not self._parts.config.vacuum.track_metrics:
@@ -109,7 +116,7 @@ class InspectionMethods(SchedulerMethods):
     async def get_total_vacuum_stats(self) -> dict[str, Any]:
         """Return the deletions since the first vacuum; empty without ``track_metrics``.
 
-        Keys: ``total_completed, total_failed, total_cancelled, last_vacuum_run``.
+        Keys: ``total_completed, total_failed, total_cancelled, total_expired, last_vacuum_run``.
         """
         if not self._parts.config.vacuum.track_metrics:
             return {}

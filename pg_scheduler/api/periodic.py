@@ -57,6 +57,9 @@ class PeriodicMethods(SchedulerMethods):
 
         Returns:
             The id of the job, or None if the key is unknown in this process.
+
+        Raises:
+            JobConflictError: The task is unique, and another job has the key; a ValueError.
         """
         config = self._parts.declared.configs().get(dedup_key)
         if config is None:
@@ -74,8 +77,8 @@ class PeriodicMethods(SchedulerMethods):
         """Return a description of one schedule, or None if the key is unknown in this process.
 
         Keys: ``job_name, enabled, priority, max_retries, dedup_key, use_advisory_lock, function_name,
-        function_module``; ``interval`` (seconds) or ``cron`` and ``timezone``; ``next_fire_at`` and
-        ``last_fire_at`` as the running Scheduler last read them from the database.
+        function_module``; ``interval`` (seconds), ``cron`` and ``timezone``, or ``trigger`` (a text);
+        ``next_fire_at`` and ``last_fire_at`` as the running Scheduler last read them from the database.
         """
         return self._parts.declared.status(dedup_key)
 

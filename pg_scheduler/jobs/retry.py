@@ -21,6 +21,9 @@ class RetryPolicy:
     fraction ``jitter`` of itself, so that jobs that failed together are not retried together. A timeout is a
     ``TimeoutError``.
 
+    Raises:
+        ConfigurationError: A value is out of range or has the wrong type; a ValueError.
+
     Example:
         >>> RetryPolicy(jitter=0).delay(2, spread=0.0)
         datetime.timedelta(seconds=240)

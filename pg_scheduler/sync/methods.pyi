@@ -553,16 +553,17 @@ class BlockingMethods(Blocking):
         Parameters, values and errors are those of ``Scheduler.workers()``.
         """
     def get_vacuum_stats(self, days: int = 7) -> list[dict[str, Any]]:
-        """Return the deletions of each of the last days, newest first; empty without ``track_metrics``.
+        """Return the deletions of the last days in UTC, newest first; empty without ``track_metrics``.
 
-        Keys: ``stat_date, deleted_completed, deleted_failed, deleted_cancelled, last_run, worker_id``.
+        Keys: ``stat_date, deleted_completed, deleted_failed, deleted_cancelled, deleted_expired, last_run,
+        worker_id``.
 
         Parameters, values and errors are those of ``Scheduler.get_vacuum_stats()``.
         """
     def get_total_vacuum_stats(self) -> dict[str, Any]:
         """Return the deletions since the first vacuum; empty without ``track_metrics``.
 
-        Keys: ``total_completed, total_failed, total_cancelled, last_vacuum_run``.
+        Keys: ``total_completed, total_failed, total_cancelled, total_expired, last_vacuum_run``.
 
         Parameters, values and errors are those of ``Scheduler.get_total_vacuum_stats()``.
         """
@@ -643,8 +644,8 @@ class BlockingMethods(Blocking):
         """Return a description of one schedule, or None if the key is unknown in this process.
 
         Keys: ``job_name, enabled, priority, max_retries, dedup_key, use_advisory_lock, function_name,
-        function_module``; ``interval`` (seconds) or ``cron`` and ``timezone``; ``next_fire_at`` and
-        ``last_fire_at`` as the running Scheduler last read them from the database.
+        function_module``; ``interval`` (seconds), ``cron`` and ``timezone``, or ``trigger`` (a text);
+        ``next_fire_at`` and ``last_fire_at`` as the running Scheduler last read them from the database.
 
         Parameters, values and errors are those of ``Scheduler.get_periodic_job_status()``.
         """

@@ -245,6 +245,7 @@ async def test_vacuum_stats_have_the_documented_keys(make: Make) -> None:
         "last_run": clock.now,
         "worker_id": scheduler.worker_id,
     }
+    assert all(key in (Scheduler.get_vacuum_stats.__doc__ or "") for key in days[0])
     assert len(await scheduler.get_vacuum_stats(days=2)) == 2
     assert await scheduler.get_total_vacuum_stats() == {
         "total_completed": 6,
