@@ -18,7 +18,10 @@ from pg_scheduler import Scheduler
 from pg_scheduler.cli.main import run
 from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.shapes import SHAPES, shape_schema
-from tests.cli import worker_jobs  # noqa: F401 - what a test imports first is registered for that test only
+from tests.cli import (  # noqa: F401 - what a test imports first is registered for that test only
+    checked_jobs,
+    worker_jobs,
+)
 
 
 @dataclass(frozen=True, slots=True)

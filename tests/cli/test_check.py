@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import jsonschema
 import pytest
 
+from pg_scheduler import Scheduler
 from pg_scheduler.cli.errors import ExitCode
-from tests.cli.conftest import Ran, Run, schema
+from pg_scheduler.inspect import DeployCode
+from pg_scheduler.triggers import Every
+from tests.cli.conftest import Ran, Read, Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 
@@ -84,6 +88,47 @@ def test_exit_code_is_1_from_the_severity_of_fail_on(on: Callable[..., Ran]) -> 
     assert (ran.code, ran.lines[0]["code"]) == (ExitCode.DONE, "NOT-EXAMINED")
     assert on("check", JOBS, "--name", "cliworker.write", "--most", "1", "--fail-on", "warning").code == 1
     assert on("check", JOBS, "--name", "cliworker.old").code == ExitCode.NEGATIVE
+
+
+STEP = """
+    INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
+    VALUES ('1', '{name}', 'step', '{value}', 1, now(), now())
+"""
+FITS = """
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data, options)
+    VALUES ('1', 'clichecked.order', now(), '{"args": [7]}', '{"steps": 1}')
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "statements", "exits"),
+    [
+        (DeployCode.NAME_UNKNOWN, [FITS.replace("order", "gone")], (1, 1)),
+        (DeployCode.ARGUMENTS, [FITS.replace("[7]", "[]")], (1, 1)),
+        (DeployCode.KEY, [FITS.replace("7", "700")], (1, 1)),
+        (DeployCode.SCHEDULE, ["UPDATE scheduler_schedules SET task = 'clichecked.gone'"], (1, 1)),
+        (DeployCode.STEP_TYPE, [FITS, STEP.format(name="quote", value='"seven"')], (1, 1)),
+        (DeployCode.STEP_GONE, [FITS, STEP.format(name="quota", value="7")], (0, 1)),
+        (DeployCode.NOT_EXAMINED, [FITS, FITS.replace("'1'", "'2'")], (0, 1)),
+        (DeployCode.VERSION, [FITS, STEP.format(name="quote", value="7")], (0, 0)),
+    ],
+    ids=lambda each: each if isinstance(each, DeployCode) else "",
+)
+def test_each_finding_has_the_exit_code_of_its_severity(  # noqa: PLR0917 - fixtures
+    call: Run, dsn: str, read: Read, code: DeployCode, statements: list[str], exits: tuple[int, int]
+) -> None:
+    async def prepare(scheduler: Scheduler) -> None:
+        hour = Every(timedelta(hours=1))
+        await scheduler.schedules.add("clichecked.order", hour, schedule_id="hourly", args=(7,))
+        for statement in statements:
+            await scheduler.db_pool.execute(statement)
+
+    read(prepare)
+    command = ["check", "tests.cli.checked_jobs", "--dsn", dsn, "--name", "clichecked.*", "--most", "1"]
+    found = {each["code"] for each in call(*command).lines} - {DeployCode.VERSION}
+    assert found == {code} - {DeployCode.VERSION}
+    assert tuple(call(*command, "--fail-on", severity).code for severity in ("error", "warning")) == exits
+    assert call(*command).code == exits[0], "the default is error"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from pydantic import BaseModel, field_validator
 
-from pg_scheduler import Limit, Scheduler, job, periodic
+from pg_scheduler import Limit, Scheduler, Share, job, periodic
 from pg_scheduler.errors import ConfigurationError, SchemaMissingError, SchemaTooNewError
 from pg_scheduler.inspect import DeployCode, DeployReport, Severity, check, deploy
 from pg_scheduler.inspect.store import deploy as deploy_store
@@ -170,6 +170,23 @@ async def test_key_functions_are_called_for_arguments_that_fit(scheduler: Schedu
     assert (arguments.code, arguments.count) == (DeployCode.ARGUMENTS, 1)
     assert (key.code, key.severity) == (DeployCode.KEY, Severity.ERROR)
     assert "the key function of the limit 'bank' raised LookupError" in key.reason
+
+
+async def test_key_function_of_a_share_is_called_for_schedules_and_not_for_jobs_which_have_their_key(
+    pool: Pool,
+) -> None:
+    async def export(tenant: str) -> None:
+        raise AssertionError("a check calls no job")
+
+    old, new = Scheduler(pool), Scheduler(pool)
+    old.register(export, name="shop.export", share=Share(key=lambda tenant: tenant))
+    new.register(export, name="shop.export", share=Share(key=lambda tenant: {"acme": 1}[tenant]))
+    await old.enqueue("shop.export", args=("former",))
+    for tenant in ("acme", "former"):
+        await old.schedules.add("shop.export", HOUR, schedule_id=tenant, args=(tenant,))
+    (finding,) = (await check(new)).findings
+    assert (finding.code, finding.ids) == (DeployCode.SCHEDULE, ("former",))
+    assert "the key function of the share 'shop.export' raised KeyError" in finding.reason
 
 
 async def test_large_and_compressed_arguments_are_examined(
