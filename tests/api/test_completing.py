@@ -438,6 +438,62 @@ async def test_unique_key_and_limit_are_free_after_the_commit_while_the_function
     await seen.until(JobCompleted, 2)
 
 
+STATE = """
+    SELECT (SELECT blocked_on FROM scheduled_jobs WHERE job_id = 'child') AS waits_on,
+        (SELECT next_fire_at IS NOT NULL FROM scheduler_schedules) AS has_next_fire,
+        (SELECT count(*) FROM scheduler_results) AS values
+"""
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_dependents_the_schedule_and_the_kept_value_follow_in_the_transaction(
+    scheduler: Scheduler, seen: Recorder, pools: Pools, pool: asyncpg.Pool, commits: bool
+) -> None:
+    own, hour = await pools(1), timedelta(hours=1)
+    states: list[Any] = []
+
+    async def complete() -> None:
+        me = current_job()
+        await scheduler.enqueue(later, args=("child",), job_id="child", after=[me.job_id], delay=hour)
+        async with own.acquire() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            async with me.completing(connection=connection):
+                me.set_result("kept")
+            states.extend([await connection.fetchrow(STATE), await pool.fetchrow(STATE)])
+            await (transaction.commit() if commits else transaction.rollback())
+            states.append(await pool.fetchrow(STATE))
+
+    scheduler.register(complete, name="completing.consequences", keep_result=hour)
+    await scheduler.schedules.add(
+        "completing.consequences", FixedDelay(hour), start=now() - hour, schedule_id="s"
+    )
+    await seen.until(JobCompleted)
+    before, after = ("after", False, 0), (None, True, 1)
+    assert [tuple(state) for state in states] == [after, before, after if commits else before]
+
+
+async def test_replacement_is_in_the_row_with_the_commit(
+    scheduler: Scheduler, seen: Recorder, pools: Pools, pool: asyncpg.Pool
+) -> None:
+    own, states = await pools(1), list[str]()
+
+    async def old() -> None:
+        again = ConflictResolution.REPLACE
+        await scheduler.enqueue(
+            later, args=("new",), job_id="one", conflict_resolution=again, delay=timedelta(hours=1)
+        )
+        async with own.acquire() as connection, connection.transaction():
+            async with current_job().completing(connection=connection):
+                pass
+            query = "SELECT task_data FROM scheduled_jobs"
+            states.extend([await connection.fetchval(query), await pool.fetchval(query)])
+
+    await scheduler.enqueue(old, job_id="one")
+    await seen.until(JobCompleted)
+    assert ["new" in state for state in states] == [True, False]
+
+
 @pytest.mark.parametrize("stop", ["timeout", "cancel", "shutdown", "lost lease"])
 async def test_nothing_that_stops_the_attempt_during_its_commit_changes_the_outcome(
     make: Make, pool: asyncpg.Pool, stop: str

@@ -122,6 +122,32 @@ async def test_each_end_is_passed_as_it_is(t: TestScheduler) -> None:
     assert found[2:] == ["JobFailedError: job 'c' failed: ValueError: no paper", "d 4"]
 
 
+@pytest.mark.parametrize("end", ["completed", "failed", "expired", "cancelled"])
+async def test_last_predecessor_is_passed_as_it_ended(t: TestScheduler, end: str) -> None:
+    """Its result exists when its end lets the job begin."""
+    first = await t.scheduler.enqueue(number, args=(1,), keep_result=SECOND, job_id="a")
+    last = await t.scheduler.enqueue(
+        fail if end == "failed" else number,
+        args=() if end == "failed" else (2,),
+        keep_result=SECOND,
+        job_id="b",
+        delay=HOUR,
+        misfire_grace_time=1,
+    )
+    reader = await t.scheduler.enqueue(
+        collect, after=[first, last], after_outcome="ended", pass_results=True, keep_result=DAY
+    )
+    await t.drain()
+    assert await t.scheduler.get_job_result(reader, wait=False) is None, "it waits for the last one"
+    if end == "cancelled":
+        assert await t.scheduler.cancel_job(last)
+    elif end == "expired":
+        t.advance(2 * HOUR)
+    await t.run_until(HOUR)
+    value = 2 if end == "completed" else None
+    assert await collected(t.scheduler, reader) == [["a", "completed", 1], ["b", end, value]]
+
+
 async def test_job_cancelled_because_one_failed_has_the_results_when_it_is_retried(t: TestScheduler) -> None:
     ids = [
         await t.scheduler.enqueue(number, args=(1,), keep_result=SECOND, job_id="a"),

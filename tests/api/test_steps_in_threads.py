@@ -23,6 +23,7 @@ from pg_scheduler import (
     NotRunningError,
     PayloadError,
     Scheduler,
+    ThreadExecutor,
     call,
     current_job,
 )
@@ -326,6 +327,27 @@ async def test_suspension_waits_for_the_steps_of_other_threads(t: TestScheduler,
 
     await run(t, place)
     assert log == ["worked"]
+
+
+async def test_suspended_jobs_use_no_thread(pool: Pool) -> None:
+    """Many of them are suspended by one thread, which runs another job then."""
+
+    def place(seconds: int) -> int:
+        if seconds:
+            current_steps().sleep("rest", seconds)
+        return threading.get_ident()
+
+    executor = ThreadExecutor(threads=1)
+    async with TestScheduler(pool, now=START, executors={"thread": executor}) as t:
+        seen = Recorder(t.scheduler)
+        t.scheduler.register(place, name=NAME, executor="thread")
+        for _ in range(100):
+            await t.scheduler.enqueue(NAME, args=(3600,))
+        await t.drain()
+        assert len(seen.of(JobSuspended)) == 100
+        await t.scheduler.enqueue(NAME, args=(0,))
+        assert await t.drain() == 1
+        assert len(seen.of(JobCompleted)) == 1
 
 
 async def test_job_in_a_thread_waits_for_other_jobs(t: TestScheduler) -> None:

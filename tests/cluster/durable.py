@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from datetime import timedelta
 from typing import Any
 
@@ -50,3 +52,16 @@ async def hold() -> None:
 @job(name="durable.turn", share=Share(key=lambda tenant: tenant))
 async def turn(tenant: str) -> None:
     report_job(f"turn of {tenant}")
+
+
+async def stop_process() -> int:
+    """Stop the whole process (SIGSTOP) in the first attempt."""
+    attempt = current_job().attempt
+    if attempt == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return attempt
+
+
+@job(name="durable.freeze", max_retries=3)
+async def freeze() -> None:
+    await current_job().steps.run("stop", stop_process)

@@ -375,6 +375,42 @@ async def test_job_of_steps_in_a_thread_passes(crash: CrashEverywhere) -> None:
     assert report.most(fetch_quote_plainly) == report.most(ship_plainly) == 2
 
 
+@job(name="crashes.wait_for_approval", max_retries=1, keep_result=timedelta(days=1))
+async def wait_for_approval() -> str:
+    steps = current_job().steps
+    await steps.sleep("cool-off", timedelta(days=1))
+    try:
+        name = str(await steps.wait("approval", timeout=timedelta(days=1)))
+    except TimeoutError:
+        name = "nobody"
+    await steps.transaction("ship", ship, name)
+    return name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("hours", "expected"),
+    [(12, "ann"), (36, "ann"), (60, "nobody")],
+    ids=["before the wait", "during the wait", "after it"],
+)
+async def test_job_that_waits_for_a_signal_passes(crash: CrashEverywhere, hours: int, expected: str) -> None:
+    seen: list[list[str]] = []
+
+    async def approve(scheduler: Scheduler) -> None:
+        is_stored = await scheduler.signal("crash_everywhere", "approval", "ann")
+        assert is_stored == (expected == "ann")
+
+    async def observe(pool: Pool) -> list[str]:
+        seen.append(await read_table(pool))
+        return seen[-1]
+
+    at, until = {timedelta(hours=hours): approve}, timedelta(days=3)
+    report = await crash(wait_for_approval, at=at, until=until, observe=observe)
+    assert seen[0] == [expected]
+    assert report.most(ship) == 2
+    assert ("look_at_waits" in report.statements) == (hours > 24), "the wait suspended the job"
+
+
 async def double(number: int) -> int:
     await insert_once(f"{number}")
     return 2 * number
