@@ -34,6 +34,7 @@ from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS
 from pg_scheduler.testing import TestScheduler, job_context
 from pg_scheduler.worker.pipeline import steps as worker_steps
 from tests.support.codecs import KeyedCodec
+from tests.support.statements import Sent, Statements
 from tests.support.worker import Recorder, wire_to
 
 Pool = asyncpg.Pool
@@ -723,6 +724,7 @@ async def test_suspension_waits_for_the_steps_beside_it(t: TestScheduler, log: L
     asleep = asyncio.Event()
 
     async def slow() -> str:
+        log.append("slow")
         await asleep.wait()
         return "slow"
 
@@ -739,6 +741,7 @@ async def test_suspension_waits_for_the_steps_beside_it(t: TestScheduler, log: L
     seen = Recorder(t.scheduler)
     assert await run(t, place) == "slow"
     assert len(seen.of(JobSuspended)) == 1
+    assert log == ["slow"], "it was not interrupted"
 
 
 async def fail_beside_a_sleep(t: TestScheduler) -> None:
@@ -1033,7 +1036,7 @@ async def test_steps_of_a_job_that_is_deleted_at_once_go_with_its_row(pool: Pool
     config = VacuumConfig(completed=VacuumPolicy.immediate())
     async with TestScheduler(pool, now=START, vacuum_config=config) as t:
         await t.scheduler.enqueue(place, max_retries=1)
-        await t.run_until(DAY)
+        await t.run_until(HOUR / 2)  # the vacuum would delete them after an hour
         assert await pool.fetch("SELECT FROM scheduled_jobs") == []
         assert await pool.fetch("SELECT FROM scheduler_steps") == []
 
@@ -1156,13 +1159,45 @@ def test_context_of_a_test_has_no_steps() -> None:
         _ = context.steps
 
 
-async def test_job_without_steps_executes_no_further_statement(t: TestScheduler, pool: Pool) -> None:
-    async def plain() -> int:
-        _ = current_job().steps
-        return current_job().steps.version
+async def statements_of(t: TestScheduler, sent: Statements, func: Callable[..., Awaitable[Any]]) -> Sent:
+    """Run a job until it ends or is suspended, and return what was sent for that."""
+    await t.scheduler.enqueue(func)
+    await sent.take()
+    await t.drain()
+    return await sent.take()
 
-    assert await run(t, plain) == 1
-    assert await pool.fetchval("SELECT options -> 'steps' FROM scheduled_jobs") is None
+
+async def test_job_sends_a_statement_for_each_step_and_one_more_in_an_attempt_that_continues(
+    dsn: str, log: Log
+) -> None:
+    async def bare() -> None: ...
+
+    async def plain() -> None:
+        assert current_job().steps.version == 1
+
+    async def place() -> None:
+        steps = current_job().steps
+        for name in "abc":
+            await steps.run(name, log.note, name)
+        await steps.sleep("rest", DAY)
+        await steps.run("d", log.note, "d")
+
+    sent = Statements()
+    async with (
+        asyncpg.create_pool(dsn, min_size=1, max_size=5, init=sent.listen) as pool,
+        TestScheduler(pool, now=START) as t,
+    ):
+        await statements_of(t, sent, bare)  # the first job of a worker
+        without = await statements_of(t, sent, bare)
+        assert (await statements_of(t, sent, plain)).named == without.named
+        assert await pool.fetchval("SELECT max(options ->> 'steps') FROM scheduled_jobs") is None
+        await sent.take()
+        first = await statements_of(t, sent, place)
+        await t.run_until(DAY)
+        second = await sent.take()
+    steps = ("load_steps", "store_step", "end_step")
+    assert [first.named[name] for name in steps] == [0, 4, 0]
+    assert [second.named[name] for name in steps] == [1, 1, 1]
 
 
 # -- transaction() ---------------------------------------------------------------------------------------

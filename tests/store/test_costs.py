@@ -17,7 +17,7 @@ from pg_scheduler.enqueue.prepare import new_job_id
 from pg_scheduler.store.connections.options import DEDICATED_SETTINGS
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store
-from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, new_job, worker
+from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, new_job, running, worker
 
 PAGE: Final = 8192
 WORKER: Final = "w1234567"
@@ -170,6 +170,22 @@ async def test_wal_per_job_is_bounded_when_rows_are_deleted(path: HotPath, store
     size, records = await written_for_a_job(path, store, keep=False)
     assert size < 500  # 450
     assert records < 4.5  # no key
+
+
+async def test_wal_of_a_step_is_bounded(dsn: str, store: Store) -> None:
+    """The first step updates the row of its job too; the others lock it and are one INSERT."""
+    await running(store, new_job())
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(f"PREPARE store_step AS {load_queries('public')['store_step'].text}")
+    sizes = []
+    for n in range(50):
+        values = f"'job', 'w1', 1, 'page-{n}', 'step', '{{\"price\": 9}}', 1, NULL, NULL, {INSTANT}, false"
+        text = await connection.fetchval(f"EXPLAIN (ANALYZE, WAL, FORMAT JSON) EXECUTE store_step ({values})")
+        plan = json.loads(text)[0]["Plan"]
+        sizes.append(plan["WAL Bytes"] - plan.get("WAL FPI", 0) * PAGE)
+    await connection.close()
+    assert sizes[0] < 440  # 391 when this was written
+    assert sum(sizes[1:]) / len(sizes[1:]) < 340  # 301
 
 
 SHAPES = {

@@ -99,6 +99,16 @@ async def test_failure_is_passed_with_its_traceback(store: Store) -> None:
     assert kept.error == result.error
 
 
+async def test_outcome_that_is_in_the_row_already_keeps_no_other_value(store: Store) -> None:
+    """Its function went on after a completion in a transaction whose commit had no answer."""
+    (a,) = await keeping(store, "a")
+    await settle(store, a, completed("of the commit"))
+    await settle(store, a, completed("of the function"))
+    kept = (await store.kept_results.get(["a"]))["a"]
+    assert kept is not None
+    assert kept.value == "of the commit"
+
+
 async def test_result_kept_for_a_second_is_read_a_day_later(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
