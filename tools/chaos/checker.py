@@ -25,7 +25,7 @@ from tools.chaos.features import (
     results_lost_or_wrong,
     unique_keys_held_twice,
 )
-from tools.chaos.jobs import KEYED, LIMITED, PERIODIC, RATED, SCHEDULED, UNIQUE
+from tools.chaos.jobs import ENDLESS, KEYED, LIMITED, PERIODIC, RATED, SCHEDULED, UNIQUE
 from tools.chaos.ledger import DONE, Attempt
 from tools.chaos.limits import limits_exceeded
 from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, EXPIRING, IN_VAIN, PLAIN, REPLACED, ROLLED_BACK
@@ -125,6 +125,8 @@ def judge(evidence: Evidence) -> Verdict:
         "jobs completed in a transaction": len(committed_completions(evidence)),
         "jobs that were passed results": sum(row.job_name in SUMMARIES for row in evidence.rows.values()),
         "jobs of two tenants": sum(row.job_name == SHARED for row in evidence.rows.values()),
+        "jobs that exceeded their timeout": sum(row.job_name in ENDLESS for row in evidence.rows.values()),
+        "jobs deleted by the vacuum": evidence.deleted,
         "fire times": sum(row.job_name in PERIODIC for row in evidence.rows.values()),
     }
     verdict.recoveries = sorted(_recoveries(evidence))

@@ -22,7 +22,6 @@ from tools.chaos.load import (
     IN_VAIN,
     KEEP,
     PLAIN,
-    ROLLED_BACK,
     Load,
     Request,
     Sent,
@@ -33,8 +32,7 @@ from tools.chaos.nemesis import REFUSED
 ORDERS_RATE: Final = 3.0
 COMPLETING_RATE: Final = 10.0
 SUMMARY_RATE: Final = 1.0
-TRANSACTION_RATE: Final = 2.0
-"""Orders, jobs that complete in a transaction, jobs that are passed results, and transactions, per second."""
+"""Orders, jobs that complete in a transaction, and jobs that are passed results, per second."""
 
 SUMMED: Final = 5
 """The most results that one job is passed."""
@@ -64,7 +62,7 @@ class DurableLoad(Load):
         client: As for `Load`.
         rate: As for `Load`.
         seed: As for `Load`.
-        pool: The pool of the client, for transactions of the caller.
+        pool: The pool of the client, for its own transactions.
     """
 
     def __init__(self, client: Scheduler, rate: int, seed: int, pool: asyncpg.Pool) -> None:
@@ -78,7 +76,6 @@ class DurableLoad(Load):
             (self._order, min(0.01, ORDERS_RATE / self.rate), 1),
             (self._completing, min(0.03, COMPLETING_RATE / self.rate), 1),
             (self._summary, min(0.01, SUMMARY_RATE / self.rate), 1),
-            (self._transaction, min(0.01, TRANSACTION_RATE / self.rate), 1),
             (self._tenants, min(0.002, SHARED_RATE / self.rate), 1),
         ]
 
@@ -229,24 +226,6 @@ class DurableLoad(Load):
             pass_results=True,
         )
         request.confirmed = True
-
-    async def _transaction(self) -> None:
-        """Schedule two jobs in a transaction of the caller, which is rolled back at times."""
-        rolls_back = self.random.random() < 0.3
-        specs = [self._now(jobs.quick) for _ in range(2)]
-        requests = [Request(ROLLED_BACK if rolls_back else PLAIN) for _ in specs]
-        for spec, request in zip(specs, requests, strict=True):
-            assert spec.job_id is not None
-            self.requests[spec.job_id] = request
-        with suppress(*BROKEN_CONNECTION):
-            async with self._pool.acquire(timeout=10) as connection:
-                transaction = connection.transaction()
-                await transaction.start()
-                await self.client.schedule_bulk(specs, connection=connection)
-                await asyncio.sleep(self.random.choice((0, 0.1)))
-                await (transaction.rollback() if rolls_back else transaction.commit())
-            for request in requests:
-                request.confirmed = not rolls_back
 
     async def _tenants(self) -> None:
         """Schedule many jobs of one tenant, and one of another."""

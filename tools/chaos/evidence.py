@@ -74,6 +74,7 @@ class Evidence:
         unexpected_exits: Workers that stopped by themselves.
         unhandled: Unhandled errors of the driver's process.
         timed: Whether lateness is judged.
+        deleted: The rows that the vacuum deleted; they are among the rows.
     """
 
     requests: Mapping[str, Request]
@@ -90,6 +91,7 @@ class Evidence:
     timed: bool = True
     stopped_schedules: Sequence[str] = ()
     effects: Sequence[Effect] = ()
+    deleted: int = 0
 
     def is_replaced(self, job_id: str) -> bool:
         """Return whether the job may have a new definition, which restarts its attempts."""
@@ -105,11 +107,11 @@ class Evidence:
         return step in CHILDREN and parent in self.requests
 
     def was_blocked(self, job_id: str) -> bool:
-        """Return whether the job may have waited for others when it was due."""
+        """Return whether the job may have waited for others when it was due, or for a poll."""
         if self.rows[job_id].job_name in BLOCKED | {SHARED}:
             return True
         request = self.requests.get(job_id)
-        return request is not None and bool(request.after)
+        return request is not None and (bool(request.after) or request.polled)
 
 
 def attempt_of(evidence: Evidence, row: Row) -> Attempt | None:

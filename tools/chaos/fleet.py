@@ -16,6 +16,8 @@ from tools.chaos.clock import Clock
 from tools.chaos.proxy import Proxy
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+STOP_TIMEOUT_S: Final = 75.0
+"""Seconds within which a worker stops, even if it waits on two half-open connections in turn."""
 
 
 class Seat:
@@ -50,7 +52,7 @@ class Fleet:
 
     Attributes:
         deaths: When processes ended, by process id.
-        unexpected_exits: Processes that stopped by themselves.
+        unexpected_exits: Processes that stopped by themselves, or did not stop when told to.
     """
 
     def __init__(
@@ -94,19 +96,29 @@ class Fleet:
             seat.process.kill()
             await seat.process.wait()
 
-    async def stop(self, timeout: float) -> list[str]:
-        """Shut all processes down gracefully; return the seats whose process had to be killed."""
+    async def shut_down(self, seat: Seat) -> None:
+        """Shut a process down gracefully, as a deployment does; kill it if it does not end in time."""
+        self._close_input(seat)
+        if seat.process is not None:
+            try:
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await seat.process.wait()
+            except TimeoutError:
+                self.unexpected_exits.append(f"{seat.name} did not stop within {STOP_TIMEOUT_S:g} s")
+                await self.kill(seat)
+
+    def _close_input(self, seat: Seat) -> None:
+        if seat.process is not None and seat.process.stdin is not None:
+            self._expected_exits.add(seat.process.pid)
+            seat.process.stdin.close()
+
+    async def stop(self) -> None:
+        """Shut all processes down gracefully."""
         for seat in self.seats:
             seat.signal(signal.SIGCONT)
-            if seat.process is not None and seat.process.stdin is not None:
-                self._expected_exits.add(seat.process.pid)
-                seat.process.stdin.close()
-        _, late = await asyncio.wait(self._watchers, timeout=timeout)
-        unresponsive = [seat.name for seat in self.seats if seat.process and seat.process.returncode is None]
+        await asyncio.gather(*map(self.shut_down, self.seats))
         await self.close()
-        if late:
-            await asyncio.wait(late)
-        return unresponsive
+        await asyncio.wait(self._watchers)
 
     async def close(self) -> None:
         """Kill the remaining processes and close proxies and clocks."""

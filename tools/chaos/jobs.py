@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import random
 import select
@@ -14,6 +15,7 @@ from typing import Final
 
 from pg_scheduler import Limit, Unique, current_job, job, periodic
 from pg_scheduler.errors import JobCancelledError
+from pg_scheduler.integrations.fernet import FernetCodec
 from pg_scheduler.sync import AttemptEnded
 from tools.chaos.ledger import CANCELLED, DIED, DONE, RAISED, Ledger, ParentLedger
 
@@ -43,8 +45,14 @@ BLOCKED: Final = frozenset({*ONE_BY_ONE, LIMITED, RATED, KEYED})
 
 UNIQUE: Final = "chaos.unique"
 
+ENDLESS: Final = ("chaos.endless", "chaos.thread_endless")
+"""The jobs that exceed their timeout."""
+
 LINGER_S: Final = 0.3
 """Seconds for which a cancelled thread runs on after it has noticed its cancellation."""
+
+KEY: Final = base64.urlsafe_b64encode(bytes(range(32)))
+"""The key of all codecs."""
 
 _ledgers: list[Ledger] = []
 
@@ -81,6 +89,11 @@ def entry(version: int = 0) -> Iterator[int]:
         raise
     finally:
         ledger().end(this.job_id, this.attempt, outcome)
+
+
+def codec(*, encrypts: bool) -> FernetCodec:
+    """Return the codec of a Scheduler. All decrypt; those that do not encrypt store plain texts."""
+    return FernetCodec([KEY], encrypt=encrypts)
 
 
 def own_value() -> str:
@@ -126,7 +139,7 @@ async def broken() -> None:
 
 
 @job(name="chaos.value")
-async def value() -> str:
+async def value(secret: str = "") -> str:  # noqa: ARG001 - some are encrypted
     """Return a value."""
     with entry():
         await asyncio.sleep(random.uniform(0, 0.5))
@@ -161,6 +174,22 @@ def process_value(*, dies: bool) -> str:
             ledger().end(this.job_id, attempt, DIED)
             os.kill(os.getpid(), signal.SIGKILL)
         return own_value()
+
+
+@job(name=ENDLESS[0])
+async def endless() -> None:
+    """Run until the attempt is cancelled, as by its timeout."""
+    with entry():
+        await asyncio.Event().wait()
+
+
+@job(name=ENDLESS[1], executor="thread")
+def thread_endless() -> None:
+    """Do the same in a thread."""
+    with entry():
+        while True:
+            current_job().raise_if_cancelled()
+            pause(0.05)
 
 
 @job(name=LIMITED, limits=[Limit(max_running=MAX_RUNNING)])
@@ -237,6 +266,6 @@ async def tock() -> None:
 FUNCTIONS: Final = (
     *(quick, slow, flaky, broken, limited, rated, keyed, unique),
     *(in_turn, thread_in_turn, allowed),
-    *(value, broken_value, thread_value, process_value),
+    *(value, broken_value, thread_value, process_value, endless, thread_endless),
 )
 """All but the periodic ones."""

@@ -74,7 +74,8 @@ class Request:
     ``confirmed`` is true if schedule() returned. ``cancelled`` is what cancel_job() returned, None if it
     raised or was not called. ``versions`` are the versions of the arguments that the last attempt may have.
     ``keeps`` is true if the job keeps its result. ``after`` are the jobs that a callback waits for. ``key``
-    is the key of a limit per key. ``effects`` are those of a completed durable job.
+    is the key of a limit per key. ``effects`` are those of a completed durable job. ``polled`` is true if a
+    worker may find the job only by its next poll.
     """
 
     kind: str
@@ -86,6 +87,7 @@ class Request:
     key: int | None = None
     effects: tuple[str, ...] = ()
     signals: tuple[Sent, ...] = ()
+    polled: bool = False
 
 
 class Load:

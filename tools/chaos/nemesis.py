@@ -43,6 +43,7 @@ REFUSED: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.Interfac
 WORKER_FAULTS: Final = {
     # kind: weight, minimum and maximum duration in leases
     "worker killed": (3, 0.1, 0.4),
+    "worker deployed": (2, 0.1, 0.4),
     f"{WORKER_STOPPED}, shorter than its lease": (2, 0.2, 0.7),
     f"{WORKER_STOPPED}, longer than its lease": (2, 1.2, 1.8),
     "event loop blocked": (2, 0.3, 1.5),
@@ -177,6 +178,10 @@ class Nemesis:
                 await self._move(seat.clock, one)
             case "worker killed":
                 await self._fleet.kill(seat)
+                await asyncio.sleep(one.seconds)
+                await self._fleet.fill(seat)
+            case "worker deployed":
+                await self._fleet.shut_down(seat)
                 await asyncio.sleep(one.seconds)
                 await self._fleet.fill(seat)
             case "event loop blocked":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import sys
 import time
@@ -17,13 +18,13 @@ import asyncpg
 from pg_scheduler import Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
 from tools.chaos import ledger
+from tools.chaos.callers import FullLoad
 from tools.chaos.checker import judge
 from tools.chaos.clock import Clock, find_library
 from tools.chaos.durable_jobs import CREATE_EFFECTS, EFFECTS
-from tools.chaos.durable_load import DurableLoad
 from tools.chaos.evidence import Admission, Effect, Evidence, KeptResult, Row, Verdict
 from tools.chaos.fleet import Fleet
-from tools.chaos.jobs import PERIODIC, SCHEDULED
+from tools.chaos.jobs import PERIODIC, SCHEDULED, codec
 from tools.chaos.limits import ADMISSIONS, COPY_ADMISSIONS
 from tools.chaos.nemesis import Nemesis
 from tools.chaos.proxy import Proxy
@@ -36,9 +37,6 @@ ON_MEMORY: Final = {"fsync": "off"}
 WARM_UP_S: Final = 2.0
 DRAIN_TIMEOUT_S: Final = 40.0
 STATUS_INTERVAL_S: Final = 10.0
-STOP_TIMEOUT_S: Final = 75.0
-"""Seconds within which a worker stops, even if it waits on two half-open connections in turn."""
-
 SOON: Final = 3.0
 """Seconds after the last call until every requested job is due."""
 
@@ -48,13 +46,28 @@ ROWS_PER_FETCH: Final = 5000
 UNFINISHED: Final = (
     "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL AND ($1 OR job_name <> ALL ($2))"
 )
+ARCHIVE: Final = """
+    CREATE TABLE chaos_archive (LIKE scheduled_jobs);
+    CREATE FUNCTION chaos_archive() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+    BEGIN
+        INSERT INTO chaos_archive SELECT OLD.*;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER chaos_archive AFTER DELETE ON scheduled_jobs
+        FOR EACH ROW EXECUTE FUNCTION chaos_archive();
+"""
+"""Keeps the rows that the vacuum deletes."""
+
 ROWS: Final = """
     SELECT job_id, job_name, status, worker_id, attempt, retry_count, max_retries, priority,
         extract(epoch FROM execution_time)::float8 - $1, extract(epoch FROM created_at)::float8 - $1,
         extract(epoch FROM started_at)::float8 - $1, unique_key
-    FROM scheduled_jobs
+    FROM (SELECT *, 2 AS place FROM scheduled_jobs UNION ALL SELECT *, 1 FROM chaos_archive) AS job
+    ORDER BY place
 """
+"""The rows that were deleted come first, so a later row of the same id counts."""
 
+DELETED: Final = "SELECT count(*) FROM chaos_archive"
 
 RESULTS: Final = """
     SELECT job_id, status, value::text, error IS NOT NULL, attempts FROM scheduler_results
@@ -130,15 +143,16 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         proxy = Proxy(stage.dsn)
         stack.callback(proxy.close)
         pool = await stack.enter_async_context(
-            asyncpg.create_pool(await proxy.start(), min_size=0, max_size=10, timeout=10)
+            asyncpg.create_pool(dsn := await proxy.start(), min_size=0, max_size=10, timeout=10)
         )
-        client = Scheduler(pool, misfire_grace_time=None)
+        client = Scheduler(pool, misfire_grace_time=None, codec=codec(encrypts=False))
         await client.initialize_db()
         await pool.execute(COPY_ADMISSIONS)
         await pool.execute(CREATE_EFFECTS)
+        await pool.execute(ARCHIVE)
         await add_schedules(client)
         await fleet.start()
-        load = DurableLoad(client, settings.rate, settings.seed, pool)
+        load = FullLoad(client, settings.rate, settings.seed, pool, dsn)
         load.start()
         await asyncio.sleep(WARM_UP_S)
         status = asyncio.create_task(_report(load, log))
@@ -160,7 +174,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         await _disable_schedules(client, stage.dsn)
         await _drained(stage.dsn, periodic=True)
         log("all jobs ended")
-        unresponsive = await fleet.stop(STOP_TIMEOUT_S)
+        await fleet.stop()
     ledgers = ledger.read(settings.folder)
     return Evidence(
         requests=load.requests,
@@ -168,6 +182,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         results=await _results(stage.dsn),
         admissions=await _admissions(stage.dsn, offset),
         effects=await _effects(stage.dsn),
+        deleted=await _deleted(stage.dsn),
         stopped_schedules=stopped,
         ledgers=ledgers,
         faults=[*nemesis.faults, *recorded_stalls(ledgers, nemesis.faults)],
@@ -175,15 +190,12 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         lease=settings.lease,
         quiet=quiet,
         unhandled=unhandled,
-        unexpected_exits=[
-            *fleet.unexpected_exits,
-            *(f"{name} did not stop within {STOP_TIMEOUT_S:g} s" for name in unresponsive),
-        ],
+        unexpected_exits=fleet.unexpected_exits,
         timed=settings.timed,
     )
 
 
-async def _report(load: DurableLoad, log: Callable[[str], None]) -> None:
+async def _report(load: FullLoad, log: Callable[[str], None]) -> None:
     while True:
         await asyncio.sleep(STATUS_INTERVAL_S)
         log(str(load))
@@ -233,11 +245,19 @@ async def _results(dsn: str) -> dict[str, KeptResult]:
     connection = await asyncpg.connect(dsn)
     try:
         return {
-            sys.intern(job_id): KeptResult(status, value and json.loads(value), has_error, attempts)
+            sys.intern(job_id): KeptResult(status, _decrypted(value), has_error, attempts)
             for job_id, status, value, has_error, attempts in await connection.fetch(RESULTS)
         }
     finally:
         await connection.close()
+
+
+def _decrypted(text: str | None) -> Any:
+    """Return the value of a result; some workers encrypt them."""
+    value = None if text is None else json.loads(text)
+    if isinstance(value, dict):
+        return json.loads(codec(encrypts=False).decode(base64.b64decode(value["data"]), ""))
+    return value
 
 
 async def _admissions(dsn: str, offset: float) -> list[Admission]:
@@ -252,6 +272,14 @@ async def _effects(dsn: str) -> list[Effect]:
     connection = await asyncpg.connect(dsn)
     try:
         return [Effect(*map(_shared, record)) for record in await connection.fetch(EFFECTS)]
+    finally:
+        await connection.close()
+
+
+async def _deleted(dsn: str) -> int:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return int(await connection.fetchval(DELETED))
     finally:
         await connection.close()
 

@@ -23,7 +23,7 @@ from typing import Final
 
 import asyncpg
 
-from pg_scheduler import ProcessExecutor, RetryPolicy, Scheduler, events
+from pg_scheduler import ProcessExecutor, RetryPolicy, Scheduler, VacuumConfig, VacuumPolicy, events
 from pg_scheduler.errors import DatabaseUnavailableError
 from tools.chaos import durable_jobs, jobs
 from tools.chaos.ledger import Ledger
@@ -32,6 +32,17 @@ from tools.chaos.unhandled import report_unhandled_errors
 
 CONNECTIONS: Final = 6
 PR_SET_PDEATHSIG: Final = 1
+
+RETENTION: Final = VacuumConfig(
+    completed=VacuumPolicy.after_days(15 / 1440),
+    failed=VacuumPolicy.never(),
+    cancelled=VacuumPolicy.never(),
+    expired=VacuumPolicy.never(),
+    interval_minutes=2,
+)
+"""Completed jobs are deleted after a quarter of an hour, when no call refers to them any more, even if the
+server's clock was set forward by two minutes.
+"""
 
 RECORDED: Final = (
     events.JobCompleted,
@@ -107,7 +118,8 @@ async def work(options: argparse.Namespace) -> None:
             batch_claim_limit=50,
             misfire_grace_time=None,
             max_crashes=None,
-            vacuum_enabled=False,
+            vacuum_config=RETENTION,
+            codec=jobs.codec(encrypts=options.seat.endswith("1")),
             shutdown_timeout=5,
             retry_policy=RetryPolicy(base=timedelta(seconds=0.2), jitter=0.1),
             executors={"process": ProcessExecutor(processes=1, jobs_per_process=20)},
