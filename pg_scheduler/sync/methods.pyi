@@ -153,7 +153,8 @@ class BlockingSchedules(BlockingFacet):
     ) -> Schedule:
         """Change the given fields of a schedule. The others keep their values.
 
-        A new trigger fires next at its first fire time after now. The other fields leave the timing as it is.
+        With another trigger or start, it fires next at its first fire time after now; without its start,
+        intervals count from its creation. The other fields leave the timing as it is.
 
         Parameters, values and errors are those of ``Scheduler.schedules.update()``.
         """
@@ -196,6 +197,9 @@ class BlockingSchedules(BlockingFacet):
         """
     def remove(self, schedule_id: str, *, cancel_jobs: bool = False) -> bool:
         """Delete a schedule. The next start writes one declared in code again: pause it instead.
+
+        Unfinished jobs of a deleted schedule do not delay those of one that is added with its id: to change a
+        schedule, call ``update()``, or ``add()`` with REPLACE.
 
         Parameters, values and errors are those of ``Scheduler.schedules.remove()``.
         """

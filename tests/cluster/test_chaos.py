@@ -51,7 +51,7 @@ from tools.chaos.nemesis import MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CL
 from tools.chaos.report import table
 from tools.chaos.stalls import StallRecorder, recorded_stalls
 
-SEED = "377"
+SEED = "3036"
 MINUTES = 0.25
 SMALL = ("--workers", "3", "--rate", "120", "--lease", "2", "--calm", "1", "--memory", "--untimed")
 
@@ -61,7 +61,7 @@ SMALL = ("--workers", "3", "--rate", "120", "--lease", "2", "--calm", "1", "--me
 def test_chaos_run_keeps_every_guarantee_under_faults() -> None:
     # Real time: fifteen seconds of faults, and the recovery. The seed is fixed; the state that the faults
     # meet is not. Other tests share the machine, so lateness is not judged. Within fifteen seconds the
-    # server's clock is set forward, and a worker's clock back.
+    # server's clock is set forward, a worker's clock back, and a worker is deployed.
     options = ["--seed", SEED, "--minutes", f"{MINUTES:g}", *SMALL]
     command = [sys.executable, "-m", "tools.chaos", *options]
     timeout = 60 * MINUTES + 160

@@ -52,7 +52,7 @@ class Fleet:
 
     Attributes:
         deaths: When processes ended, by process id.
-        unexpected_exits: Processes that stopped by themselves, or did not stop when told to.
+        unexpected_exits: Processes that stopped by themselves, or did not stop when asked to.
     """
 
     def __init__(
