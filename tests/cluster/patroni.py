@@ -35,7 +35,7 @@ TTL_S: Final = 20
 MIN_ASYNCPG: Final = (0, 32)
 """The first version that tries the next host when one is starting."""
 
-TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 5.0
 GUARD: Final = Path(__file__).with_name("guard.py")
 NOBODY_UID: Final = 65534

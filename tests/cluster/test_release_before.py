@@ -64,8 +64,8 @@ async def enqueue(client: Scheduler, job_ids: Sequence[str], name: str = "durabl
         await client.enqueue(name, job_id=job_id)
 
 
-async def done(fleet: Fleet, line: str) -> None:
-    await fleet.wait_for("done", line=line)
+async def done(fleet: Fleet, line: str, *, count: int = 1) -> None:
+    await fleet.wait_for("done", line=line, count=count)
 
 
 @pytest.mark.usefixtures("warmed_up_server")
@@ -108,7 +108,7 @@ async def test_release_before_harms_no_suspended_job_signal_or_share(
     assert {each.node for each in fleet.records("JobCompleted", job_name="durable.order")} <= {dying, node}
 
     former.send("vacuum")  # deletes completed jobs, and does not know of their steps
-    await done(fleet, "vacuum")
+    await done(fleet, "vacuum", count=2)
     assert await client.get_job("order-0") is None
     await enqueue(client, ["order-0"])
     await fleet.wait_for("charged", job_id="order-0", count=2)
