@@ -44,6 +44,9 @@ PARAMETERS: Final = {
 }
 """Fields of SchedulerConfig that users set under another name."""
 
+JOB_ROLES: Final = frozenset({"both", "worker"})
+"""The roles that claim and run jobs."""
+
 MAX_LABEL_LENGTH: Final = 200
 MAX_METADATA_LENGTH: Final = 10_000
 
@@ -304,7 +307,7 @@ class SchedulerConfig:
     @property
     def runs_jobs(self) -> bool:
         """Whether the role claims and runs jobs."""
-        return self.role in {"both", "worker"}
+        return self.role in JOB_ROLES
 
     @property
     def deletes_completed(self) -> bool:

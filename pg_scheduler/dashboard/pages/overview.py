@@ -26,7 +26,7 @@ from pg_scheduler.dashboard.pages.overview_parts import (
     waits_late,
     worker_rows,
 )
-from pg_scheduler.dashboard.pages.workers import JOBLESS, RUNNING_AGE_S, slots_of
+from pg_scheduler.dashboard.pages.workers import RUNNING_AGE_S, slots_of
 from pg_scheduler.inspect import ErrorGroup, Finding, TaskState
 from pg_scheduler.inspect.attempts import Attempt, running_attempts
 from pg_scheduler.inspect.mutes import is_muted, read_mutes
@@ -37,6 +37,7 @@ from pg_scheduler.inspect.tasks import fold_tasks
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.settings import JOB_ROLES
 from pg_scheduler.status import JobStatus
 
 MAX_GROUPS: Final = 1000
@@ -109,7 +110,7 @@ async def build(request: PageRequest) -> View:
     return View(
         sentence=_sentence(
             problems,
-            sum(each.role not in JOBLESS for each in alive),
+            sum(each.role in JOB_ROLES for each in alive),
             muted=len(found) - len(problems),
             unmade=unmade,
             is_late=is_late,

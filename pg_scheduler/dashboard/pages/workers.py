@@ -13,6 +13,7 @@ from pg_scheduler.inspect import AuditRecord
 from pg_scheduler.inspect.attempts import Attempt, running_attempts
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.settings import JOB_ROLES
 from pg_scheduler.store.author import release_of
 
 MAX_WORKERS: Final = 500
@@ -23,9 +24,6 @@ DEAD_AGE_S: Final = 10.0
 RUNNING_AGE_S: Final = 5.0
 
 DECLARE_DEAD: Final = "declare_dead"
-
-JOBLESS: Final = frozenset({"scheduler", "observer"})
-"""Roles that run no jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +174,7 @@ def listed_row(worker: Worker, request: PageRequest) -> WorkerRow:
 
 def slots_of(worker: Worker) -> int:
     """Return the slots of a worker; 0 for a role that runs no jobs, whose row has the setting."""
-    return 0 if worker.role in JOBLESS else worker.max_concurrent_jobs
+    return worker.max_concurrent_jobs if worker.role in JOB_ROLES else 0
 
 
 def _visible_worker(worker: Worker, request: PageRequest) -> Worker:

@@ -16,6 +16,7 @@ from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.settings import JOB_ROLES
 from pg_scheduler.store.author import release_of
 from pg_scheduler.store.workers import DRAIN
 
@@ -261,7 +262,7 @@ def _job(job_id: Any, name: Any) -> str:
 
 
 def _runs_jobs(worker: Worker) -> bool:
-    return worker.role in {"both", "worker"}
+    return worker.role in JOB_ROLES
 
 
 def _drains(worker: Worker) -> bool:
