@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from pg_scheduler.dsn import check_dsn
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.sqltext import MAX_IDENTIFIER_BYTES
+from pg_scheduler.sqltext import MAX_IDENTIFIER_BYTES, is_storable
 
 T = TypeVar("T")
 
@@ -243,7 +243,7 @@ def _check_identifier(name: str) -> str:
 
 
 def _check_label(label: str) -> str:
-    if not 0 < len(label) <= MAX_LABEL_LENGTH or not _is_storable(label):
+    if not 0 < len(label) <= MAX_LABEL_LENGTH or not is_storable(label):
         raise ValueError(f"should have 1 to {MAX_LABEL_LENGTH} characters, no NUL and no lone surrogate")
     return label
 
@@ -253,16 +253,11 @@ def _check_json(metadata: dict[str, Any]) -> dict[str, Any]:
         text = json.dumps(metadata, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"should be values of JSON: {error}") from error
-    if "\\u0000" in text or not _is_storable(text) or len(text) > MAX_METADATA_LENGTH:
+    if "\\u0000" in text or not is_storable(text) or len(text) > MAX_METADATA_LENGTH:
         raise ValueError(
             f"should be at most {MAX_METADATA_LENGTH} characters of JSON without NUL and lone surrogates"
         )
     return metadata
-
-
-def _is_storable(text: str) -> bool:
-    """Return whether PostgreSQL can store a text."""
-    return not any(each == "\x00" or "\ud800" <= each <= "\udfff" for each in text)
 
 
 @_validated

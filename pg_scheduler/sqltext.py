@@ -1,12 +1,15 @@
-"""Quote identifiers and qualify table names in SQL text."""
+"""Quote identifiers and qualify table names in SQL text, and check texts that PostgreSQL stores."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from pg_scheduler.errors import ConfigurationError
 
 MAX_IDENTIFIER_BYTES: Final = 63
+
+_STORABLE: Final = re.compile(r"[^\x00\ud800-\udfff]*")
 
 
 def qualify(sql: str, schema: str) -> str:
@@ -36,3 +39,8 @@ def quote_identifier(name: str) -> str:
             f"schema must have 1 to {MAX_IDENTIFIER_BYTES} bytes in UTF-8 and no NUL character, not {name!r}"
         )
     return '"' + name.replace('"', '""') + '"'
+
+
+def is_storable(text: str) -> bool:
+    """Return whether PostgreSQL can store a text: one without NUL and lone surrogates."""
+    return _STORABLE.fullmatch(text) is not None

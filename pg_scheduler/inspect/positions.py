@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.inspect.paths import Key, Plan
+from pg_scheduler.sqltext import is_storable
 
 MAX_LENGTH: Final = 400_000
 """Characters of a position: ids and limits have some hundred, and no limit but that of an index entry."""
-
-
-_STORABLE: Final = re.compile(r"[^\x00\ud800-\udfff]*")
 
 
 class Position(NamedTuple):
@@ -114,7 +111,7 @@ def _read(value: object, kind: type) -> str | int | datetime:
         instant = datetime.fromisoformat(value)
         if instant.tzinfo is not None:
             return instant
-    elif (isinstance(value, str) and kind is str and _STORABLE.fullmatch(value)) or (
+    elif (isinstance(value, str) and kind is str and is_storable(value)) or (
         type(value) is int and kind is int and 0 <= value < 2**31
     ):
         return value

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pg_scheduler.errors import SchedulerError
+from pg_scheduler.sqltext import is_storable
 
 
 class SearchError(SchedulerError, ValueError):
@@ -106,7 +107,7 @@ def split_words(text: str) -> list[Word]:
     if len(text) > MAX_LENGTH:
         raise SearchError(f"the search has more than {MAX_LENGTH} characters; shorten it", MAX_LENGTH)
     for place, char in enumerate(text):
-        if char == "\x00" or "\ud800" <= char <= "\udfff":
+        if not is_storable(char):
             raise SearchError("the search contains a character that no text of the database has", place)
     words: list[Word] = []
     place = 0
