@@ -235,7 +235,8 @@ class JobMethods(SchedulerMethods):
             conflict_resolution: The behaviour for ids and unique keys that exist or occur twice. RAISE
                 inserts all jobs or none. Of the jobs with one id or key, IGNORE keeps the first and REPLACE
                 the last.
-            batch_size: Jobs per statement.
+            batch_size: Jobs per statement. Each statement commits separately, except under RAISE, with
+                ``connection``, and if a job has ``after``.
             connection: A connection of yours; see ``schedule()``.
             notify: With ``connection``, how workers are notified; see ``schedule()``.
 

@@ -93,7 +93,7 @@ async def backfill(
     zone = command.output.zone
     since, until = read_since("--from", start, zone), read_since("--to", end, zone)
     if until < since:
-        raise UsageError(f"--to {end} is before --from {start}; exchange them: 2d is two days ago")
+        raise UsageError(f"--to {end} is before --from {start}; swap them: 2d is two days ago")
     per_s, style = read_rate(rate), read_style(progress)
     schedule = await get_schedule(command, schedule_id)
     search = partial(_fires_between, schedule, since, until, limit)
