@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -12,6 +14,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from tests.cluster.fleet import ROOT, TIMEOUT_S
@@ -32,6 +35,7 @@ from tools.chaos.durable_jobs import (
     expected_effects,
 )
 from tools.chaos.evidence import Admission, Effect, Evidence, KeptResult, Row
+from tools.chaos.features import CHILD_KEEP_S
 from tools.chaos.jobs import (
     ALLOWED,
     IN_TURN,
@@ -50,6 +54,7 @@ from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, IN_VAIN, PLAIN, REPLAC
 from tools.chaos.nemesis import MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
 from tools.chaos.report import table
 from tools.chaos.stalls import StallRecorder, recorded_stalls
+from tools.chaos.unhandled import report_unhandled_errors
 
 SEED = "3036"
 MINUTES = 0.25
@@ -407,6 +412,51 @@ def test_checker_passes_when_every_guarantee_held() -> None:
     assert verdict.holds, verdict.problems
     assert verdict.figures["fenced"] == 1
     assert verdict.figures["finished twice"] == 1
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_checker_requires_the_result_of_a_child_until_it_expires(expired: bool) -> None:
+    evidence = sound()
+    without_result(evidence, f"order:{PARCEL}")
+    evidence.quiet += CHILD_KEEP_S if expired else 0
+    assert broken(evidence) == ([] if expired else ["results lost or wrong"])
+
+
+@pytest.mark.parametrize("polled", [False, True])
+def test_checker_judges_no_lateness_of_a_job_that_waits_for_a_poll(polled: bool) -> None:
+    evidence = sound()
+    evidence.requests["polled"] = Request(PLAIN, confirmed=True, polled=polled)
+    add(evidence, row("polled", due=50.0, created=50.0, started=51.9))
+    assert broken(evidence) == ([] if polled else ["late after the faults"])
+
+
+async def test_report_of_unhandled_errors_leaves_out_only_the_reset_that_asyncpg_shields(dsn: str) -> None:
+    reported: list[object] = []
+    report_unhandled_errors(reported.append)
+    resetting, fails = asyncio.Event(), asyncio.Event()
+
+    async def reset(_: object) -> None:
+        resetting.set()
+        await fails.wait()
+        raise TimeoutError
+
+    async def fail() -> None:
+        raise KeyError(1)
+
+    async with asyncpg.create_pool(dsn, min_size=0, max_size=1, reset=reset) as pool:
+        releasing = asyncio.create_task(pool.release(await pool.acquire()))
+        await resetting.wait()
+        releasing.cancel()
+        await asyncio.wait([releasing])
+        fails.set()
+        other: asyncio.Task[None] | None = asyncio.create_task(fail())
+        connection = await pool.acquire()  # the failed reset has freed its place
+        with pytest.raises(TimeoutError):
+            await pool.release(connection)
+    del other
+    gc.collect()
+    [found] = reported
+    assert str(found).startswith("Task exception was never retrieved: KeyError(1)")
 
 
 @pytest.mark.parametrize("stalled", [False, True])

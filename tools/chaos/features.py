@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
+from pg_scheduler.worker.pipeline.children import CHILD_KEEPS
 from tools.chaos.evidence import Evidence, Row, attempt_of, committed_completions
 from tools.chaos.jobs import value_of
 from tools.chaos.load import IN_VAIN
 from tools.chaos.nemesis import MAX_STEP_S
 
-CHILD_KEEP_S: Final = 3600.0 - 2 * MAX_STEP_S
+CHILD_KEEP_S: Final = CHILD_KEEPS.total_seconds() - 2 * MAX_STEP_S
 """Seconds for which the result of a child is kept at least, while the server's clock is set forward too."""
 
 
