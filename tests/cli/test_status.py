@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -101,42 +101,35 @@ def test_unavailable_database_exits_with_5(call: Run) -> None:
     assert call("status", "--dsn", UNAVAILABLE).code == ExitCode.UNAVAILABLE
 
 
-@pytest.mark.parametrize(
-    ("command", "line_of_each"), [(("status",), "WORKER-NONE"), (("limits", "list"), "MAX STARTS")]
-)
-def test_watch_repeats_until_ctrl_c(dsn: str, command: tuple[str, ...], line_of_each: str) -> None:
+def watch_twice(command: Sequence[str], dsn: str, part: str, stream: str) -> None:
+    """Watch until two lines of a stream had a part, and interrupt."""
+    none, pipe = subprocess.DEVNULL, subprocess.PIPE
     process = subprocess.Popen(
         [sys.executable, "-m", "pg_scheduler", *command, "--watch", "0.5", "-o", "table"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PG_SCHEDULER_DSN": dsn},
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True,
+        stdout=pipe if stream == "stdout" else none, stderr=pipe if stream == "stderr" else none,
+        stdin=none, text=True,
     )  # fmt: skip
-    assert process.stdout is not None
-    with process.stdout as lines:
+    with getattr(process, stream) as lines:
         seen = 0
         for line in lines:
-            seen += line_of_each in line
-            if seen == 2:
-                process.send_signal(signal.SIGINT)
-    assert seen >= 2
-    assert process.wait(2 * PATIENCE) == ExitCode.INTERRUPTED
-
-
-@pytest.mark.parametrize("command", [("status",), ("limits", "list")])
-def test_watch_goes_on_while_the_database_is_unavailable(command: tuple[str, ...]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pg_scheduler", *command, "--watch", "0.5", "--dsn", UNAVAILABLE],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    assert process.stderr is not None
-    with process.stderr as lines:
-        seen = 0
-        for line in lines:
-            seen += (is_repeated := "ConnectionRefusedError" in line)
+            seen += (is_repeated := part in line)
             if is_repeated and seen == 2:
                 process.send_signal(signal.SIGINT)
     assert seen >= 2
     assert process.wait(2 * PATIENCE) == ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("command", "line_of_each"), [(("status",), "WORKER-NONE"), (("limits", "list"), "MAX STARTS")]
+)
+def test_watch_repeats_until_ctrl_c(dsn: str, command: tuple[str, ...], line_of_each: str) -> None:
+    watch_twice(command, dsn, line_of_each, "stdout")
+
+
+@pytest.mark.parametrize("command", [("status",), ("limits", "list")])
+def test_watch_goes_on_while_the_database_is_unavailable(command: tuple[str, ...]) -> None:
+    watch_twice(command, UNAVAILABLE, "ConnectionRefusedError", "stderr")
 
 
 def test_cancellation_that_a_driver_swallowed_ends_the_repetition() -> None:

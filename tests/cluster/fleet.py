@@ -8,10 +8,13 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pg_scheduler import JobStatus, Scheduler
 
 ROOT = Path(__file__).resolve().parents[2]
 TICK = "tests.cluster.tick"
@@ -141,3 +144,18 @@ class Fleet:
             self.received.append(Record(node, details.pop("event"), details))
             async with self._arrived:
                 self._arrived.notify_all()
+
+
+async def overtake(fleet: Fleet, client: Scheduler, job_name: str, options: Sequence[str]) -> None:
+    """Let a node stand still in a job, while another one completes that, and then continue."""
+    stopped = await fleet.start(*options, "--max-loop-block", "3")
+    arguments: dict[str, object] = {"args": [], "kwargs": {}}
+    job_id = await client.schedule_job(job_name, datetime.now(UTC), arguments, job_id="one")
+    await fleet.wait_for("JobStarted", node=stopped, job_id=job_id)
+    winner = await fleet.start(*options)
+    await fleet.wait_for("JobCompleted", node=winner, job_id=job_id)
+    stopped.resume()
+    await fleet.wait_for("JobLost", node=stopped, job_id=job_id, attempt=1)
+    found = await client.get_job(job_id)
+    assert found is not None
+    assert (found.status, found.attempt, found.worker_id) == (JobStatus.COMPLETED, 2, winner.worker_id)

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import asyncpg
 import pytest
 
-from pg_scheduler import JobStatus, Scheduler
+from pg_scheduler import Scheduler
 from tests.cluster.completing import POINTS
-from tests.cluster.fleet import TIMEOUT_S, Fleet
+from tests.cluster.fleet import TIMEOUT_S, Fleet, overtake
 
 OPTIONS = ("--lease", "2", "--jobs", "tests.cluster.completing")
 NO_ARGUMENTS: dict[str, object] = {"args": [], "kwargs": {}}
@@ -65,14 +65,5 @@ async def test_each_job_has_one_effect_when_its_process_is_killed_before_or_afte
 async def test_node_that_was_declared_dead_in_the_block_rolls_back(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool
 ) -> None:
-    stopped = await fleet.start(*OPTIONS, "--max-loop-block", "3")
-    job_id = await client.schedule_job("completing.freeze", datetime.now(UTC), NO_ARGUMENTS, job_id="one")
-    await fleet.wait_for("JobStarted", node=stopped, job_id=job_id)
-    winner = await fleet.start(*OPTIONS)
-    await fleet.wait_for("JobCompleted", node=winner, job_id=job_id)
-    stopped.resume()
-    await fleet.wait_for("JobLost", node=stopped, job_id=job_id, attempt=1)
+    await overtake(fleet, client, "completing.freeze", OPTIONS)
     assert [each["job_id"] for each in await pool.fetch("SELECT job_id FROM effects")] == ["one 2"]
-    found = await client.get_job(job_id)
-    assert found is not None
-    assert (found.status, found.attempt, found.worker_id) == (JobStatus.COMPLETED, 2, winner.worker_id)
