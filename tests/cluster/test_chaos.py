@@ -425,7 +425,7 @@ def test_checker_requires_the_result_of_a_child_until_it_expires(expired: bool) 
 @pytest.mark.parametrize("polled", [False, True])
 def test_checker_judges_no_lateness_of_a_job_that_waits_for_a_poll(polled: bool) -> None:
     evidence = sound()
-    evidence.requests["polled"] = Request(PLAIN, confirmed=True, polled=polled)
+    evidence.requests = {**evidence.requests, "polled": Request(PLAIN, confirmed=True, polled=polled)}
     add(evidence, row("polled", due=50.0, created=50.0, started=51.9))
     assert broken(evidence) == ([] if polled else ["late after the faults"])
 
