@@ -33,7 +33,7 @@ STEP = """
 async def order(pool: asyncpg.Pool) -> None:
     """Insert a job that has stored steps and waits for a signal."""
     await pool.execute(INSERT)
-    await add_step(pool, "charge", value={"card": "4711", "amount": 9})
+    await add_step(pool, "charge", value={"card": "visa 4711", "amount": 9})
     await add_step(pool, "token", value="hunter2")
     await add_step(pool, "cool-off", "sleep", until="2026-01-01Z")
     await add_step(pool, "approval", "signal", until="9999-01-01Z", is_over=False)
@@ -86,7 +86,7 @@ async def test_steps_are_on_the_page_of_the_job_those_that_last_first(app: App) 
     assert "Waits for the signal 'approval' without a timeout." in words
     assert "9999" not in page.text
     assert await steps(app) == {
-        "charge": {"card": "4711", "amount": 9},
+        "charge": {"card": "visa 4711", "amount": 9},
         "token": "hunter2",
         "cool-off": None,
         "approval": None,
@@ -128,7 +128,7 @@ async def test_values_are_hidden_by_their_keys_and_the_names_of_steps(build: Cal
     for url in (JOB, *(f"/value?id=order&part=step&name={name}" for name in ("charge", "token"))):
         answer = await request(app, url)
         assert answer.status == 200
-        assert ("4711" in answer.text, "hunter2" in answer.text) == (False, False)
+        assert ("visa 4711" in answer.text, "hunter2" in answer.text) == (False, False)
 
 
 async def test_values_are_for_those_who_see_arguments(build: Callable[..., App]) -> None:
@@ -149,7 +149,7 @@ async def test_values_of_other_jobs_are_for_those_who_see_all_names(
     app = build(authorize=lambda _: Access("bob", "admin", names=("board.*",)))
     assert await steps(app) == {
         **dict.fromkeys(["cool-off", "approval", "result:ab"]),
-        "charge": {"card": "4711", "amount": 9},
+        "charge": {"card": "visa 4711", "amount": 9},
         "token": "hunter2",
     }
     assert "bonus" not in (await request(app, JOB)).text
