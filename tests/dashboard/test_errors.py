@@ -203,7 +203,7 @@ async def test_page_of_a_group_has_its_traceback_and_what_its_jobs_share(
         {"label": "node-1", "jobs": 2, "worker_id": "w1"},
         {"label": "gone", "jobs": 1, "worker_id": "gone"},
     ]
-    assert [each["label"] for each in data["values"]] == ["source = sap.eu"], "neither hidden nor different ones"
+    assert [each["label"] for each in data["values"]] == ["source = sap.eu"], "neither hidden nor different"
     assert [each["label"] for each in data["tags"]] == ["eu"]
     assert [each["job_id"] for each in data["jobs"]] == ["job-0", "job-1", "job-2"]
     assert "visa 4711" not in data["jobs"][1]["arguments"]
