@@ -162,7 +162,8 @@ class ManualRuntime(Runtime):
             await self._claim(None if most is None else most - (self.jobs_started - before))
             if await self._wait_for_an_end():
                 continue
-            if not await self._write_results() and not await self._feed():
+            has_more = await self._write_results() or await self._feed()
+            if not has_more and not self.unblocker.has_ends_to_check:  # which a claim may have written
                 return self.jobs_started - before
             await asyncio.sleep(0)  # a result that cannot be written must not block the event loop
             await self._pass_while_behind(self.unblocker)

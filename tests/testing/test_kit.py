@@ -24,6 +24,7 @@ from pg_scheduler import (
     job,
     periodic,
 )
+from pg_scheduler.events import JobBlocked
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Cron, Every
 
@@ -292,6 +293,25 @@ async def test_tenants_of_a_share_take_turns_by_the_virtual_clock(pool: Pool) ->
         assert log == ["a", "b", "a", "a"]
         assert await t.run_until(2 * HOUR) == 1
         assert log[-1] == "later"
+
+
+async def test_job_runs_in_place_of_one_that_ended_while_it_was_blocked(pool: Pool) -> None:
+    """The claim that the limit refuses takes along the result of the attempt that ends meanwhile."""
+    log = Log()
+
+    async def limited(name: str) -> None:
+        log.append(name)
+        while name == "a" and not blocked.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    async with at_start(pool, concurrency=3) as t:
+        blocked = asyncio.Event()
+        t.scheduler.subscribe(lambda _: blocked.set(), JobBlocked)
+        t.scheduler.register(limited, limits=[Limit(max_running=1)])
+        for name in "ab":
+            await t.scheduler.enqueue(limited, args=(name,), job_id=name)
+        assert await t.drain() == 2
+    assert log == ["a", "b"]
 
 
 async def test_run_one_runs_the_next_job_that_its_limits_admit(pool: Pool) -> None:

@@ -84,6 +84,11 @@ class Unblocker(BlockedJobs):
         if self._freed:
             self.wake()
 
+    @property
+    def has_ends_to_check(self) -> bool:
+        """Whether attempts have ended, the limits of which were not checked since."""
+        return bool(self._freed)
+
     def request_scan(self) -> None:
         """Scan for jobs that are blocked by a limit that may be gone from the code."""
         self._is_scan_requested = True
