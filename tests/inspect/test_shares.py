@@ -92,6 +92,13 @@ async def test_job_that_waits_for_a_limit_after_its_turn_is_in_flight(pool: asyn
         assert (tenant.waiting, tenant.in_flight) == ((0, 1) if is_limited else (1, 0))
 
 
+async def test_job_that_waits_for_children_after_its_turn_is_not_in_flight(pool: asyncpg.Pool) -> None:
+    await pool.execute(MOVED, "share:s:t", "running", -1.0, None)
+    await pool.execute(MOVED, "share:s:t", "pending", -1.0, "after")
+    (tenant,) = (await Inspector(pool).tenants("s")).items
+    assert (tenant.waiting, tenant.in_flight) == (0, 1)
+
+
 async def test_tenant_of_the_empty_text_is_found(pool: asyncpg.Pool) -> None:
     await pool.execute(WAITING, "share:s:", 2)
     (tenant,) = (await Inspector(pool).tenants("s")).items

@@ -30,10 +30,11 @@ candidate.priority, candidate.place, candidate.since, candidate.last_turn NULLS 
 -- Claims go by time, so a moved job gets that of its move, in the order of the turns; it remains in the past, or the
 -- claim that follows would overlook it.
 --
--- A moved job has a row in scheduler_starts, with attempt 0, while it counts as in flight: until it has ended, or
--- waits for a retry. One that a limit blocks counts too, or its tenant would move all of its jobs there. No cleanup of
--- starts deletes these rows, because of their keep_s. The time of the last turn is in a row without a job; the
--- cleanup deletes it an hour later. To move too many jobs is harmless: limits are checked afterwards.
+-- A moved job has a row in scheduler_starts, with attempt 0, while it counts as in flight: until it has ended, waits
+-- for a retry or is suspended. One that waits for children would delay them, if they are of its tenant. One that a limit
+-- blocks counts, or its tenant would move all of its jobs there. No cleanup of starts deletes these rows, because of
+-- their keep_s. The time of the last turn is in a row without a job; the cleanup deletes it an hour later. To move too
+-- many jobs is harmless: limits are checked afterwards.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($6, clock_timestamp()) AS at
 ),
@@ -61,7 +62,7 @@ share AS MATERIALIZED (
 moved AS MATERIALIZED (
     SELECT start.ctid, start.key, start.job_id, share.prefix, job.name,
         CASE
-            WHEN job.unfinished IS NOT TRUE OR job.blocked_on > 'share:' THEN 'past'
+            WHEN job.unfinished IS NOT TRUE OR job.blocked_on > 'share:' OR job.blocked_on = 'after' THEN 'past'
             WHEN job.blocked_on IS NOT NULL OR job.status = 'running' THEN 'started'
             WHEN job.execution_time > (clock.at + interval '4 seconds') THEN 'past'
             WHEN job.name <> ALL ($5) THEN 'left'

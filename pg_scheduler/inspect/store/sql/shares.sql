@@ -20,7 +20,7 @@ CROSS JOIN LATERAL (
 -- name: inspect_in_flight
 -- route: pool
 -- Count the jobs in flight by tenant, as feed_shares counts them: those that it moved, and that have neither ended nor
--- wait for a later time. At most $1 are read.
+-- wait for a later time or other jobs. At most $1 are read.
 SELECT moved.key, count(*) AS jobs
 FROM (SELECT key, job_id FROM {schema}scheduler_starts WHERE key > 'share:' AND attempt = 0 LIMIT $1::bigint) AS moved
 CROSS JOIN (SELECT coalesce($2, clock_timestamp()) AS at) AS clock
@@ -31,7 +31,7 @@ CROSS JOIN LATERAL (
     OFFSET 0  -- not joined in another way, which reads all jobs
 ) AS job
 WHERE job.finished_at IS NULL
-  AND (job.blocked_on > 'share:') IS NOT TRUE
+  AND (job.blocked_on > 'share:' OR job.blocked_on = 'after') IS NOT TRUE
   AND (
       job.blocked_on IS NOT NULL
       OR job.status = 'running'
