@@ -43,6 +43,7 @@ from pg_scheduler.triggers import FixedDelay
 from pg_scheduler.worker.in_flight import Attempt, End, Revocation
 from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from tests.api.conftest import Make, Pools
+from tests.support.executors import InThread
 from tests.support.store import row, use_options
 from tests.support.worker import PATIENCE, Recorder, Wire, now, wire_to
 
@@ -270,6 +271,42 @@ async def test_completing_rolls_back_when_a_caller_cancels_the_job_during_the_bl
     await until(lambda: not scheduler._parts.running().node.in_flight.attempts)
     assert await effects_of(pool) == []
     assert (await row(pool, job_id))["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("stop", ["timeout", "shutdown"])
+async def test_block_that_is_interrupted_rolls_back_and_the_job_runs_again(
+    make: Make, pool: asyncpg.Pool, stop: str
+) -> None:
+    began = asyncio.Event()
+    before: list[list[str]] = []
+
+    async def wait() -> None:
+        async with current_job().completing() as connection:
+            before.append(await effects_of(pool))
+            await add_effect(connection)
+            if not began.is_set():
+                began.set()
+                await asyncio.Event().wait()
+
+    schedulers = [make(retry_policy=NO_DELAY) for _ in range(2)]
+    records = [Recorder(scheduler) for scheduler in schedulers]
+    for scheduler in schedulers:
+        scheduler.register(wait, name="completing.wait")
+    first, second = schedulers
+    await first.start()
+    await first.enqueue("completing.wait", job_id="one", max_retries=1)
+    await asyncio.wait_for(began.wait(), PATIENCE)
+    if stop == "timeout":
+        AttemptRunner.time_out(attempt_of(first, "one"))
+        await records[0].until(JobCompleted)
+        assert len(records[0].of(JobRetried)) == 1
+    else:
+        await first.shutdown()
+        assert len(records[0].of(JobReleased)) == 1
+        await second.start()
+        await records[1].until(JobCompleted)
+    assert before == [[], []]
+    assert await effects_of(pool) == ["one"]
 
 
 async def test_function_that_goes_on_after_completing_is_neither_lost_nor_asked_for_its_value(
@@ -776,10 +813,18 @@ def in_process() -> None:
     current_job().set_result(1)
 
 
-@pytest.mark.parametrize("function", [in_thread, in_process])
+@job(name="completing.in_own_executor", executor="own")
+def in_own_executor() -> None:
+    current_job().completing()
+
+
+@pytest.mark.parametrize("function", [in_thread, in_process, in_own_executor])
 async def test_completing_is_refused_outside_of_the_event_loop(
-    scheduler: Scheduler, seen: Recorder, function: Callable[[], None]
+    make: Make, function: Callable[[], None]
 ) -> None:
+    scheduler = make(executors={"own": InThread()})
+    await scheduler.start()
+    seen = Recorder(scheduler)
     await scheduler.enqueue(function)
     [failed] = await seen.until(JobFailed)
     assert failed.error.startswith(NotRunningError.__name__)

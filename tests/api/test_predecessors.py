@@ -30,9 +30,10 @@ from pg_scheduler.sync import SyncScheduler, current_steps
 from pg_scheduler.testing import TestScheduler, job_context
 from tests.api.conftest import Make
 from tests.support.codecs import KeyedCodec
+from tests.support.executors import InThread
 from tests.support.statements import Statements
 from tests.support.transactions import KINDS, application, settled
-from tests.support.worker import now
+from tests.support.worker import PATIENCE, now
 
 RAISE, IGNORE, REPLACE = ConflictResolution
 SECOND = timedelta(seconds=1)
@@ -163,6 +164,58 @@ async def test_job_cancelled_because_one_failed_has_the_results_when_it_is_retri
     assert await collected(t.scheduler, reader) == [["a", "completed", 1], ["b", "failed", None]]
 
 
+async def test_cancelled_job_leaves_its_predecessors_and_has_their_results_when_it_is_retried(
+    t: TestScheduler,
+) -> None:
+    first = await t.scheduler.enqueue(number, args=(7,), keep_result=SECOND, job_id="a", delay=HOUR)
+    reader = await t.scheduler.enqueue(collect, after=[first], pass_results=True, keep_result=DAY)
+    assert await t.scheduler.cancel_job(reader)
+    await t.run_until(2 * HOUR)
+    job = await t.scheduler.get_job(reader)
+    assert job is not None
+    assert job.status is JobStatus.CANCELLED
+    assert await t.scheduler.retry_job(reader)
+    await t.drain()
+    assert await collected(t.scheduler, reader) == [["a", "completed", 7]]
+
+
+async def test_each_attempt_reads_the_same_results(t: TestScheduler) -> None:
+    """The predecessor runs again meanwhile, with another result; an attempt fails, and a worker dies."""
+    values, seen = [7, 8], list[Any]()
+
+    async def next_value() -> int:
+        return values.pop(0)
+
+    async def read() -> None:
+        seen.append(await collect())
+        if current_job().attempt == 1:
+            assert await current_job().scheduler.retry_job(first)
+            raise ValueError
+        if current_job().attempt == 2:
+            t.crash()
+
+    first = await t.scheduler.enqueue(next_value, keep_result=DAY, job_id="a")
+    await t.scheduler.enqueue(read, after=[first], pass_results=True, max_retries=1)
+    await t.run_until(HOUR)
+    assert await collected(t.scheduler, first) == 8
+    assert seen == [[["a", "completed", 7]]] * 3
+
+
+async def test_results_live_as_long_as_the_row_of_the_job_that_reads_them(
+    t: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    first = await t.scheduler.enqueue(number, args=(7,), keep_result=SECOND, job_id="a")
+    reader = await t.scheduler.enqueue(
+        collect, after=[first], pass_results=True, keep_result=DAY, delay=30 * DAY
+    )
+    await t.run_until(30 * DAY)
+    assert await t.scheduler.get_job(first) is None, "the vacuum has deleted its row"
+    assert await collected(t.scheduler, reader) == [["a", "completed", 7]]
+    await t.run_until(30 * DAY)
+    assert await t.scheduler.get_job(reader) is None
+    assert await pool.fetch("SELECT FROM scheduler_steps") == []
+
+
 async def test_results_of_many_come_in_the_order_of_the_calls_a_hundred_a_statement(
     dsn: str,
 ) -> None:
@@ -248,17 +301,40 @@ async def test_job_without_pass_results_has_none(t: TestScheduler) -> None:
         assert await collected(t.scheduler, job_id) == []
 
 
-async def test_jobs_in_threads_and_unit_tests(t: TestScheduler) -> None:
+@pytest.mark.parametrize("executor", ["thread", "own"])
+async def test_jobs_outside_of_the_event_loop_read_results_by_the_blocking_method(
+    pool: asyncpg.Pool, executor: str
+) -> None:
     def plain() -> list[Any]:
         with pytest.raises(NotRunningError, match="current_steps"):
             current_job().predecessors()
         return [result.unwrap(int) for result in current_steps().predecessors()]
 
-    registered: Any = t.scheduler.register(plain, executor="thread")
-    after = [await t.scheduler.enqueue(number, args=(n,), keep_result=DAY) for n in range(120)]
-    job_id = await t.scheduler.enqueue(registered, after=after, pass_results=True, keep_result=DAY)
-    await t.drain()
-    assert await collected(t.scheduler, job_id) == list(range(120))
+    async with TestScheduler(pool, executors={"own": InThread()}) as t:
+        registered: Any = t.scheduler.register(plain, executor=executor)
+        after = [await t.scheduler.enqueue(number, args=(n,), keep_result=DAY) for n in range(120)]
+        job_id = await t.scheduler.enqueue(registered, after=after, pass_results=True, keep_result=DAY)
+        await t.drain()
+        assert await collected(t.scheduler, job_id) == list(range(120))
+
+
+def read_in_a_process() -> str:
+    try:
+        current_job().predecessors()
+    except NotRunningError as error:
+        return str(error)
+    return ""
+
+
+async def test_job_in_a_process_has_no_results_of_others(make: Make) -> None:
+    scheduler = make()
+    scheduler.register(read_in_a_process, name="passed.in_a_process", executor="process")
+    await scheduler.start()
+    found = await scheduler.run_job("passed.in_a_process", wait_timeout=PATIENCE)
+    assert "runs in a process, where it has no durable steps, no predecessors()" in found
+
+
+async def test_unit_tests_give_the_results() -> None:
     results = [JobResult("a", JobStatus.COMPLETED, 3)]
     with job_context(predecessors=results):
         assert await collect() == [["a", "completed", 3]]
@@ -327,6 +403,23 @@ def calls(scheduler: Scheduler) -> list[Calls]:
         return schedule_bulk
 
     return [schedule, enqueue, schedule_job, run_job, *map(bulk, ConflictResolution)]
+
+
+async def test_each_method_that_schedules_passes_results(make: Make, pool: asyncpg.Pool) -> None:
+    scheduler = make()
+    await scheduler.initialize_db()
+    await scheduler.enqueue(number, args=(1,), job_id="a", keep_result=DAY)
+    assert await scheduler.cancel_job("a")
+    options: dict[str, Any] = {"after": ["a"], "after_outcome": "ended", "pass_results": True}
+    await scheduler.schedule(number, execution_time=now(), args=(1,), job_id="schedule", **options)
+    await scheduler.enqueue(number, args=(1,), job_id="enqueue", **options)
+    await scheduler.schedule_job("passed.number", now(), {"args": [1]}, job_id="schedule_job", **options)
+    await scheduler.schedule_bulk([JobSpec(number, now(), (1,), job_id="schedule_bulk", **options)])
+    with pytest.raises(TimeoutError):
+        await scheduler.run_job(number, args=(1,), job_id="run_job", wait_timeout=0, **options)
+    rows = await pool.fetch("SELECT job_id, value ->> 'status' AS status FROM scheduler_steps")
+    methods = ("schedule", "enqueue", "schedule_job", "schedule_bulk", "run_job")
+    assert {tuple(row) for row in rows} == {(method, "cancelled") for method in methods}
 
 
 @pytest.mark.parametrize(

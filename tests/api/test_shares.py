@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import timedelta
 from typing import Any
@@ -15,16 +16,16 @@ from pg_scheduler import (
     JobPriority,
     JobSpec,
     Limit,
-    RetryPolicy,
     Scheduler,
     Share,
-    current_job,
 )
 from pg_scheduler.events import JobCompleted, JobStarted
+from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make, Pools
 from tests.api.test_limits import until
 from tests.support.codecs import KeyedCodec
+from tests.support.executors import InThread
 from tests.support.worker import Gate, Recorder, now
 
 TENANT = Share(key=lambda tenant, *_, **__: tenant)
@@ -151,22 +152,35 @@ async def test_replaced_job_waits_for_the_turn_of_its_new_tenant(make: Make, poo
     assert await queue_of(pool, "job") == "share:work:b"
 
 
-async def test_retries_are_not_queued_again(make: Make, pool: asyncpg.Pool) -> None:
-    attempts: list[int] = []
+def nothing(tenant: str) -> None: ...
 
-    async def fails(_tenant: str) -> None:
-        attempts.append(current_job().attempt)
-        if len(attempts) < 3:
-            assert await queue_of(pool, current_job().job_id) is None
-            raise ValueError("again")
 
-    scheduler = make(retry_policy=RetryPolicy(base=timedelta(milliseconds=1)))
-    scheduler.register(fails, name="work", share=TENANT, max_retries=2)
+@pytest.mark.parametrize("executor", ["thread", "process", "own"])
+async def test_jobs_outside_of_the_event_loop_wait_for_their_turn(
+    make: Make, pool: asyncpg.Pool, executor: str
+) -> None:
+    scheduler = make(executors={"own": InThread()})
+    scheduler.register(nothing, name="work", share=TENANT, executor=executor)
+    job_id = await scheduler.enqueue("work", args=("a",))
+    assert await queue_of(pool, job_id) == "share:work:a"
     record = Recorder(scheduler)
     await scheduler.start()
-    await scheduler.enqueue("work", args=("a",))
-    await record.until(JobCompleted)
-    assert attempts == [1, 2, 3]
+    await record.until(JobCompleted, job_id=job_id)
+
+
+async def test_sync_scheduler_computes_the_key(make: Make, dsn: str, pool: asyncpg.Pool) -> None:
+    await make().initialize_db()
+
+    def schedule() -> list[str]:
+        with SyncScheduler(dsn) as scheduler:
+            scheduler.register(nothing, name="work", share=TENANT)
+            with pytest.raises(ConfigurationError, match="the key function of the share 'work'"):
+                scheduler.enqueue("work", args=(None,))
+            specs = [JobSpec(nothing, now(), args=("b",))]
+            return [scheduler.enqueue("work", args=("a",)), *filter(None, scheduler.schedule_bulk(specs))]
+
+    ids = await asyncio.to_thread(schedule)
+    assert [await queue_of(pool, each) for each in ids] == ["share:work:a", "share:work:b"]
 
 
 async def test_priorities_go_before_turns(make: Make) -> None:

@@ -31,6 +31,7 @@ from pg_scheduler import (
 from pg_scheduler.events import JobCompleted, JobReleased, JobRetried, JobSuspended
 from pg_scheduler.inspect import ChangeOutcome, Inspector
 from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS
+from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler, job_context
 from pg_scheduler.worker.pipeline import steps as worker_steps
 from tests.support.codecs import KeyedCodec
@@ -580,6 +581,18 @@ async def test_retry_from_a_step_counts_no_rows_of_an_earlier_job_of_the_id(
     await t.drain()
     with pytest.raises(ValueError, match="has not stored a step 'a'"):
         await t.scheduler.retry_job(stored, from_step="a")
+
+
+async def test_sync_scheduler_retries_from_a_step(t: TestScheduler, log: Log, dsn: str, stored: str) -> None:
+    def retry() -> bool:
+        with SyncScheduler(dsn) as scheduler:
+            with pytest.raises(ValueError, match="has not stored a step 'd'"):
+                scheduler.retry_job(stored, from_step="d")
+            return scheduler.retry_job(stored, from_step="c")
+
+    assert await asyncio.to_thread(retry)
+    await t.run_until(4 * HOUR)
+    assert log == ["c", "signal"]
 
 
 async def test_jobs_of_a_list_are_retried_from_a_step_and_those_without_it_refused(

@@ -16,8 +16,6 @@ import pytest
 
 from pg_scheduler import (
     DuplicateStepError,
-    JobCall,
-    JobExecutor,
     JobLostError,
     JobStatus,
     NotRunningError,
@@ -46,6 +44,7 @@ from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from pg_scheduler.worker.pipeline.steps import AttemptSteps
 from tests.api.conftest import Make
+from tests.support.executors import InThread
 from tests.support.worker import PATIENCE, Recorder, wire_to
 
 Pool = asyncpg.Pool
@@ -858,13 +857,6 @@ def test_step_ends_the_attempt_when_the_event_loop_of_the_worker_has_ended(dsn: 
 
 
 # -- where there are none --------------------------------------------------------------------------------
-
-
-class InThread(JobExecutor):
-    """An executor of an application, as the guide shows it."""
-
-    async def run(self, call: JobCall) -> Any:
-        return await asyncio.to_thread(call.func, *call.args, **call.kwargs)
 
 
 async def test_steps_work_in_an_executor_of_the_application(make: Make, log: Log) -> None:

@@ -146,6 +146,7 @@ async def test_values_of_other_jobs_are_for_those_who_see_all_names(
     build: Callable[..., App], pool: asyncpg.Pool
 ) -> None:
     await add_step(pool, "result:ab", "result", value={"job_id": "bonus-of-eve"})
+    assert (await steps(build()))["result:ab"] == {"job_id": "bonus-of-eve"}
     app = build(authorize=lambda _: Access("bob", "admin", names=("board.*",)))
     assert await steps(app) == {
         **dict.fromkeys(["cool-off", "approval", "result:ab"]),
