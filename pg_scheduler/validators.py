@@ -7,14 +7,14 @@ import json
 from typing import Any, Final
 
 from pydantic import ConfigDict, TypeAdapter
-from pydantic.errors import PydanticUserError
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 
 
 def validated(kind: Any, plain: Any) -> Any:
     """Return a value of JSON as a type.
 
     Raises:
-        PydanticUserError: pydantic does not support the type.
+        PydanticUserError: pydantic does not support the type, or a name in it is not defined.
         ValidationError: The value does not fit it.
     """
     adapter = adapter_of(kind)
@@ -25,7 +25,7 @@ def adapter_of(annotation: Any) -> TypeAdapter[Any] | None:
     """Return what validates an annotation; None for Any, which every value fits.
 
     Raises:
-        PydanticUserError: pydantic does not support it.
+        PydanticUserError: pydantic does not support it, or a name in it is not defined.
     """
     try:
         return _cached_adapter(annotation)
@@ -36,6 +36,17 @@ def adapter_of(annotation: Any) -> TypeAdapter[Any] | None:
 def _new_adapter(annotation: Any) -> TypeAdapter[Any] | None:
     if annotation is Any:
         return None
+    try:
+        adapter = _adapter(annotation)
+        # Since 2.10, pydantic leaves undefined names to the first value.
+        if not getattr(adapter, "pydantic_complete", True):
+            adapter.rebuild()
+    except PydanticUndefinedAnnotation as error:
+        raise PydanticUserError(error.message, code=error.code) from error
+    return adapter
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(annotation, config=ConfigDict(hide_input_in_errors=True))
     except PydanticUserError as error:

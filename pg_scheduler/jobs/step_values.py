@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 from pydantic import ValidationError
 from pydantic.errors import PydanticUserError
-from pydantic_core import PydanticSerializationError
 
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec, decode_text, is_encoded
@@ -180,7 +179,7 @@ class ReturnType:
         try:
             plain = self._adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
             self._adapter.validate_json(json.dumps(plain))
-        except (PydanticSerializationError, ValidationError) as error:
+        except (ValueError, RecursionError) as error:  # ValidationError and the like are ValueErrors
             raise PayloadError(
                 f"step {step!r}: the value does not fit the return annotation of {self._name}(): {error}; "
                 "return a value that fits, or change the annotation"

@@ -114,6 +114,7 @@ class Steps(ABC):
         Raises:
             TypeError: ``func`` is not a coroutine function, or ``name`` is not a str.
             ValueError: ``name`` is empty or too long.
+            ConfigurationError: pydantic does not support the return annotation.
             DuplicateStepError: This attempt has used the name before, or another kind of step has.
             JobLostError: The attempt does not hold its job any more. Nothing was stored.
             PayloadError: JSON cannot represent the value, or it does not fit the annotation, is longer than
@@ -157,7 +158,7 @@ class Steps(ABC):
             TypeError: The connection is of another kind; or as in ``run()``.
             ValueError: The connection is not in a transaction, or has another isolation level; or as in
                 ``run()``.
-            ConfigurationError: The connection leads to another database.
+            ConfigurationError: The connection leads to another database; or as in ``run()``.
             DuplicateStepError: As in ``run()``; the transaction is rolled back.
             JobLostError: As in ``run()``; the transaction is rolled back.
             PayloadError: As in ``run()``; the transaction is rolled back.

@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import (
+    ConfigurationError,
     ConflictResolution,
     DuplicateStepError,
     JobLostError,
@@ -193,6 +194,20 @@ async def return_an_object() -> object:
     return object()
 
 
+async def return_bytes_that_are_no_text() -> bytes:
+    return b"\xff"
+
+
+async def return_a_list_that_contains_itself() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+async def return_a_number_of_5001_digits() -> int:
+    return 10**5000
+
+
 @pytest.mark.parametrize(
     ("func", "args", "message"),
     [
@@ -214,6 +229,13 @@ async def return_an_object() -> object:
             r"step 'a': the value does not fit the return annotation of return_an_object\(\)",
         ),
         (
+            return_bytes_that_are_no_text,
+            (),
+            "step 'a': the value does not fit the return annotation of .*utf-8",
+        ),
+        (return_a_list_that_contains_itself, (), "step 'a': the value does not fit .*Circular reference"),
+        (return_a_number_of_5001_digits, (), r"step 'a': the value does not fit .*\(4300 digits\)"),
+        (
             Log().note,
             ({"codec": "", "key": "", "data": "", "job_name": ""},),
             "exactly the keys of an encoded one.*add another key",
@@ -228,6 +250,24 @@ async def test_value_that_cannot_be_stored_is_a_payload_error(
             await current_job().steps.run("a", func, *args)
 
     await run(t, place)
+
+
+@pytest.mark.parametrize("annotation", [TestScheduler, "Undefined", list["Undefined"]])  # type: ignore[name-defined] # noqa: F821
+async def test_return_annotation_that_pydantic_does_not_support_is_refused_before_the_call(
+    t: TestScheduler, log: Log, annotation: Any
+) -> None:
+    async def note() -> None:
+        log.append("called")
+
+    async def place() -> None:
+        note.__annotations__["return"] = annotation
+        with pytest.raises(
+            ConfigurationError, match=r"(?s)return annotation of .*note\(\): .*; define the type"
+        ):
+            await current_job().steps.run("a", note)
+
+    await run(t, place)
+    assert log == []
 
 
 async def test_stored_value_that_no_longer_fits_fails_the_job_without_retries(t: TestScheduler) -> None:

@@ -211,12 +211,14 @@ async def test_value_of_another_type_fails_the_job_without_retries(t: TestSchedu
     assert "the value of the signal 'go' does not fit kind=" in str(job.error_message)
 
 
-async def test_type_that_pydantic_does_not_support_is_refused(t: TestScheduler) -> None:
-    class Unsupported: ...
+class Unsupported: ...
 
+
+@pytest.mark.parametrize("kind", [Unsupported, list["Unsupported"], "Unsupported"])
+async def test_type_that_pydantic_does_not_support_is_refused(t: TestScheduler, kind: Any) -> None:
     async def wait_for_it() -> None:
-        with pytest.raises(ConfigurationError, match=r"kind=.*Unsupported"):
-            await current_job().steps.wait("go", kind=Unsupported)
+        with pytest.raises(ConfigurationError, match=r"kind=.*Unsupported.* is no type for pydantic"):
+            await current_job().steps.wait("go", kind=kind)
 
     await enqueue(t, wait_for_it)
     await t.run_until(NOW)
