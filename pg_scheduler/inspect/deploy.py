@@ -185,6 +185,7 @@ async def check(scheduler: Scheduler, *, name: str | None = None, most: int = 1_
     Raises:
         TypeError: ``scheduler`` is no Scheduler, or a value has the wrong type.
         ConfigurationError: ``most`` is out of range.
+        ValueError: ``name`` is empty.
         SchemaError: There are no tables, or a newer release has changed them.
         DatabaseUnavailableError: The database is unavailable.
 
@@ -197,6 +198,8 @@ async def check(scheduler: Scheduler, *, name: str | None = None, most: int = 1_
     """
     check_kind("scheduler", scheduler, Scheduler)
     pattern = None if name is None else check_text("name", name)
+    if pattern == "":
+        raise ValueError("name must not be empty; pass a pattern such as 'mail.*', or omit it for all tasks")
     parts = scheduler._parts  # noqa: SLF001 - the functions that the Scheduler has registered
     return await _DeployCheck(parts, pattern).run(check_count("most", most, least=1))
 

@@ -64,13 +64,13 @@ def _steps_in(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[NamedS
     aliases = {OWN, *_aliases_in(tree)}
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Attribute(value=owner, attr=method), args=[name, *others]) if (
-                method in METHODS
-            ):
-                text, is_prefix = _name_in(name)
-                if not text and not _is_steps(owner, aliases):
+            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in METHODS:
+                args = node.args or [each.value for each in node.keywords if each.arg == "name"]
+                text, is_prefix = _name_in(args[0]) if args else ("", True)
+                if not args or (not text and not _is_steps(owner, aliases)):
                     continue  # such as asyncio.run(main())
-                function = others[0] if others and method in CALLING else None
+                # A name of which nothing is known is that of any step, also of one with another function.
+                function = args[1] if text and method in CALLING and len(args) > 1 else None
                 # The jobs of gather() have names that begin with its own.
                 yield NamedStep(text, is_prefix or method == "gather", _returns(function, namespace))
 

@@ -138,6 +138,7 @@ def test_each_finding_has_the_exit_code_of_its_severity(  # noqa: PLR0917 - fixt
         ((f"{JOBS}:context", "--schema", "x"), "connected by its own pool; omit --schema"),
         ((JOBS, "--most", "0"), "--most"),
         ((JOBS, "--fail-on", "info"), "--fail-on"),
+        ((JOBS, "--name", ""), "name must not be empty"),
         ((f"{JOBS}:started",), "starts its Scheduler, which runs jobs"),
         ((), "TARGET"),
     ],

@@ -7,7 +7,11 @@ from typing import Any
 from pg_scheduler import current_job
 
 
-async def many(names: list[str], functions: list[Any]) -> None:
+async def fetch(number: int) -> int:
+    return number
+
+
+async def many(names: list[str], numbers: list[int]) -> None:
     durable: Any = current_job().steps
-    for name, function in zip(names, functions, strict=True):
-        await durable.run(name, function)
+    for name, number in zip(names, numbers, strict=True):
+        await durable.run(name, fetch, number)

@@ -51,4 +51,5 @@ async def order(order_id: int) -> None:
         pass
     await steps.sleep("cool-off", 1)
     await steps.wait("approval")
+    await steps.sleep(name="delivery", delay=1)
     await steps.gather("docs", [])

@@ -283,6 +283,8 @@ async def test_pattern_selects_tasks_by_name(scheduler: Scheduler, pool: Pool) -
     report = await check(scheduler, name="shop.*")
     assert [each.name for each in report.findings] == ["shop.gone"]
     assert (report.jobs, report.schedules) == (2, 0)
+    with pytest.raises(ValueError, match="name must not be empty; pass a pattern such as"):
+        await check(scheduler, name="")  # it selects nothing, so a variable that is not set would hide all
 
 
 async def test_jobs_beyond_most_are_a_warning_with_their_estimated_number(

@@ -72,7 +72,7 @@ async def test_values_that_fit_are_no_finding(scheduler: Scheduler, pool: Pool) 
     }
     await insert(pool, "a", values)
     await insert(pool, "b", {"lines": "z"}, kind="cursor")
-    await insert(pool, "c", {"cool-off": None}, kind="sleep")
+    await insert(pool, "c", {"cool-off": None, "delivery": None}, kind="sleep")
     await insert(pool, "d", {"approval": {"by": "ann"}}, kind="signal")
     await insert(pool, "e", {"docs:0": None}, kind="child")
     await insert(pool, "f", {"result:0f3a": {"value": 1}}, kind="result")
@@ -106,8 +106,10 @@ async def test_steps_that_the_module_does_not_name_are_a_warning(scheduler: Sche
     ]
 
 
-async def test_computed_names_of_steps_are_no_finding(scheduler: Scheduler, pool: Pool) -> None:
-    await insert(pool, "a", {"anything": 1}, name="shop.many")
+async def test_computed_names_of_steps_are_no_finding_whatever_their_values(
+    scheduler: Scheduler, pool: Pool
+) -> None:
+    await insert(pool, "a", {"anything": 1, "other": "no number"}, name="shop.many")
     assert found(await check(scheduler)) == []
 
 
