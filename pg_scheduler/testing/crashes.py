@@ -157,16 +157,17 @@ async def crash_everywhere(
             report = await crash_everywhere(transfer, args=(7,), arrange=create_tables, observe=read_tables)
             assert report.most(transfer) == 2
     """
+    expected = JobStatus.parse(status)
     acts = {check_delay("at", time): act for time, act in (at or {}).items()}
     until_s = check_delay("until", until)
     if acts and max(acts) > until_s:
         raise ValueError(f"at={max(acts):g} s is after until={until_s:g} s; pass a later until=")
     plan = _Plan(database, func, args, kwargs, job_id, arrange, observe, until_s, acts, settings)
     first = await plan.run()
-    if first.end.status != JobStatus(status):
+    if first.end.status != expected:
         raise ValueError(
             f"without a crash, job {first.name_of(func)} is {first.end.status or 'deleted'} after {until}, "
-            f"not {JobStatus(status)}: {first.error or 'no error'}; correct the job, or pass a later until=, "
+            f"not {expected}: {first.error or 'no error'}; correct the job, or pass a later until=, "
             "at= with what it waits for, or status="
         )
     runs = first.runs

@@ -485,6 +485,8 @@ async def test_invalid_arguments_are_refused(crash: CrashEverywhere) -> None:
         await crash(insert_once, until=timedelta(minutes=1), at={timedelta(minutes=2): create_table})
     with pytest.raises(TypeError, match="clock"):
         await crash(insert_once, clock=None)
+    with pytest.raises(ValueError, match=r"status must be one of .*'completed'.*, not 'done'"):
+        await crash(insert_once, status="done")
 
 
 # -- databases ---------------------------------------------------------------------------------------------
