@@ -123,6 +123,31 @@ async def test_failed_step_may_be_repeated_within_its_attempt(t: TestScheduler, 
     assert log == [1, 2]
 
 
+@pytest.mark.parametrize("is_marked", [True, False])
+async def test_step_whose_call_is_cancelled_at_its_commit_is_not_called_again(
+    t: TestScheduler, log: Log, is_marked: bool
+) -> None:
+    """Another connection commits the step, as that of a cancelled call may, or an earlier job of the id."""
+
+    async def be_cancelled() -> None:
+        await t.pool.execute(
+            "INSERT INTO scheduler_steps"
+            " SELECT job_id, 'a', 'step', '7', 1, NULL, now(), now() FROM scheduled_jobs"
+        )
+        if is_marked:
+            await t.pool.execute("""UPDATE scheduled_jobs SET options = options || '{"steps": 1}'""")
+        raise asyncio.CancelledError
+
+    async def place() -> Any:
+        steps = current_job().steps
+        with pytest.raises(asyncio.CancelledError):
+            await steps.run("a", be_cancelled)
+        return await steps.run("a", log.note, "again")
+
+    assert await run(t, place) == (7 if is_marked else "again")
+    assert log == ([] if is_marked else ["again"])
+
+
 async def test_name_that_is_used_twice_in_an_attempt_is_refused(t: TestScheduler, log: Log) -> None:
     async def place() -> None:
         steps = current_job().steps

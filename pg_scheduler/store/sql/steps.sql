@@ -22,12 +22,14 @@ step.kind = 'child' AND step.ended_at IS NULL AND EXISTS (
 
 -- name: load_steps
 -- route: step
--- Return the steps of the job $1, which is marked; without the results of other jobs that were passed to it.
+-- Return the steps of the job $1, if it is marked; without the results of other jobs that were passed to it.
 SELECT name, kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
     extract(epoch FROM {bounded_until} - coalesce($2, now()))::double precision AS left_s,
     {awaits_children} AS is_awaited
 FROM {schema}scheduler_steps AS step
-WHERE job_id = $1 AND kind <> 'result';
+WHERE job_id = $1
+  AND kind <> 'result'
+  AND EXISTS (SELECT FROM {schema}scheduled_jobs AS job WHERE job.job_id = $1 AND (job.options -> 'steps') IS NOT NULL);
 
 -- name: store_step
 -- route: step

@@ -75,7 +75,8 @@ _called_by: Final[ContextVar[str]] = ContextVar("pg_scheduler_step")
 class AttemptSteps(OpenSteps):
     """The durable steps of one attempt.
 
-    Those of earlier attempts are loaded by the first call, if the job is marked.
+    Those of earlier attempts are loaded by the first call, if the job is marked. A call that was cancelled
+    may have stored one, so the next call loads them again.
     """
 
     def __init__(self, node: Node, attempt: Attempt) -> None:
@@ -273,8 +274,10 @@ class AttemptSteps(OpenSteps):
         try:
             with self._progressing():
                 yield self._checked(kind, (await self._load()).get(name))
-        except BaseException:
+        except BaseException as error:
             self._names.discard(name)
+            if isinstance(error, asyncio.CancelledError):  # its row may be committed nevertheless
+                self._stored = None
             raise
 
     def _checked(self, kind: str, stored: StoredStep | None) -> StoredStep | None:
@@ -370,9 +373,9 @@ class AttemptSteps(OpenSteps):
 
     def _keep(self, step: StoredStep) -> None:
         """Count a step that is committed."""
-        assert self._stored is not None  # noqa: S101 - it was stored after a look at the others
-        self._bytes += _size(step) - _size(self._stored.get(step.name))
-        self._stored[step.name] = step
+        if self._stored is not None:  # else it is loaded with the others
+            self._bytes += _size(step) - _size(self._stored.get(step.name))
+            self._stored[step.name] = step
         self.has_stored = True
 
     async def write_cursor(self, name: str, value: Any, connection: Any = None) -> None:
