@@ -14,6 +14,7 @@ from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.keys import name_and_key, named_prefix, prefix_of
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
+from pg_scheduler.jobs.validation import check_text
 
 MAX_TENANTS: Final = 500
 """Tenants with waiting jobs that are read."""
@@ -119,12 +120,16 @@ class ShareReads(InspectorBase):
     async def tenants(self, name: str) -> TenantList:
         """Return the tenants of a share with jobs that wait or are in flight, those with most waiting first.
 
+        Raises:
+            TypeError: ``name`` is not a str.
+            ValueError: ``name`` contains a character that PostgreSQL cannot store.
+
         Example::
 
             for tenant in (await inspector.tenants("exports")).items:
                 print(tenant.key, tenant.waiting, tenant.in_flight, tenant.last_turn_at)
         """
-        prefix = named_prefix(BLOCKED_BY_SHARE, name)
+        prefix = named_prefix(BLOCKED_BY_SHARE, check_text("name", name))
         found, is_capped, is_waiting_capped = await _tenants(self._reads, {prefix: name}, prefix)
         items = found.get(prefix, [])
         return TenantList(items[:MAX_ITEMS], is_capped or len(items) > MAX_ITEMS, is_waiting_capped)

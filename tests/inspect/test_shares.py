@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import asyncpg
 import pytest
@@ -119,6 +120,12 @@ async def test_counts_that_stopped_at_a_bound_are_announced(
     capped = await Inspector(pool).shares()
     assert capped.is_capped
     assert "+ tenants, " in capped.summary
+
+
+async def test_name_of_a_share_that_is_no_text_is_refused(pool: asyncpg.Pool) -> None:
+    number: Any = 7
+    with pytest.raises(TypeError, match="name must be a str, not int: 7"):
+        await Inspector(pool).tenants(number)
 
 
 async def test_worker_reports_the_shares_of_its_tasks(pool: asyncpg.Pool) -> None:
