@@ -134,6 +134,23 @@ async def test_quiet_tenant_waits_at_most_a_round_of_all_tenants(
     assert steps <= bound + (kill_at is not None)  # a step is lost
 
 
+@pytest.mark.parametrize("by", [timedelta(0), timedelta(hours=-1)])
+async def test_tenants_take_turns_while_the_clock_stands_still_and_after_it_was_set_back(
+    store: Store, clock: FakeClock, by: timedelta
+) -> None:
+    for tenant in "ab":
+        await insert(store, *(queued(f"{tenant}-{n}", tenant, NOW - timedelta(days=1)) for n in range(4)))
+    simulation = Simulation(store, clock, 1)
+    await simulation.begin()
+    for number in range(8):
+        await simulation.claim()
+        await store.results.settle("w1", [(claim, COMPLETE) for claim in simulation.running])
+        simulation.running = []
+        if number == 1:
+            clock.advance(by)
+    assert [job_id[0] for job_id in simulation.started] == list("abababab")
+
+
 async def test_share_uses_every_slot_while_one_tenant_has_jobs(store: Store, clock: FakeClock) -> None:
     await loud(store, 40)
     simulation = Simulation(store, clock, 5)

@@ -33,8 +33,9 @@ candidate.priority, candidate.place, candidate.since, candidate.last_turn NULLS 
 -- A moved job has a row in scheduler_starts, with attempt 0, while it counts as in flight: until it has ended, waits
 -- for a retry or is suspended. One that waits for children would delay them, if they are of its tenant. One that a limit
 -- blocks counts, or its tenant would move all of its jobs there. No cleanup of starts deletes these rows, because of
--- their keep_s. The time of the last turn is in a row without a job; the cleanup deletes it an hour later. To move too
--- many jobs is harmless: limits are checked afterwards.
+-- their keep_s. The time of the last turn is in a row without a job; the cleanup deletes it an hour later. It is after
+-- the one before, also if the clock was set back, or stands still as in tests: else a tenant would keep its turn. To
+-- move too many jobs is harmless: limits are checked afterwards.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($6, clock_timestamp()) AS at
 ),
@@ -194,7 +195,7 @@ deleted AS (
     ))
 ),
 turns AS (
-    INSERT INTO {schema}scheduler_starts (key, job_id, attempt, at, keep_s)
+    INSERT INTO {schema}scheduler_starts AS start (key, job_id, attempt, at, keep_s)
     SELECT chosen.key, chosen.job_id, 0, clock.at, {longest_extension_s}
     FROM chosen
     CROSS JOIN clock
@@ -204,7 +205,7 @@ turns AS (
     FROM chosen
     CROSS JOIN clock
     WHERE chosen.job_id = ANY (ARRAY (SELECT job_id FROM fed))
-    ON CONFLICT (key, job_id, attempt) DO UPDATE SET at = EXCLUDED.at
+    ON CONFLICT (key, job_id, attempt) DO UPDATE SET at = greatest(EXCLUDED.at, start.at + interval '1 microsecond')
 )
 SELECT count(*) AS jobs, min(fed.due) AS due,
     (SELECT sum(greatest(room.due, 0)) FROM room)::bigint - count(*) FILTER (WHERE fed.is_due) AS room
