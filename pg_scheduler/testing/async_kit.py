@@ -236,7 +236,8 @@ class AsyncTestKit(TestKitBase):
     async def run(self, func: JobFunction, *args: Any, **kwargs: Any) -> Any:
         """Run a function as a job without a row; return its value, or raise its error.
 
-        The arguments travel as JSON, the middleware runs, and ``current_job()`` works.
+        The arguments travel as JSON, the middleware runs, and ``current_job()`` works. Durable steps and
+        ``completing()`` raise JobLostError, since they need a row: enqueue such a job, and call ``drain()``.
 
         Args:
             func: A coroutine function, or a plain one that is registered.

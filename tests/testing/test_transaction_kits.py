@@ -26,6 +26,7 @@ from pg_scheduler import (
     Abort,
     ConnectionAdapter,
     JobConflictError,
+    JobLostError,
     JobPriority,
     JobStatus,
     NotRunningError,
@@ -434,6 +435,20 @@ def test_run_raises_what_the_function_raises(kit: TestKit, error: BaseException)
     with pytest.raises(expected) as raised:
         kit.run(raises)
     assert error in {raised.value, raised.value.__cause__}
+
+
+async def test_run_stores_neither_steps_nor_a_completion_without_a_row(pool: Pool) -> None:
+    async def step() -> None:
+        await current_job().steps.run("a", note, 1)
+
+    async def complete() -> None:
+        async with current_job().completing():
+            pass
+
+    async with pool.acquire() as connection, connection.transaction():
+        for func in (step, complete):
+            with pytest.raises(JobLostError):
+                await AsyncTestKit(connection).run(func)
 
 
 async def test_run_has_the_middleware_of_the_application(pool: Pool) -> None:
