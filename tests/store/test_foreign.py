@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -167,6 +168,17 @@ async def test_values_of_subclasses_arrive_as_those_of_their_bases(dsn: str, poo
     assert list(row) == [7, "a", datetime(2030, 2, 28, tzinfo=UTC), [7, None]]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_last_hours_of_the_last_year_are_read_in_any_time_zone(
+    kind: str, dsn: str, pool: asyncpg.Pool
+) -> None:
+    last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    async with application(kind, dsn, pool) as app:
+        await app.execute("SET LOCAL timezone = 'Asia/Kolkata'")
+        job_id = await app.call("schedule", work, execution_time=last)
+        assert (await app.call("get_job", job_id)).execution_time == last
+
+
 @pytest.mark.parametrize("kind", KINDS[1:])
 async def test_statement_without_columns_returns_no_rows(kind: str, dsn: str, pool: asyncpg.Pool) -> None:
     async with application(kind, dsn, pool) as app:
@@ -202,11 +214,33 @@ def test_row_factory_and_adapters_of_psycopg_change_nothing(dsn: str) -> None:
         assert found.args == (7,)
 
 
-def test_cursor_factory_of_psycopg2_changes_nothing(dsn: str) -> None:
+@pytest.mark.parametrize("kind", ["psycopg-async", "psycopg"])
+async def test_adapters_of_texts_of_psycopg_change_nothing(kind: str, dsn: str, pool: asyncpg.Pool) -> None:
+    pytest.importorskip("psycopg")
+    from psycopg.adapt import Dumper, Loader
+
+    class Changing(Loader):
+        def load(self, data: object) -> str:
+            return "changed"
+
+    class Nulling(Dumper):
+        def dump(self, obj: str) -> None:
+            return None
+
+    async with application(kind, dsn, pool) as app:
+        app.connection.adapters.register_loader("text", Changing)
+        app.connection.adapters.register_dumper(str, Nulling)
+        job_id = await app.call("enqueue", work, args=(7,), job_id="seven")
+        assert (await app.call("get_job", job_id)).args == (7,)
+
+
+def test_cursor_factory_and_types_of_psycopg2_change_nothing(dsn: str) -> None:
     psycopg2 = pytest.importorskip("psycopg2")
+    from psycopg2.extensions import UNICODE, new_type, register_type
     from psycopg2.extras import RealDictCursor
 
     connection = psycopg2.connect(dsn, cursor_factory=RealDictCursor)
+    register_type(new_type(UNICODE.values, "changed", lambda *_: "changed"), connection)
     job_id = SyncScheduler().schedule(work, execution_time=now(), args=(7,), connection=connection)
     found = SyncScheduler().get_job(job_id, connection=connection)
     assert found is not None
@@ -256,6 +290,36 @@ def test_call_that_needs_a_transaction_is_rejected_on_an_autocommit_connection(d
         with pytest.raises(ValueError, match="turn autocommit off"):
             scheduler.enqueue(work, after=[first], connection=connection)
         assert connection.execute("SELECT count(*) FROM scheduled_jobs").fetchone() == (1,)
+
+
+# -- interruptions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_cancelled_call_leaves_none_of_its_jobs_to_a_caller_that_commits(
+    is_lost: bool, dsn: str, pool: asyncpg.Pool
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    connection = await psycopg.AsyncConnection.connect(dsn)
+    run = _adapter_of(connection).run
+
+    async def run_interrupted(statement: str, texts: Any) -> Any:
+        rows = await settled(run(statement, texts))
+        if "INSERT" in statement:
+            if is_lost:
+                await connection.close()
+            raise asyncio.CancelledError
+        return rows
+
+    specs = [JobSpec(work, now(), job_id=job_id) for job_id in ("one", "two")]
+    with pytest.raises(asyncio.CancelledError):
+        await Scheduler(pool).schedule_bulk(
+            specs, conflict_resolution=RAISE, connection=ConnectionAdapter(run_interrupted)
+        )
+    if not is_lost:
+        await connection.commit()
+        await connection.close()
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
 
 
 # -- errors ------------------------------------------------------------------------------------------------

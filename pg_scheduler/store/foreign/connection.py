@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -132,10 +132,17 @@ class ForeignConnection:
             ) from error
         try:
             yield
-        except Exception:  # after an interruption the connection may be busy: its owner rolls back
-            await self.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
-            await self.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
+        except Exception:
+            await self._undo_savepoint()
             raise
+        except BaseException:  # its owner may catch the interruption and commit
+            with suppress(Exception):  # the interruption may have broken the connection
+                await self._undo_savepoint()
+            raise
+        await self.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
+
+    async def _undo_savepoint(self) -> None:
+        await self.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
         await self.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
 
     @asynccontextmanager
@@ -252,5 +259,12 @@ def _row_from(text: str) -> Row:
     row = Row(json.loads(text))
     for name, value in row.items():
         if value is not None and (name in TIME_COLUMNS or name.endswith("_at")):
-            row[name] = datetime.fromisoformat(value).astimezone(UTC)
+            row[name] = _time_from(value)
     return row
+
+
+def _time_from(text: str) -> datetime:
+    """Return a time in UTC. In the time zone of the session it may be some hours after the year 9999."""
+    if not text.startswith("10000-01-01"):
+        return datetime.fromisoformat(text).astimezone(UTC)
+    return datetime.fromisoformat(f"9999-12-31{text[11:]}").astimezone(UTC) + timedelta(days=1)

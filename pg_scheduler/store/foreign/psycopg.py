@@ -5,14 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from types import MethodType
-from typing import Any
+from typing import Any, Final
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
+from psycopg.types.string import StrDumper, TextLoader
 
 from pg_scheduler.dsn import Address
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter, has_rows, with_percent
+
+TEXT_OID: Final = 25
+
+ADAPTERS: Final = AdaptersMap()
+"""The adapters of texts, the only values of statements, whatever the owner of a connection registered."""
+ADAPTERS.register_dumper(str, StrDumper)
+ADAPTERS.register_loader(TEXT_OID, TextLoader)
+
+
+class TextCursor(Cursor[Any]):
+    """A cursor for texts."""
+
+    adapters = ADAPTERS
+
+
+class AsyncTextCursor(AsyncCursor[Any]):
+    """A cursor for texts."""
+
+    adapters = ADAPTERS
 
 
 def adapter_for(connection: object) -> ConnectionAdapter | None:
@@ -44,13 +65,13 @@ def _encoded(statement: str) -> bytes:
 
 
 async def _run_async(connection: AsyncConnection[Any], statement: str, texts: Sequence[str]) -> list[str]:
-    async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+    async with AsyncTextCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(_encoded(statement), texts)
         return [row[0] for row in await cursor.fetchall()] if has_rows(statement) else []
 
 
 def _run(connection: Connection[Any], statement: str, texts: Sequence[str]) -> list[str]:
-    with Cursor(connection, row_factory=tuple_row) as cursor:
+    with TextCursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(_encoded(statement), texts)
         return [row[0] for row in cursor.fetchall()] if has_rows(statement) else []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from psycopg2.extensions import UNICODE, register_type
 from psycopg2.extensions import connection as Connection  # noqa: N812 - a class
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class
 
@@ -32,5 +33,6 @@ def address_of(link: Connection) -> Address | None:
 
 def _run(connection: Connection, statement: str, texts: Sequence[str]) -> list[str]:
     with connection.cursor(cursor_factory=Cursor) as cursor:
+        register_type(UNICODE, cursor)  # the owner of the connection may have registered another one
         cursor.execute(with_percent(statement), texts)
         return [row[0] for row in cursor.fetchall()] if has_rows(statement) else []
