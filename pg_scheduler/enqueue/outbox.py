@@ -90,7 +90,6 @@ class Outbox:
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
         self._watched: dict[Callable[[], object], Watch] = {}  # the newest of each connection
-        self._watched_in: asyncio.AbstractEventLoop | None = None
         self._on_due: Callable[[datetime | None], None] | None = None
         self._on_message: Callable[[], None] | None = None
 
@@ -166,10 +165,13 @@ class Outbox:
     def is_sent_by_commit(self, connection: Connection, notify: Notify | None = None) -> bool:
         """Return whether the commit of a caller notifies workers: by the setting, or since no one sees it.
 
-        The setting is that of the call; None for that of the Scheduler.
+        The outbox sends by the pool, so it notifies after transactions in the event loop of that only. The
+        setting is that of the call; None for that of the Scheduler.
         """
         notify = notify or self._notify
-        return notify == "commit" or (notify == "hint" and transaction_of(connection) is None)
+        if notify != "hint":
+            return notify == "commit"
+        return transaction_of(connection) is None or not self._store.connections.is_in_loop
 
     def notify_due_after(
         self, connection: Connection, due: datetime | None, notify: Notify | None = None
@@ -179,9 +181,6 @@ class Outbox:
         if (notify or self._notify) != "hint" or read is None:
             return
         loop, transaction = asyncio.get_running_loop(), guarded(read, lambda _: None)
-        if loop is not self._watched_in:  # timers of another one may never fire, and keep connections
-            self._watched.clear()
-            self._watched_in = loop
         of_one_connection = isinstance(read, MethodType)  # any other function may depend on its context
         watch = self._watched.get(read) if of_one_connection else None
         if watch is None or watch.transaction is not transaction:

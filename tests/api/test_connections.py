@@ -293,19 +293,20 @@ async def test_hint_takes_any_answer_of_an_adapter_about_its_transaction(
         assert len(await received(1)) == 1
 
 
-async def test_hint_forgets_the_connections_of_an_event_loop_that_ended_before_their_transactions(
+async def test_hint_is_sent_by_the_commit_in_another_event_loop_than_that_of_the_pool(
     dsn: str, pool: asyncpg.Pool
 ) -> None:
     scheduler = Scheduler(pool)
-    scheduler._parts.outbox.first_look_s = HOUR.total_seconds()
 
     async def insert() -> None:
         async with await psycopg.AsyncConnection.connect(dsn) as connection:
             await scheduler.enqueue(work, connection=connection)
+            await scheduler.schedule_bulk([JobSpec(work, now())], connection=connection)
 
-    for _ in range(2):
+    async with listening(pool) as received:
         await asyncio.to_thread(asyncio.run, insert())
-    assert len(scheduler._parts.outbox._watched) == 1
+        assert await received(2)
+    assert not scheduler._parts.outbox._watched
 
 
 class Databases:

@@ -146,9 +146,14 @@ class Connections:
         opened = open_connections(self._pool)
         return server_host(opened[0]) if opened else None
 
+    @property
+    def is_in_loop(self) -> bool:
+        """Whether the event loop of the pool runs the caller."""
+        return asyncio.get_running_loop() is self._loop
+
     def check_loop(self) -> None:
         """Raise RuntimeError unless the event loop of the pool runs the caller."""
-        if asyncio.get_running_loop() is not self._loop:
+        if not self.is_in_loop:
             raise RuntimeError(FOREIGN_LOOP)
 
     async def check_call(self, connection: AnyConnection | None) -> Connection | None:
