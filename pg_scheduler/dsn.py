@@ -36,11 +36,14 @@ def normalise_dsn(dsn: str, name: str) -> str:
 
     Raises:
         ConfigurationError: As `check_dsn()`.
+        TypeError: It is not a str, such as None for a variable that is not set.
 
     Example:
         >>> normalise_dsn("postgresql+asyncpg://app@db/shop?ssl=require", "dsn")
         'postgresql://app@db/shop?sslmode=require'
     """
+    if not isinstance(dsn, str):
+        raise TypeError(f"{name} must be a str such as {EXPECTED}, not {type(dsn).__name__}")
     scheme, separator, rest = dsn.strip().partition("://")
     if dialect := _DIALECT.fullmatch(scheme):
         scheme, rest = dialect[1], re.sub("([?&])ssl=", r"\1sslmode=", rest)

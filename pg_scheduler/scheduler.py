@@ -278,6 +278,7 @@ class Scheduler(
             ConfigurationError: The URL or a setting is invalid.
             ConnectionRejectedError: The server rejects the role, its password or the database.
             DatabaseUnavailableError: The server is unavailable.
+            TypeError: The URL is not a str.
 
         Example::
 

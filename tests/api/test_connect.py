@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import asyncpg
 import pytest
 
@@ -47,6 +49,9 @@ async def test_connect_rejects_an_invalid_url_or_role_without_showing_the_passwo
             async with Scheduler.connect(url):
                 pass
         assert "secret" not in str(raised.value)
+    with pytest.raises(TypeError, match=r"url must be a str such as postgresql://.*, not NoneType"):
+        async with Scheduler.connect(os.environ.get("NOT_SET")):  # type: ignore[arg-type]
+            pass
     with pytest.raises(ConfigurationError, match="pool_size"):
         async with Scheduler.connect(dsn, pool_size=0):
             pass

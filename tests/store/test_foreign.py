@@ -260,9 +260,10 @@ def test_pipeline_of_psycopg_is_left_open(dsn: str) -> None:
         assert connection.execute("SELECT count(*) FROM scheduled_jobs").fetchone() == (5,)
 
 
-def test_streams_of_sqlalchemy_are_turned_off(dsn: str) -> None:
+@pytest.mark.parametrize("option", [{"stream_results": True}, {"yield_per": 10}])
+def test_streams_of_sqlalchemy_are_turned_off(option: dict[str, Any], dsn: str) -> None:
     engine = sqlalchemy.create_engine(
-        dsn.replace("postgresql://", "postgresql+psycopg2://"), execution_options={"stream_results": True}
+        dsn.replace("postgresql://", "postgresql+psycopg2://"), execution_options=option
     )
     with engine.begin() as connection:
         job_id = SyncScheduler().enqueue(work, connection=connection)

@@ -31,6 +31,7 @@ from pg_scheduler.integrations.django.results import (
 from pg_scheduler.integrations.django.runner import declare, task_named
 from pg_scheduler.integrations.django.task import JobTask, name_of, priority_of
 from pg_scheduler.jobs.codec import Codec
+from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import UNSET
 from pg_scheduler.jobs.validation import check_job_id
@@ -115,7 +116,7 @@ class Backend(BaseTaskBackend):
         """
         self.validate_task(task)
         result = new_result(task, args, kwargs, backend=self.alias)
-        metadata = {**(getattr(task, "metadata", None) or {})}
+        metadata = check_metadata(getattr(task, "metadata", None) or {})
         if task.priority:
             metadata[PRIORITY] = int(task.priority)
         options = {

@@ -21,8 +21,8 @@ from pg_scheduler.store.foreign.adapter import EMPTY_ROWS, ConnectionAdapter, wi
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-OPTIONS: Final = {"stream_results": False}
-"""A stream would be a cursor in the server, which cannot insert."""
+OPTIONS: Final = {"stream_results": False, "yield_per": None}
+"""A stream would be a cursor in the server, which cannot insert. Each option begins one."""
 
 
 def adapter_for(connection: object) -> ConnectionAdapter | None:

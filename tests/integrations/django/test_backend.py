@@ -228,6 +228,11 @@ def test_arguments_that_do_not_fit_raise_at_the_call(shop: Any, arguments: tuple
         shop.add.enqueue(*arguments)
 
 
+def test_metadata_that_is_no_dict_is_rejected_by_its_name(shop: Any) -> None:
+    with pytest.raises(PayloadError, match="metadata must be a dict"):
+        shop.add.using(metadata=["tenant"]).enqueue(1)
+
+
 def test_arguments_that_are_too_large_raise_at_the_call(shop: Any) -> None:
     with pytest.raises(PayloadError):
         shop.add.enqueue("a" * 2_000_000)
