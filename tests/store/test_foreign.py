@@ -33,11 +33,13 @@ from pg_scheduler.store.foreign.adapter import has_rows, with_percent
 from pg_scheduler.store.foreign.connection import TIME_COLUMNS, ForeignConnection, rewrite
 from pg_scheduler.store.queries import load_queries, load_query
 from pg_scheduler.sync import SyncScheduler
+from pg_scheduler.triggers import Every
 from tests.docs.snippets import ROOT
 from tests.support.transactions import KINDS, application, django_connection, settled
 from tests.support.worker import now
 
 RAISE = ConflictResolution.RAISE
+HOUR = timedelta(hours=1)
 
 CALLED_FILES = (
     "audit",
@@ -290,6 +292,8 @@ def test_call_that_needs_a_transaction_is_rejected_on_an_autocommit_connection(d
             scheduler.schedule_bulk([JobSpec(work, now())], conflict_resolution=RAISE, connection=connection)
         with pytest.raises(ValueError, match="turn autocommit off"):
             scheduler.enqueue(work, after=[first], connection=connection)
+        with pytest.raises(ValueError, match="turn autocommit off"):
+            scheduler.schedules.add(work, Every(HOUR), schedule_id="hourly", connection=connection)
         assert connection.execute("SELECT count(*) FROM scheduled_jobs").fetchone() == (1,)
 
 

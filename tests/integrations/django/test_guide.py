@@ -328,6 +328,12 @@ async def test_worker_of_a_queue_leaves_other_tasks(
     assert "has no 'fast'; it has default, mail" in output
 
 
+@pytest.mark.parametrize("words", [("worker", "--concurrency", "0"), ("--concurrency", "0", "worker")])
+async def test_worker_rejects_a_concurrency_of_zero(project: Project, words: tuple[str, ...]) -> None:
+    output = await asyncio.to_thread(project.manage, "pg_scheduler", *words, "--drain", code=ExitCode.USAGE)
+    assert "max_concurrent_jobs must be greater than or equal to 1, not 0" in output
+
+
 @pytest.mark.parametrize("option", ["--queue=mail", "--exclude-queue=default"])
 async def test_processes_of_a_supervisor_run_the_same_command(
     project: Project, pool: asyncpg.Pool, option: str

@@ -59,7 +59,8 @@ class Command(BaseCommand):
         backend = _backend_of(alias)
         if words[:1] == [WORKER]:
             selection.backend, selection.queues, selection.excluded = alias, queues, excluded
-            words = _words_of_worker(words, backend, given.concurrency or options["concurrency"])
+            concurrency = options["concurrency"] if given.concurrency is None else given.concurrency
+            words = _words_of_worker(words, backend, concurrency)
             if not self._called_from_command_line:
                 raise CommandError("a worker ends its process; start it from a shell")
             _prepare_restart(words)
