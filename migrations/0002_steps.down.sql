@@ -4,3 +4,5 @@ UPDATE {schema}scheduled_jobs SET execution_time = now()
 WHERE status = 'pending' AND execution_time >= '9999-01-01T00:00Z' AND options ? 'steps';
 
 DROP TABLE {schema}scheduler_steps;
+
+ALTER TABLE {schema}scheduler_schedules DROP COLUMN searched_from, DROP COLUMN tzdata;

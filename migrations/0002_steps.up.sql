@@ -13,3 +13,7 @@ CREATE TABLE {schema}scheduler_steps (
     ended_at   timestamptz,
     CONSTRAINT scheduler_steps_pkey PRIMARY KEY (job_id, name)
 );
+
+-- The instant after which the next fire time was searched, and the version of the time zone data that gave it. A node
+-- with newer data searches again.
+ALTER TABLE {schema}scheduler_schedules ADD COLUMN searched_from timestamptz, ADD COLUMN tzdata text;

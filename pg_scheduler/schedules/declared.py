@@ -18,7 +18,7 @@ from pg_scheduler.jobs.validation import check_kind, check_text
 from pg_scheduler.schedules.definition import Definition, check_trigger, to_seconds
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version
-from pg_scheduler.schedules.timing import first_to_plan, must_retime, request_search
+from pg_scheduler.schedules.timing import first_to_plan, must_retime, request_search, with_next_fire
 from pg_scheduler.triggers.base import Trigger, is_quick
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
@@ -323,7 +323,7 @@ def _find_or_finish(row: ScheduleRow, trigger: Trigger, now: datetime) -> Schedu
     if not is_quick(trigger):
         return row
     first = first_to_plan(row)
-    return replace(row, next_fire_at=first, resume_from=None, finished_at=now if first is None else None)
+    return replace(with_next_fire(row, first), finished_at=now if first is None else None)
 
 
 class PeriodicCatalogue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -10,6 +11,7 @@ from typing import Final, Literal
 from pg_scheduler.schedules.policies import CatchUp
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.serialization import is_built_in
+from pg_scheduler.triggers.zones import data_version
 
 Owner = Literal["code", "api"]
 
@@ -17,6 +19,8 @@ MAX_VERSION: Final = 2**62
 """More edits than there can be; a row written by hand may have more."""
 
 NO_ARGUMENTS: Final = '{"args": [], "kwargs": {}}'
+
+_ZONE: Final = re.compile(r'"timezone": ?"(?!UTC")')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,9 @@ class ScheduleRow:
         paused_until: When its pause ends by itself.
         keeps_fire_times: Whether the fire times of the pause are missed ones when it ends by itself.
         is_broken: Whether the planner paused it because of an error.
+        searched_from: The next fire time was computed as the first one after this instant.
+        tzdata: The version of the time zone data by which it was computed; None if the trigger has no time
+            zone but UTC, or the version is unknown.
     """
 
     schedule_id: str
@@ -76,6 +83,8 @@ class ScheduleRow:
     updated_at: datetime
     finished_at: datetime | None = None
     version: int = 1
+    searched_from: datetime | None = None
+    tzdata: str | None = None
 
     @property
     def enabled(self) -> bool:
@@ -97,6 +106,14 @@ def read_trigger(text: str) -> Trigger:
         ValueError: It is invalid.
     """
     return Trigger.from_json(text)
+
+
+def zone_data_of(row: ScheduleRow) -> str | None:
+    """Return the version of the time zone data by which this process computes the fire times of a row.
+
+    None if the trigger has no time zone but UTC, or the version is unknown.
+    """
+    return data_version() if _ZONE.search(row.trigger) else None
 
 
 @lru_cache(maxsize=1024)

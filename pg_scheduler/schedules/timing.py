@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.schedules.row import ScheduleRow, catch_up_of, read_trigger
+from pg_scheduler.schedules.row import ScheduleRow, catch_up_of, read_trigger, zone_data_of
 from pg_scheduler.triggers.base import (
     Trigger,
     first_fire_time,
@@ -33,6 +33,7 @@ class Advance:
         missed: Missed fire times without a job.
         is_exact: Whether there are no more missed ones than that.
         is_finished: Whether no further fire time becomes a job.
+        searched_from: The next fire time is the first one after this instant.
         following: The fire time after the latest due one, which is the next if the task is unique and none of
             the jobs is enqueued; None if there is none. It is searched for only if it may become the
             next one: a search may take long, and its error pauses the schedule.
@@ -46,6 +47,7 @@ class Advance:
     missed: int = 0
     is_exact: bool = True
     is_finished: bool = False
+    searched_from: datetime | None = None
     following: datetime | None = None
 
 
@@ -93,7 +95,18 @@ def find_next_fire(row: ScheduleRow) -> ScheduleRow:
             f"'{trigger}' has no fire time between {row.start_at or 'now'} and end {row.end_at}; "
             f"the next one is {first}"
         )
-    return replace(row, next_fire_at=first, resume_from=None)
+    return with_next_fire(row, first)
+
+
+def with_next_fire(row: ScheduleRow, fire: datetime | None) -> ScheduleRow:
+    """Return a schedule with the result of the search that was requested."""
+    return replace(
+        row,
+        next_fire_at=fire,
+        resume_from=None,
+        searched_from=row.resume_from,
+        tzdata=zone_data_of(row),
+    )
 
 
 def first_to_plan(row: ScheduleRow) -> datetime | None:
@@ -143,17 +156,18 @@ def pass_time(
         if row.next_fire_at is None:  # only its pause ends
             return Advance(is_finished=row.finished_at is not None)
         row = after_pause(row, row.paused_until)
+    row = _request_newer(row, now)
     trigger, anchor, end = read_trigger(row.trigger), row.anchor, row.end_at
     first = first_to_plan(row)
     if first is None or (end is not None and first > end):
         return Advance(is_finished=True)
     if first > now:
-        return Advance(next_fire_at=first)
+        return Advance(next_fire_at=first, searched_from=row.resume_from or row.searched_from)
     limit = now if end is None else min(now, end)
     latest = latest_fire_time(trigger, first=first, now=limit, anchor=anchor)
     if latest < first:  # the stored time is not a fire time
         following = _first_after(row, first)
-        return Advance(next_fire_at=following, is_finished=following is None)
+        return Advance(next_fire_at=following, searched_from=first, is_finished=following is None)
     is_missed = grace_s is not None and (now - latest).total_seconds() > grace_s
     if latest == first:
         count = FireCount(1, is_exact=True)
@@ -172,9 +186,9 @@ def pass_time(
         chosen = []
     is_last = runs_left is not None and len(chosen) >= runs_left
     waits = bool(chosen) and is_fixed_delay(trigger) and not is_last
-    following = None
+    following, searched_from = None, max(latest, now) if is_fixed_delay(trigger) else latest
     if is_unique or not (is_last or waits):
-        following = _first_after(row, max(latest, now) if is_fixed_delay(trigger) else latest)
+        following = _first_after(row, searched_from)
     next_fire_at = None if is_last or waits else following
     return Advance(
         fire_times=tuple(chosen),
@@ -185,6 +199,7 @@ def pass_time(
         missed=max(count.number - len(chosen) - skipped, 0),
         is_exact=count.is_exact,
         is_finished=next_fire_at is None and not waits,
+        searched_from=searched_from,
         following=following,
     )
 
@@ -259,6 +274,15 @@ def jitter_of(row: ScheduleRow, fire_time: datetime) -> timedelta:
     span = timedelta(seconds=row.jitter_seconds)
     following = next_fire_time(read_trigger(row.trigger), fire_time, row.anchor, Search())
     return share * (span if following is None else min(span, following - fire_time))
+
+
+def _request_newer(row: ScheduleRow, now: datetime) -> ScheduleRow:
+    """Return a schedule; if older time zone data gave its next fire time, and it is not due, search again."""
+    if row.next_fire_at is None or row.next_fire_at <= now or row.resume_from is not None:
+        return row
+    data = zone_data_of(row)
+    is_outdated = row.tzdata is not None and data is not None and row.tzdata < data
+    return replace(row, resume_from=row.searched_from) if is_outdated else row
 
 
 def _follows_jobs(row: ScheduleRow) -> bool:

@@ -28,11 +28,14 @@ class Plannable(NamedTuple):
         declared: The ids of those that its code declares.
         tasks: The names of its tasks.
         kinds: The kinds of triggers that it has registered.
+        zone_data: The version of its time zone data: next fire times that older data gave count as due. None
+            to leave them.
     """
 
     declared: list[str]
     tasks: list[str]
     kinds: list[str]
+    zone_data: str | None = None
 
 
 class LastJob(NamedTuple):
@@ -55,6 +58,8 @@ class ScheduleChange(NamedTuple):
         last_fire_at: The latest fire time that was planned; None keeps the stored one.
         last_job_id: The job that was enqueued last; None keeps the stored one.
         runs: Added to the runs; ``skipped`` and ``missed`` likewise.
+        searched_from: The next fire time is the first one after this instant.
+        tzdata: The version of the time zone data that gave it; None for none.
         is_finished: Whether there is no further fire time.
         error: Pauses the schedule with this note; None for no error.
     """
@@ -66,6 +71,8 @@ class ScheduleChange(NamedTuple):
     runs: int = 0
     skipped: int = 0
     missed: int = 0
+    searched_from: datetime | None = None
+    tzdata: str | None = None
     is_finished: bool = False
     error: str | None = None
 

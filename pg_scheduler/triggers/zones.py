@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zoneinfo
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,19 +24,24 @@ MACHINE_ZONES: Final = frozenset({"localtime", "posixrules"})
 """Files next to the IANA time zones that an administrator chooses."""
 
 
+@cache
 def data_version() -> str | None:
-    """Return the version of this machine's time zone data, such as ``2025b``; None if it states none.
+    """Return the version of this process's time zone data, such as ``2025b``; None if it states none.
 
-    As for every zone, the folders of ``zoneinfo.TZPATH`` are preferred to the package tzdata.
+    As for every zone, the folders of ``zoneinfo.TZPATH`` are preferred to the package tzdata. An update on
+    the disk counts from the next process on, since ``zoneinfo`` keeps the zones that it has read.
     """
     folder = next((Path(each) for each in zoneinfo.TZPATH if Path(each, "Europe").is_dir()), None)
     try:
         if folder is None:
-            return str(import_module("tzdata").IANA_VERSION)
-        with Path(folder, "tzdata.zi").open(encoding="utf-8") as lines:  # "# version 2025b"
-            return next(lines, "").partition("version ")[2].strip() or None
+            stated = f"# version {import_module('tzdata').IANA_VERSION}"
+        else:
+            with Path(folder, "tzdata.zi").open(encoding="utf-8") as lines:
+                stated = next(lines, "")
     except (OSError, ImportError, UnicodeDecodeError):
         return None
+    found = re.match(r"# version (\d{4}[a-z]+)", stated)  # some builds state "unknown"
+    return None if found is None else found[1]
 
 
 def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:

@@ -47,6 +47,8 @@ FULL = new_schedule(
     failures=4,
     finished_at=NOW,
     version=5,
+    searched_from=NOW - SECOND,
+    tzdata="2026a",
 )
 ALL = Plannable(["mine"], [NAME], ["cron", "every"])
 

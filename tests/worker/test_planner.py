@@ -548,6 +548,7 @@ async def test_planner_enqueues_the_other_schedules_when_one_row_is_invalid(
     assert await row(parts.store, "bad") == replace(
         bad,
         trigger=(await row(parts.store, "bad")).trigger,
+        searched_from=NOON + 2 * MINUTE,
         paused_at=None,
         note=None,
         is_broken=False,

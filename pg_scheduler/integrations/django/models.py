@@ -174,6 +174,8 @@ class Schedule(ReadOnlyModel):
     updated_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
     version = models.BigIntegerField()
+    searched_from = models.DateTimeField(null=True)
+    tzdata = models.TextField(null=True)
 
     class Meta(ReadOnlyModel.Meta):
         db_table = "scheduler_schedules"

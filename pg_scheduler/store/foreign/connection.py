@@ -31,6 +31,7 @@ TIME_COLUMNS: Final = frozenset(
         "now",
         "paused_until",
         "resume_from",
+        "searched_from",
     }
 )
 """The columns with times, besides those whose names end with ``_at``."""

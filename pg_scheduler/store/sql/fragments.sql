@@ -193,7 +193,10 @@ schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_l
     least(greatest(updated_at, {first_day}), {last_fire_day}) AS updated_at,
     CASE WHEN finished_at IS NOT NULL
         THEN least(greatest(finished_at, {first_day}), {last_fire_day}) END AS finished_at,
-    version
+    version,
+    CASE WHEN searched_from >= {first_day} AND searched_from <= {last_fire_day}
+        THEN searched_from END AS searched_from,
+    tzdata
 
 -- The definition of a schedule for the audit. Long arguments are left out.
 
@@ -216,7 +219,7 @@ schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_l
     described, task_data, options, metadata, start_at, end_at, max_runs, jitter_seconds, overlap, catch_up,
     catch_up_limit, catch_up_seconds, pause_after_failures, anchor, next_fire_at, resume_from, last_fire_at,
     last_job_id, paused_at, paused_until, keeps_fire_times, note, is_broken, runs, skipped, missed, failures, created_at, updated_at,
-    finished_at, version, kinds
+    finished_at, version, searched_from, tzdata, kinds
 
 -- fragment: written_schedule_values
 $1, $2, $3, $4, $5::boolean, $6::boolean, $7::boolean, ($8::text)::jsonb, $9, ($10::text)::jsonb,
@@ -224,7 +227,7 @@ $1, $2, $3, $4, $5::boolean, $6::boolean, $7::boolean, ($8::text)::jsonb, $9, ($
     $16::double precision, $17, $18, $19::integer, $20::double precision, $21::integer, $22::timestamptz,
     $23::timestamptz, $24::timestamptz, $25::timestamptz, $26, $27::timestamptz, $28::timestamptz, $29::boolean,
     $30, $31::boolean, $32::bigint, $33::bigint, $34::bigint, $35::bigint, $36::timestamptz, $37::timestamptz,
-    $38::timestamptz, $39::bigint, $40::text[]
+    $38::timestamptz, $39::bigint, $40::timestamptz, $41, $42::text[]
 
 -- When a schedule that awaits the planner is due: at its next fire time, or at the end of its pause.
 
@@ -241,6 +244,12 @@ coalesce(schedule.paused_until, schedule.next_fire_at)
 {awaits_planner}
     AND CASE WHEN owner = 'code' THEN schedule_id = ANY ($2::text[]) ELSE task = ANY ($3::text[]) END
     AND kinds <@ $4::text[]
+
+-- Whether older time zone data than the node's ($5) gave the next fire time, which is not due. None has without $5.
+
+-- fragment: is_outdated
+schedule.paused_at IS NULL AND schedule.next_fire_at > coalesce($1, now())
+    AND schedule.tzdata < $5::text COLLATE "C"
 
 -- fragment: levels
 (VALUES ({critical}), ({high}), ({normal}), ({low})) AS level (priority)

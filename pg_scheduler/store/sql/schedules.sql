@@ -55,7 +55,7 @@ LIMIT $7;
 
 -- name: insert_schedule
 -- route: pool
--- Insert a schedule if its id is free, and record who did so ($41 to $43).
+-- Insert a schedule if its id is free, and record who did so ($43 to $45).
 WITH inserted AS (
     INSERT INTO {schema}scheduler_schedules AS schedule (
         {written_schedule_columns}
@@ -67,15 +67,15 @@ WITH inserted AS (
 ),
 audited AS (
     INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
-    SELECT coalesce($44, now()), 'add_schedule', schedule_id, $41, $42,
-        $43::text::jsonb || jsonb_build_object('after', definition)
+    SELECT coalesce($46, now()), 'add_schedule', schedule_id, $43, $44,
+        $45::text::jsonb || jsonb_build_object('after', definition)
     FROM inserted
 )
 SELECT schedule_id FROM inserted;
 
 -- name: write_schedule
 -- route: caller
--- Overwrite a schedule that this transaction has locked, and record who did so ($41 to $43).
+-- Overwrite a schedule that this transaction has locked, and record who did so ($43 to $45).
 WITH old AS (
     SELECT schedule_id, {schedule_definition} AS definition
     FROM {schema}scheduler_schedules AS schedule
@@ -91,8 +91,8 @@ written AS (
     RETURNING schedule_id, {schedule_definition} AS definition
 )
 INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
-SELECT coalesce($44, now()), 'update_schedule', written.schedule_id, $41, $42,
-    $43::text::jsonb || jsonb_build_object('before', old.definition, 'after', written.definition)
+SELECT coalesce($46, now()), 'update_schedule', written.schedule_id, $43, $44,
+    $45::text::jsonb || jsonb_build_object('before', old.definition, 'after', written.definition)
 FROM written
 JOIN old ON old.schedule_id = written.schedule_id;
 
@@ -182,23 +182,31 @@ WHERE finished_at IS NULL
 
 -- name: due_schedules
 -- route: caller
--- Return and lock due schedules that this node can plan, the longest due first, and the time.
+-- Return and lock due schedules that this node can plan, the longest due first, and the time; then also those whose
+-- next fire times older time zone data ($5) gave.
 --
--- SKIP LOCKED: another process may be planning the same schedules.
+-- Without $5, a scan of the index ends at the due ones under any plan. SKIP LOCKED: another process may be planning
+-- the same schedules.
 SELECT {schedule_columns},
     coalesce($1, now()) AS now
 FROM {schema}scheduler_schedules AS schedule
 WHERE {plannable}
-  AND {due_at} <= coalesce($1, now())
+  AND {due_at} <= CASE WHEN $5::text IS NULL THEN coalesce($1, now()) ELSE 'infinity' END
+  AND ({due_at} <= coalesce($1, now()) OR {is_outdated})
 ORDER BY {due_at}
-LIMIT $5
+LIMIT $6
 FOR UPDATE SKIP LOCKED;
 
 -- name: next_fire
 -- route: shared, reserved
--- Return the seconds until the next fire time, or the end of a pause, of a schedule that this node can plan.
-SELECT extract(epoch FROM least(greatest({due_at}, {first_day}), {last_fire_day})
-    - coalesce($1, now()))::double precision AS seconds
+-- Return the seconds until the next fire time, or the end of a pause, of a schedule that this node can plan; 0
+-- if there is one whose next fire time older time zone data ($5) gave.
+SELECT CASE
+    WHEN $5::text IS NOT NULL AND EXISTS (
+        SELECT FROM {schema}scheduler_schedules AS schedule WHERE {is_outdated} AND {plannable}
+    ) THEN 0
+    ELSE extract(epoch FROM least(greatest({due_at}, {first_day}), {last_fire_day}) - coalesce($1, now()))
+END::double precision AS seconds
 FROM {schema}scheduler_schedules AS schedule
 WHERE {plannable}
 ORDER BY {due_at}
@@ -208,36 +216,40 @@ LIMIT 1;
 -- route: caller
 -- Advance locked schedules ($1) to their next fire times ($2), after those that were planned ($3).
 --
--- $4 are the jobs enqueued last; $5 to $7 are added to runs, skipped and missed fire times; $8 marks those that
--- finished. An error in $9 pauses a schedule and leaves its timing. A pause that has ended is removed. Each row looks up its place in the arrays in
--- an object that is built once, since a join could become a scan under a plan made for an empty table. $8 are
--- integers: for arrays of booleans, asyncpg sends a query of its own, which the search path may change.
+-- $4 are the jobs enqueued last; $5 to $7 are added to runs, skipped and missed fire times; the searches for $2 began
+-- at $8, by time zone data of $9; $10 marks those that finished. An error in $11 pauses a schedule and leaves its
+-- timing. A pause that has ended is removed. Each row looks up its place in the arrays in an object that is built once,
+-- since a join could become a scan under a plan made for an empty table. $10 are integers: for arrays of booleans,
+-- asyncpg sends a query of its own, which the search path may change.
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduler_schedules AS schedule SET (
-    next_fire_at, resume_from, last_fire_at, last_job_id, runs, skipped, missed, failures, finished_at, paused_at,
-    paused_until, keeps_fire_times, note, is_broken, updated_at
+    next_fire_at, resume_from, searched_from, tzdata, last_fire_at, last_job_id, runs, skipped, missed, failures,
+    finished_at, paused_at, paused_until, keeps_fire_times, note, is_broken, updated_at
 ) = (
     SELECT
         CASE WHEN change.error IS NULL THEN change.next_fire_at ELSE schedule.next_fire_at END,
         CASE WHEN change.error IS NOT NULL THEN schedule.resume_from END,
+        CASE WHEN change.error IS NULL THEN change.searched_from ELSE schedule.searched_from END,
+        CASE WHEN change.error IS NULL THEN change.tzdata ELSE schedule.tzdata END,
         coalesce(change.last_fire_at, schedule.last_fire_at),
         coalesce(change.last_job_id, schedule.last_job_id),
         least(schedule.runs, {most_counted}) + change.runs,
         least(schedule.skipped, {most_counted}) + change.skipped,
         least(schedule.missed, {most_counted}) + change.missed,
         CASE WHEN schedule.paused_at IS NULL THEN schedule.failures ELSE 0 END,
-        CASE WHEN change.is_finished THEN coalesce(schedule.finished_at, $10, now()) END,
-        CASE WHEN change.error IS NOT NULL THEN coalesce($10, now()) END,
+        CASE WHEN change.is_finished THEN coalesce(schedule.finished_at, $12, now()) END,
+        CASE WHEN change.error IS NOT NULL THEN coalesce($12, now()) END,
         NULL::timestamptz,
         FALSE,
         change.error,
         change.error IS NOT NULL,
-        coalesce($10, now())
+        coalesce($12, now())
     FROM (
         SELECT
             ($2::timestamptz[])[at.n] AS next_fire_at, ($3::timestamptz[])[at.n] AS last_fire_at,
             ($4::text[])[at.n] AS last_job_id, ($5::bigint[])[at.n] AS runs, ($6::bigint[])[at.n] AS skipped,
-            ($7::bigint[])[at.n] AS missed, ($8::integer[])[at.n] > 0 AS is_finished, ($9::text[])[at.n] AS error
+            ($7::bigint[])[at.n] AS missed, ($8::timestamptz[])[at.n] AS searched_from,
+            ($9::text[])[at.n] AS tzdata, ($10::integer[])[at.n] > 0 AS is_finished, ($11::text[])[at.n] AS error
         FROM (SELECT (place.of ->> schedule.schedule_id)::integer AS n OFFSET 0) AS at
         OFFSET 0
     ) AS change

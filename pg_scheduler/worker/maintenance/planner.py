@@ -5,6 +5,10 @@ locks due rows, inserts the jobs of their fire times, notifies workers and advan
 another planner has locked are skipped. The fire time is part of the job's id, so even a row that was set back
 by hand cannot enqueue a fire time twice while its job exists.
 
+The first pass computes the next fire times again that older time zone data gave. So does a pass in each poll
+interval, since nodes with older data may advance or add schedules. A fire time that has passed by the newer
+data is planned as after a downtime.
+
 An error of one trigger pauses its own schedule only. Triggers of the application, which may take any time,
 are called in a thread, and planned in a transaction without the others. It keeps their rows locked, so no
 other node calls a trigger that hangs here.
@@ -38,10 +42,11 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.policies import Overlap
-from pg_scheduler.schedules.row import ScheduleRow, has_built_in_trigger
+from pg_scheduler.schedules.row import ScheduleRow, has_built_in_trigger, zone_data_of
 from pg_scheduler.schedules.timing import Advance, pass_time, without_rejected
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
 from pg_scheduler.triggers.serialization import registered_kinds
+from pg_scheduler.triggers.zones import data_version
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
 
@@ -108,6 +113,8 @@ class Planner(Service):
         """Seconds from the last pass to the next fire time, for the test kit; None for none."""
         self.jobs_planned = 0
         """How many jobs it has enqueued, for the test kit."""
+        self._check_zones_at = 0.0
+        """When a pass looks for older time zone data next, by the monotonic clock."""
 
     async def prepare(self) -> None:
         """Make the first pass write the schedules declared in code."""
@@ -118,18 +125,22 @@ class Planner(Service):
         declared = await self.declared.sync()
         if await self.declared.write_switches():
             self._signals.switches_written()
-        plannable = Plannable(declared, self._tasks.names(), sorted(registered_kinds))
+        checks_zones = time.monotonic() >= self._check_zones_at
+        zone_data = data_version() if checks_zones else None
+        plannable = Plannable(declared, self._tasks.names(), sorted(registered_kinds), zone_data)
         self.next_fire_in = None
         if not declared and not plannable.tasks:
             return POLL_INTERVAL_S
         next_in = await self._store.schedules.next_fire_in(plannable)
-        soonest = 0.0
+        soonest, changed = 0.0, 0
         if next_in is not None and next_in <= 0:
             changed, others = await self._plan(plannable, built_in=True)
             if others:
                 changed += (await self._plan(plannable, built_in=False))[0]
             soonest = 0.0 if changed else LOCKED_RETRY_S
             next_in = await self._store.schedules.next_fire_in(plannable)
+        if checks_zones and (not changed or next_in is None or next_in > 0):
+            self._check_zones_at = time.monotonic() + POLL_INTERVAL_S
         if declared:
             await self.declared.refresh()
         self.next_fire_in = next_in
@@ -270,6 +281,8 @@ def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: Job
             runs=len(jobs),
             skipped=advance.skipped,
             missed=advance.missed,
+            searched_from=advance.searched_from,
+            tzdata=zone_data_of(row),
             is_finished=advance.is_finished,
         )
     )

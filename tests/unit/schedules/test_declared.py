@@ -63,6 +63,7 @@ def test_new_schedule_is_anchored_at_the_current_time() -> None:
         next_fire_at=NOW + HOUR,
         created_at=NOW,
         updated_at=NOW,
+        searched_from=NOW,
     )
 
 

@@ -107,7 +107,7 @@ def test_pass_time_returns_the_due_fire_time_and_the_next_one() -> None:
     first = ANCHOR + MINUTE
     following = first + MINUTE
     assert passed(trigger, first=first, now=first) == Advance(
-        (first,), (first,), first, following, following=following
+        (first,), (first,), first, following, searched_from=first, following=following
     )
 
 
@@ -115,13 +115,15 @@ def test_pass_time_returns_the_latest_fire_time_when_several_were_missed() -> No
     late = passed(Every(MINUTE), first=ANCHOR + MINUTE, now=ANCHOR + 10.5 * MINUTE)
     latest = ANCHOR + 10 * MINUTE
     following = ANCHOR + 11 * MINUTE
-    assert late == Advance((latest,), (latest,), latest, following, missed=9, following=following)
+    assert late == Advance(
+        (latest,), (latest,), latest, following, missed=9, searched_from=latest, following=following
+    )
     cron = Cron("0 12 * * *", ZoneInfo("UTC"))
     noon = ANCHOR + timedelta(hours=12)
     latest = noon + timedelta(days=400)
     following = noon + timedelta(days=401)
     assert passed(cron, first=noon, now=latest + timedelta(hours=1)) == Advance(
-        (latest,), (latest,), latest, following, missed=400, following=following
+        (latest,), (latest,), latest, following, missed=400, searched_from=latest, following=following
     )
 
 
@@ -156,7 +158,7 @@ def test_pass_time_finishes_a_schedule_whose_fire_times_have_ended() -> None:
     late = ANCHOR + 5 * MINUTE
     assert passed(trigger, first=first, now=late, end=first - MINUTE / 2) == finished
     at_its_end = passed(trigger, first=first, now=first, end=first)
-    assert at_its_end == Advance((first,), (first,), first, None, is_finished=True)
+    assert at_its_end == Advance((first,), (first,), first, None, is_finished=True, searched_from=first)
 
 
 def test_jitter_ends_at_the_next_fire_time_and_is_unbounded_after_the_last_one() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zoneinfo
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,21 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from pg_scheduler.triggers.zones import data_version
+from pg_scheduler.triggers import zones
+from tests.support.zones import use_zones
+
+
+def data_version() -> str | None:
+    """Return the version that a process which starts now would find."""
+    zones.data_version.cache_clear()
+    return zones.data_version()
 
 
 @pytest.fixture
 def zone_folder(tmp_path: Path) -> Iterator[Path]:
     """Let ``zoneinfo`` read its data from this folder."""
     (tmp_path / "Europe").mkdir()
-    zoneinfo.reset_tzpath(to=[str(tmp_path)])
+    use_zones(tmp_path)
     yield tmp_path
-    zoneinfo.reset_tzpath()
+    use_zones(None)
 
 
 def test_data_version_is_that_of_the_folder_that_zones_are_read_from(zone_folder: Path) -> None:
     (zone_folder / "tzdata.zi").write_text("# version 2031c\n# redo posix_only\n")
     assert data_version() == "2031c"
+    (zone_folder / "tzdata.zi").write_text("# version unknown\n")
+    assert data_version() is None
     (zone_folder / "tzdata.zi").write_bytes(b"\xff")
     assert data_version() is None
     (zone_folder / "tzdata.zi").write_bytes(b"")
