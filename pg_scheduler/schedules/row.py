@@ -21,6 +21,7 @@ MAX_VERSION: Final = 2**62
 NO_ARGUMENTS: Final = '{"args": [], "kwargs": {}}'
 
 _ZONE: Final = re.compile(r'"timezone": ?"(?!UTC")')
+"""A field of a trigger's JSON with a time zone whose rules may change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,7 @@ def pass_time(
         if row.next_fire_at is None:  # only its pause ends
             return Advance(is_finished=row.finished_at is not None)
         row = after_pause(row, row.paused_until)
-    row = _request_newer(row, now)
+    row = _request_search_again(row, now)
     trigger, anchor, end = read_trigger(row.trigger), row.anchor, row.end_at
     first = first_to_plan(row)
     if first is None or (end is not None and first > end):
@@ -276,8 +276,8 @@ def jitter_of(row: ScheduleRow, fire_time: datetime) -> timedelta:
     return share * (span if following is None else min(span, following - fire_time))
 
 
-def _request_newer(row: ScheduleRow, now: datetime) -> ScheduleRow:
-    """Return a schedule; if older time zone data gave its next fire time, and it is not due, search again."""
+def _request_search_again(row: ScheduleRow, now: datetime) -> ScheduleRow:
+    """Request the search again if older time zone data gave the next fire time, which is not due."""
     if row.next_fire_at is None or row.next_fire_at <= now or row.resume_from is not None:
         return row
     data = zone_data_of(row)

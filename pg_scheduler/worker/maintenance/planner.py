@@ -114,7 +114,7 @@ class Planner(Service):
         self.jobs_planned = 0
         """How many jobs it has enqueued, for the test kit."""
         self._check_zones_at = 0.0
-        """When a pass looks for older time zone data next, by the monotonic clock."""
+        """When a pass next looks for fire times that older time zone data gave, by the monotonic clock."""
 
     async def prepare(self) -> None:
         """Make the first pass write the schedules declared in code."""
@@ -125,8 +125,7 @@ class Planner(Service):
         declared = await self.declared.sync()
         if await self.declared.write_switches():
             self._signals.switches_written()
-        checks_zones = time.monotonic() >= self._check_zones_at
-        zone_data = data_version() if checks_zones else None
+        zone_data = data_version() if time.monotonic() >= self._check_zones_at else None
         plannable = Plannable(declared, self._tasks.names(), sorted(registered_kinds), zone_data)
         self.next_fire_in = None
         if not declared and not plannable.tasks:
@@ -139,7 +138,7 @@ class Planner(Service):
                 changed += (await self._plan(plannable, built_in=False))[0]
             soonest = 0.0 if changed else LOCKED_RETRY_S
             next_in = await self._store.schedules.next_fire_in(plannable)
-        if checks_zones and (not changed or next_in is None or next_in > 0):
+        if zone_data is not None and (not changed or next_in is None or next_in > 0):
             self._check_zones_at = time.monotonic() + POLL_INTERVAL_S
         if declared:
             await self.declared.refresh()
