@@ -160,6 +160,16 @@ def test_module_without_jobs_is_an_error_whatever_the_database_has(
     assert "no function is registered" in ran.err
 
 
+def test_module_that_exits_is_no_code_that_fits(
+    call: Run, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "check_of_a_script.py").write_text("import sys\n\nsys.exit(0)\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    ran = call("check", "check_of_a_script", "--dsn", dsn)
+    assert ran.code == ExitCode.USAGE
+    assert "check_of_a_script cannot be imported: SystemExit: 0" in ran.err
+
+
 def test_unavailable_database_exits_with_5_and_one_without_tables_with_6(
     on: Callable[..., Ran], empty_dsn: str
 ) -> None:

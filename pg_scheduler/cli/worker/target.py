@@ -127,11 +127,11 @@ def _import(name: str, target: str) -> ModuleType:
         raise UsageError(
             f"module {error.name!r} does not exist in {Path.cwd()} or on sys.path{hint}"
         ) from None
-    except Exception as error:  # user code: the module
+    except (Exception, SystemExit) as error:  # user code: the module, perhaps a script that exits with 0
         raise _broken(f"{name} cannot be imported", error) from error
 
 
-def _broken(problem: str, error: Exception) -> UsageError:
+def _broken(problem: str, error: BaseException) -> UsageError:
     """Print the traceback of a target from its own first line on."""
     trace = error.__traceback__
     while trace is not None and not _is_user_frame(trace.tb_frame.f_code.co_filename):
