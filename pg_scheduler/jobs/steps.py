@@ -45,6 +45,7 @@ class StepCursor(ABC):
 
         Raises:
             PayloadError: JSON cannot represent the value, or a bound of ``Steps.run()`` is exceeded.
+            RuntimeError: The block of the cursor has ended.
             JobLostError: The attempt does not hold its job any more. Nothing was stored.
             DatabaseUnavailableError: As in ``Steps.run()``.
         """
@@ -61,6 +62,7 @@ class StepCursor(ABC):
 
         Raises:
             PayloadError: As in ``set()``.
+            RuntimeError: As in ``set()``.
             JobLostError: As in ``set()``.
             DatabaseUnavailableError: As in ``set()``.
             TypeError: The connection is of another kind.

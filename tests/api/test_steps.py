@@ -1461,6 +1461,23 @@ async def test_cursor_is_written_at_most_once_a_second_and_at_the_end(
     assert written == [None, "2", '"next"', '"next"']
 
 
+async def test_cursor_refuses_values_after_its_block_which_nothing_would_write(
+    t: TestScheduler, pool: Pool
+) -> None:
+    async def ship() -> None:
+        async with current_job().steps.cursor("lines", start=0) as cursor:
+            await cursor.set(7)
+        for change in (cursor.set, cursor.save):
+            with pytest.raises(
+                RuntimeError, match="the block of cursor 'lines' has ended; set its value within"
+            ):
+                await change(8)
+        assert cursor.value == 7
+        assert await pool.fetchval("SELECT value FROM scheduler_steps") == "7"
+
+    await run(t, ship)
+
+
 async def test_cursor_without_a_new_value_writes_nothing(t: TestScheduler, pool: Pool) -> None:
     async def ship() -> None:
         async with current_job().steps.cursor("lines", start=[1]) as cursor:

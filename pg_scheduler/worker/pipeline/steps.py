@@ -160,6 +160,8 @@ class AttemptSteps(OpenSteps):
             with suppress(SchedulerError):
                 await cursor.flush()
             raise
+        finally:
+            cursor.close()
         await cursor.flush()
 
     async def sleep(
@@ -507,7 +509,7 @@ class AttemptCursor(StepCursor):
         self._name = name
         self._text = steps.cursor_text(name, value)
         self._written: str | None = self._text
-        self._is_pending = False
+        self._is_pending = self._is_closed = False
         self._next_write = time.monotonic() + CURSOR_GAP_S
 
     @property
@@ -517,6 +519,7 @@ class AttemptCursor(StepCursor):
 
     async def set(self, value: Any) -> None:
         """See `StepCursor`."""
+        self._check_open()
         self._text = self._steps.cursor_text(self._name, value)
         self._is_pending = True
         if time.monotonic() >= self._next_write:
@@ -524,6 +527,7 @@ class AttemptCursor(StepCursor):
 
     async def save(self, value: Any = UNSET, *, connection: Any = None) -> None:
         """See `StepCursor`."""
+        self._check_open()
         text = self._text if value is UNSET else self._steps.cursor_text(self._name, value)
         if connection is None:
             self._text, self._is_pending = text, True
@@ -539,6 +543,16 @@ class AttemptCursor(StepCursor):
             await self._steps.write_cursor(self._name, value_from(text))
             self._written = text
             self._next_write = time.monotonic() + CURSOR_GAP_S
+
+    def close(self) -> None:
+        """Refuse further values: the block ends, and nothing would write them."""
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError(
+                f"the block of cursor {self._name!r} has ended; set its value within the block"
+            )
 
 
 def _size(step: StoredStep | None) -> int:
