@@ -39,6 +39,9 @@ from pg_scheduler.triggers.search import INSTANT
 PREFIX: Final = "aps:"
 """Before the ids of imported jobs and schedules."""
 
+KEYS: Final = ("args", "coalesce", "func", "kwargs", "max_instances", "name", "next_run_time", "trigger")
+"""The keys of a pickled job that are read."""
+
 COMPARED: Final = 10
 """Fire times that must be equal before a cron trigger is imported."""
 
@@ -106,8 +109,10 @@ def convert(job: StoredJob, now: datetime) -> Found:
     state = job.state
     if state is None:
         raise NotImportedError(job.problem)
+    if missing := [key for key in KEYS if key not in state]:
+        raise NotImportedError(f"its pickle has no {missing[0]!r}, so it is none of APScheduler 3")
     trigger, due = state["trigger"], state["next_run_time"]
-    function = state["func"].partition(":")[2]
+    function = str(state["func"]).partition(":")[2]
     if "<" in function or not function:
         raise NotImportedError(f"the function {state['func']} has no name")
     metadata = None if state["name"] in {function, function.rpartition(".")[2]} else {"name": state["name"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from pg_scheduler import CatchUp, Overlap, Scheduler
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.integrations.apscheduler import cron_of
+from pg_scheduler.integrations.apscheduler import KEYS, cron_of
 from pg_scheduler.integrations.imported import NotImportedError
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Read, Run
@@ -26,6 +27,7 @@ from tests.cli.conftest import Read, Run
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime.now(UTC).replace(microsecond=0)
 HOUR = timedelta(hours=1)
+NAMELESS = dict.fromkeys(KEYS)
 
 
 def remind(*_args: object, **_kwargs: object) -> None: ...
@@ -159,18 +161,22 @@ def test_job_without_an_equivalent_is_listed_with_the_reason_and_kept(
     old.pause_job("paused")
     old.add_job(remind, "date", run_date=NOW + HOUR, id="good")
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
-        connection.execute("INSERT INTO apscheduler_jobs VALUES ('broken', 1.0, X'00')")
+        insert = "INSERT INTO apscheduler_jobs VALUES (?, 1.0, ?)"
+        others = {"broken": b"\0", "foreign": pickle.dumps({}), "nameless": pickle.dumps(NAMELESS)}
+        connection.executemany(insert, others.items())
     rows = {row["source_id"]: row for row in on()}
     reasons = {name: row["reason"] for name, row in rows.items() if row["result"] == "left out"}
-    assert set(reasons) == {"either", "year", "pickled", "paused", "broken"}
+    assert set(reasons) == {"either", "year", "pickled", "paused", *others}
     assert "OrTrigger" in reasons["either"]
     assert "years" in reasons["year"]
     assert "args[0]" in reasons["pickled"]
     assert "paused" in reasons["paused"]
     assert "UnpicklingError" in reasons["broken"]
+    assert "'args'" in reasons["foreign"]
+    assert "None has no name" in reasons["nameless"]
     assert rows["good"]["result"] == "imported"
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:  # the store's own methods delete it
-        assert connection.execute("SELECT count(*) FROM apscheduler_jobs").fetchone() == (6,)
+        assert connection.execute("SELECT count(*) FROM apscheduler_jobs").fetchone() == (8,)
 
 
 def test_store_in_postgresql_is_imported(call: Run, dsn: str) -> None:
