@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from types import MethodType
 from typing import Any, Final
 
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, adapters
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
@@ -16,12 +16,10 @@ from psycopg.types.string import StrDumper, TextLoader
 from pg_scheduler.dsn import Address
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter, has_rows, with_percent
 
-TEXT_OID: Final = 25
-
-ADAPTERS: Final = AdaptersMap()
-"""The adapters of texts, the only values of statements, whatever the owner of a connection registered."""
+ADAPTERS: Final = AdaptersMap(adapters)
+"""With those of texts, the only values of statements, whatever the owner of a connection registered."""
 ADAPTERS.register_dumper(str, StrDumper)
-ADAPTERS.register_loader(TEXT_OID, TextLoader)
+ADAPTERS.register_loader("text", TextLoader)
 
 
 class TextCursor(Cursor[Any]):
