@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import JobNotFoundError, Scheduler, current_job
+from pg_scheduler import JobNotFoundError, Scheduler, call, current_job
 from pg_scheduler.inspect import Inspector, ReasonCode, StepState, Verdict
 from pg_scheduler.inspect.steps import has_suspended
 from pg_scheduler.inspect.timeline import timeline_of
@@ -41,6 +41,10 @@ async def wait_for_ever() -> None:
     await current_job().steps.wait("approval")
 
 
+async def wait_for_a_child() -> None:
+    await current_job().steps.child("label", call(quote, 7), delay=DAY)
+
+
 async def fail_while_asleep() -> None:
     await current_job().steps.sleep("first", DAY)
     raise ValueError("no")
@@ -55,7 +59,8 @@ async def sleep_after_a_failure() -> None:
 @pytest.fixture
 async def kit(pool: asyncpg.Pool) -> AsyncIterator[TestScheduler]:
     async with TestScheduler(pool, now=START) as kit:
-        for function in (place_order, wait_for_ever, fail_while_asleep, sleep_after_a_failure):
+        used = place_order, wait_for_ever, wait_for_a_child, fail_while_asleep, sleep_after_a_failure
+        for function in used:
             kit.scheduler.register(function, name=f"steps.{function.__name__}")
         yield kit
 
@@ -212,6 +217,34 @@ async def test_signals_without_a_wait_and_the_missing_timeout_are_named(kit: Tes
     assert job is not None
     (ahead,) = [each for each in timeline_of(job, START) if each.is_ahead]
     assert (ahead.at, ahead.title) == (None, "continues with the signal that it waits for")
+
+
+async def test_job_that_waits_for_a_child_is_explained_with_its_id(kit: TestScheduler) -> None:
+    await enqueue(kit, "wait_for_a_child")
+    (reason,) = (await Inspector(kit.scheduler).explain_job("order")).reasons
+    assert (reason.code, reason.text) == (ReasonCode.AFTER, "waits for 1 jobs: 'order:label' (pending)")
+
+
+@pytest.mark.parametrize(
+    ("function", "waits"),
+    [
+        ("place_order", ReasonCode.SLEEPING),
+        ("wait_for_ever", ReasonCode.SIGNAL),
+        ("wait_for_a_child", ReasonCode.AFTER),
+    ],
+)
+async def test_pause_is_the_reason_when_the_suspension_of_a_job_has_ended(
+    kit: TestScheduler, function: str, waits: ReasonCode
+) -> None:
+    await enqueue(kit, function, *([7] if function == "place_order" else []))
+    await kit.scheduler.tasks.pause(f"steps.{function}")
+    explained = await Inspector(kit.scheduler).explain_job("order")
+    assert [reason.code for reason in explained.reasons] == [waits, ReasonCode.TASK_PAUSED]
+    await kit.run_until(DAY)
+    if waits is ReasonCode.SIGNAL:
+        assert await kit.scheduler.signal("order", "approval")
+    explained = await Inspector(kit.scheduler).explain_job("order")
+    assert [reason.code for reason in explained.reasons] == [ReasonCode.TASK_PAUSED]
 
 
 async def test_timeline_names_the_step_that_suspended_a_job_between_two_attempts(kit: TestScheduler) -> None:
