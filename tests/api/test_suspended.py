@@ -236,17 +236,26 @@ async def test_each_attempt_of_a_suspended_job_has_its_whole_timeout(
     assert (await state(t))[0] is JobStatus.COMPLETED
 
 
-async def test_attempt_after_a_suspension_times_out(t: TestScheduler) -> None:
+async def test_attempt_after_a_suspension_times_out(
+    t: TestScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time limit expires at once, however long the first attempt takes."""
+    add = TimeoutQueue.add
+
+    def add_shortened(queue: TimeoutQueue[Any], item: Any, seconds: float) -> None:
+        add(queue, item, 0.0 if item.claim.attempt == 2 else seconds)
+
     async def rest_and_stall() -> None:
         await current_job().steps.sleep("rest", HOUR)
         await asyncio.Event().wait()
 
-    await t.scheduler.enqueue(rest_and_stall, job_id="job", timeout=0.05)
+    monkeypatch.setattr(TimeoutQueue, "add", add_shortened)
+    await t.scheduler.enqueue(rest_and_stall, job_id="job", timeout=60)
     await t.run_until(HOUR)
     found = await t.scheduler.get_job("job")
     assert found
     assert (found.status, found.attempt) == (JobStatus.FAILED, 2)
-    assert "longer than its timeout of 0.05 seconds" in str(found.error_message)
+    assert "longer than its timeout of 60 seconds" in str(found.error_message)
 
 
 @pytest.mark.parametrize("kind", KINDS)
