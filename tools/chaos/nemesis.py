@@ -12,6 +12,7 @@ import random
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -130,6 +131,7 @@ class Nemesis:
         self._dsn = dsn
         self._fleet = fleet
         self._seats: Sequence[Seat] = [*fleet.seats, Seat("enqueuers", enqueuers)]
+        self._thread = ThreadPoolExecutor(1)  # calls that wait for the server occupy the event loop's threads
         self.faults: list[Fault] = []
 
     async def apply(self, seed: int, lease: float, seconds: float, log: Callable[[str], None]) -> None:
@@ -245,9 +247,8 @@ class Nemesis:
                 await asyncio.sleep(one.seconds)
                 await self._in_thread(self._server.start)
 
-    @staticmethod
-    async def _in_thread(call: Callable[[], None]) -> None:
-        await asyncio.to_thread(call)
+    async def _in_thread(self, call: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def _terminate(self, share: float) -> None:
         connection = await asyncpg.connect(self._dsn, timeout=2)
