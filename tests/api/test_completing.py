@@ -813,7 +813,6 @@ def in_process() -> None:
     current_job().set_result(1)
 
 
-@job(name="completing.in_own_executor", executor="own")
 def in_own_executor() -> None:
     current_job().completing()
 
@@ -823,6 +822,7 @@ async def test_completing_is_refused_outside_of_the_event_loop(
     make: Make, function: Callable[[], None]
 ) -> None:
     scheduler = make(executors={"own": InThread()})
+    scheduler.register(in_own_executor, executor="own")
     await scheduler.start()
     seen = Recorder(scheduler)
     await scheduler.enqueue(function)

@@ -169,7 +169,7 @@ job_id, job_name, status, task_data::text, priority, attempt, retry_count, crash
         THEN last_heartbeat END AS last_heartbeat,
     CASE WHEN lease_until >= {first_day} AND lease_until <= {last_day} THEN lease_until END AS lease_until
 
--- fragment: schedule_columns
+-- fragment: shown_schedule_columns
 schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_lock,
     trigger::text AS trigger, described, task_data::text AS task_data, options::text AS options,
     metadata::text AS metadata,
@@ -193,7 +193,10 @@ schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_l
     least(greatest(updated_at, {first_day}), {last_fire_day}) AS updated_at,
     CASE WHEN finished_at IS NOT NULL
         THEN least(greatest(finished_at, {first_day}), {last_fire_day}) END AS finished_at,
-    version,
+    version
+
+-- fragment: schedule_columns
+{shown_schedule_columns},
     CASE WHEN searched_from >= {first_day} AND searched_from <= {last_fire_day}
         THEN searched_from END AS searched_from,
     tzdata
