@@ -5,7 +5,7 @@ locks due rows, inserts the jobs of their fire times, notifies workers and advan
 another planner has locked are skipped. The fire time is part of the job's id, so even a row that was set back
 by hand cannot enqueue a fire time twice while its job exists.
 
-The first pass computes the next fire times again that older time zone data gave. So does a pass in each poll
+If older time zone data gave a next fire time, the first pass computes it again. So does one pass in each poll
 interval, since nodes with older data may advance or add schedules. A fire time that has passed by the newer
 data is planned as after a downtime.
 
