@@ -119,8 +119,11 @@ class CrashingWorker:
             test = asyncio.current_task()
             if self.crashed_at is None or (test is not None and test.cancelling()):
                 raise
-            while await self._t.pool.fetchval(CLOSE_CONNECTIONS):
-                pass
+            async with self._t.pool.acquire() as connection:
+                while await connection.fetchval(CLOSE_CONNECTIONS):
+                    pass
+            # A connection that the server has ended is idle for the pool until the end of its socket is read.
+            await self._t.pool.expire_connections()
             return False
         return True
 

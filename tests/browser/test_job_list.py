@@ -112,6 +112,7 @@ async def test_term_is_completed_and_changed_with_keys_only(open_page: Open) -> 
     await page.keyboard.press("Enter")
     await expect(page.locator(".term")).to_have_count(1)
     await expect(page.locator("#summary")).to_contain_text("20 found")
+    await page.wait_for_load_state()
     await page.keyboard.press("/")
     await page.keyboard.press("Backspace")
     await expect(page.locator("#q")).to_have_value("name:list.report")

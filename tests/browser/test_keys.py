@@ -69,6 +69,7 @@ async def test_keys_do_nothing_in_a_browser_that_turned_them_off(open_page: Open
         await page.keyboard.press(key)
     await page.get_by_role("link", name="Jobs", exact=True).click()
     await expect(heading(page)).to_have_text("Jobs")
+    await page.wait_for_load_state()
     for key in ("j", "/", "x", "t", "?", "g", "o"):
         await page.keyboard.press(key)
     await expect(heading(page)).to_have_text("Jobs")

@@ -59,6 +59,7 @@ async def test_keyboard_alone_finds_a_failed_job(open_page: Open, shop: Shop) ->
     await page.keyboard.press("g")
     await page.keyboard.press("j")
     await expect(heading(page)).to_have_text("Jobs")
+    await page.wait_for_load_state()
     await page.keyboard.press("/")
     await page.keyboard.type("status:failed name:browser.*")
     await page.keyboard.press("Enter")
@@ -216,6 +217,7 @@ async def test_links_stay_below_the_path_of_the_mount(open_page: Open, shop: Sho
         links = await page.locator("a[href]").evaluate_all("each => each.map(a => a.href)")
         assert all(link.startswith((site.url + "/", DOCUMENTATION)) for link in links), links
         assert await page.evaluate("getComputedStyle(document.querySelector('main')).maxWidth") != "none"
+    await page.wait_for_load_state()
     await page.keyboard.press("g")
     await page.keyboard.press("w")
     await expect(heading(page)).to_have_text("Workers")
