@@ -15,8 +15,9 @@ from benchmarks.table import number
 WIDTH, HEIGHT = 720, 360
 LEFT, RIGHT, TOP, BOTTOM = 70, 170, 40, 45
 COLOURS: Final = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a", "#bf3989", "#0a7ea4")
-LOGARITHMIC: Final = ("ms", "claim size", "slots")
-"""Words in a title that require a logarithmic x axis."""
+DISTRIBUTION: Final = ", ms"
+LOGARITHMIC: Final = (DISTRIBUTION, "claim size", "slots")
+"""Ends of a title that require a logarithmic x axis."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
 
 def _merged(title: str, line: Line) -> Line:
     """Merge the distributions of several rounds into the distribution of all samples."""
-    if "ms" not in title.split():
+    if not title.endswith(DISTRIBUTION):
         return line
     count = len(line.points)
     step = max(1, count // 200)
@@ -87,7 +88,7 @@ def _merged(title: str, line: Line) -> Line:
 
 
 def _svg(title: str, lines: list[Line]) -> Iterator[str]:
-    logarithmic = any(word in title for word in LOGARITHMIC)
+    logarithmic = title.endswith(LOGARITHMIC)
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     across = Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT, logarithmic=logarithmic)

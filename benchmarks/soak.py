@@ -57,9 +57,11 @@ SNAPSHOT_EVERY_S: Final = 1200.0
 DUMP_EVERY_S: Final = 3600.0
 """In a long run, the seconds between two of them. A snapshot is held for a quarter of the time."""
 
-LIMITED_SHARE: Final = 0.05
+LIMITED_RATE: Final = 20.0
+"""Jobs within the limit per second, which a busy machine can run two at a time."""
+
 FLAKY_SHARE: Final = 0.02
-"""The jobs of each kind, as a part of the rate."""
+"""The jobs that fail, as a part of the rate."""
 
 DRAIN_TIMEOUT_S: Final = 120.0
 
@@ -175,7 +177,7 @@ class Run:
                 await scheduler.schedules.add(tick, Every(timedelta(seconds=1)), schedule_id="tick")
                 try:
                     async with asyncio.TaskGroup() as senders:
-                        senders.create_task(_send(scheduler, narrow, self.rate * LIMITED_SHARE))
+                        senders.create_task(_send(scheduler, narrow, LIMITED_RATE))
                         senders.create_task(_send(scheduler, flaky, self.rate * FLAKY_SHARE))
                 finally:
                     await scheduler.schedules.remove("tick")
@@ -350,7 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\n{reached:,.0f} of {options.rate:,.0f} plain jobs/s; every job ended; written to {path}")
     if options.plots:
         curves = [
-            {"plot": f"Soak: {name}", "label": name, "x": _minutes(one, values), "y": values}
+            {"plot": f"Soak: {name} over minutes", "label": name, "x": _minutes(one, values), "y": values}
             for name, values in one.samples.items()
         ]
         draw({"rows": [{"curves": curves}]}, options.plots)
