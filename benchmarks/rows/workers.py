@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 from benchmarks.bench import Bench, Database
-from benchmarks.contestants import Contestant
+from benchmarks.contestants import BARE, Contestant
 from benchmarks.results import Goal
 from benchmarks.rows.drain import rate
 
@@ -37,4 +37,4 @@ async def measure(bench: Bench) -> None:
             bench.outcome.add(contestant.name, f"worker cores busy, {label}", workers_busy)
         bench.outcome.note(f"the machine has {len(os.sched_getaffinity(0))} cores")
 
-    await bench.alternate(bench.contestants(named=("graphile-worker",), others=False), one)
+    await bench.alternate(bench.contestants(named=("graphile-worker",), bare=BARE, others=False), one)
