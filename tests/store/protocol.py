@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain, combinations
 from typing import Any, ClassVar, NamedTuple
 
@@ -335,11 +335,15 @@ class Finish(Op):
             case JobCancelled():
                 return ended(row, "cancelled", self.now)
             case JobRetried(delay=delay):
-                return pending(row, self.now, retries=row.retries + 1, due=self.now + delay)
+                return pending(row, self.now, retries=row.retries + 1, due=self._due(row, delay))
             case JobSnoozed(delay=delay):
-                return pending(row, self.now, due=self.now + delay)
+                return pending(row, self.now, due=self._due(row, delay))
             case _:
                 return pending(row, self.now)
+
+    def _due(self, row: Row, delay: timedelta) -> datetime:
+        """Return when a job is due that runs again. One without a delay stays where it is in the queue."""
+        return self.now + delay if delay else row.due
 
     def check(self, before: State, now: State) -> None:
         written = changed(before, now)
