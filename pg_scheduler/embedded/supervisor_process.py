@@ -35,6 +35,7 @@ from typing import Any
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+CHECK_INTERVAL_S = 0.005
 PARENT_CHECK_INTERVAL_S = 1.0
 """The parent's pid is checked too, because a forked child of it may hold the pipe open after its death."""
 
@@ -165,7 +166,7 @@ class ServerProcess:
                 raise ServerProcessError(
                     f"the server was not ready in {START_TIMEOUT_S:g} s:\n{self._log_tail()}"
                 )
-            time.sleep(0.005)
+            time.sleep(CHECK_INTERVAL_S)
 
     def _log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
@@ -182,11 +183,17 @@ class ServerProcess:
         return {}
 
     def kill(self) -> dict[str, Any]:
-        """Kill the server and each of its processes (SIGKILL)."""
+        """Kill the server and each of its processes (SIGKILL), and wait for their end.
+
+        A new server refuses to start while one of them uses the shared memory of the killed one.
+        """
         if self.process is not None and self.process.poll() is None:
             self._signal(signal.SIGSTOP)  # the postmaster forks no process meanwhile
+            children = child_pids(self.process.pid)
             self._signal(signal.SIGKILL)
             self.process.wait()
+            while any(is_running(pid) for pid in children):
+                time.sleep(CHECK_INTERVAL_S)
         return {}
 
     def freeze(self) -> dict[str, Any]:
@@ -298,6 +305,18 @@ def child_pids(pid: int) -> list[int]:
             if int(fields[1]) == pid:
                 found.append(int(folder.name))
     return found
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process, which is not a child of this one, still runs; a zombie does not."""
+    if not IS_LINUX:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 0)
+            return True
+        return False
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def base_environment() -> dict[str, str]:
