@@ -17,7 +17,7 @@ from typing import Final
 
 import asyncpg
 
-from pg_scheduler import current_job, job, periodic
+from pg_scheduler import CatchUp, current_job, job, periodic
 
 logger = logging.getLogger("demo")
 
@@ -183,14 +183,19 @@ async def render_video(number: int) -> None:
         await asyncio.sleep(VIDEO_SECONDS)
 
 
-@periodic(every=INTERVAL, job_name="demo.interval", dedup_key="demo.interval")
+@periodic(every=INTERVAL, job_name="demo.interval", dedup_key="demo.interval", catch_up=CatchUp.all())
 async def sweep_carts() -> None:
     """Run every second, on one of the nodes."""
     async with _ledgers[0].entry("interval"):
         pass
 
 
-@periodic(cron=f"* * * * * */{int(CRON_STEP.total_seconds())}", job_name="demo.cron", dedup_key="demo.cron")
+@periodic(
+    cron=f"* * * * * */{int(CRON_STEP.total_seconds())}",
+    job_name="demo.cron",
+    dedup_key="demo.cron",
+    catch_up=CatchUp.all(),
+)
 async def refresh_prices() -> None:
     """Run at every even second, on one of the nodes. The sixth field of the expression is seconds."""
     async with _ledgers[0].entry("cron"):
