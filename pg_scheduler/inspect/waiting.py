@@ -76,7 +76,7 @@ def _blocking(facts: Facts) -> Iterator[Reason]:
         return
     if not blocked_on.startswith(BLOCKED_BY_LIMIT):
         parents = [f"{job_id!r} ({status or 'does not exist'})" for job_id, status in facts.parents]
-        about = f"{len(parents)} jobs: {listed(parents)}" if parents else "other jobs"
+        about = f"{counted(len(parents), 'job')}: {listed(parents)}" if parents else "other jobs"
         yield Reason(
             ReasonCode.AFTER,
             f"waits for {about}",

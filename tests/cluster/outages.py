@@ -25,7 +25,7 @@ from tests.support.worker import Recorder
 from tools.chaos.proxy import Proxy
 from tools.chaos.unhandled import report_unhandled_errors
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 """A test fails after this wait; the longest backoff is ten seconds."""
 
 

@@ -54,8 +54,8 @@ LIMIT_S = 0.3
 """Replaces every timeout of the library, which are up to an hour."""
 PARTS = 8
 """Of the calls to the store: each has a connection of its own, so that none waits for another."""
-MAX_CALL_S = 10 * LIMIT_S
-"""A call may wait for a connection, for several statements, and for concurrent calls of its kind."""
+MAX_CALL_S = 30 * LIMIT_S
+"""A call may wait for a connection, several statements, concurrent calls of its kind, and a busy CPU."""
 TIMEOUTS: dict[str, Any] = {
     each.name: LIMIT_S for each in fields(ConnectionOptions) if "timeout_s" in each.name
 }

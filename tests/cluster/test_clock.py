@@ -261,7 +261,7 @@ async def test_jobs_are_reclaimed_when_a_dead_worker_has_a_lease_in_the_future(
 async def test_worker_keeps_its_lease_and_runs_jobs_when_its_own_clock_steps(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, clock: Clock, step: float
 ) -> None:
-    node = await fleet.start(*LEASE, "--tick", "1", variables=clock.environment)
+    node = await fleet.start(*LEASE, "--tick", "1", "--catch-up", variables=clock.environment)
     held = await enqueue(client, "hold")
     await fleet.wait_for("JobStarted", job_id=held)
     for offset in (step, 0):

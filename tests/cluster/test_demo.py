@@ -47,7 +47,7 @@ def test_demo_completes_every_job_exactly_once_and_then_serves_the_dashboard() -
     assert "which frees its liveness lock" in out
     assert "long before its lease of 60 s expires" in out
     (reclaimed,) = re.findall(r"orphaned jobs of node-\d restarted, ([\d.]+) s after the kill", out)
-    assert float(reclaimed) < 7  # within the demo, whose lease is 60 s
+    assert float(reclaimed) < 30  # within the demo, whose lease is 60 s
     assert "nothing lost: 2,100 of 2,100 one-off jobs completed" in out
     assert re.search(r"nothing doubled: 0 of 2,1\d\d jobs completed twice", out)
     assert "FAILED" not in out
@@ -71,7 +71,7 @@ async def test_demo_removes_its_schema_when_interrupted(empty_dsn: str) -> None:
         *DEMO, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     assert demo.stdout is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await demo.stdout.readuntil(b"one due every")
         demo.send_signal(signal.SIGINT)
         out, err = await demo.communicate()

@@ -34,7 +34,7 @@ async def test_jobs_of_a_killed_worker_are_reclaimed_before_its_lease_expires(
     await victim.kill()
     done = await fleet.wait_for("JobCompleted", node=other, count=3)
     assert {record.job_id for record in done} == set(held)
-    [reclaimed] = fleet.records("JobsReclaimed")
+    [reclaimed] = await fleet.wait_for("JobsReclaimed")
     assert reclaimed.details["dead_workers"] == [victim.worker_id]
 
 
@@ -57,7 +57,7 @@ async def test_jobs_of_a_killed_worker_are_reclaimed_before_its_lease_expires_wh
         other = await fleet.start("--role", group)
         await victim.kill()
         await fleet.wait_for("JobCompleted", node=other, job_id=held)
-        [reclaimed] = fleet.records("JobsReclaimed")
+        [reclaimed] = await fleet.wait_for("JobsReclaimed")
         assert reclaimed.details["dead_workers"] == [victim.worker_id]
     finally:
         await fleet.close()
@@ -131,8 +131,9 @@ async def start_match(fleet: Fleet, client: Scheduler, *options: str) -> tuple[N
     neighbours = [await enqueue(client, "accompany") for _ in range(20)]
     await fleet.wait_for("JobStarted", node=busy, count=len(neighbours))
     culprit = await enqueue(client, "match")
-    await fleet.wait_for("matches", node=busy, job_id=culprit)
+    await fleet.wait_for("JobStarted", node=busy, job_id=culprit)
     await fleet.start(*options)
+    busy.send("match")
     return busy, culprit, neighbours
 
 

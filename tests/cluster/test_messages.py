@@ -10,7 +10,7 @@ import asyncpg
 
 from pg_scheduler import JobStatus, PollingConfig, Scheduler
 from pg_scheduler.events import Event, JobCompleted, ListenerConnected, ListenerLost
-from tests.cluster.fleet import Fleet
+from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.support.worker import PROMPT, listening_pid
 
 NODES = 20
@@ -55,7 +55,7 @@ async def test_twenty_nodes_start_concurrently_on_an_empty_database(empty_dsn: s
                 node.register(ping)
                 node.subscribe(done.put_nowait, JobCompleted)
             await nodes[-1].schedule(ping, execution_time=datetime.now(UTC))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(TIMEOUT_S):
                 await done.get()
         finally:
             await asyncio.gather(*(node.shutdown() for node in nodes))

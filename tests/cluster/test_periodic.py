@@ -14,7 +14,7 @@ SECOND = timedelta(seconds=1)
 
 
 async def test_three_nodes_run_every_fire_time_once(fleet: Fleet, client: Scheduler) -> None:
-    nodes = [await fleet.start("--tick", "1", "--tock") for _ in range(3)]
+    nodes = [await fleet.start("--tick", "1", "--tock", "--catch-up") for _ in range(3)]
     # Real time: four fire times of each schedule take some four seconds.
     await fleet.wait_until(lambda: all(len(fleet.records(event)) >= 4 for event in ("ticked", "tocked")))
     # Disabled first, because no node would run a fire time that is planned right before the last one stops.

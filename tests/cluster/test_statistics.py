@@ -58,9 +58,7 @@ async def test_statistics_of_a_killed_node_lack_its_last_seconds_and_those_of_ot
     for node in survivors:
         await node.stop()
     found = await ended(pool)
-    assert found.pop("cluster.note") in ({"completed": 20}, {"completed": 25}), (
-        "all of the first five or none"
-    )
+    assert found.pop("cluster.note")["completed"] in range(20, 26), "the killed node wrote any of its five"
     assert found == {"cluster.hold": {"completed": 3}, "cluster.stumble": {"retried": 20, "completed": 20}}
 
 
@@ -91,7 +89,7 @@ async def test_counters_equal_the_rows_but_for_the_last_seconds_of_killed_nodes(
     assert {row["job_name"]: row["ended"] for row in rows} == enqueued
     totals = {name: outcomes["completed"] for name, outcomes in (await ended(pool)).items()}
     for row in rows:
-        lost = row["ended"] - totals[row["job_name"]]
+        lost = row["ended"] - totals.get(row["job_name"], 0)
         assert 0 <= lost <= row["by_killed"], row["job_name"]
     scraped = await scrape(ClusterCollector(Inspector(pool)))
     completed = scraped.by("pg_scheduler_cluster_jobs_ended_total", "job_name", outcome="completed")

@@ -222,7 +222,7 @@ async def test_signals_without_a_wait_and_the_missing_timeout_are_named(kit: Tes
 async def test_job_that_waits_for_a_child_is_explained_with_its_id(kit: TestScheduler) -> None:
     await enqueue(kit, "wait_for_a_child")
     (reason,) = (await Inspector(kit.scheduler).explain_job("order")).reasons
-    assert (reason.code, reason.text) == (ReasonCode.AFTER, "waits for 1 jobs: 'order:label' (pending)")
+    assert (reason.code, reason.text) == (ReasonCode.AFTER, "waits for 1 job: 'order:label' (pending)")
 
 
 @pytest.mark.parametrize(
