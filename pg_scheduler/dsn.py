@@ -69,10 +69,7 @@ def check_dsn(dsn: str, name: str) -> str:
     dsn = dsn.strip()
     scheme, separator, rest = dsn.partition("://")
     if not separator or scheme not in {"postgresql", "postgres"}:
-        raise ConfigurationError(
-            f"{name} must start with postgresql:// or postgres://, without the name of a driver; "
-            f"expected {EXPECTED}"
-        )
+        raise ConfigurationError(f"{name} must start with postgresql:// or postgres://; expected {EXPECTED}")
     if raw := _raw_characters(rest):
         encoded = ", ".join(f"{each} as {quote(each, safe='')}" for each in raw)
         raise ConfigurationError(

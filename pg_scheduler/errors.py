@@ -253,7 +253,7 @@ class SchemaMissingError(SchemaError):
     def __init__(
         self,
         problem: str,
-        remedy: str = "; call await scheduler.initialize_db() or start(), or run pg-scheduler migrate",
+        remedy: str = "; call scheduler.initialize_db() or start(), or run pg-scheduler migrate",
     ) -> None:
         self.problem = problem
         super().__init__(f"{problem}{remedy}")

@@ -21,6 +21,9 @@ R = TypeVar("R")
 RUN_JOB_KEEPS: Final = timedelta(minutes=15)
 """How long ``run_job()`` keeps the result of its job."""
 
+NOT_ENDED: Final = "job {!r} has not ended within {} s; see pg-scheduler jobs explain"
+"""The message of a wait that timed out."""
+
 
 class ResultMethods(JobMethods, ControlMethods):
     """The methods of `Scheduler` that wait for jobs."""
@@ -66,13 +69,16 @@ class ResultMethods(JobMethods, ControlMethods):
             raise ValueError("get_job_result() cannot wait on a connection of the caller; pass wait=False")
         seconds = None if timeout is None else check_delay("timeout", timeout)
         if wait and seconds != 0:
-            async with asyncio.timeout(seconds):
-                return await self._parts.waiters.wait(job_id)
+            try:
+                async with asyncio.timeout(seconds):
+                    return await self._parts.waiters.wait(job_id)
+            except TimeoutError:
+                raise TimeoutError(NOT_ENDED.format(job_id, seconds)) from None
         found = await self._parts.store.kept_results.get([job_id], checked)
         if job_id not in found:
             raise JobNotFoundError(job_id)
         if wait and found[job_id] is None:
-            raise TimeoutError
+            raise TimeoutError(NOT_ENDED.format(job_id, seconds))
         return found[job_id]
 
     @overload
@@ -154,7 +160,7 @@ class ResultMethods(JobMethods, ControlMethods):
             except TimeoutError:
                 if cancel_on_timeout:
                     await self.cancel_job(job_id)
-                raise
+                raise TimeoutError(NOT_ENDED.format(job_id, seconds)) from None
             return replace(result, exception=failures.get((job_id, result.attempts))).unwrap()
         finally:
             unsubscribe()

@@ -47,10 +47,7 @@ INFINITIES: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzin
 def check_job_id(job_id: object) -> str:
     """Return the id if the table can store it."""
     if not isinstance(job_id, str):
-        raise TypeError(
-            f"job_id must be a str, not {type(job_id).__name__}: {job_id!r}; pass str() of it, or None to "
-            "generate one"
-        )
+        raise TypeError(f"job_id must be a str, not {type(job_id).__name__}: {job_id!r}; pass str() of it")
     if not job_id:
         raise ValueError("job_id must not be empty; omit it or pass None to generate one")
     return check_text("job_id", job_id, max_bytes=MAX_ID_BYTES)

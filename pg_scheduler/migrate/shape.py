@@ -165,7 +165,7 @@ def check_relations(parts: Iterable[Part], schema: str) -> None:
             kind, command = _KINDS.get(part.name, ("relation of another kind", "TABLE"))
             raise SchemaMismatchError(
                 f"{table} is a {kind}, not an ordinary table; drop it, or move it to another schema by "
-                f"ALTER {command} {table} SET SCHEMA ..., then call await scheduler.initialize_db() or "
+                f"ALTER {command} {table} SET SCHEMA ..., then call scheduler.initialize_db() or "
                 "start(), which creates the table"
             )
         if cause := _CAUSES.get(part.kind):

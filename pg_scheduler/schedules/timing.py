@@ -187,7 +187,7 @@ def pass_time(
     is_last = runs_left is not None and len(chosen) >= runs_left
     waits = bool(chosen) and is_fixed_delay(trigger) and not is_last
     following, searched_from = None, max(latest, now) if is_fixed_delay(trigger) else latest
-    if is_unique or not (is_last or waits):
+    if is_unique or not is_last:
         following = _first_after(row, searched_from)
     next_fire_at = None if is_last or waits else following
     return Advance(

@@ -24,6 +24,7 @@ from pg_scheduler.sqltext import qualify
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
+from pg_scheduler.store.limits import LOCK_CLASS
 from pg_scheduler.store.locks import due_message
 from pg_scheduler.store.passed_results import OF_CHILD, PASSED, PassedResultRepository
 from pg_scheduler.store.statements import Statements, Transaction
@@ -138,8 +139,8 @@ class DependencyRepository:
     ) -> None:
         """Raise ValueError if a job would wait for itself. No job can wait for one that is new."""
         if replaced:
-            rows = await self._statements.fetch("ancestor_edges", children, on=connection)
-            pairs = [(row["parent_id"], row["child_id"]) for row in rows]
+            locked = {*children, *(parent for parent, _, _ in edges)}
+            pairs = await self._ancestor_edges(children, locked, connection)
         elif not {parent for parent, _, _ in edges}.isdisjoint(children):
             pairs = [(parent, child) for parent, child, _ in edges]
         else:
@@ -151,6 +152,20 @@ class DependencyRepository:
             graph.prepare()
         except CycleError as error:
             raise ValueError(CYCLE.format(error.args[1][0])) from None
+
+    async def _ancestor_edges(
+        self, job_ids: Collection[str], locked: Collection[str], connection: Connection
+    ) -> list[tuple[str, str]]:
+        """Return the parent and child of every edge above jobs.
+
+        Another transaction may add an edge above a job that is not locked, and close a cycle with edges of
+        this one: neither sees those of the other, so one waits for the end of the other.
+        """
+        rows = await self._statements.fetch("ancestor_edges", list(job_ids), on=connection)
+        if any(row["parent_id"] not in locked for row in rows):
+            await self._statements.fetch("lock_limits", LOCK_CLASS, [AFTER], on=connection)
+            rows = await self._statements.fetch("ancestor_edges", list(job_ids), on=connection)
+        return [(row["parent_id"], row["child_id"]) for row in rows]
 
     async def await_jobs(self, job_id: str, awaited: Collection[str], transaction: Transaction) -> bool:
         """Let a job wait for jobs that its attempt has just inserted or found; return whether all have ended.
@@ -167,8 +182,8 @@ class DependencyRepository:
         """
         connection = transaction.connection
         locked = await self._statements.fetch("lock_parents", list(awaited), on=connection)
-        rows = await self._statements.fetch("ancestor_edges", list(awaited), on=connection)
-        if job_id in awaited or any(row["parent_id"] == job_id for row in rows):
+        pairs = await self._ancestor_edges(awaited, awaited, connection)
+        if job_id in awaited or any(parent == job_id for parent, _ in pairs):
             raise ValueError(OWN_CHILD.format(job_id))
         ended = [row["job_id"] for row in locked if row["has_ended"]]
         unfinished = [row["job_id"] for row in locked if not row["has_ended"]]

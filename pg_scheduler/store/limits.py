@@ -12,7 +12,7 @@ from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.store.statements import Repository
 
 LOCK_CLASS: Final = 1_885_825_130
-"""The first key of the advisory locks of limits and shares; the second is a hash of their text."""
+"""The first key of the advisory locks of limits, shares and cycles of jobs; the second hashes their text."""
 
 
 class AdmissionRequest(NamedTuple):

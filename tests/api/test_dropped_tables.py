@@ -19,7 +19,7 @@ from tests.support.worker import PATIENCE, Gate, Recorder, holds, now
 
 DROP = "DROP TABLE IF EXISTS scheduled_jobs CASCADE; DROP TABLE IF EXISTS vacuum_stats CASCADE"
 KEY = "the key"
-REMEDY = "; call await scheduler.initialize_db() or start(), or run pg-scheduler migrate"
+REMEDY = "; call scheduler.initialize_db() or start(), or run pg-scheduler migrate"
 
 
 @pytest.mark.parametrize("call", [Scheduler.initialize_db, Scheduler.start])

@@ -137,7 +137,7 @@ async def test_result_is_none_without_wait_before_the_end(
 ) -> None:
     job_id = await scheduler.enqueue(gate.job, keep_result=HOUR)
     assert await scheduler.get_job_result(job_id, wait=False) is None
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=rf"job '{job_id}' has not ended within 0.01 s"):
         await scheduler.get_job_result(job_id, timeout=0.01)
     gate.open.set()
     await seen.until(JobCompleted)
@@ -150,7 +150,7 @@ async def test_wait_of_no_time_returns_the_result_of_a_job_that_has_ended(
     scheduler: Scheduler, gate: Gate, seen: Recorder
 ) -> None:
     job_id = await scheduler.enqueue(gate.job, keep_result=HOUR)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=rf"job '{job_id}' has not ended within 0.0 s"):
         await scheduler.get_job_result(job_id, timeout=0)
     gate.open.set()
     await seen.until(JobCompleted)
@@ -312,7 +312,7 @@ async def test_run_job_raises_the_cause_when_the_result_arrives_before_the_event
 async def test_run_job_times_out_and_cancels_the_job_on_request(
     scheduler: Scheduler, gate: Gate, *, cancels: bool
 ) -> None:
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=r"job 'slow' has not ended within 0.05 s"):
         await scheduler.run_job(gate.job, job_id="slow", wait_timeout=0.05, cancel_on_timeout=cancels)
     if cancels:
         with pytest.raises(JobCancelledError):

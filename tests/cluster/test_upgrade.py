@@ -23,7 +23,7 @@ async def test_this_version_migrates_the_tables_of_0_2_or_raises_with_the_remedy
 ) -> None:
     async with pool.acquire() as connection:
         await migrate(connection, target=0)
-    remedy = r'column "\w+" .*does not exist.* call await scheduler.initialize_db\(\)'
+    remedy = r'column "\w+" .*does not exist.* call scheduler.initialize_db\(\)'
     with pytest.raises(SchemaMissingError, match=remedy):
         await client.schedule_job("x", datetime.now(UTC), NO_ARGUMENTS, job_id="x")
     with pytest.raises(SchemaMissingError, match=remedy):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import asyncpg
 import pytest
 
-from pg_scheduler.jobs.outcome import Outcome, RowChange
+from pg_scheduler.jobs.outcome import COMPLETE, Outcome, RowChange
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, SLEEP
@@ -25,7 +25,8 @@ from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from tests.store.protocol import Actor, Op, World, interleave
 from tests.store.test_steps import until_a_lock_is_awaited
-from tests.support.store import NOW, SECOND, new_job, row, running
+from tests.support.dependencies import add, child, passed, state
+from tests.support.store import NAME, NOW, SECOND, new_job, row, running
 
 CHILDREN = ("job:docs:0", "job:docs:1")
 DEADLINE = NOW + 3600 * SECOND
@@ -188,3 +189,35 @@ async def test_jobs_that_come_to_wait_for_each_other_at_once_are_refused(
         await until_a_lock_is_awaited(pool)
     with pytest.raises(ValueError, match="job 'c' would wait for itself"):
         await closing
+
+
+async def test_jobs_whose_children_come_to_wait_for_the_other_at_once_are_refused(
+    pool: asyncpg.Pool, store: Store
+) -> None:
+    """The transactions share no row."""
+    first, second = await running(store, *(new_job(job_id, execution_time=NOW) for job_id in "ab"))
+    await add(store, child("x", second.job_id), child("y", first.job_id))
+    async with store.statements.transaction() as transaction:
+        await store.steps.adopt_children("w1", first, ["x"], transaction.connection)
+        assert not await store.dependencies.await_jobs(first.job_id, ["x"], transaction)
+        closing = asyncio.create_task(begin_wait(store, second, ["y"]))
+        await until_a_lock_is_awaited(pool)
+    with pytest.raises(ValueError, match="job 'b' would wait for itself"):
+        await closing
+
+
+@pytest.mark.parametrize("ends", [COMPLETE, Outcome.fail("why")], ids=["completes", "fails"])
+async def test_job_that_waits_for_a_child_waits_no_longer_for_a_former_parent(
+    pool: asyncpg.Pool, store: Store, ends: Outcome
+) -> None:
+    (parent,) = await running(store, new_job("parent", execution_time=NOW))
+    await add(store, child("job", "parent"))
+    await store.jobs.replace([new_job("job", execution_time=NOW), new_job("kid", execution_time=NOW)])
+    claims = {claim.job_id: claim for claim in (await store.claims.exchange("w1", [NAME], 5)).jobs}
+    assert not await begin_wait(store, claims["job"], ["kid"])
+    await store.results.settle("w1", [(claims["job"], Outcome.suspend((WAITS,)))])
+    await store.results.settle("w1", [(parent, ends)])
+    assert await state(pool, "job") == [("pending", "after")]
+    await store.results.settle("w1", [(claims["kid"], COMPLETE)])
+    assert await state(pool, "job") == [("pending", None)]
+    assert not await passed(store, "job")

@@ -22,6 +22,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
+from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.dependencies import add, child, edges, state
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running
 
@@ -341,6 +342,22 @@ async def test_unusable_definition_that_waited_fails_the_job_and_its_children(
 
 
 # -- concurrency ---------------------------------------------------------------------------------------
+
+
+async def test_job_that_would_wait_for_itself_by_two_transactions_at_once_is_rejected(
+    store: Store, pool: Pool
+) -> None:
+    """They share no row."""
+    await store.jobs.insert([new_job("a"), new_job("c")])
+    await add(store, child("b", "c"), child("d", "a"))
+    async with store.statements.transaction() as transaction:
+        await store.jobs.replace_extended([child("a", "b")], connection=transaction.connection)
+        await store.dependencies.block([child("a", "b")], transaction, replaced=True)
+        closing = asyncio.create_task(add(store, child("c", "d"), replace=True))
+        await until_a_lock_is_awaited(pool)
+    with pytest.raises(ValueError, match="would wait for itself"):
+        await closing
+    assert await edges(pool) == {("c", "b"), ("a", "d"), ("b", "a")}
 
 
 async def test_parents_that_end_at_the_same_instant_unblock_the_job_once(

@@ -264,7 +264,7 @@ def test_next_call_starts_another_thread_when_the_thread_has_ended(
     [
         (5, TypeError, "dsn must be a str, not int"),
         ("localhost/app", ConfigurationError, "dsn must start with postgresql://"),
-        ("mysql+psycopg://u:secret@h/app", ConfigurationError, "without the name of a driver"),
+        ("mysql+psycopg://u:secret@h/app", ConfigurationError, "must start with postgresql://"),
     ],
 )
 def test_constructor_rejects_an_invalid_dsn_without_showing_it(

@@ -52,10 +52,12 @@ from pg_scheduler.events import (
     ScheduleSkipped,
     ScheduleUpdated,
 )
+from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.outcome import COMPLETE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.schedules.row import read_trigger
+from pg_scheduler.store.limits import AdmissionRequest
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import (
     At,
@@ -811,6 +813,20 @@ async def test_skip_drops_and_counts_fire_times_while_the_last_job_is_unfinished
     assert await bench.minutes() == [1, 4]
 
 
+async def test_queue_one_drops_fire_times_while_a_limit_keeps_its_job_from_its_first_start(
+    bench: Bench,
+) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ONE)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    full = (("limit:x:", LimitRow(0, None, None)),)
+    store = bench.parts.store
+    assert await store.limits.admit("me", [AdmissionRequest(claim, full)], {"limit:x:": 0.0})
+    await bench.plan(MINUTE)
+    schedule = await bench.get()
+    assert (schedule.runs, schedule.skipped) == (1, 1)
+
+
 async def test_queue_one_runs_a_job_after_every_fire_time_and_never_two_at_once(
     bench: Bench, seen: Recorder
 ) -> None:
@@ -980,6 +996,20 @@ async def test_fixed_delay_counts_from_the_end_of_the_last_job(bench: Bench) -> 
     assert (await bench.get()).next_fire_at == NOON + 80 * MINUTE
     await bench.plan(10 * MINUTE)
     assert await bench.minutes() == [10, 80]
+
+
+async def test_fixed_delay_continues_when_it_is_removed_and_added_again_with_its_start(bench: Bench) -> None:
+    """The job of its first fire time exists, and has ended."""
+    await bench.add(FixedDelay(MINUTE), start=NOON)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    await bench.settle(claim, COMPLETE)
+    await bench.schedules.remove(KEY)
+    await bench.add(FixedDelay(MINUTE), start=NOON)
+    await bench.plan()
+    assert (await bench.get()).next_fire_at == NOON + 2 * MINUTE
+    await bench.plan(MINUTE)
+    assert await bench.minutes() == [1, 2]
 
 
 async def test_fixed_delay_counts_from_the_start_when_it_is_added_updated_or_resumed(bench: Bench) -> None:

@@ -37,9 +37,19 @@ FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[])) AS n
 
 -- name: await_jobs
 -- route: caller
--- Let the job $2 wait for the end of others ($1), whatever their outcome, besides those for which it waits already.
+-- Let the job $2 wait for the end of others ($1), whatever their outcome, besides those of its other open steps.
+--
+-- Edges that are left of an earlier definition or wait are deleted, or their parents would end this wait.
 WITH former AS (
-    DELETE FROM {schema}scheduler_after WHERE child_id = $2 AND parent_id = ANY ($1)
+    DELETE FROM {schema}scheduler_after AS edge
+    WHERE child_id = $2
+      AND (parent_id = ANY ($1) OR NOT EXISTS (
+              SELECT FROM {schema}scheduler_steps AS step
+              WHERE step.job_id = edge.child_id AND step.kind = 'child' AND step.ended_at IS NULL
+                AND step.value @> to_jsonb(edge.parent_id))
+          AND NOT EXISTS (
+              SELECT FROM {schema}scheduled_jobs AS job
+              WHERE job.job_id = edge.child_id AND (job.on_end -> 'replacement') IS NOT NULL))
 )
 INSERT INTO {schema}scheduler_after (parent_id, child_id, outcome)
 SELECT parent_id, $2, 'ended' FROM unnest($1::text[]) AS new (parent_id);

@@ -279,7 +279,7 @@ WITH locked AS (
     ORDER BY job_id COLLATE "C"
     FOR NO KEY UPDATE SKIP LOCKED
 )
-SELECT job_id, status = 'pending' AND attempt = 0 AND retry_count = 0 AS waits,
+SELECT job_id, status = 'pending' AND retry_count = 0 AND (attempt = 0 OR left(blocked_on, 6) = 'limit:') AS waits,
     EXISTS (SELECT FROM locked WHERE locked.job_id = job.job_id) AS is_locked
 FROM {schema}scheduled_jobs AS job
 WHERE job_id = ANY ($1::text[]) AND (finished_at IS NULL OR {may_run_on});

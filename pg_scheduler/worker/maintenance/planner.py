@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import ClassVar, Final
@@ -257,6 +257,9 @@ def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: Job
     row, advance, jobs = plan.row, plan.advance, plan.queue.jobs
     if plan.queue.is_unique:
         advance, jobs = without_rejected(row, advance, len(jobs) - len(new)), new
+    elif jobs and not new and advance.next_fire_at is None and not advance.is_finished:
+        # Its end would give the next fire time, but the job is of an earlier schedule with this id.
+        advance = replace(advance, next_fire_at=advance.following, is_finished=advance.following is None)
     about = row.schedule_id
     if row.overlap == Overlap.CANCEL and new and plan.queue.last_job_id is not None:
         planned.cancelled.append(plan.queue.last_job_id)
