@@ -69,8 +69,8 @@ def check_pool(pool: asyncpg.Pool) -> None:
     """
     if pool.is_closing():
         raise PoolClosedError(
-            "the pool is closed, but the scheduler still uses it; call await scheduler.shutdown() before "
-            "pool.close()"
+            "the pool is closed, as at the end of Scheduler.connect(), but the scheduler still uses it; call "
+            "await scheduler.shutdown() before pool.close()"
         )
     if not is_initialized(pool):
         raise RuntimeError(
