@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -10,6 +9,7 @@ from typing import Any, Final, TypeVar, overload
 
 from pg_scheduler.api.control import ControlMethods
 from pg_scheduler.api.jobs import JobMethods
+from pg_scheduler.enqueue.result_waiters import NOT_ENDED
 from pg_scheduler.errors import JobNotFoundError, JobResult
 from pg_scheduler.events import Event, JobFailed
 from pg_scheduler.jobs.model import Call, JobFunction
@@ -20,9 +20,6 @@ R = TypeVar("R")
 
 RUN_JOB_KEEPS: Final = timedelta(minutes=15)
 """How long ``run_job()`` keeps the result of its job."""
-
-NOT_ENDED: Final = "job {!r} has not ended within {} s; see pg-scheduler jobs explain"
-"""The message of a wait that timed out."""
 
 
 class ResultMethods(JobMethods, ControlMethods):
@@ -69,11 +66,7 @@ class ResultMethods(JobMethods, ControlMethods):
             raise ValueError("get_job_result() cannot wait on a connection of the caller; pass wait=False")
         seconds = None if timeout is None else check_delay("timeout", timeout)
         if wait and seconds != 0:
-            try:
-                async with asyncio.timeout(seconds):
-                    return await self._parts.waiters.wait(job_id)
-            except TimeoutError:
-                raise TimeoutError(NOT_ENDED.format(job_id, seconds)) from None
+            return await self._parts.waiters.wait(job_id, seconds)
         found = await self._parts.store.kept_results.get([job_id], checked)
         if job_id not in found:
             raise JobNotFoundError(job_id)
@@ -155,12 +148,11 @@ class ResultMethods(JobMethods, ControlMethods):
             job_id = await self.enqueue(func, args=args, kwargs=kwargs, **options)
             expected.append(job_id)
             try:
-                async with asyncio.timeout(seconds):
-                    result = await self._parts.waiters.wait(job_id)
+                result = await self._parts.waiters.wait(job_id, seconds)
             except TimeoutError:
                 if cancel_on_timeout:
                     await self.cancel_job(job_id)
-                raise TimeoutError(NOT_ENDED.format(job_id, seconds)) from None
+                raise
             return replace(result, exception=failures.get((job_id, result.attempts))).unwrap()
         finally:
             unsubscribe()

@@ -24,6 +24,9 @@ GROWTH: Final = 1.5
 MAX_BATCH: Final = 1000
 """Ids of one query."""
 
+NOT_ENDED: Final = "job {!r} has not ended within {} s; see pg-scheduler jobs explain"
+"""The message of a wait that timed out."""
+
 
 class ResultWaiters:
     """The waiters of one process."""
@@ -39,10 +42,11 @@ class ResultWaiters:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def wait(self, job_id: str) -> JobResult:
+    async def wait(self, job_id: str, timeout_s: float | None) -> JobResult:
         """Return the result of a job as soon as it has ended.
 
         Raises:
+            TimeoutError: It did not end in time.
             JobNotFoundError: There is no such job.
             PoolClosedError: The pool was closed meanwhile.
             SchemaError: A table is missing, or the role may not read it.
@@ -55,8 +59,14 @@ class ResultWaiters:
         self._wake.set()
         if self._task is None or self._task.done():
             self._task = start_answering(self._run(), "pg_scheduler result waiters", self._failed)
+        limit = asyncio.timeout(timeout_s)
         try:
-            return await asyncio.shield(future)
+            async with limit:
+                return await asyncio.shield(future)
+        except TimeoutError as error:
+            if limit.expired():
+                raise TimeoutError(NOT_ENDED.format(job_id, timeout_s)) from error
+            raise
         finally:
             self._numbers[job_id] -= 1
             if not self._numbers[job_id]:
