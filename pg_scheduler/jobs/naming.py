@@ -44,7 +44,7 @@ def check_function(func: object, *, allow_plain: bool = False) -> None:
         if _is_plain(func):
             remedy = "; declare a plain function with @job() or register(), and its jobs run in threads"
         elif isinstance(func, FunctionType):
-            remedy = "; a lambda or a generator cannot be found by its name or awaited, so write a function"
+            remedy = "; a lambda or a generator function cannot be a job"
         raise TypeError(f"Expected an async function (async def ...), not {func!r}{remedy}")
     if not hasattr(func, "__qualname__"):
         raise TypeError(  # the repr of a partial shows arguments

@@ -246,6 +246,11 @@ def test_register_raises_type_error_when_the_object_is_not_a_coroutine_function(
         func.close()
 
 
+def test_register_says_that_a_lambda_cannot_be_a_job(registry: TaskRegistry) -> None:
+    with pytest.raises(TypeError, match="a lambda or a generator function cannot be a job"):
+        registry.register(lambda: None)
+
+
 def test_register_raises_with_the_remedy_when_the_object_is_a_partial(registry: TaskRegistry) -> None:
     with pytest.raises(TypeError, match=r"not a partial; pass the function, and its arguments as args="):
         registry.register(partial(make("send"), 1))
