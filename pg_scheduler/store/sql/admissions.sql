@@ -1,6 +1,7 @@
 -- name: lock_limits
 -- route: caller
--- Take the locks of limits ($2) until the end of the transaction, in the same order everywhere.
+-- Take the locks of limits, or that of cycles, by their texts ($2) until the end of the transaction, in the same
+-- order everywhere.
 --
 -- A statement of its own: the snapshot of the next one then contains what the last holder committed.
 SELECT pg_advisory_xact_lock($1, lock)
