@@ -601,10 +601,16 @@ async def test_signal_continues_a_job_that_waits_for_a_child_too(t: TestSchedule
 
 
 async def test_end_of_a_child_does_not_shorten_the_delay_of_a_retry(t: TestScheduler, log: Log) -> None:
+    async def fail_after_the_insertion() -> None:
+        while await t.scheduler.get_job("job:label") is None:
+            pass
+        await log.fail("place")
+
     async def place() -> Any:
         steps = current_job().steps
         if current_job().attempt == 1:
-            await asyncio.gather(steps.child("label", call(log.note, 1)), log.fail("place"))
+            failed = steps.run("fail", fail_after_the_insertion)
+            await asyncio.gather(steps.child("label", call(log.note, 1)), failed)
         log.append(t.now)
         return await steps.child("label", call(log.note, 1))
 
