@@ -1025,6 +1025,21 @@ async def test_fixed_delay_counts_from_the_start_when_it_is_added_updated_or_res
     assert (await bench.get()).next_fire_at == NOON + 3 * HOUR
 
 
+@pytest.mark.parametrize("trigger", [At(NOON + HOUR), FixedDelay(HOUR)])
+async def test_schedule_without_a_next_fire_time_gets_none_when_it_is_resumed(
+    bench: Bench, trigger: Trigger
+) -> None:
+    await bench.add(trigger)
+    await bench.plan(HOUR)
+    assert len(await bench.jobs()) == 1
+    await bench.schedules.pause(KEY)
+    bench.clock.advance(10 * MINUTE)
+    assert await bench.schedules.resume(KEY, resume_from=NOON)
+    assert (await bench.get()).next_fire_at is None
+    await bench.plan(HOUR)
+    assert len(await bench.jobs()) == 1
+
+
 async def test_upcoming_of_a_fixed_delay_begins_with_the_next_fire_time(bench: Bench) -> None:
     added = await bench.add(FixedDelay(HOUR), max_runs=3)
     assert added.upcoming() == [NOON + HOUR, NOON + 2 * HOUR, NOON + 3 * HOUR]

@@ -156,6 +156,7 @@ WITH changed AS (
             ELSE schedule.resume_from
         END,
         next_fire_at = CASE
+            WHEN schedule.next_fire_at IS NULL THEN NULL -- which least() would ignore
             WHEN $3::timestamptz IS NOT NULL THEN least(schedule.next_fire_at, coalesce($4, now()))
             ELSE schedule.next_fire_at
         END
