@@ -144,6 +144,15 @@ async def test_process_is_used_again_until_it_has_run_its_jobs(
     assert not is_alive(pids[2])
 
 
+async def test_stop_waits_for_the_end_of_a_process_that_has_run_its_jobs(
+    parts: Parts, seen: Recorder, tmp_path: Path
+) -> None:
+    bench = Bench(parts, seen, jobs_per_process=1)
+    assert isinstance(await bench.run(processes.note, str(tmp_path / "note")), JobCompleted)
+    await bench.executor.stop()
+    assert not is_alive(ast.literal_eval((tmp_path / "note").read_text())[0])
+
+
 async def test_typed_function_in_a_process_receives_objects(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "note"
     bench.parts.tasks.register(processes.note_typed, options=TaskOptions(typed=True))

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import Process
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
@@ -62,6 +63,7 @@ class ProcessExecutor(JobExecutor):
             None if jobs_per_process is None else check_capacity("jobs_per_process", jobs_per_process)
         )
         self._idle: list[_Child] = []
+        self._ending: set[_Child] = set()
 
     def parameters(self) -> Any:
         """Return a value of JSON for ``preparation`` in a process that is about to start."""
@@ -77,13 +79,14 @@ class ProcessExecutor(JobExecutor):
             call.was_cancelled = call.is_cancelled
         except EOFError:
             call.was_cancelled = call.is_cancelled
-            child.retire(LAST_MESSAGES_S)
+            self._retire(child, LAST_MESSAGES_S)
             raise CrashedError(f"the process of the job ended: {await child.end()}") from None
         except BaseException:  # whatever it was, the process must not run on
             child.kill()
+            self._retire(child, 0)
             raise
         if call.was_cancelled or child.jobs == self._limit or not child.is_usable:
-            child.retire(call.stop_grace)
+            self._retire(child, call.stop_grace)
         else:
             self._idle.append(child)
         if isinstance(value, RaisedError):
@@ -91,12 +94,18 @@ class ProcessExecutor(JobExecutor):
         return value
 
     async def stop(self, grace: float) -> None:
-        """End the idle processes; kill those that do not end in time."""
+        """End the idle processes; kill those that do not end in time. Wait for all that are to end."""
+        loop = asyncio.get_running_loop()
         idle, self._idle[:] = list(self._idle), []
-        own = [child for child in idle if child.is_of(asyncio.get_running_loop())]
-        for child in own:
-            child.retire(grace)
-        await asyncio.gather(*(child.end() for child in own))
+        for child in idle:
+            if child.is_of(loop):
+                self._retire(child, grace)
+        await asyncio.gather(*(child.end() for child in self._ending if child.is_of(loop)))
+
+    def _retire(self, child: _Child, grace: float) -> None:
+        self._ending.add(child)
+        child.retire(grace)
+        child.on_end(self._ending.discard)
 
     async def _take(self) -> _Child:
         while self._idle:
@@ -212,6 +221,10 @@ class _Child:
         """Send SIGKILL."""
         self._signal(signal.SIGKILL)
         self._writer.close()
+
+    def on_end(self, callback: Callable[[_Child], object]) -> None:
+        """Call back with this process when it has ended."""
+        self._ended.add_done_callback(lambda _: callback(self))
 
     async def end(self) -> str:
         """Wait for the end of the process; return its cause."""
