@@ -18,8 +18,7 @@ from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.redaction import HIDDEN, Redaction, without_key
 from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage, parse_search
-from pg_scheduler.inspect.names import TaskNames
-from pg_scheduler.inspect.parameters import Parameter, parameters_of, positional_names
+from pg_scheduler.inspect.names import Parameter, TaskNames, parameters_of, positional_names
 from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import Job, Worker

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from pg_scheduler.dashboard.cache import in_time
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.inspect import Finding
-from pg_scheduler.inspect.mutes import finding_id, is_muted, read_mutes
+from pg_scheduler.inspect.audit import finding_id, is_muted, read_mutes
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.status import JobStatus
 

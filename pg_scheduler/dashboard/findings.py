@@ -11,9 +11,9 @@ from zlib import crc32
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.texts import RUNBOOK, sentence
 from pg_scheduler.inspect import Finding, FindingCode, Severity
+from pg_scheduler.inspect.audit import Mute, finding_id, is_muted, read_mutes
 from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.jobs import SLOTS_FREE
-from pg_scheduler.inspect.mutes import Mute, finding_id, is_muted, read_mutes
 from pg_scheduler.inspect.texts import term
 
 ABOUT_ONE_NAME: Final = frozenset({FindingCode.FAILING, FindingCode.NAME_UNKNOWN, FindingCode.SCHED_UNKNOWN})

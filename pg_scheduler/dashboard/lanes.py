@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pg_scheduler.dashboard.texts import short
-from pg_scheduler.inspect.attempts import Attempt
 from pg_scheduler.inspect.texts import counted, length
+from pg_scheduler.inspect.workers import Attempt
 
 SPAN: Final = timedelta(hours=1)
 

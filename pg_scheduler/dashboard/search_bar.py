@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from pg_scheduler.inspect.jobs import StateCount
 from pg_scheduler.inspect.search.terms import SearchStatus
 from pg_scheduler.inspect.search.values import split_search
 from pg_scheduler.inspect.search.words import split_words
-from pg_scheduler.inspect.states import StateCount
 from pg_scheduler.inspect.texts import count, quoted, rounded, term
 from pg_scheduler.jobs.model import Worker
 

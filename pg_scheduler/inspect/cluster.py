@@ -92,7 +92,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
             quarantined = (await cluster.unsuccessful(MAX_UNSUCCESSFUL_ROWS, on=connection)).quarantined
     backlog = await inspections.backlog()
     blocked: dict[str, int] = {}
-    for blocked_on, jobs in (await inspections.blocked()).jobs.items():
+    for blocked_on, jobs in (await store.limits.blocked()).jobs.items():
         group = ":".join(blocked_on.split(":", 2)[:2])  # keys and tenants can be personal data
         blocked[group] = blocked.get(group, 0) + jobs
     return ClusterFigures(

@@ -144,7 +144,7 @@ def _paused_names(pauses: Sequence[Pause], tasks: Mapping[str, str]) -> set[str]
 
 
 async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> LimitUse:
-    running, starts = await store.inspections.limit_use(blocked_on)
+    running, starts = await store.limits.use(blocked_on)
     declared = limits.declared(blocked_on)
     return LimitUse(
         running=running,

@@ -1,15 +1,17 @@
-"""The limits that live workers declare, and how much of each is used."""
+"""The limits that live workers declare: how much of each is used, and the jobs that run and wait."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.store.limits import MAX_STARTS, LimitJobRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.jobs.limits import key_prefix
+from pg_scheduler.jobs.limits import MAX_PER, key_prefix
 from pg_scheduler.jobs.model import Worker
 
 MAX_LIMITS: Final = 200
@@ -17,6 +19,12 @@ MAX_LIMITS: Final = 200
 
 MAX_KEYS: Final = 200
 """Keys of a limit that are read."""
+
+MAX_SHOWN_KEYS: Final = 10
+"""Keys of a limit whose jobs are read."""
+
+MAX_JOBS: Final = 20
+"""Jobs that are read for a limit without keys; for each key, a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +151,7 @@ def declared_limits(workers: Iterable[Worker]) -> list[LimitState]:
 async def used_limits(reads: InspectionStore) -> tuple[LimitList, Mapping[str, int]]:
     """Return the limits that live workers declare, and the number of waiting jobs by what they wait for."""
     declared = declared_limits(await reads.workers.list_workers())
-    blocked = await reads.inspections.blocked()
+    blocked = await reads.limits.blocked()
     found = [await _used(limit, blocked.jobs, reads) for limit in declared[:MAX_LIMITS]]
     return LimitList(found, len(declared) > MAX_LIMITS, blocked.is_capped), blocked.jobs
 
@@ -153,7 +161,7 @@ async def _used(limit: LimitState, blocked: Mapping[str, int], reads: Inspection
     limit = replace(limit, waiting=sum(jobs for key, jobs in blocked.items() if key.startswith(prefix)))
     if limit.by_key:
         return limit
-    running, starts = await reads.inspections.limit_use(prefix)
+    running, starts = await reads.limits.use(prefix)
     return replace(limit, running=running, starts=starts)
 
 
@@ -183,15 +191,15 @@ class LimitReads(InspectorBase):
         prefix = key_prefix(name)
         workers = await self._reads.workers.list_workers()
         declared = [limit for limit in declared_limits(workers) if limit.name == name]
-        inspections = self._reads.inspections
-        blocked = await inspections.blocked()
+        limits = self._reads.limits
+        blocked = await limits.blocked()
         waiting = {key: jobs for key, jobs in blocked.jobs.items() if key.startswith(prefix)}
-        used, is_capped = await inspections.limit_keys(prefix)
+        used, is_capped = await limits.keys(prefix)
         plain = {prefix} if any(not limit.by_key for limit in declared) else set()
         keys = sorted({*waiting, *used, *plain}, key=lambda each: (-waiting.get(each, 0), each))
         found = []
         for key in keys[:MAX_KEYS]:
-            running, starts = await inspections.limit_use(key)
+            running, starts = await limits.use(key)
             if running or starts or key in waiting or key in plain:
                 numbers = _numbers(declared, by_key=key != prefix)
                 state = LimitKeyState(
@@ -207,3 +215,85 @@ def _numbers(declared: Iterable[LimitState], *, by_key: bool) -> tuple[int | Non
     running = min((each.max_running for each in fitting if each.max_running is not None), default=None)
     starts = [(each.max_starts, each.per_s) for each in fitting if each.max_starts is not None]
     return running, *min(starts, key=lambda each: each[0], default=(None, None))
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOverview:
+    """The limits that live workers declare.
+
+    Attributes:
+        limits: Their numbers.
+        full_keys: For how many keys of each name jobs wait.
+        next_starts: When a full limit without keys admits its next start, by name.
+    """
+
+    limits: LimitList
+    full_keys: Mapping[str, int]
+    next_starts: Mapping[str, datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitJobs:
+    """Jobs of a limit, by the key.
+
+    Attributes:
+        holders: Those that run within it, the oldest first.
+        queue: Those that start next.
+        next_starts: When it admits the next start, if it is full.
+    """
+
+    holders: Mapping[str, Sequence[LimitJobRow]]
+    queue: Mapping[str, Sequence[LimitJobRow]]
+    next_starts: Mapping[str, datetime]
+
+
+async def limit_overview(inspector: InspectorBase) -> LimitOverview:
+    """Return the limits that live workers declare, and what is full."""
+    limits, blocked = await used_limits(inspector._reads)  # noqa: SLF001 - no public part of an Inspector
+    full: dict[str, int] = {}
+    for name in {each.name for each in limits.items if each.by_key}:
+        prefix = key_prefix(name)
+        full[name] = sum(key.startswith(prefix) and key != prefix for key in blocked)
+    starts = await _next_starts(inspector, ((key_prefix(each.name), each) for each in limits.items))
+    return LimitOverview(
+        limits, full, {each.name: at for each in limits.items if (at := starts.get(key_prefix(each.name)))}
+    )
+
+
+async def limit_jobs(inspector: InspectorBase, keys: Sequence[LimitKeyState]) -> LimitJobs:
+    """Return the jobs of the first 10 keys of a limit."""
+    texts = {key_prefix(each.name) + each.key: each for each in keys[:MAX_SHOWN_KEYS]}
+    most = MAX_JOBS if len(texts) == 1 else MAX_JOBS // 10
+    reads = inspector._reads.limits  # noqa: SLF001
+    busy = [text for text, each in texts.items() if each.running]
+    holders = await reads.holders(busy, most) if busy else []
+    waiting = [text for text, each in texts.items() if each.waiting]
+    queue = await reads.queue(waiting, most) if waiting else []
+    starts = await _next_starts(inspector, texts.items())
+    return LimitJobs(
+        _by_key(holders, texts), _by_key(queue, texts), {texts[text].key: at for text, at in starts.items()}
+    )
+
+
+def _by_key(rows: Iterable[LimitJobRow], texts: Mapping[str, LimitKeyState]) -> dict[str, list[LimitJobRow]]:
+    found: dict[str, list[LimitJobRow]] = {}
+    for row in rows:
+        found.setdefault(texts[row.key].key, []).append(row)
+    return found
+
+
+async def _next_starts(
+    inspector: InspectorBase, limits: Iterable[tuple[str, LimitState | LimitKeyState]]
+) -> dict[str, datetime]:
+    """Return when full limits admit their next start, by their texts."""
+    full = [
+        (text, int(each.max_starts), float(each.per_s))
+        for text, each in limits
+        if each.starts is not None
+        and each.max_starts is not None
+        and each.per_s is not None
+        and 1 <= each.max_starts <= min(each.starts, MAX_STARTS)
+        and 0 < each.per_s <= MAX_PER.total_seconds()
+    ]
+    reads = inspector._reads.limits  # noqa: SLF001
+    return await reads.next_starts(full) if full else {}

@@ -1,16 +1,28 @@
-"""Read schedules."""
+"""Read schedules: one, a list of them by state, and the fire times of paused ones."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.fire_searches import search_each
+from pg_scheduler.inspect.search.parser import names_term
+from pg_scheduler.inspect.store.audit import AuditRecord
+from pg_scheduler.inspect.store.schedules import ScheduleFilters, ScheduleState
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_text
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
+from pg_scheduler.triggers.search import INSTANT
 
 MAX_ROWS: Final = 500
 """Schedules that a call returns."""
+
+MAX_PAGE_LENGTH: Final = 100
+
+MAX_SEARCH_S: Final = 0.5
+"""Seconds for which the fire times of paused schedules are searched."""
 
 
 class ScheduleReads(InspectorBase):
@@ -45,3 +57,100 @@ class ScheduleReads(InspectorBase):
             limit=limit,
         )
         return [schedule_from_row(row, self._reads.statements.codec) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleList:
+    """A page of schedules, and the numbers of all by state."""
+
+    items: Sequence[Schedule]
+    paused_by: Mapping[str, str]
+    """The actors who paused schedules of the page, by the id of the schedule."""
+    next: str | None
+    """The id after which the following page starts; None for the last page."""
+    counts: Mapping[ScheduleState, int]
+    is_capped: bool
+    """Whether schedules beyond the first 10,000 are not counted."""
+
+
+async def list_schedules(
+    inspector: InspectorBase,
+    *,
+    state: ScheduleState = "all",
+    names: Iterable[str] | None = None,
+    task: str | None = None,
+    text: str | None = None,
+    limit: int = 50,
+    after: str | None = None,
+) -> ScheduleList:
+    """Return schedules by their ids.
+
+    Args:
+        inspector: Reads them.
+        state: Only those in this state.
+        names: Only those whose tasks have these names, in which ``*`` stands for any text; None for all.
+        task: Only those of this task.
+        text: Only those whose id or task contains this text, in any case.
+        limit: Schedules of the page, 1 to 100.
+        after: The id after which the page starts; None for the first page.
+
+    Raises:
+        ValueError: ``limit`` is out of range, or a text contains a NUL character.
+    """
+    check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
+    filters = ScheduleFilters(
+        None if names is None else [each.like for each in names_term(names).patterns],
+        None if task is None else check_text("task", task),
+        None if text is None else check_text("text", text),
+    )
+    after = None if after is None else check_text("after", after)
+    reads, codec = inspector._reads.schedule_lists, inspector._reads.statements.codec  # noqa: SLF001
+    counts, is_capped = await reads.count(filters)
+    found = await reads.find(filters, state, after, limit + 1)
+    rows, following = found.rows[:limit], found.last_id
+    if len(found.rows) > limit:
+        following = rows[-1][0].schedule_id
+    return ScheduleList(
+        [schedule_from_row(row, codec) for row, _ in rows],
+        {row.schedule_id: actor for row, actor in rows if actor is not None},
+        following,
+        counts,
+        is_capped,
+    )
+
+
+def pauser_of(schedule: Schedule, records: Sequence[AuditRecord]) -> str | None:
+    """Return who paused a schedule, of its newest records; None if that is unknown or it is not paused."""
+    return next(
+        (each.actor for each in records if each.action == "pause_schedule" and each.at == schedule.paused_at),
+        None,
+    )
+
+
+def upcoming_after_pause(schedule: Schedule, n: int, now: datetime) -> list[datetime]:
+    """Return the next fire times; of a paused schedule, those after its pause.
+
+    A pause without an end is regarded as if it ended now.
+
+    Raises:
+        ValueError: This process cannot interpret the trigger.
+    """
+    next_at, until = schedule.next_fire_at, schedule.paused_until
+    if until is not None and next_at is not None and next_at < until:
+        return schedule.upcoming(n, after=until - INSTANT)
+    is_past = schedule.paused_at is not None and next_at is not None and next_at <= now
+    return schedule.upcoming(n, after=now if is_past else None)
+
+
+async def next_after_pause(schedules: Sequence[Schedule], now: datetime) -> dict[str, datetime]:
+    """Return the next fire times of paused schedules after their pauses, by schedule.
+
+    One whose fire time is not computed within half a second, or not at all, is left out.
+    """
+
+    def search(schedule: Schedule) -> tuple[str, datetime] | None:
+        fires = upcoming_after_pause(schedule, 1, now)
+        return (schedule.schedule_id, fires[0]) if fires else None
+
+    paused = [each for each in schedules if each.paused_at is not None and each.finished_at is None]
+    return dict(await search_each(paused, search, limit_s=MAX_SEARCH_S))  # the page of one has its error

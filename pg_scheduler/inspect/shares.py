@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.base import InspectorBase
-from pg_scheduler.inspect.store.shares import TenantRow
+from pg_scheduler.inspect.store.limits import TenantRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.keys import name_and_key, named_prefix, prefix_of
@@ -177,9 +177,9 @@ async def _tenants(
 ) -> tuple[dict[str, list[TenantState]], bool, bool]:
     """Return tenants by the text of their share, and whether there may be more tenants, or waiting jobs."""
     waiting = await reads.shares.tenants(prefix, MAX_TENANTS)  # those after it: without an empty tenant
-    in_flight = await reads.share_reads.in_flight()
+    in_flight = await reads.limits.in_flight()
     keys = {key: None for key in (prefix, *waiting, *in_flight) if key.startswith(prefix)}
-    rows, is_waiting_capped = await reads.share_reads.queues(list(keys))
+    rows, is_waiting_capped = await reads.limits.tenants(list(keys))
     found: dict[str, list[TenantState]] = {}
     for row in rows:
         if not row.jobs and row.key not in in_flight:

@@ -182,7 +182,7 @@ class TaskReads(InspectorBase):
         """
         inspections = self._reads.inspections
         rows, is_capped, _ = await inspections.backlog()
-        blocked = await inspections.blocked()
+        blocked = await self._reads.limits.blocked()
         workers = await inspections.workers()
         due = sum(row.due for row in rows)
         names = [NameBacklog(*row, count_claiming(workers, row.name)) for row in rows]

@@ -87,7 +87,7 @@ def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ra
 def test_lists_announce_counts_that_stopped_at_a_bound(
     on: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BLOCKED_ROWS", 4)
+    monkeypatch.setattr("pg_scheduler.inspect.store.limits.MAX_BLOCKED_ROWS", 4)
     monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 1)
     waiting = "4+ waiting jobs among the first 20,000 blocked jobs and 500 keys"
     for arguments, summary in (

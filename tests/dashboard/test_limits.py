@@ -148,7 +148,7 @@ async def test_limits_and_tasks_announce_counts_that_stopped_at_a_bound(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
         " SELECT 'due:' || n, 'billing.due', now() FROM generate_series(1, 4) AS n"
     )
-    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BLOCKED_ROWS", 4)
+    monkeypatch.setattr("pg_scheduler.inspect.store.limits.MAX_BLOCKED_ROWS", 4)
     monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 4)
     for url, summary in (
         ("/limits", "2 limits, 4+ waiting jobs among the first 20,000 blocked jobs and 500 keys"),

@@ -12,7 +12,7 @@ import pytest
 
 from pg_scheduler.dashboard import Access
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.mutes import read_mutes
+from pg_scheduler.inspect.audit import read_mutes
 from tests.dashboard.client import JSON, Answer, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_doctor import add_late_jobs

@@ -11,7 +11,7 @@ import asyncpg
 
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.lanes import MAX_BARS, MAX_LANES, lanes_of
-from pg_scheduler.inspect.attempts import Attempt
+from pg_scheduler.inspect.workers import Attempt
 from tests.dashboard.client import JSON, App, Page, request
 from tests.inspect.workers import add_worker
 

@@ -13,8 +13,8 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.enqueue.prepare import new_job_id
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.attempts import ended_attempts, running_attempts
-from pg_scheduler.inspect.limit_jobs import limit_jobs, limit_overview
+from pg_scheduler.inspect.limits import limit_jobs, limit_overview
+from pg_scheduler.inspect.workers import ended_attempts, running_attempts
 from pg_scheduler.triggers import Every
 from tests.inspect.workers import add_worker
 

@@ -19,7 +19,8 @@ from pg_scheduler.store.store import Store
 from tests.inspect.workers import add_worker
 from tests.support.catalogues import clear_registrations
 
-LIMITS = "pg_scheduler.inspect.store.inspections"
+NAMES = "pg_scheduler.inspect.store.inspections"
+BLOCKED = "pg_scheduler.inspect.store.limits"
 
 
 @pytest.fixture
@@ -82,17 +83,18 @@ async def test_backlog_states_its_bounds(
 ) -> None:
     await fill(pool)
     await pool.execute("ANALYZE scheduled_jobs")
-    monkeypatch.setattr(f"{LIMITS}.MAX_BACKLOG_ROWS", 4)
-    monkeypatch.setattr(f"{LIMITS}.MAX_BLOCKED_ROWS", 2)
+    monkeypatch.setattr(f"{NAMES}.MAX_BACKLOG_ROWS", 4)
+    monkeypatch.setattr(f"{BLOCKED}.MAX_BLOCKED_ROWS", 2)
     backlog = await inspector.backlog()
     assert (backlog.due, backlog.is_capped, backlog.is_blocked_capped) == (3, True, True)
     assert backlog.due_estimate >= backlog.due
     assert backlog.summary == f"3+ due jobs, about {backlog.due_estimate} of 1 names, 2+ blocked"
     tasks = await inspector.tasks()
     assert (tasks.is_capped, tasks.summary) == (True, "1 task, 0 paused, 3+ due jobs, 1+ running")
-    monkeypatch.setattr(f"{LIMITS}.MAX_GROUPS", 1)
-    monkeypatch.setattr(f"{LIMITS}.MAX_BACKLOG_ROWS", 40)
-    monkeypatch.setattr(f"{LIMITS}.MAX_BLOCKED_ROWS", 40)
+    monkeypatch.setattr(f"{NAMES}.MAX_GROUPS", 1)
+    monkeypatch.setattr(f"{BLOCKED}.MAX_BLOCKED_KEYS", 1)
+    monkeypatch.setattr(f"{NAMES}.MAX_BACKLOG_ROWS", 40)
+    monkeypatch.setattr(f"{BLOCKED}.MAX_BLOCKED_ROWS", 40)
     assert (await inspector.tasks()).is_capped, "there may be other names"
     assert (await inspector.backlog()).is_blocked_capped
 

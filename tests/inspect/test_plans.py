@@ -13,23 +13,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from pg_scheduler.inspect import Bounds, parse_search
-from pg_scheduler.inspect.attempts import MAX_GENERATED
 from pg_scheduler.inspect.dependencies import MAX_LINKED
+from pg_scheduler.inspect.jobs import MAX_UNFINISHED_ROWS
 from pg_scheduler.inspect.search.conditions import conditions_of
-from pg_scheduler.inspect.states import MAX_UNFINISHED_ROWS
 from pg_scheduler.inspect.store.deploy import PAGE_ROWS as CHECKED_ROWS
 from pg_scheduler.inspect.store.doctor import MAX_DUE, MAX_OLDEST, MAX_STEPS, MAX_UNSUCCESSFUL
-from pg_scheduler.inspect.store.inspections import (
-    MAX_BACKLOG_ROWS,
-    MAX_BLOCKED_ROWS,
-    MAX_PARENTS,
-    MAX_QUEUE_ROWS,
-    MAX_STARTS,
-)
+from pg_scheduler.inspect.store.inspections import MAX_BACKLOG_ROWS, MAX_PARENTS, MAX_QUEUE_ROWS
+from pg_scheduler.inspect.store.limits import MAX_BLOCKED_ROWS, MAX_MOVED_ROWS, MAX_STARTS
 from pg_scheduler.inspect.store.searches import load_search
-from pg_scheduler.inspect.store.shares import MAX_MOVED_ROWS
 from pg_scheduler.inspect.store.workers import MAX_DUE as MAX_RUNNING
 from pg_scheduler.inspect.store.workers import MAX_UNSUCCESSFUL as MAX_UNSUCCESSFUL_ATTEMPTS
+from pg_scheduler.inspect.workers import MAX_GENERATED
 from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS
 from pg_scheduler.store.queries import Route, load_queries, load_query
 from tests.store import test_feature_plans, test_plans

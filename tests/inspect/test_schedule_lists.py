@@ -10,7 +10,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.schedule_lists import ScheduleList, list_schedules, next_after_pause
+from pg_scheduler.inspect.schedules import ScheduleList, list_schedules, next_after_pause
 from pg_scheduler.triggers import Cron, Every
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)

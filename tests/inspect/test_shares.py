@@ -112,7 +112,7 @@ async def test_counts_that_stopped_at_a_bound_are_announced(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(pool)
-    monkeypatch.setattr("pg_scheduler.inspect.store.shares.MAX_WAITING_ROWS", 12)  # 3 of each tenant
+    monkeypatch.setattr("pg_scheduler.inspect.store.limits.MAX_WAITING_ROWS", 12)  # 3 of each tenant
     found = await Inspector(pool).tenants("exports")
     assert {each.key: each.waiting for each in found.items}["beta"] < 5
     assert found.is_waiting_capped

@@ -6,8 +6,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.jobs import StateCount, count_states
 from pg_scheduler.inspect.search.terms import SearchStatus
-from pg_scheduler.inspect.states import StateCount, count_states
 from tests.inspect.test_search_jobs import fill
 
 JOBS = 3_000
@@ -35,8 +35,8 @@ async def test_numbers_are_those_of_the_searches_of_the_states(inspector: Inspec
 async def test_numbers_that_reach_a_bound_are_marked(
     inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.states.MAX_UNFINISHED_ROWS", 5)
-    monkeypatch.setattr("pg_scheduler.inspect.states.MAX_UNSUCCESSFUL_ROWS", 30)
+    monkeypatch.setattr("pg_scheduler.inspect.jobs.MAX_UNFINISHED_ROWS", 5)
+    monkeypatch.setattr("pg_scheduler.inspect.jobs.MAX_UNSUCCESSFUL_ROWS", 30)
     counts = await count_states(inspector)
     for state in ("due", "running", "scheduled", "retrying", "blocked", "failed", "expired", "cancelled"):
         assert counts[state].is_capped, state

@@ -355,7 +355,7 @@ async def use_path(store: Store) -> object:
         assert (await people.cluster.unsuccessful(9, on=connection)).quarantined == 0
         assert (await people.cluster.unfinished(9, on=connection)).running == 0
     assert (await people.inspections.backlog()).rows[0].oldest_due_at == NOW - 2 * SECOND
-    assert await people.inspections.blocked() == ({}, False)
+    assert await people.limits.blocked() == ({}, False)
     assert await people.inspections.statuses(["nothing"]) == {}
     assert await people.inspections.blockers(["a", "nothing"], 3) == []
     assert await people.attempts.running() == []
@@ -376,12 +376,12 @@ async def use_path(store: Store) -> object:
     assert await people.inspections.locks("b") == []
     assert await people.inspections.workers() == []
     assert len(await people.inspections.migrations(1)) == 1
-    assert await people.inspections.limit_use("limit:a:") == (0, 0)
-    assert await people.inspections.limit_keys("limit:nothing:") == ([], False)
+    assert await people.limits.use("limit:a:") == (0, 0)
+    assert await people.limits.keys("limit:nothing:") == ([], False)
     assert await people.steps.steps("n") == []
     assert await people.steps.waits("n") == []
-    assert await people.share_reads.queues(["share:a:"]) == ([("share:a:", 0, None)], False)
-    assert await people.share_reads.in_flight() == {}
+    assert await people.limits.tenants(["share:a:"]) == ([("share:a:", 0, None)], False)
+    assert await people.limits.in_flight() == {}
     assert await people.inspections.parents("n") == [("a", "pending")]
     assert [job.job_id for job in (await people.inspections.linked_jobs("n", 9))[True]] == ["a"]
     assert await people.doctor.schema_problem() is None

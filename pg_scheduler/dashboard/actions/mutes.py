@@ -9,7 +9,7 @@ from typing import Final
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.pages import doctor, errors
-from pg_scheduler.inspect.mutes import MutedKind
+from pg_scheduler.inspect.audit import MutedKind
 
 MAX_DAYS: Final = 90
 """The audit keeps records for so long by default."""

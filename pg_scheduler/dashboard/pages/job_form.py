@@ -9,7 +9,7 @@ from typing import Any, Final
 from pg_scheduler.dashboard.arguments import fields_of, json_of
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.pages.job_values import read_job
-from pg_scheduler.inspect.parameters import Parameter
+from pg_scheduler.inspect.names import Parameter
 from pg_scheduler.jobs.metadata import TRACE
 from pg_scheduler.jobs.model import UNSET, Job
 

@@ -23,7 +23,7 @@ from pg_scheduler.dashboard.search_bar import (
 )
 from pg_scheduler.inspect import SearchError, SearchPage
 from pg_scheduler.inspect.bulk import ALLOWED
-from pg_scheduler.inspect.states import StateCount, count_states
+from pg_scheduler.inspect.jobs import StateCount, count_states
 from pg_scheduler.inspect.texts import extent_of
 
 PAGE_LENGTH: Final = 50

@@ -12,7 +12,7 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.pages.history import MAX_NAMES, read_period
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import LimitKeyState, LimitState, ShareState, TenantState
-from pg_scheduler.inspect.limit_jobs import LimitJobs, LimitOverview, limit_jobs, limit_overview
+from pg_scheduler.inspect.limits import LimitJobs, LimitOverview, limit_jobs, limit_overview
 from pg_scheduler.inspect.shares import ShareOverview, read_shares
 from pg_scheduler.inspect.store.limits import LimitJobRow
 from pg_scheduler.inspect.texts import counted, quoted

@@ -28,13 +28,13 @@ from pg_scheduler.dashboard.pages.overview_parts import (
 )
 from pg_scheduler.dashboard.pages.workers import RUNNING_AGE_S, slots_of
 from pg_scheduler.inspect import ErrorGroup, Finding, TaskState
-from pg_scheduler.inspect.attempts import Attempt, running_attempts
-from pg_scheduler.inspect.mutes import is_muted, read_mutes
+from pg_scheduler.inspect.audit import is_muted, read_mutes
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.store.schedules import OVERDUE_S
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.tasks import fold_tasks
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import JOB_ROLES

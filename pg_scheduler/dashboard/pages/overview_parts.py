@@ -13,7 +13,7 @@ from pg_scheduler.dashboard.pages.history import Period, attempts, completed, fa
 from pg_scheduler.dashboard.pages.workers import WorkerRow, listed_row
 from pg_scheduler.dashboard.search_bar import text_of
 from pg_scheduler.inspect import TaskState
-from pg_scheduler.inspect.states import StateCount
+from pg_scheduler.inspect.jobs import StateCount
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Worker

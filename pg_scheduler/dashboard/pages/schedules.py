@@ -22,7 +22,7 @@ from pg_scheduler.inspect.schedule_history import (
     search_past_fire_times,
     with_statuses,
 )
-from pg_scheduler.inspect.schedule_lists import (
+from pg_scheduler.inspect.schedules import (
     list_schedules,
     next_after_pause,
     pauser_of,

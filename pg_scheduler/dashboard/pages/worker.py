@@ -11,9 +11,9 @@ from pg_scheduler.dashboard.job_rows import rows_of
 from pg_scheduler.dashboard.lanes import SPAN, lanes_of
 from pg_scheduler.dashboard.pages.jobs import summary_of
 from pg_scheduler.dashboard.pages.workers import DECLARE_DEAD, WorkerRow, dead_row, row_of
-from pg_scheduler.inspect.attempts import Attempt, ended_attempts
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.texts import length, term
+from pg_scheduler.inspect.workers import Attempt, ended_attempts
 
 MAX_JOBS: Final = 50
 OLDEST: Final = timedelta(days=365)

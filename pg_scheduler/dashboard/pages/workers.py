@@ -10,7 +10,7 @@ from typing import Any, Final
 from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import AuditRecord
-from pg_scheduler.inspect.attempts import Attempt, running_attempts
+from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.settings import JOB_ROLES

@@ -18,16 +18,13 @@ from pg_scheduler.store.statements import Repository
 MAX_BACKLOG_ROWS: Final = 50_000
 """Rows of the claim index that are examined."""
 
-MAX_BLOCKED_ROWS: Final = 20_000
 MAX_GROUPS: Final = 500
-"""Names of due jobs, and texts of what blocked jobs wait for, that are returned."""
+"""Names of due jobs that are returned."""
 
 MAX_WORKERS: Final = 500
 MAX_QUEUE_ROWS: Final = 20_000
-MAX_STARTS: Final = 10_000
 MAX_PARENTS: Final = 100
 MAX_STATISTICS: Final = 5000
-MAX_LIMIT_KEYS: Final = 1000
 
 MIN_LOCK_S: Final = 1.0
 """Seconds for which a row has been locked that explain a delay: claims and heartbeats take milliseconds."""
@@ -164,18 +161,6 @@ class BacklogRows(NamedTuple):
     are_names_capped: bool
 
 
-class BlockedJobs(NamedTuple):
-    """The number of blocked jobs by what they wait for.
-
-    Attributes:
-        jobs: At most 500 entries, the greatest number first.
-        is_capped: Whether counting stopped after 20,000 jobs or 500 entries.
-    """
-
-    jobs: dict[str, int]
-    is_capped: bool
-
-
 class BlockerRow(NamedTuple):
     """An unfinished job that another one waits for."""
 
@@ -242,21 +227,6 @@ class InspectionRepository(Repository):
         rows = await self._statements.fetch("inspect_tenant_queue", *place)
         return QueueRow(*rows[0])
 
-    async def limit_use(self, blocked_on: str) -> tuple[int, int]:
-        """Return the attempts of a limit that run, and its starts that still count."""
-        rows = await self._statements.fetch("inspect_limit", blocked_on, self._statements.now, MAX_STARTS)
-        return rows[0]["running"], rows[0]["starts"]
-
-    async def limit_keys(self, prefix: str) -> tuple[list[str], bool]:
-        """Return limits that begin with a text and have admitted attempts, and whether others may follow.
-
-        At most 1,000 limits are read.
-        """
-        rows = await self._statements.fetch("inspect_limit_keys", prefix, MAX_LIMIT_KEYS)
-        keys = [row[0] for row in rows]
-        is_capped = len(keys) == MAX_LIMIT_KEYS and keys[-1].startswith(prefix)
-        return [key for key in keys if key.startswith(prefix)], is_capped
-
     async def backlog(self) -> BacklogRows:
         """Count the due jobs by name, among the first 50,000 unfinished ones."""
         found = await self._statements.fetch(
@@ -274,13 +244,6 @@ class InspectionRepository(Repository):
         """
         (row,) = await self._statements.fetch("inspect_expiring", list(names), MAX_BACKLOG_ROWS, until)
         return row["jobs"], row["is_capped"]
-
-    async def blocked(self) -> BlockedJobs:
-        """Count the first 20,000 blocked jobs by what they wait for."""
-        found = await self._statements.fetch("inspect_blocked", MAX_BLOCKED_ROWS, MAX_GROUPS)
-        is_capped = bool(found) and found[0]["examined"] >= MAX_BLOCKED_ROWS
-        jobs = {row["blocked_on"]: row["jobs"] for row in found}
-        return BlockedJobs(jobs, is_capped or len(found) == MAX_GROUPS)
 
     async def slot_use(self, since: datetime, until: datetime) -> list[tuple[str, float]]:
         """Return the names whose attempts that ended between two instants took longest, and their seconds."""

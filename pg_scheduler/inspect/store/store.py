@@ -15,7 +15,6 @@ from pg_scheduler.inspect.store.limits import LimitReadRepository
 from pg_scheduler.inspect.store.schedules import ScheduleListRepository
 from pg_scheduler.inspect.store.searches import SearchRepository
 from pg_scheduler.inspect.store.server import ServerRepository
-from pg_scheduler.inspect.store.shares import ShareReadRepository
 from pg_scheduler.inspect.store.statistics import StatisticsReadRepository
 from pg_scheduler.inspect.store.steps import StepReadRepository
 from pg_scheduler.inspect.store.workers import WorkerReadRepository
@@ -44,7 +43,6 @@ class InspectionStore:
         self.searches: Final = SearchRepository(self.statements)
         self.server: Final = ServerRepository(self.statements)
         self.statistics: Final = StatisticsReadRepository(self.statements)
-        self.share_reads: Final = ShareReadRepository(self.statements)
         self.steps: Final = StepReadRepository(self.statements)
         self.attempts: Final = WorkerReadRepository(self.statements)
         self.bulk: Final = BulkRepository(
