@@ -465,7 +465,7 @@ STORE_CALLS: dict[str, Call] = {
     "missing_indexes": lambda it, _: it.people.doctor.missing_indexes(),
     "tables": lambda it, _: it.people.doctor.tables(),
     "indexes": lambda it, _: it.people.doctor.indexes(),
-    "settings": lambda it, _: it.people.doctor.settings(["autovacuum"]),
+    "settings": lambda it, _: it.people.doctor.settings(),
     "unsuccessful, by status": lambda it, conn: it.people.cluster.unsuccessful(1, on=conn),
     "unfinished": lambda it, conn: it.people.cluster.unfinished(1, on=conn),
     "totals": lambda it, _: it.people.cluster.totals(1),

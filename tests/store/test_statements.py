@@ -388,7 +388,7 @@ async def use_path(store: Store) -> object:
     assert await people.doctor.missing_indexes() == []
     assert (await people.doctor.tables())[0].options["fillfactor"] == "45"
     assert "job_id" in (await people.doctor.indexes())[0].columns
-    assert (await people.doctor.settings(["track_counts"]))["track_counts"].value == "on"
+    assert (await people.doctor.settings())["track_counts"].value == "on"
     assert await people.cluster.totals(9) == []
     assert {row.schedule_id for row in await people.cluster.schedules(9)} <= {"declared"}
     assert (await people.cluster.server()).oldest_transaction_s >= 0

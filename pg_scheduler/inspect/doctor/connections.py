@@ -21,7 +21,6 @@ OUTSIDE: Final = 1
 """Connections of a worker outside of its pool: that of the lease keeper."""
 
 RESERVED: Final = ("superuser_reserved_connections", "reserved_connections")
-SETTINGS: Final = ("max_connections", *RESERVED)
 POOLER_REMEDY: Final = (
     "statement_cache_size=0, or PgBouncer 1.21 or newer with prepared statements; and direct_dsn="
 )
@@ -77,7 +76,7 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
 @check(FindingCode.POOL_SMALL, FindingCode.CONNECTIONS)
 async def _check_pools(facts: SharedFacts, _: Thresholds) -> Found:
     workers = [each for each in await facts.once(facts.store.workers.list_workers) if each.is_alive]
-    settings = await facts.store.doctor.settings(SETTINGS)
+    settings = await facts.once(facts.store.doctor.settings)
     for finding in judge_server(workers, settings, await facts.store.server.connections()):
         yield finding
     locking = await facts.store.server.locking_schedules()  # each of their jobs takes a connection

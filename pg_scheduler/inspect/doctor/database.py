@@ -21,7 +21,6 @@ MIN_VERSION: Final = 140_000
 MIN_TIMEOUT_MS: Final = 60_000
 TIMEOUTS: Final = ("statement_timeout", "transaction_timeout")
 ISOLATION: Final = "default_transaction_isolation"
-SETTINGS: Final = (*TIMEOUTS, ISOLATION)
 
 HALF: Final = 0.5
 """The share of its queue of notifications from which on the server logs warnings."""
@@ -29,7 +28,7 @@ HALF: Final = 0.5
 
 @check(FindingCode.DB_VERSION)
 async def _check_version(facts: SharedFacts, _: Thresholds) -> Found:
-    settings = await facts.store.doctor.settings(["server_version_num", "server_version"])
+    settings = await facts.once(facts.store.doctor.settings)
     for finding in judge_version(settings["server_version_num"].value, settings["server_version"].value):
         yield finding
 
@@ -73,7 +72,7 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Fo
 @check(FindingCode.TIMEOUTS, FindingCode.ISOLATION)
 async def _check_settings(facts: SharedFacts, _: Thresholds) -> Found:
     role = await facts.once(facts.store.server.role)
-    settings = await facts.store.doctor.settings(SETTINGS)
+    settings = await facts.once(facts.store.doctor.settings)
     for name in TIMEOUTS:
         setting = settings.get(name)
         if setting is not None and 0 < int(setting.value) < MIN_TIMEOUT_MS:

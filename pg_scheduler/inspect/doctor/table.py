@@ -81,13 +81,12 @@ THRESHOLD: Final = "autovacuum_vacuum_threshold"
 
 FREEZE_AGE: Final = "autovacuum_freeze_max_age"
 MULTIXACT_AGE: Final = "autovacuum_multixact_freeze_max_age"
-SERVER_SETTINGS: Final = ("autovacuum", "track_counts", FREEZE_AGE, MULTIXACT_AGE, "server_version_num")
 
 
 @check(FindingCode.HOT_LOST)
 async def _check_hot(facts: SharedFacts, _: Thresholds) -> Found:
     schema = await facts.store.schema()
-    settings = await facts.store.doctor.settings(SERVER_SETTINGS)
+    settings = await facts.once(facts.store.doctor.settings)
     tables, indexes = (
         await facts.once(facts.store.doctor.tables),
         await facts.once(facts.store.doctor.indexes),
@@ -99,7 +98,7 @@ async def _check_hot(facts: SharedFacts, _: Thresholds) -> Found:
 @check(FindingCode.BLOAT, FindingCode.AUTOVACUUM, FindingCode.WRAPAROUND)
 async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> Found:
     schema = await facts.store.schema()
-    settings = await facts.store.doctor.settings(SERVER_SETTINGS)
+    settings = await facts.once(facts.store.doctor.settings)
     tables = await facts.once(facts.store.doctor.tables)
     ages = [
         int(int(settings[name].value) * FREEZE_MARGIN) if most is None else most

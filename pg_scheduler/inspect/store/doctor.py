@@ -27,6 +27,14 @@ MAX_ZONED: Final = 1000
 MAX_FOUND: Final = 100
 MAX_TRIGGER_BYTES: Final = 4096
 
+SETTINGS: Final = (
+    *("server_version_num", "server_version", "autovacuum", "track_counts"),
+    *("autovacuum_freeze_max_age", "autovacuum_multixact_freeze_max_age"),
+    *("statement_timeout", "transaction_timeout", "default_transaction_isolation"),
+    *("max_connections", "superuser_reserved_connections", "reserved_connections"),
+)
+"""The settings that checks judge; servers before PostgreSQL 16 lack some of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
@@ -208,9 +216,9 @@ class DoctorRepository(Repository):
             IndexRow, "doctor_indexes", await self._statements.schema(), list(TABLES), MAX_INDEXES
         )
 
-    async def settings(self, names: Sequence[str]) -> dict[str, SettingRow]:
+    async def settings(self) -> dict[str, SettingRow]:
         """Return those of the settings that the server has, as this session sees them."""
-        rows = await self._statements.fetch("doctor_settings", list(names))
+        rows = await self._statements.fetch("doctor_settings", list(SETTINGS))
         return {row["name"]: SettingRow(row["value"], row["source"]) for row in rows}
 
     async def quarantined(self, seconds: float) -> list[QuarantinedRow]:
