@@ -7,19 +7,13 @@ further facts. A completed job has no reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
 from pg_scheduler.inspect.errors import QUARANTINED
 from pg_scheduler.inspect.facts import Facts
-from pg_scheduler.inspect.reasons import (
-    Explanation,
-    Reason,
-    ReasonCode,
-    Verdict,
-    about_schedule,
-    about_standby,
-    loop_blocked,
-)
+from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
 from pg_scheduler.inspect.store.inspections import InspectedWorker
 from pg_scheduler.inspect.texts import command as shell
 from pg_scheduler.inspect.texts import instant, later, length, listed, short
@@ -28,6 +22,8 @@ from pg_scheduler.inspect.waiting import explain_pending
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.status import JobStatus
 
+MAX_STANDBY_LAG_S: Final = 1.0
+
 
 def explain(facts: Facts) -> Explanation:
     """Return the reasons why a job is where it is."""
@@ -35,11 +31,12 @@ def explain(facts: Facts) -> Explanation:
     if status is JobStatus.COMPLETED:
         return Explanation(Verdict.COMPLETED, ())
     if status is JobStatus.RUNNING:
-        reasons = (*_running(facts), *about_schedule(facts), *about_standby(facts))
-        return Explanation(Verdict.RUNNING, reasons, _end_of_attempt(facts))
-    if status.is_finished:
-        return Explanation(Verdict.ENDED, (*_ended(facts), *about_schedule(facts), *about_standby(facts)))
-    return explain_pending(facts)
+        found = Explanation(Verdict.RUNNING, tuple(_running(facts)), _end_of_attempt(facts))
+    elif status.is_finished:
+        found = Explanation(Verdict.ENDED, tuple(_ended(facts)))
+    else:
+        found = explain_pending(facts)
+    return replace(found, reasons=(*found.reasons, *_about_schedule(facts), *_about_standby(facts)))
 
 
 # -- jobs that run -------------------------------------------------------------------------------------
@@ -122,3 +119,38 @@ def _ended(facts: Facts) -> Iterator[Reason]:
         retries = f", {retries_used(job)}" if job.max_retries else ""
         text = f"failed{retries}" + (f": {error}" if error else "")
         yield Reason(ReasonCode.FAILED, text, remedy, job.finished_at, command)
+
+
+# -- jobs of every status but completed ---------------------------------------------------------------
+
+
+def _about_schedule(facts: Facts) -> Iterator[Reason]:
+    """Yield why no further job of the schedule follows."""
+    schedule_id, schedule = facts.job.schedule_id, facts.schedule
+    if schedule_id is None:
+        return
+    if schedule is None:
+        yield Reason(
+            ReasonCode.SCHEDULE_UNKNOWN,
+            f"its schedule {schedule_id!r} does not exist any more, so no further job follows",
+        )
+    elif schedule.paused_at is not None:
+        note = "" if schedule.note is None else f": {short(schedule.note)}"
+        end = "" if schedule.paused_until is None else f" until {instant(schedule.paused_until)}"
+        yield Reason(
+            ReasonCode.SCHEDULE_PAUSED,
+            f"its schedule {schedule_id!r} is paused{end}, so no further job follows{note}",
+            f"await scheduler.schedules.resume({schedule_id!r})",
+            schedule.paused_at,
+            shell("schedules", "resume", schedule_id),
+        )
+
+
+def _about_standby(facts: Facts) -> Iterator[Reason]:
+    """Yield how old the facts are, if they are old."""
+    if facts.standby_lag_s is not None and facts.standby_lag_s > MAX_STANDBY_LAG_S:
+        yield Reason(
+            ReasonCode.STANDBY_LAG,
+            f"this was read from a standby that is {length(facts.standby_lag_s)} behind",
+            "ask again without read_pool=",
+        )

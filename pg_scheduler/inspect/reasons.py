@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
-from pg_scheduler.inspect.facts import Facts
 from pg_scheduler.inspect.store.inspections import InspectedWorker
-from pg_scheduler.inspect.texts import command, hosts, instant, length, short
-
-MAX_STANDBY_LAG_S: Final = 1.0
+from pg_scheduler.inspect.texts import hosts, length
 
 
 class ReasonCode(StrEnum):
@@ -117,38 +113,6 @@ class Explanation:
     """The reasons, the most decisive first. Empty for a completed job."""
     eta: datetime | None = None
     """When it will probably start, or end if it runs; None if that cannot be estimated."""
-
-
-def about_schedule(facts: Facts) -> Iterator[Reason]:
-    """Yield why no further job of the schedule follows."""
-    schedule_id, schedule = facts.job.schedule_id, facts.schedule
-    if schedule_id is None:
-        return
-    if schedule is None:
-        yield Reason(
-            ReasonCode.SCHEDULE_UNKNOWN,
-            f"its schedule {schedule_id!r} does not exist any more, so no further job follows",
-        )
-    elif schedule.paused_at is not None:
-        note = "" if schedule.note is None else f": {short(schedule.note)}"
-        end = "" if schedule.paused_until is None else f" until {instant(schedule.paused_until)}"
-        yield Reason(
-            ReasonCode.SCHEDULE_PAUSED,
-            f"its schedule {schedule_id!r} is paused{end}, so no further job follows{note}",
-            f"await scheduler.schedules.resume({schedule_id!r})",
-            schedule.paused_at,
-            command("schedules", "resume", schedule_id),
-        )
-
-
-def about_standby(facts: Facts) -> Iterator[Reason]:
-    """Yield how old the facts are, if they are old."""
-    if facts.standby_lag_s is not None and facts.standby_lag_s > MAX_STANDBY_LAG_S:
-        yield Reason(
-            ReasonCode.STANDBY_LAG,
-            f"this was read from a standby that is {length(facts.standby_lag_s)} behind",
-            "ask again without read_pool=",
-        )
 
 
 def loop_blocked(workers: Sequence[InspectedWorker]) -> Reason:

@@ -7,15 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.inspect.facts import Facts
-from pg_scheduler.inspect.reasons import (
-    Explanation,
-    Reason,
-    ReasonCode,
-    Verdict,
-    about_schedule,
-    about_standby,
-    loop_blocked,
-)
+from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
 from pg_scheduler.inspect.store.inspections import InspectedWorker
 from pg_scheduler.inspect.store.steps import WaitRow
 from pg_scheduler.inspect.tasks import claimed_names
@@ -62,8 +54,7 @@ def explain_pending(facts: Facts) -> Explanation:
     eta = None if blocking or is_prevented or is_signalled else _start(facts, queueing)
     is_held = is_prevented and not timing
     expiry = _near_expiry(facts, eta, is_held=is_held)
-    reasons = [*decisive, *expiry, *about_schedule(facts), *about_standby(facts)]
-    return Explanation(Verdict.HELD if is_held else Verdict.WAITING, tuple(reasons), eta)
+    return Explanation(Verdict.HELD if is_held else Verdict.WAITING, (*decisive, *expiry), eta)
 
 
 def _blocking(facts: Facts) -> Iterator[Reason]:
@@ -175,7 +166,7 @@ def _holding(facts: Facts) -> Iterator[Reason]:
     """Yield what prevents a start once the job is due."""
     alive = [worker for worker in facts.workers if worker.is_alive and worker.claims_jobs]
     knowing = [worker for worker in alive if worker.names is None or facts.task in worker.names]
-    claiming = [worker for worker in knowing if not worker.is_draining]
+    claiming = _claiming(facts)
     if not alive:
         yield Reason(
             ReasonCode.NO_WORKER,
