@@ -11,8 +11,9 @@ from pg_scheduler.inspect.jobs import Totals, totals_of
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.store.cluster import TABLES, ScheduleRow
 from pg_scheduler.inspect.store.doctor import TableRow
-from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
+from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.measure.figures import JobFigures
 
@@ -101,7 +102,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         blocked=blocked,
         quarantined=quarantined,
         totals=totals_of(estimates),
-        workers=[each for each in await inspections.workers() if each.claims_jobs],
+        workers=[each for each in await store.worker_reads.workers() if each.claims_jobs],
         paused=[each.name for each in await store.pauses.paused() if not each.is_over],
         schedules=await cluster.schedules(MAX_SCHEDULES),
         jobs=await cluster.totals(MAX_NAMES),

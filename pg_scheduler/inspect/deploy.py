@@ -399,8 +399,7 @@ class _DeployCheck:
 
     async def _estimate(self, *, least: int) -> int | None:
         """Return about how many unfinished jobs there are; None if that is unknown."""
-        async with self._store.searches.transaction() as connection:
-            estimates = (await self._store.searches.sizes(on=connection)).estimates
+        estimates = (await self._store.searches.sizes()).estimates
         total = sum(estimates.get(index) or 0 for index in INDEXES)
         return total if total >= least else None
 

@@ -14,7 +14,7 @@ from typing import Final
 from pg_scheduler.inspect.errors import QUARANTINED
 from pg_scheduler.inspect.facts import Facts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
-from pg_scheduler.inspect.store.inspections import InspectedWorker
+from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.texts import command as shell
 from pg_scheduler.inspect.texts import instant, later, length, listed, short
 from pg_scheduler.inspect.timeline import retries_used

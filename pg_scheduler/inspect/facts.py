@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.store.inspections import InspectedWorker, LockRow, QueueRow
-from pg_scheduler.inspect.store.steps import WaitRow
+from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import tasks_of_aliases
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook
 from pg_scheduler.jobs.model import Job
@@ -108,7 +108,7 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
     is_limited = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
     is_shared = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_SHARE)
     has_parents = is_pending and job.blocked_on is not None and not is_limited and not is_shared
-    workers = [] if job.status.is_finished else await store.inspections.workers()
+    workers = [] if job.status.is_finished else await store.worker_reads.workers()
     tasks = tasks_of_aliases(workers)
     pauses = await store.pauses.paused() if is_pending else []
     locks = await store.inspections.locks(job_id) if is_due else []
@@ -120,7 +120,7 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
         pause=_pause(found.task, pauses, tasks),
         limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
         tenant_queue=await store.inspections.tenant_queue(job) if is_shared else None,
-        waits=await store.steps.waits(job_id) if is_pending and found.has_steps else (),
+        waits=await store.inspections.waits(job_id) if is_pending and found.has_steps else (),
         parents=await store.inspections.parents(job_id) if has_parents else (),
         schedule=None if job.schedule_id is None else await store.schedules.get(job.schedule_id),
         queue=await store.inspections.queue(job, _paused_names(pauses, tasks)) if is_due else None,

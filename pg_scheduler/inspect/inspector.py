@@ -154,8 +154,7 @@ class Inspector(
 
         While the primary is idle, this is longer than its data is old.
         """
-        async with self._reads.searches.transaction() as connection:
-            return (await self._reads.searches.sizes(on=connection)).standby_lag_s
+        return (await self._reads.searches.sizes()).standby_lag_s
 
 
 read_status = Inspector.status

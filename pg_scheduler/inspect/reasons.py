@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from pg_scheduler.inspect.store.inspections import InspectedWorker
+from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.texts import hosts, length
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from pg_scheduler.inspect.base import InspectorBase
-from pg_scheduler.inspect.store.steps import StepRow
+from pg_scheduler.inspect.store.inspections import StepRow
 from pg_scheduler.inspect.texts import command, counted
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.retry import Abort
@@ -84,7 +84,7 @@ class StepReads(InspectorBase):
                 print(step.name, step.kind, step.state, step.value)
         """
         name = None if name is None else check_step_name(name)
-        rows = await self._reads.steps.steps(check_job_id(job_id), name)
+        rows = await self._reads.inspections.steps(check_job_id(job_id), name)
         codec = self._reads.statements.codec
         items = [_state_from(job_id, row, codec) for row in rows[:MAX_STEPS]]
         return StepList(items, len(rows) > MAX_STEPS)

@@ -9,7 +9,8 @@ from typing import Final
 
 from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.names import TaskNames, merge_aliases
-from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
+from pg_scheduler.inspect.store.inspections import BacklogRow
+from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.texts import count, counted, rounded
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.pause import Pause
@@ -183,7 +184,7 @@ class TaskReads(InspectorBase):
         inspections = self._reads.inspections
         rows, is_capped, _ = await inspections.backlog()
         blocked = await self._reads.limits.blocked()
-        workers = await inspections.workers()
+        workers = await self._reads.worker_reads.workers()
         due = sum(row.due for row in rows)
         names = [NameBacklog(*row, count_claiming(workers, row.name)) for row in rows]
         return Backlog(
@@ -211,7 +212,7 @@ class TaskReads(InspectorBase):
         inspections = self._reads.inspections
         backlog = await inspections.backlog()
         rows = {row.name: row for row in backlog.rows}
-        workers = await inspections.workers()
+        workers = await self._reads.worker_reads.workers()
         pauses = await paused_tasks(self)
         items = []
         for name in sorted({*rows, *pauses, *claimed_names(workers)}):

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pg_scheduler.inspect.store.inspections import InspectedWorker, LockRow
+from pg_scheduler.inspect.store.inspections import LockRow
+from pg_scheduler.inspect.store.workers import InspectedWorker
 
 MAX_LISTED: Final = 5
 """The maximum number of texts that a list shows."""

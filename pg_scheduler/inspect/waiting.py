@@ -8,8 +8,8 @@ from typing import Final
 
 from pg_scheduler.inspect.facts import Facts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
-from pg_scheduler.inspect.store.inspections import InspectedWorker
-from pg_scheduler.inspect.store.steps import WaitRow
+from pg_scheduler.inspect.store.inspections import WaitRow
+from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names
 from pg_scheduler.inspect.texts import command, counted, holder, hosts, instant, later, length, listed, short
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, limit_of

@@ -143,7 +143,7 @@ class Attempt:
 
 async def running_attempts(inspector: InspectorBase) -> dict[str, list[Attempt]]:
     """Return the running attempts by their workers, the oldest first."""
-    rows = await inspector._reads.attempts.running()  # noqa: SLF001 - attempts are no public part of it
+    rows = await inspector._reads.worker_reads.running()  # noqa: SLF001 - attempts are no public part of it
     found: dict[str, list[Attempt]] = {}
     for row in rows:
         if row.worker_id is not None and row.started_at is not None:
@@ -172,8 +172,8 @@ async def ended_attempts(
     ranges = [IdRange("0", f"{stamp[:8]}-{stamp[8:]}", MAX_GENERATED)]
     ranges += [IdRange(each, f"{each}A", MAX_FIRED) for each in prefixes]
     rows = [
-        *await reads.attempts.unsuccessful(worker_id, since),
-        *await reads.attempts.completed(worker_id, since, ranges),
+        *await reads.worker_reads.unsuccessful(worker_id, since),
+        *await reads.worker_reads.completed(worker_id, since, ranges),
     ]
     found = {each for row in rows for each in _attempts_of(row) if each.ended_at and each.ended_at >= since}
     return sorted(found, key=lambda each: each.started_at)

@@ -17,8 +17,9 @@ from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.status import AREAS, STATUS_CODES, Status, describe_status
 from pg_scheduler.inspect.store.cluster import ScheduleRow
 from pg_scheduler.inspect.store.doctor import TableRow
-from pg_scheduler.inspect.store.inspections import BacklogRow, InspectedWorker
+from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.store.statistics import StatisticsRow
+from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.measure.figures import JobFigures
 from tests.inspect.workers import add_worker
 

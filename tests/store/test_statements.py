@@ -358,9 +358,9 @@ async def use_path(store: Store) -> object:
     assert await people.limits.blocked() == ({}, False)
     assert await people.inspections.statuses(["nothing"]) == {}
     assert await people.inspections.blockers(["a", "nothing"], 3) == []
-    assert await people.attempts.running() == []
-    assert await people.attempts.unsuccessful("w1", NOW) == []
-    assert await people.attempts.completed("w1", NOW, [IdRange("a", "b", 9)]) == []
+    assert await people.worker_reads.running() == []
+    assert await people.worker_reads.unsuccessful("w1", NOW) == []
+    assert await people.worker_reads.completed("w1", NOW, [IdRange("a", "b", 9)]) == []
     assert await people.limits.next_starts([("limit:a:", 1, 1.0)]) == {}
     assert await people.limits.holders(["limit:a:"], 9) == []
     assert await people.limits.queue(["limit:a:"], 9) == []
@@ -374,12 +374,12 @@ async def use_path(store: Store) -> object:
     assert (await people.inspections.tenant_queue(inspected.job)).ahead == 0
     assert (await people.inspections.queue(inspected.job, [NAME])).ahead == 1
     assert await people.inspections.locks("b") == []
-    assert await people.inspections.workers() == []
+    assert await people.worker_reads.workers() == []
     assert len(await people.inspections.migrations(1)) == 1
     assert await people.limits.use("limit:a:") == (0, 0)
     assert await people.limits.keys("limit:nothing:") == ([], False)
-    assert await people.steps.steps("n") == []
-    assert await people.steps.waits("n") == []
+    assert await people.inspections.steps("n") == []
+    assert await people.inspections.waits("n") == []
     assert await people.limits.tenants(["share:a:"]) == ([("share:a:", 0, None)], False)
     assert await people.limits.in_flight() == {}
     assert await people.inspections.parents("n") == [("a", "pending")]

@@ -39,7 +39,7 @@ class SharedFacts:
     async def backlog(self) -> BacklogRows:
         """Return the due jobs of names that are not paused."""
         found = await self.store.inspections.backlog()
-        tasks = tasks_of_aliases(await self.once(self.store.inspections.workers))
+        tasks = tasks_of_aliases(await self.once(self.store.worker_reads.workers))
         pauses = [pause for pause in await self.store.pauses.paused() if not pause.is_over]
         paused = {tasks.get(pause.name, pause.name) for pause in pauses}
         rows = [row for row in found.rows if tasks.get(row.name, row.name) not in paused]

@@ -13,7 +13,8 @@ from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeChec
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.statistics import why_uncounted
 from pg_scheduler.inspect.store.doctor import FailingRow, QuarantinedRow
-from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows, InspectedWorker
+from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows
+from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, term
 
@@ -35,7 +36,7 @@ MIN_DURATIONS: Final = 20
 
 @check(FindingCode.LATE, FindingCode.NAME_UNKNOWN)
 async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    backlog, workers = await facts.once(facts.backlog), await facts.once(facts.store.inspections.workers)
+    backlog, workers = await facts.once(facts.backlog), await facts.once(facts.store.worker_reads.workers)
     now = await facts.store.schedules.now()
     claiming = [each for each in workers if each.is_alive and each.claims_jobs]
     if not claiming:

@@ -116,8 +116,7 @@ async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> Found:
     except SchemaForbiddenError as error:  # the forecast alone needs the table of statistics
         yield UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {error}")
         return
-    async with facts.store.searches.transaction() as connection:
-        estimates = (await facts.store.searches.sizes(on=connection)).estimates
+    estimates = (await facts.store.searches.sizes()).estimates
     rows = estimates.get(TABLE) or 0
     reason = why_uncounted(workers)
     if reason is None and not workers:

@@ -13,7 +13,7 @@ from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, 
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import OverdueRow, ZonedRow
-from pg_scheduler.inspect.store.inspections import InspectedWorker
+from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, short
 
@@ -24,14 +24,14 @@ MAX_SECONDS: Final = 2.0
 
 @check(FindingCode.SCHED_OVERDUE)
 async def _check_overdue(facts: SharedFacts, thresholds: Thresholds) -> Found:
-    workers = await facts.once(facts.store.inspections.workers)
+    workers = await facts.once(facts.store.worker_reads.workers)
     for finding in judge_overdue(await facts.store.doctor.overdue(thresholds.overdue_s), workers):
         yield finding
 
 
 @check(FindingCode.SCHED_UNKNOWN)
 async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
-    workers = await facts.once(facts.store.inspections.workers)
+    workers = await facts.once(facts.store.worker_reads.workers)
     claiming = [each for each in workers if each.is_alive and each.claims_jobs]
     if not claiming:
         return  # WORKER-NONE

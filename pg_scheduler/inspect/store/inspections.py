@@ -1,15 +1,16 @@
-"""Read what people ask about jobs, workers and limits, a bounded number of rows at a time."""
+"""Read what people ask about jobs and their steps, a bounded number of rows at a time."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.payload import object_from
+from pg_scheduler.jobs.step_values import MAX_STEPS
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import job_from
@@ -21,7 +22,7 @@ MAX_BACKLOG_ROWS: Final = 50_000
 MAX_GROUPS: Final = 500
 """Names of due jobs that are returned."""
 
-MAX_WORKERS: Final = 500
+MAX_WAITS: Final = 100
 MAX_QUEUE_ROWS: Final = 20_000
 MAX_PARENTS: Final = 100
 MAX_STATISTICS: Final = 5000
@@ -66,55 +67,6 @@ class LockRow(NamedTuple):
     application: str
     since: datetime | None = None
     statement: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InspectedWorker:
-    """A worker, what it claims and what it reports.
-
-    Attributes:
-        slots: The number of its slots.
-        running_jobs: Jobs that ran at its last heartbeat.
-        is_alive: Whether its lease is valid.
-        claims_jobs: Whether its role runs jobs.
-        is_draining: Whether it claims no more jobs, or has shut down.
-        names: The names that it claims; None if it does not report them.
-        aliases: Other names of tasks that it claims, with the names of those tasks.
-        health: Its report about itself: ``loop_blocked_s`` and ``blocking_job_id`` while its event loop
-            is blocked, ``missing_executors`` by name of function. Empty if it reports nothing.
-        reclaim_at: When its jobs are reclaimed at the latest; None at the end of its lease.
-    """
-
-    worker_id: str
-    hostname: str
-    slots: int
-    running_jobs: int
-    is_alive: bool
-    claims_jobs: bool
-    is_draining: bool
-    names: frozenset[str] | None
-    aliases: Mapping[str, str]
-    health: dict[str, Any]
-    lease_until: datetime
-    reclaim_at: datetime | None
-
-    @property
-    def loop_blocked_s(self) -> float | None:
-        """Seconds for which its event loop has been blocked; None if it is not."""
-        found = self.health.get("loop_blocked_s")
-        return float(found) if isinstance(found, int | float) else None
-
-    @property
-    def blocking_job_id(self) -> str | None:
-        """The job that blocks the event loop; None if that is unknown."""
-        found = self.health.get("blocking_job_id")
-        return found if isinstance(found, str) else None
-
-    def missing_executor(self, name: str) -> str | None:
-        """Return the executor of a function that it has registered without it, or None."""
-        missing = self.health.get("missing_executors")
-        found = missing.get(name) if isinstance(missing, dict) else None
-        return found if isinstance(found, str) else None
 
 
 class QueueRow(NamedTuple):
@@ -190,8 +142,44 @@ class LinkedJob:
     """Its status; None likewise."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A step as its row has it.
+
+    Attributes:
+        value: Its value as JSON; None for none, and for a large one that was not asked for by its name.
+        size: The bytes of the stored value.
+    """
+
+    name: str
+    kind: str
+    value: str | None
+    size: int
+    attempt: int
+    until: datetime | None
+    started_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRow:
+    """A sleep or a wait of a job, or a signal that came before a wait for it.
+
+    Attributes:
+        until: Its end; None for such a signal.
+        since: When it began.
+        is_open: Whether it lasts.
+    """
+
+    name: str
+    kind: str
+    until: datetime | None
+    since: datetime
+    is_open: bool
+
+
 class InspectionRepository(Repository):
-    """The statements that only people need."""
+    """The statements about jobs that only people need."""
 
     async def job(self, job_id: str) -> InspectedJob | None:
         """Return a job with the facts of its row, or None if it does not exist."""
@@ -209,11 +197,6 @@ class InspectionRepository(Repository):
     async def migrations(self, limit: int) -> list[datetime]:
         """Return when the migrations of the schema were applied, in the order of their versions."""
         return [row[0] for row in await self._statements.fetch("inspect_migrations", limit)]
-
-    async def workers(self) -> list[InspectedWorker]:
-        """Return the 500 workers that have run longest."""
-        rows = await self._statements.fetch("inspect_workers", self._statements.now, MAX_WORKERS)
-        return [_worker_from(row) for row in rows]
 
     async def queue(self, job: Job, paused: Collection[str]) -> QueueRow:
         """Count the due jobs that start before a due job, without those of paused tasks."""
@@ -295,13 +278,19 @@ class InspectionRepository(Repository):
             found[is_parent].append(LinkedJob(other_id, name, None if status is None else JobStatus(status)))
         return found
 
+    async def steps(self, job_id: str, name: str | None = None) -> list[StepRow]:
+        """Return the steps of a job, or the one of a name with its whole value.
 
-def _worker_from(row: Any) -> InspectedWorker:
-    values = dict(row)
-    names: Sequence[str | None] | None = values.pop("names")
-    return InspectedWorker(
-        names=None if names is None else frozenset(name for name in names if name is not None),
-        aliases={alias: str(task) for alias, task in object_from(values.pop("aliases")).items()},
-        health=object_from(values.pop("health")),
-        **values,
-    )
+        At most 1,001 are returned: a job has up to 1,000 of its own, and results that were passed to it.
+
+        Raises:
+            JobNotFoundError: There is no such job.
+        """
+        rows = await self._statements.fetch("inspect_steps", job_id, name, MAX_STEPS + 1)
+        if not rows:
+            raise JobNotFoundError(job_id)
+        return [StepRow(*row) for row in rows if row["name"] is not None]
+
+    async def waits(self, job_id: str) -> list[WaitRow]:
+        """Return what a job waits for that is marked, and signals that came before, at most 100 of them."""
+        return await self._rows(WaitRow, "inspect_waits", job_id, MAX_WAITS)

@@ -89,7 +89,7 @@ class SearchRepository(Repository):
         """Yield a transaction for the statements of a page, with planner settings."""
         return self._statements.connections.transaction(reserved=True)
 
-    async def sizes(self, *, on: Connection) -> Sizes:
+    async def sizes(self, *, on: Connection | None = None) -> Sizes:
         """Return the estimated sizes of the table and its indexes, and the time."""
         table = f"{quote_identifier(await self._statements.schema(on=on))}.{TABLE}"
         rows = await self._statements.fetch("read_sizes", self._statements.now, table, on=on)

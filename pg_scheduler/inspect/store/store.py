@@ -16,7 +16,6 @@ from pg_scheduler.inspect.store.schedules import ScheduleListRepository
 from pg_scheduler.inspect.store.searches import SearchRepository
 from pg_scheduler.inspect.store.server import ServerRepository
 from pg_scheduler.inspect.store.statistics import StatisticsReadRepository
-from pg_scheduler.inspect.store.steps import StepReadRepository
 from pg_scheduler.inspect.store.workers import WorkerReadRepository
 from pg_scheduler.store.store import Store
 
@@ -43,8 +42,7 @@ class InspectionStore:
         self.searches: Final = SearchRepository(self.statements)
         self.server: Final = ServerRepository(self.statements)
         self.statistics: Final = StatisticsReadRepository(self.statements)
-        self.steps: Final = StepReadRepository(self.statements)
-        self.attempts: Final = WorkerReadRepository(self.statements)
+        self.worker_reads: Final = WorkerReadRepository(self.statements)
         self.bulk: Final = BulkRepository(
             self.statements, store.consequences, self.searches, store.locks, self.audit
         )

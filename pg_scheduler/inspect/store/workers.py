@@ -1,17 +1,70 @@
-"""Read the attempts that workers ran, a bounded number of rows at a time."""
+"""Read workers, what they report and the attempts that they ran, a bounded number of rows at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.store.statements import Repository
+
+MAX_WORKERS: Final = 500
 
 MAX_DUE: Final = 5_000
 """Due and running jobs of each priority that are examined."""
 
 MAX_UNSUCCESSFUL: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedWorker:
+    """A worker, what it claims and what it reports.
+
+    Attributes:
+        slots: The number of its slots.
+        running_jobs: Jobs that ran at its last heartbeat.
+        is_alive: Whether its lease is valid.
+        claims_jobs: Whether its role runs jobs.
+        is_draining: Whether it claims no more jobs, or has shut down.
+        names: The names that it claims; None if it does not report them.
+        aliases: Other names of tasks that it claims, with the names of those tasks.
+        health: Its report about itself: ``loop_blocked_s`` and ``blocking_job_id`` while its event loop
+            is blocked, ``missing_executors`` by name of function. Empty if it reports nothing.
+        reclaim_at: When its jobs are reclaimed at the latest; None at the end of its lease.
+    """
+
+    worker_id: str
+    hostname: str
+    slots: int
+    running_jobs: int
+    is_alive: bool
+    claims_jobs: bool
+    is_draining: bool
+    names: frozenset[str] | None
+    aliases: Mapping[str, str]
+    health: dict[str, Any]
+    lease_until: datetime
+    reclaim_at: datetime | None
+
+    @property
+    def loop_blocked_s(self) -> float | None:
+        """Seconds for which its event loop has been blocked; None if it is not."""
+        found = self.health.get("loop_blocked_s")
+        return float(found) if isinstance(found, int | float) else None
+
+    @property
+    def blocking_job_id(self) -> str | None:
+        """The job that blocks the event loop; None if that is unknown."""
+        found = self.health.get("blocking_job_id")
+        return found if isinstance(found, str) else None
+
+    def missing_executor(self, name: str) -> str | None:
+        """Return the executor of a function that it has registered without it, or None."""
+        missing = self.health.get("missing_executors")
+        found = missing.get(name) if isinstance(missing, dict) else None
+        return found if isinstance(found, str) else None
 
 
 class AttemptRow(NamedTuple):
@@ -42,7 +95,12 @@ class IdRange(NamedTuple):
 
 
 class WorkerReadRepository(Repository):
-    """The statements that read attempts by their workers."""
+    """The statements that read workers and attempts by their workers."""
+
+    async def workers(self) -> list[InspectedWorker]:
+        """Return the 500 workers that have run longest."""
+        rows = await self._statements.fetch("inspect_workers", self._statements.now, MAX_WORKERS)
+        return [_worker_from(row) for row in rows]
 
     async def running(self) -> list[AttemptRow]:
         """Return the running attempts of all workers."""
@@ -58,3 +116,14 @@ class WorkerReadRepository(Repository):
         """Return the last attempts by a worker of jobs of some ids that completed since then."""
         columns = [list(column) for column in zip(*ranges, strict=True)]
         return await self._rows(AttemptRow, "inspect_completed_attempts", worker_id, since, *columns)
+
+
+def _worker_from(row: Any) -> InspectedWorker:
+    values = dict(row)
+    names: Sequence[str | None] | None = values.pop("names")
+    return InspectedWorker(
+        names=None if names is None else frozenset(name for name in names if name is not None),
+        aliases={alias: str(task) for alias, task in object_from(values.pop("aliases")).items()},
+        health=object_from(values.pop("health")),
+        **values,
+    )

@@ -14,8 +14,8 @@ from pg_scheduler.inspect import FindingCode, Severity, Thresholds
 from pg_scheduler.inspect.doctor.examination import examine as examine_store
 from pg_scheduler.inspect.doctor.schedules import judge_clock_changes, judge_overdue
 from pg_scheduler.inspect.store.doctor import OverdueRow, ZonedRow
-from pg_scheduler.inspect.store.inspections import InspectedWorker
 from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import Cron, Every, Trigger

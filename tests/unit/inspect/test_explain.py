@@ -14,8 +14,8 @@ from pg_scheduler import AttemptError, Job, JobPriority, JobStatus
 from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
 from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.facts import Facts, LimitUse
-from pg_scheduler.inspect.store.inspections import InspectedWorker, LockRow, QueueRow
-from pg_scheduler.inspect.store.steps import WaitRow
+from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
+from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.schedules.row import ScheduleRow

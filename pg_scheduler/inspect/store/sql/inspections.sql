@@ -39,24 +39,6 @@ LIMIT 10;
 -- Return when the migrations of the schema were applied, in the order of their versions, up to $1.
 SELECT applied_at FROM {schema}scheduler_migrations ORDER BY version LIMIT $1;
 
--- name: inspect_workers
--- route: pool
--- Return $2 workers, what they claim and report, and when their jobs are reclaimed at the latest.
-SELECT worker_id, hostname, max_concurrent_jobs AS slots, running_jobs,
-    lease_until > coalesce($1, now()) AS is_alive,
-    role = ANY (ARRAY ['both', 'worker']) AS claims_jobs,
-    stopping OR coalesce(wanted = 'drain', false) OR coalesce(state = ANY (ARRAY ['draining', 'stopping']), false)
-        AS is_draining,
-    names, (settings -> 'aliases')::text AS aliases, health::text AS health,
-    least(greatest(lease_until, {first_instant}), {last_instant}) AS lease_until,
-    CASE WHEN liveness_key IS NOT NULL AND lease_until > {first_day} AND lease_until < {last_fire_day}
-        THEN lease_until + make_interval(
-            secs => greatest(least(coalesce(lease_extension, 0), {longest_extension_s}), 0))
-    END AS reclaim_at
-FROM {schema}scheduler_workers AS worker
-ORDER BY worker.started_at, worker_id
-LIMIT $2;
-
 -- name: inspect_tenant_queue
 -- route: tuned
 -- Count the jobs that wait for what blocks a job ($1) of priority $2, due at $3, with the id $4, and precede it.
@@ -97,39 +79,6 @@ FROM (
     WHERE level.priority <= $1::integer
     LIMIT $4::bigint
 ) AS examined;
-
--- name: inspect_limit
--- route: pool
--- Count the attempts of a limit ($1) that run, and its starts that still count; examine $3.
-SELECT count(*) FILTER (WHERE {is_running}) AS running,
-    count(*) FILTER (WHERE start.at > (clock.at
-        - make_interval(secs => least(greatest(start.keep_s, 0), {longest_extension_s})))) AS starts
-FROM (SELECT * FROM {schema}scheduler_starts WHERE key = $1 LIMIT $3) AS start
-CROSS JOIN (SELECT coalesce($2, now()) AS at) AS clock;
-
--- name: inspect_limit_keys
--- route: pool
--- Return at most $2 limits that have admitted attempts, from $1 on in the order of the index.
---
--- One index probe for each. Those that begin with $1 follow it in every collation, and others may be among them.
-WITH RECURSIVE found AS (
-    (SELECT key, 1 AS n
-     FROM {schema}scheduler_starts
-     WHERE key >= $1
-     ORDER BY key
-     LIMIT 1)
-    UNION ALL
-    SELECT (
-        SELECT next.key
-        FROM {schema}scheduler_starts AS next
-        WHERE next.key > found.key
-        ORDER BY next.key
-        LIMIT 1
-    ), found.n + 1
-    FROM found
-    WHERE found.key IS NOT NULL AND found.n < $2::integer
-)
-SELECT key FROM found WHERE key IS NOT NULL;
 
 -- name: inspect_statuses
 -- route: pool
@@ -269,22 +218,6 @@ SELECT count(*) FILTER (
     count(*) >= $2 AS is_capped
 FROM examined;
 
--- name: inspect_blocked
--- route: tuned
--- Count by what they wait for the first $1 blocked jobs; return $2 groups, the largest first.
-WITH examined AS MATERIALIZED (
-    SELECT blocked_on
-    FROM {schema}scheduled_jobs
-    WHERE blocked_on IS NOT NULL
-    ORDER BY blocked_on
-    LIMIT $1::bigint
-)
-SELECT blocked_on, count(*) AS jobs, (SELECT count(*) FROM examined) AS examined
-FROM examined
-GROUP BY blocked_on
-ORDER BY count(*) DESC, blocked_on
-LIMIT $2::bigint;
-
 -- name: estimate_due
 -- route: pool
 -- Select all due jobs. This statement is planned only: the plan has their estimated number.
@@ -304,3 +237,43 @@ WHERE finished_at IS NOT NULL
   AND finished_at >= coalesce($4::timestamptz, {first_day})
 ORDER BY finished_at DESC, job_id COLLATE "C" DESC
 LIMIT $1::bigint;
+
+-- name: inspect_steps
+-- route: pool
+-- Return $3 stored steps of the job $1, or the one named $2; no row if there is no such job.
+--
+-- Those of the job itself come first, the oldest first, and at most 10,000 rows are read. A row of NULLs stands for
+-- none. Large values, and compressed ones, which hide their size, are read by their names only.
+SELECT step.name, step.kind,
+    CASE WHEN $2::text IS NOT NULL OR (step.size <= 2000 AND pg_column_compression(step.value) IS NULL)
+        THEN step.value::text
+    END AS value,
+    coalesce(step.size, 0) AS size, step.attempt, step.until, step.started_at, step.ended_at
+FROM {schema}scheduled_jobs AS job
+LEFT JOIN LATERAL (
+    SELECT each.*
+    FROM (
+        SELECT name, kind, value, pg_column_size(value) AS size, attempt, {bounded_until} AS until,
+            least(greatest(started_at, {first_instant}), {last_instant}) AS started_at,
+            CASE WHEN ended_at IS NOT NULL
+                THEN least(greatest(ended_at, {first_instant}), {last_instant})
+            END AS ended_at
+        FROM {schema}scheduler_steps
+        WHERE job_id = $1 AND (name = $2 OR $2 IS NULL)
+        LIMIT 10000
+    ) AS each
+    ORDER BY each.kind = 'result', each.started_at, each.name
+    LIMIT $3::bigint
+) AS step ON (job.options -> 'steps') IS NOT NULL
+WHERE job.job_id = $1
+ORDER BY step.kind = 'result', step.started_at, step.name;
+
+-- name: inspect_waits
+-- route: pool
+-- Return $2 sleeps and waits of the job $1, which is marked, that last, and signals that came before a wait.
+SELECT name, kind, {bounded_until} AS until, least(greatest(started_at, {first_instant}), {last_instant}) AS since,
+    ended_at IS NULL AS is_open
+FROM {schema}scheduler_steps
+WHERE job_id = $1 AND (ended_at IS NULL OR kind = 'signal' AND until IS NULL)
+ORDER BY until, name
+LIMIT $2::bigint;

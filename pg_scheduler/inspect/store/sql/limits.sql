@@ -1,3 +1,52 @@
+-- name: inspect_blocked
+-- route: tuned
+-- Count by what they wait for the first $1 blocked jobs; return $2 groups, the largest first.
+WITH examined AS MATERIALIZED (
+    SELECT blocked_on
+    FROM {schema}scheduled_jobs
+    WHERE blocked_on IS NOT NULL
+    ORDER BY blocked_on
+    LIMIT $1::bigint
+)
+SELECT blocked_on, count(*) AS jobs, (SELECT count(*) FROM examined) AS examined
+FROM examined
+GROUP BY blocked_on
+ORDER BY count(*) DESC, blocked_on
+LIMIT $2::bigint;
+
+-- name: inspect_limit
+-- route: pool
+-- Count the attempts of a limit ($1) that run, and its starts that still count; examine $3.
+SELECT count(*) FILTER (WHERE {is_running}) AS running,
+    count(*) FILTER (WHERE start.at > (clock.at
+        - make_interval(secs => least(greatest(start.keep_s, 0), {longest_extension_s})))) AS starts
+FROM (SELECT * FROM {schema}scheduler_starts WHERE key = $1 LIMIT $3) AS start
+CROSS JOIN (SELECT coalesce($2, now()) AS at) AS clock;
+
+-- name: inspect_limit_keys
+-- route: pool
+-- Return at most $2 limits that have admitted attempts, from $1 on in the order of the index.
+--
+-- One index probe for each. Those that begin with $1 follow it in every collation, and others may be among them.
+WITH RECURSIVE found AS (
+    (SELECT key, 1 AS n
+     FROM {schema}scheduler_starts
+     WHERE key >= $1
+     ORDER BY key
+     LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT next.key
+        FROM {schema}scheduler_starts AS next
+        WHERE next.key > found.key
+        ORDER BY next.key
+        LIMIT 1
+    ), found.n + 1
+    FROM found
+    WHERE found.key IS NOT NULL AND found.n < $2::integer
+)
+SELECT key FROM found WHERE key IS NOT NULL;
+
 -- name: inspect_next_starts
 -- route: pool
 -- Return when each of the limits $1, that admit $2 starts within $3 seconds and are full, admits the next one.
@@ -48,3 +97,44 @@ CROSS JOIN LATERAL (
     LIMIT $2::bigint
 ) AS next
 ORDER BY wanted.key, next.priority, next.execution_time, next.job_id COLLATE "C";
+
+-- name: inspect_tenants
+-- route: tuned
+-- Count the jobs that wait for the turns of each of the tenants $1, at most $2 of each; return when its last turn was.
+SELECT tenant.key, waiting.jobs, (
+    SELECT least(greatest(turn.at, {first_instant}), {last_instant})
+    FROM {schema}scheduler_starts AS turn
+    WHERE turn.key = ('fed' || substr(tenant.key, 6)) AND turn.job_id = '' AND turn.attempt = 0
+) AS last_turn_at
+FROM unnest($1::text[]) AS tenant (key)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS jobs
+    FROM (
+        SELECT FROM {schema}scheduled_jobs
+        WHERE blocked_on IS NOT NULL AND blocked_on = tenant.key
+        ORDER BY priority, execution_time, job_id COLLATE "C"
+        LIMIT $2::bigint
+    ) AS each
+) AS waiting;
+
+-- name: inspect_in_flight
+-- route: pool
+-- Count the jobs in flight by tenant, as feed_shares counts them: those that it moved, and that have neither ended nor
+-- wait for a later time or other jobs. At most $1 are read.
+SELECT moved.key, count(*) AS jobs
+FROM (SELECT key, job_id FROM {schema}scheduler_starts WHERE key > 'share:' AND attempt = 0 LIMIT $1::bigint) AS moved
+CROSS JOIN (SELECT coalesce($2, clock_timestamp()) AS at) AS clock
+CROSS JOIN LATERAL (
+    SELECT finished_at, blocked_on, status, execution_time
+    FROM {schema}scheduled_jobs
+    WHERE job_id = moved.job_id
+    OFFSET 0  -- not joined in another way, which reads all jobs
+) AS job
+WHERE job.finished_at IS NULL
+  AND (job.blocked_on > 'share:' OR job.blocked_on = 'after') IS NOT TRUE
+  AND (
+      job.blocked_on IS NOT NULL
+      OR job.status = 'running'
+      OR job.execution_time <= (clock.at + interval '4 seconds')
+  )
+GROUP BY moved.key;

@@ -214,7 +214,7 @@ WITH examined AS NOT MATERIALIZED (
 {search_result};
 
 -- name: read_sizes
--- route: caller
+-- route: pool
 -- Return the time, the estimated rows of the table $2 and of its usable indexes, and how old the data of a standby is.
 SELECT class.relname::text AS name,
     CASE WHEN class.reltuples >= 0 THEN least(class.reltuples, {most_counted})::bigint END AS estimate,

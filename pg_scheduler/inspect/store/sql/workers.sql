@@ -65,3 +65,21 @@ CROSS JOIN LATERAL (
     LIMIT range.most
 ) AS examined
 WHERE examined.worker_id = $1 AND examined.status = 'completed' AND examined.finished_at >= $2::timestamptz;
+
+-- name: inspect_workers
+-- route: pool
+-- Return $2 workers, what they claim and report, and when their jobs are reclaimed at the latest.
+SELECT worker_id, hostname, max_concurrent_jobs AS slots, running_jobs,
+    lease_until > coalesce($1, now()) AS is_alive,
+    role = ANY (ARRAY ['both', 'worker']) AS claims_jobs,
+    stopping OR coalesce(wanted = 'drain', false) OR coalesce(state = ANY (ARRAY ['draining', 'stopping']), false)
+        AS is_draining,
+    names, (settings -> 'aliases')::text AS aliases, health::text AS health,
+    least(greatest(lease_until, {first_instant}), {last_instant}) AS lease_until,
+    CASE WHEN liveness_key IS NOT NULL AND lease_until > {first_day} AND lease_until < {last_fire_day}
+        THEN lease_until + make_interval(
+            secs => greatest(least(coalesce(lease_extension, 0), {longest_extension_s}), 0))
+    END AS reclaim_at
+FROM {schema}scheduler_workers AS worker
+ORDER BY worker.started_at, worker_id
+LIMIT $2;
