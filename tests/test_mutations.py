@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import each_case
 from tools.mutations import ROOT, Change, Mutation, apply, load
 
 MUTATIONS = load()
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[each.name for each in MUTATIONS])
+@each_case("mutation", MUTATIONS, ids=[each.name for each in MUTATIONS])
 def test_text_of_a_mutation_occurs_once_and_its_tests_exist(mutation: Mutation, tmp_path: Path) -> None:
     for change in mutation.changes:
         copy = tmp_path / change.file

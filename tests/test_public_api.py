@@ -31,6 +31,7 @@ from pg_scheduler import (
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY
 from pg_scheduler.testing import AsyncTestKit, TestKit
 from tests.docs.snippets import PAGES, ROOT, snippets_of
+from tests.support.cases import each_case
 from tools.reference.extension import complete_modules
 from tools.reference.source import PUBLIC_MODULES, find
 
@@ -269,7 +270,7 @@ FOUND = "args=None, kwargs=None, after=None, at=None, tolerance=10.0"
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("function", "expected"),
     [
         (Scheduler, f"(db_pool, {SETTINGS})"),

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import dev
+from tests.support.cases import each_case
 from tools.environment import ROOT
 from tools.matrix import COMBINATIONS, Combination
 
@@ -41,7 +42,7 @@ def steps(path: Path) -> list[dict[str, Any]]:
     return [step for job in load(path)["jobs"].values() for step in job.get("steps", ())]
 
 
-@pytest.mark.parametrize("path", YAML_FILES, ids=name)
+@each_case("path", YAML_FILES, ids=name)
 def test_yaml_file_parses_to_a_mapping(path: Path) -> None:
     assert isinstance(load(path), dict)
 

@@ -25,6 +25,7 @@ from pg_scheduler.enqueue.writer import MIN_COPY_JOBS
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.jobs.model import Job
 from tests.api.conftest import Make, Pools
+from tests.support.cases import each_case
 from tests.support.worker import Gate, Recorder, now
 
 RAISE, IGNORE, REPLACE = ConflictResolution
@@ -167,8 +168,8 @@ async def test_large_bulk_keeps_the_callers_transaction_usable_after_a_conflict(
     assert await total(scheduler) == 1 + 2 * MANY
 
 
-@pytest.mark.parametrize("mode", ConflictResolution)
-@pytest.mark.parametrize(
+@each_case("mode", ConflictResolution)
+@each_case(
     ("invalid", "error"),
     [
         (JobSpec(work, datetime(2030, 1, 1)), ValueError),  # noqa: DTZ001 - the subject

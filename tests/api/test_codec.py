@@ -39,6 +39,7 @@ from pg_scheduler.testing import AsyncTestKit, TestScheduler
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make, Pools
 from tests.api.test_cluster_events import until_wanted
+from tests.support.cases import each_case
 from tests.support.codecs import KeyedCodec, OtherCodec
 from tests.support.worker import PATIENCE, Recorder
 from tests.worker import processes
@@ -507,7 +508,7 @@ async def test_codec_that_fails_to_encode_keeps_no_alert_from_being_enqueued(mak
     await seen.until(JobCompleted, job_id=f"{job_id}:failed")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("codec", "error", "message"),
     [
         (object(), TypeError, "codec must be an object with name, key_id, encode() and decode(), not object"),

@@ -14,6 +14,7 @@ from pg_scheduler import JobCounts, JobPriority, JobSpec, JobStatus, Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCancelled, JobCompleted, JobLost, JobStarted
 from tests.api.conftest import Make
+from tests.support.cases import each_case
 from tests.support.worker import PATIENCE, PROMPT, Gate, Recorder, now
 
 HOUR = timedelta(hours=1)
@@ -267,7 +268,7 @@ async def filled(make: Make) -> Scheduler:
 START = datetime.fromisoformat("2040-01-01T00:00:00+00:00")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("filters", "found"),
     [
         ({}, "abcde"),

@@ -36,6 +36,7 @@ from pg_scheduler.events import JobCompleted
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.schedules.declared import periodic_catalogue
 from tests.api.conftest import Make
+from tests.support.cases import each_case
 from tests.support.logs import records_of
 from tests.support.worker import PROMPT, Recorder, now
 
@@ -108,7 +109,7 @@ async def test_wait_waits_for_a_start_in_progress_and_returns_after_shutdown(mak
 async def greet(name: str = "") -> None: ...
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "message"),
     [
         ({"priority": "high"}, r"priority must be a JobPriority, not str: 'high'; pass JobPriority\.HIGH$"),
@@ -337,7 +338,7 @@ class Model(BaseModel):
     number: int
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "conversion"),
     [
         (uuid.UUID(int=7), "str(...)"),

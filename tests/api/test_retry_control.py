@@ -16,6 +16,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobSnoozed
 from pg_scheduler.worker.runners.protocol import error_from, error_to
 from tests.api.conftest import Make
+from tests.support.cases import each_case
 from tests.support.worker import Recorder
 
 START = datetime(2040, 1, 1, tzinfo=UTC)
@@ -166,7 +167,7 @@ async def test_retry_policy_of_a_task_selects_the_exceptions_that_are_retried(ma
     assert len(seen.of(JobRetried, job_id=job_id)) == 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("delay", "error", "rule"),
     [
         (0, ValueError, "delay must be more than 0 seconds; return or raise Abort"),
@@ -175,7 +176,7 @@ async def test_retry_policy_of_a_task_selects_the_exceptions_that_are_retried(ma
         ("5", TypeError, "delay must be seconds"),
     ],
 )
-@pytest.mark.parametrize("kind", [Snooze, Retry])
+@each_case("kind", [Snooze, Retry])
 def test_snooze_and_retry_raise_when_the_delay_is_invalid(
     kind: type[Exception], delay: Any, error: type[Exception], rule: str
 ) -> None:

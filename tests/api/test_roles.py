@@ -16,6 +16,7 @@ from pg_scheduler import JobCall, JobExecutor, JobStatus, PollingConfig, Schedul
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import JobCompleted, JobsReclaimed, PassFinished, WorkerStarted
 from pg_scheduler.schedules.declared import periodic_catalogue
+from tests.support.cases import each_case
 from tests.support.worker import Recorder, now
 
 
@@ -243,7 +244,7 @@ async def test_pattern_without_a_registered_function_is_a_warning(
     assert "reports" not in caplog.text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "text"),
     [
         ({"role": "boss"}, "role must be 'both', 'scheduler', 'worker' or 'observer', not 'boss'"),

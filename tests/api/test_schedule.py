@@ -24,6 +24,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed, JobRetried, JobStarted
 from tests.api.conftest import Make, Pools
+from tests.support.cases import each_case
 from tests.support.worker import PROMPT, Gate, Recorder, now
 
 HOUR = timedelta(hours=1)
@@ -130,7 +131,7 @@ async def test_schedule_rejects_anything_but_coroutine_functions(make: Make, fun
         await make().schedule(func, execution_time=now())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("args", "kwargs", "path"),
     [
         (("ok", "a\x00b"), None, r"args\[1\]"),
@@ -161,7 +162,7 @@ async def test_schedule_rejects_invalid_arguments_with_their_path(
     assert await rows(pool) == 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "error"),
     [
         ({"execution_time": "tomorrow"}, TypeError),

@@ -26,6 +26,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make
+from tests.support.cases import each_case
 from tests.support.worker import Recorder, now
 
 SECRET = "correct-horse-battery"
@@ -64,7 +65,7 @@ async def test_error_omits_the_password_when_the_dsn_cannot_be_used(pool: asyncp
     assert SECRET not in logged_text(raised.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "receive",
     [
         lambda pool, dsn: Scheduler(pool, direct_dsn=dsn),
@@ -74,7 +75,7 @@ async def test_error_omits_the_password_when_the_dsn_cannot_be_used(pool: asyncp
     ],
     ids=["direct_dsn", "keeper_dsn", "SyncScheduler", "TestScheduler"],
 )
-@pytest.mark.parametrize(
+@each_case(
     ("password", "remedy"),
     [
         (f"p@{SECRET}:1", "@ as %40"),

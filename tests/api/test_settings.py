@@ -22,10 +22,11 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import JobCompleted
 from tests.api.conftest import Make
+from tests.support.cases import each_case
 from tests.support.worker import Gate, Recorder, holds, now
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "message"),
     [
         ({"max_concurrent_jobs": 0}, r"max_concurrent_jobs must be greater than or equal to 1, not 0"),
@@ -76,7 +77,7 @@ async def test_scheduler_rejects_anything_but_a_retry_policy_and_unknown_setting
         Scheduler(pool, unknown=1)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "build",
     [
         lambda: PollingConfig(min_interval=-1),

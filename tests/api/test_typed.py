@@ -21,6 +21,7 @@ from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import TaskOptions
 from tests.api.conftest import Make
+from tests.support.cases import each_case
 from tests.support.worker import Gate, Recorder
 
 ID = UUID("01a1faf7-d5d0-7e20-8474-d0c3200823df")
@@ -138,7 +139,7 @@ async def test_typed_job_with_objects_and_named_extras_of_a_non_strict_model_run
     assert received == [(Point(1.0), DUE)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("args", "kwargs", "message"),
     [
         ((), {}, r"^order: Missing required argument; pass arguments that fit the annotations of bill"),

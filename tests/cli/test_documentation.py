@@ -7,13 +7,12 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import program
 from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.migrate import shipped_migrations
 from tests.docs.snippets import ROOT
+from tests.support.cases import each_case
 from tools.reference.commands import COMMENT, with_commands
 
 PAGE = (ROOT / "docs" / "operations" / "cli.md").read_text(encoding="utf-8")
@@ -48,7 +47,7 @@ def parse(example: str) -> str:
     return " ".join(path)
 
 
-@pytest.mark.parametrize("example", [*EXAMPLES, *ROWS])
+@each_case("example", [*EXAMPLES, *ROWS])
 def test_example_is_accepted(example: str) -> None:
     assert parse(example)
 

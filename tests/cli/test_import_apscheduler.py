@@ -23,6 +23,7 @@ from pg_scheduler.integrations.apscheduler import KEYS, cron_of
 from pg_scheduler.integrations.imported import NotImportedError
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Read, Run
+from tests.support.cases import each_case
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -197,7 +198,7 @@ def test_store_that_cannot_be_read_is_an_error(call: Run, dsn: str, url: str) ->
     assert "no such table: apscheduler_jobs" in ran.err
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "expression"),
     [
         ({"hour": 3}, "0 3 * * *"),

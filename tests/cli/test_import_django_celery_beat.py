@@ -29,6 +29,7 @@ pytest.importorskip(
 from django_celery_beat.tzcrontab import TzAwareCrontab
 
 from pg_scheduler.integrations.django_celery_beat import cron_of
+from tests.support.cases import each_case
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 HOUR = timedelta(hours=1)
@@ -234,7 +235,7 @@ def unreadable(ran: Ran) -> str:
     return ran.err
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "text"),
     [
         ({"minute": "0", "hour": "9", "day_of_week": "mon-fri"}, "0 9 * * mon-fri"),

@@ -13,11 +13,12 @@ from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.shapes import SHAPES
 from tests.cli.conftest import Run, schema
 from tests.cli.shapes import keys_of_shapes
+from tests.support.cases import each_case
 
 GOLDEN = Path(__file__).with_name("golden") / "shapes.txt"
 
 
-@pytest.mark.parametrize("name", sorted(SHAPES))
+@each_case("name", sorted(SHAPES))
 def test_schema_is_valid_and_has_the_version(name: str) -> None:
     found = schema(name)
     jsonschema.Draft202012Validator.check_schema(found)
@@ -32,7 +33,7 @@ def test_schemas_are_those_of_the_golden_file() -> None:
     assert keys_of_shapes() == GOLDEN.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", sorted(SHAPES))
+@each_case("name", sorted(SHAPES))
 def test_columns_and_identity_are_keys_of_the_shape(name: str) -> None:
     shape = SHAPES[name]
     keys = {column.key for column in shape.columns} | {shape.identity or shape.columns[0].key}

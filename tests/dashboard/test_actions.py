@@ -17,6 +17,7 @@ from pg_scheduler.dashboard.rights import Right, Role
 from tests.dashboard.client import FORM, JSON, App, Page, request, send
 from tests.dashboard.test_hostile import HOSTILE, LONG, check
 from tests.dashboard.test_security import METHODS, check_headers
+from tests.support.cases import each_case
 
 OPERATOR = {
     "cancel",
@@ -188,7 +189,7 @@ def test_trusted_origins_are_checked(origin: Any, build: Callable[..., App]) -> 
 # -- forms ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("body", "media_type", "code"),
     [
         (b"row=a", "application/json", 415),

@@ -8,6 +8,7 @@ import gzip
 import pytest
 
 from tests.dashboard.client import App, request, stream
+from tests.support.cases import each_case
 from tests.support.worker import PATIENCE
 
 GZIP = {"accept-encoding": "gzip"}
@@ -24,8 +25,8 @@ async def test_pages_are_compressed_for_own_requests(site: str, app: App) -> Non
     assert len(answer.body) < len(plain.body) / 2
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site", "", None])
-@pytest.mark.parametrize("path", ["/about", "/jobs?q=guess", "/nothing"])
+@each_case("site", ["cross-site", "same-site", "", None])
+@each_case("path", ["/about", "/jobs?q=guess", "/nothing"])
 async def test_pages_are_not_compressed_for_other_sites(site: str | None, path: str, app: App) -> None:
     headers = GZIP if site is None else {**GZIP, "sec-fetch-site": site}
     answer = await request(app, path, headers=headers)

@@ -12,6 +12,7 @@ import pytest
 from pg_scheduler.dashboard.texts import plain, visible
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_security import check_headers, check_policy
+from tests.support.cases import each_case
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -91,7 +92,7 @@ async def test_hostile_values_are_shown_as_text(text: str, app: App, pool: async
         assert len((await request(app, search, headers=JSON)).data["items"]) == 1
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@each_case("text", HOSTILE, ids=range(len(HOSTILE)))
 async def test_hostile_parameters_are_shown_as_text(text: str, app: App) -> None:
     for url in (f"/jobs?q={quote(text)}", f"/job?id={quote(text)}", f"/jobs?after={quote(text)}"):
         answer = await request(app, url)

@@ -14,6 +14,7 @@ from pg_scheduler.dashboard.pages import PAGES
 from tests.dashboard.client import App, Page, request, send
 from tests.dashboard.test_pages import fill
 from tests.inspect.workers import add_worker
+from tests.support.cases import each_case
 
 
 class Bar(Page):
@@ -90,7 +91,7 @@ async def test_pages_state_that_no_worker_is_alive(
     assert "No worker is alive" not in (await request(build(), "/jobs")).text
 
 
-@pytest.mark.parametrize("path", PAGES)
+@each_case("path", PAGES)
 async def test_each_page_marks_its_item(path: str, app: App) -> None:
     answer = await request(app, path)
     page = PAGES[path]

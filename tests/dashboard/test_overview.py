@@ -26,6 +26,7 @@ from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.inspect.workers import add_worker
+from tests.support.cases import each_case
 
 LATE = Histogram((0,) * 20 + (4,) + (0,) * 27, 3.0)
 FIGURES = JobFigures(5, 5, (4, 1, 0, 0, 0, 0, 0, 0, 0), LATE, LATE)
@@ -608,8 +609,8 @@ VALUES: list[list[float | None]] = [
 ]
 
 
-@pytest.mark.parametrize("is_log", [False, True])
-@pytest.mark.parametrize("values", VALUES)
+@each_case("is_log", [False, True])
+@each_case("values", VALUES)
 def test_lines_and_bars_stay_within_the_plot(values: list[float | None], is_log: bool) -> None:
     drawn = chart(values, values, is_log=is_log)
     for line in drawn.lines:
@@ -698,7 +699,7 @@ def test_axis_of_time_has_some_labels(width: int) -> None:
     assert 3 <= sum(bool(slot.tick) for slot in drawn.slots) <= 8
 
 
-@pytest.mark.parametrize("values", VALUES)
+@each_case("values", VALUES)
 def test_small_charts_stay_within_their_boxes(values: list[float | None]) -> None:
     for x, y in points_of(small_line(values)):
         assert -1e-9 <= x <= len(values) - 1 + 1e-9

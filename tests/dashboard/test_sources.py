@@ -15,6 +15,7 @@ from pg_scheduler.dashboard import Access, dashboard
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.conftest import read_all
 from tests.inspect.workers import add_worker
+from tests.support.cases import each_case
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ async def test_dashboard_of_one_source_has_no_switch(app: App) -> None:
     assert 'aria-label="Schedulers"' not in (await request(app, "/")).text
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "é", "x" * 65, 7, None])
+@each_case("name", ["", "a b", "a/b", "..", "é", "x" * 65, 7, None])
 def test_invalid_names_of_sources_are_rejected(name: object, scheduler: Scheduler) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(name))):
         dashboard({name: scheduler}, authorize=read_all)  # type: ignore[dict-item]

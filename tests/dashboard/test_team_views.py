@@ -9,6 +9,7 @@ import pytest
 
 from pg_scheduler.dashboard import Access
 from tests.dashboard.client import App, Page, request
+from tests.support.cases import each_case
 
 VIEWS = {
     "Failed <b>mails</b>": "/jobs?q=status:failed+name:mail.*",
@@ -64,7 +65,7 @@ async def test_view_of_a_redacted_value_is_not_shown(build: Callable[..., App]) 
     assert "Account 113" not in await shown(build(views=VIEWS, redact=["account"]))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("views", "error", "text"),
     [
         (["/jobs"], TypeError, "views must be addresses by name, not list; write {"),

@@ -18,6 +18,7 @@ from pg_scheduler.api.tasks import Tasks
 from pg_scheduler.jobs.steps import Steps
 from pg_scheduler.testing import TestScheduler
 from tests.docs.snippets import ROOT
+from tests.support.cases import each_case
 
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
 DURABLE = (ROOT / "docs" / "coming-from-durable.md").read_text(encoding="utf-8")
@@ -99,7 +100,7 @@ def their_names(heading: str) -> str:
     return code_in(" ".join(cell for row in found for cell in row[:-1]))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("heading", "names"),
     [
         *(("From APScheduler 3", f"{kind}: {names}") for kind, names in APSCHEDULER_3.items()),

@@ -24,6 +24,7 @@ from pg_scheduler.migrate import migrate
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler
 from tests.docs.snippets import PAGES, Snippet, page_id, run_python
+from tests.support.cases import each_case
 from tools.reference.docstrings import parse_docstring
 from tools.reference.extension import PAGES as FOLDER
 from tools.reference.extension import complete_reference
@@ -144,7 +145,7 @@ def test_reference_contains_no_unconverted_docstring_markup() -> None:
             assert not re.search(r"``|::|:\w+:`|^(Args|Returns|Raises|Attributes|Example):", prose), page
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("page", "text"),
     [
         ("config", "    min_interval: float = 0.05\n"),  # without Annotated

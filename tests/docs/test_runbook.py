@@ -13,6 +13,7 @@ from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.search.parser import parse_search
 from tests.cli.test_documentation import parse
 from tests.docs.snippets import ROOT
+from tests.support.cases import each_case
 from tools.reference.extension import DOCTOR_PAGES, complete_findings
 from tools.reference.findings import with_findings
 
@@ -36,7 +37,7 @@ def test_every_entry_has_symptom_cause_remedy_and_verification() -> None:
     assert [name for name, found in parts.items() if not all(text.endswith(".") for _, text in found)] == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each_case("command", COMMANDS)
 def test_command_of_the_runbook_is_accepted(command: str) -> None:
     assert parse(command)
     words = shlex.split(command)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.browser.pictures import PICTURES, TARGET, THEMES
 from tests.docs.snippets import ROOT
+from tests.support.cases import each_case
 
 MAX_BYTES = 150_000
 FILES = {f"dashboard-{name}-{theme}.png" for name in PICTURES for theme in THEMES}
@@ -17,7 +16,7 @@ def test_every_screenshot_is_committed_and_no_other() -> None:
     assert {path.name for path in TARGET.glob("dashboard-*")} == FILES
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
+@each_case("name", sorted(FILES))
 def test_screenshot_is_a_small_picture(name: str) -> None:
     content = (TARGET / name).read_bytes()
     assert content.startswith(b"\x89PNG\r\n")

@@ -20,6 +20,7 @@ from pg_scheduler.inspect.store.bulk import MAX_RECORDED_BYTES
 from pg_scheduler.store.author import Author, acting_as
 from pg_scheduler.store.locks import due_message
 from tests.inspect.workers import add_worker
+from tests.support.cases import each_case
 from tests.support.worker import PATIENCE
 
 DUE = datetime(2099, 1, 2, 3, tzinfo=UTC)
@@ -464,7 +465,7 @@ async def test_record_has_a_bounded_size(inspector: Inspector, pool: asyncpg.Poo
     assert 0 < sum(map(len, details["jobs"])) <= MAX_RECORDED_BYTES
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "message"),
     [
         ({}, "either ids= or where="),

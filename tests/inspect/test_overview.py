@@ -17,6 +17,7 @@ from pg_scheduler.inspect.texts import rounded
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from tests.inspect.workers import add_worker
+from tests.support.cases import each_case
 from tests.support.catalogues import clear_registrations
 
 NAMES = "pg_scheduler.inspect.store.inspections"
@@ -240,7 +241,7 @@ async def test_error_groups_are_found_by_id_without_their_index(
     assert steps[-1].done == 30
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "text"),
     [
         ("KeyError: 7", "KeyError: #"),

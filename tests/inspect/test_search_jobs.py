@@ -21,6 +21,7 @@ from pg_scheduler.inspect.store.searches import Condition
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
+from tests.support.cases import each_case
 
 JOBS = 3_000
 FILL = """
@@ -358,7 +359,7 @@ def typed(*values: object) -> tuple[object, ...]:
     return values
 
 
-@pytest.mark.parametrize(
+@each_case(
     "after",
     [
         "",

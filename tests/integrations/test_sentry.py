@@ -29,6 +29,7 @@ from pg_scheduler.events import JobCancelled, JobCompleted, JobFailed, JobSnooze
 from pg_scheduler.integrations.sentry import SentryMiddleware, config_of, slug_of
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.triggers import Cron, Every, FixedDelay, Trigger
+from tests.support.cases import each_case
 from tests.support.sentry import Kept, reporting
 from tests.support.worker import PATIENCE, Recorder, now
 
@@ -436,7 +437,7 @@ def test_slug_of_a_schedule_is_valid_and_unique() -> None:
     assert slug_of("报告") != slug_of("日报")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("trigger", "schedule"),
     [
         (Cron("0 3 * * 1"), {"type": "crontab", "value": "0 3 * * 1"}),

@@ -19,6 +19,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.faults import is_transient, translated
 from pg_scheduler.store.statements import MAX_ATTEMPTS, Transaction
 from pg_scheduler.store.store import Store
+from tests.support.cases import each_case
 
 TRANSIENT: list[BaseException] = [
     asyncpg.ConnectionDoesNotExistError("x"),  # 08003
@@ -87,7 +88,7 @@ BY_STATE = {
 }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("state", "passes"), [(state, passes) for states, passes in BY_STATE.items() for state in states.split()]
 )
 def test_is_transient_depends_on_the_sqlstate(state: str, passes: bool) -> None:
@@ -144,7 +145,7 @@ def name(error: BaseException) -> str:
     return type(error).__name__
 
 
-@pytest.mark.parametrize("error", TRANSIENT, ids=name)
+@each_case("error", TRANSIENT, ids=name)
 def test_translated_raises_unavailable_for_a_transient_error(error: BaseException) -> None:
     assert is_transient(error)
     with pytest.raises(DatabaseUnavailableError) as caught, translated():
@@ -159,7 +160,7 @@ def test_translated_describes_a_timeout_without_a_message() -> None:
         raise TimeoutError
 
 
-@pytest.mark.parametrize("error", LASTING, ids=name)
+@each_case("error", LASTING, ids=name)
 def test_translated_keeps_a_permanent_error(error: BaseException) -> None:
     assert not is_transient(error)
     with pytest.raises((type(error), SchemaError)) as caught, translated():

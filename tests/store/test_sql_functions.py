@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pg_scheduler import JobPriority, JobStatus, PollingConfig, Scheduler
 from pg_scheduler.events import JobCompleted, JobScheduled
+from tests.support.cases import each_case
 from tests.support.transactions import KINDS, application, settled
 from tests.support.worker import Recorder
 
@@ -132,7 +133,7 @@ async def test_existing_id_or_key_raises_or_is_returned(pool: asyncpg.Pool) -> N
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         ("'x', options => '{\"prio\": 3}'", "unknown option 'prio'"),

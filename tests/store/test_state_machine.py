@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.status import JobStatus
+from tests.support.cases import each_case
 from tests.support.store import NOW, Pool
 
 JOB: dict[str, Any] = {"job_id": "job", "job_name": "app.work", "execution_time": NOW}
@@ -57,7 +58,7 @@ async def test_table_accepts_every_priority(pool: Pool, priority: int) -> None:
     await insert(pool, "scheduled_jobs", {**JOB, "priority": priority})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "constraint"),
     [
         ({"status": "done"}, "states"),
@@ -88,7 +89,7 @@ async def test_table_rejects_an_invalid_job(pool: Pool, values: dict[str, Any], 
     assert caught.value.constraint_name == f"scheduled_jobs_{constraint}"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     ["job_id", "job_name", "execution_time", "status", "task_data", "created_at", "priority", "attempt"],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.snippets import ROOT
+from tests.support.cases import each_case
 from tests.support.prometheus import promtool
 
 RULES = files("pg_scheduler") / "ops" / "alerts" / "pg_scheduler.rules.yaml"
@@ -183,7 +184,7 @@ def test_page_lists_every_alert_and_states_their_number() -> None:
     assert re.findall(r"(\d+) rules", page) == [str(len(NAMES))] * 2
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_every_alert_has_a_severity_and_texts(name: str) -> None:
     rule = RULES.read_text().partition(f"- alert: {name}\n")[2].partition("- alert:")[0]
     assert re.search(r"severity: (critical|warning)\n", rule)

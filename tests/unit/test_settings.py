@@ -17,6 +17,7 @@ from pg_scheduler import (
     VacuumPolicy,
     VacuumTrigger,
 )
+from tests.support.cases import each_case
 
 
 async def idle_pool() -> asyncpg.Pool:
@@ -29,7 +30,7 @@ def never_connected() -> asyncpg.Pool:
     return asyncio.run(idle_pool())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "value", "rule"),
     [
         ("max_concurrent_jobs", 0, "greater than or equal to 1"),
@@ -147,7 +148,7 @@ def test_polling_config_has_the_defaults_of_0_2() -> None:
     assert PollingConfig() == PollingConfig(0.05, 2.0, 1.5, 0.5, 1.0, True)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "rule"),
     [
         ({"min_interval": -1}, r"^min_interval must be greater than or equal to 0, not -1$"),
@@ -183,7 +184,7 @@ def test_vacuum_policy_constructors_set_trigger_and_value() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "rule"),
     [
         ((), r"^VacuumPolicy requires trigger=$"),

@@ -11,6 +11,7 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler.sqlbuiltins import qualify_builtins
+from tests.support.cases import each_case
 
 PACKAGE = Path(pg_scheduler.__file__).parent
 PINNED = {"migrate/preview.py", "migrate/records.py", "migrate/repair.py"}
@@ -25,7 +26,7 @@ def short(sql: str) -> str:
     return re.sub(r"OPERATOR\(pg_catalog\.([^)]+)\)", r"@\1", found).replace("pg_catalog.", "@")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sql", "expected"),
     [
         ("SELECT now(), coalesce(a, f(b))", "SELECT @now(), coalesce(a, @f(b))"),
@@ -73,7 +74,7 @@ def test_qualify_builtins_qualifies_functions_operators_types_and_collations(sql
     assert short(sql) == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sql", "message"),
     [
         ("SELECT a BETWEEN b AND c", "BETWEEN: write a >= b AND a <= c"),

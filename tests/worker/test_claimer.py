@@ -32,6 +32,7 @@ from pg_scheduler.worker.pipeline import claimer as module
 from pg_scheduler.worker.pipeline import cursor
 from pg_scheduler.worker.pipeline.pacing import APPROACH_S, ClaimSize
 from pg_scheduler.worker.service import NEVER, BackoffOptions, Service
+from tests.support.cases import each_case
 from tests.support.parts import Parts
 from tests.support.worker import (
     LEASE,
@@ -124,8 +125,8 @@ async def test_claims_are_small_again_after_one_that_failed(
     await finish(parts, gate, executor)
 
 
-@pytest.mark.parametrize("slots", [1, 25, 128, 256, 1_000])
-@pytest.mark.parametrize("given", [None, 10, 500])
+@each_case("slots", [1, 25, 128, 256, 1_000])
+@each_case("given", [None, 10, 500])
 def test_claim_size_does_not_exceed_what_is_given_or_adapted(slots: int, given: int | None) -> None:
     size = ClaimSize(given, slots)
     seen = [size.limit]

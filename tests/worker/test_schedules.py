@@ -71,6 +71,7 @@ from pg_scheduler.triggers import (
     trigger_kind,
 )
 from pg_scheduler.worker.maintenance import planner, vacuum
+from tests.support.cases import each_case
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, PATIENCE, Recorder, new_worker
 
@@ -319,7 +320,7 @@ async def test_first_fire_time_follows_the_start(
     assert added.next_fire_at > NOON or start is not None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "error", "message"),
     [
         ({"trigger": "daily"}, TypeError, "trigger must be a Trigger, such as"),

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
-import pytest
 
 from pg_scheduler import Scheduler, VacuumConfig, VacuumPolicy
 from pg_scheduler.clock import FakeClock
@@ -21,6 +20,7 @@ from tests.docs.snippets import ROOT
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import examine, find, subjects
 from tests.inspect.workers import add_worker
+from tests.support.cases import each_case
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 FAIL = (
@@ -127,7 +127,7 @@ async def test_unknown_growth_is_listed_with_its_reason(pool: asyncpg.Pool, make
     assert (await examine(pool, FindingCode.RETENTION)).not_made == (), "a small table is not forecast"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rows", "ended", "days"),
     [
         (1_000, {"completed": (100.0, math.inf)}, 10.0),

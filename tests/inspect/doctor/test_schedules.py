@@ -21,6 +21,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import Cron, Every, Trigger
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, find, subjects, until
+from tests.support.cases import each_case
 
 SPRING = datetime(2027, 3, 25, tzinfo=UTC)
 AUTUMN = datetime(2027, 10, 28, tzinfo=UTC)
@@ -133,7 +134,7 @@ async def test_skipped_fire_time_is_found_until_the_schedule_has_another_one(poo
     assert (await examine_store(store, ["SCHED-DST"], Thresholds())).findings == ()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("trigger", "now", "effects"),
     [
         (Cron("30 2 * * *", "Europe/Berlin"), AUTUMN, ["02:30 occurs twice on 2027-10-31"]),

@@ -15,6 +15,7 @@ from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import EPOCH, ExtendedJob, GeneratedIdJob, PlainJob
 from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, TaskOptions, share_options
+from tests.support.cases import each_case
 
 DUE = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -207,7 +208,7 @@ def test_prepare_returns_ids_in_order_and_nothing_for_no_specs(preparer: JobPrep
     assert preparer.prepare([]) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "error", "rule"),
     [
         ({"func": len}, TypeError, "Expected an async function"),

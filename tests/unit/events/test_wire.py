@@ -7,13 +7,13 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pg_scheduler import events
 from pg_scheduler.events import Event, JobCompleted, JobEvent, JobFailed, JobRetried, JobStarted, wire
 from pg_scheduler.events.wire import carried_kinds, decode, encode, names_of, without_details
+from tests.support.cases import each_case
 from tests.unit.events.test_log import RECORDS
 
 LEFT_OUT = {"stack": "", "exception": None}
@@ -29,7 +29,7 @@ def test_every_class_is_carried_or_concerns_one_process() -> None:
     assert not {kind.__name__ for kind in wire.LOCAL} & set(carried_kinds())
 
 
-@pytest.mark.parametrize("event", carried(), ids=lambda event: type(event).__name__)
+@each_case("event", carried(), ids=lambda event: type(event).__name__)
 def test_event_is_the_same_on_another_node_but_for_errors_and_stacks(event: Event) -> None:
     text = encode(event)
     assert text.isascii()
@@ -83,7 +83,7 @@ def test_event_that_is_no_event_here_has_no_copy() -> None:
 GOOD: dict[str, Any] = {"job_id": "a", "job_name": "b", "attempt": 1, "error": "e", "delay": 1.5}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "values",
     [
         {"job_id": None},
@@ -104,7 +104,7 @@ def test_event_with_a_wrong_value_is_ignored(values: dict[str, Any]) -> None:
     assert decode(text) == [JobRetried("a", "b", 1, error="e", delay=timedelta(seconds=1.5))]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "values"),
     [
         (
@@ -126,7 +126,7 @@ def test_event_that_cannot_be_made_is_ignored(kind: str, values: dict[str, Any])
     assert decode(json.dumps([[kind, values]])) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     ["", "null", "{}", "[", "[" * 7_990, "[NaN]", "[Infinity]", '"x"', "[1]", "[[]]", '[["JobFailed"]]',
      '[["JobFailed",[]]]', "[" + "9" * 7_000 + "]", '[[["a"],{}]]', "\u202e\x00"],

@@ -19,6 +19,7 @@ from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.schedules.row import ScheduleRow
+from tests.support.cases import each_case
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -424,7 +425,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given_facts", "verdict", "codes", "text"), CASES)
+@each_case(("given_facts", "verdict", "codes", "text"), CASES)
 def test_explain_finds_the_reasons(
     given_facts: Facts, verdict: Verdict, codes: list[ReasonCode], text: str
 ) -> None:
@@ -455,7 +456,7 @@ def test_explain_estimates_when_a_job_starts_or_ends() -> None:
     assert eta(ended(JobStatus.FAILED)) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     "without",
     [
         facts(workers=()),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pg_scheduler.inspect import SearchError
 from pg_scheduler.inspect.search.schedules import SCHEDULE_FIELDS, parse_schedule_search
 from pg_scheduler.schedules.schedule import schedule_from_row
+from tests.support.cases import each_case
 from tests.support.store import NOW, new_schedule
 
 UTC = NOW.tzinfo
@@ -26,7 +27,7 @@ def matches(text: str, schedule_id: str = "report:7", **values: Any) -> bool:
     return parse_schedule_search(text, now=NOW, tz=UTC)(schedule)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "expected"),
     [
         ("id:report:7", True),
@@ -78,7 +79,7 @@ def test_schedule_that_is_paused_or_finished_matches() -> None:
     assert not matches("id:100%", schedule_id="1007")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "message", "suggestion"),
     [
         ("", "the search for schedules is empty", None),

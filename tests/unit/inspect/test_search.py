@@ -34,6 +34,7 @@ from pg_scheduler.inspect.search.terms import (
 from pg_scheduler.inspect.search.values import MAX_TERMS, MAX_VALUES
 from pg_scheduler.inspect.search.words import MAX_LENGTH
 from pg_scheduler.inspect.store.searches import load_search
+from tests.support.cases import each_case
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -70,7 +71,7 @@ def attempts(*spans: tuple[int | None, int | None]) -> NumberTerm:
     return NumberTerm(NumberField.ATTEMPT, tuple(NumberSpan(*span) for span in spans))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "term"),
     [
         ("status:failed", StatusTerm(frozenset({SearchStatus.FAILED}))),
@@ -118,7 +119,7 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "since", "until"),
     [
         ("<-1h", None, NOW - HOUR),
@@ -177,7 +178,7 @@ def test_parse_search_guesses_no_time_zone(value: str) -> None:
         assert parse(text, None) == parse(text, timezone(HOUR))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "position", "message"),
     [
         ("a stauts:x", 2, "unknown field 'stauts:'"),
@@ -257,10 +258,8 @@ def test_parse_search_bounds_length_terms_and_values() -> None:
     assert parse("name:" + ",".join("a" * MAX_VALUES))
 
 
-@pytest.mark.parametrize(
-    "character", [*'":,.~*-<>=\\ 1a', "..", '""', "1h", "00-", "00:", "-0", ">=", "arg."]
-)
-@pytest.mark.parametrize("prefix", ["", "name:", "due:", "due:<", "arg.", "attempt:", "due:2026-11-20.."])
+@each_case("character", [*'":,.~*-<>=\\ 1a', "..", '""', "1h", "00-", "00:", "-0", ">=", "arg."])
+@each_case("prefix", ["", "name:", "due:", "due:<", "arg.", "attempt:", "due:2026-11-20.."])
 def test_parse_search_takes_little_time_for_repeated_characters(prefix: str, character: str) -> None:
     text = (prefix + character * MAX_LENGTH)[:MAX_LENGTH]
     before = time.process_time()
@@ -337,6 +336,6 @@ def test_search_knows_every_status_and_priority() -> None:
         assert all(each in str(error) for each in known or [each.value for each in JobPriority])
 
 
-@pytest.mark.parametrize(("field", "example"), FIELDS.items())
+@each_case(("field", "example"), FIELDS.items())
 def test_example_of_each_field_is_valid(field: str, example: str) -> None:
     assert len(parse(f"{field.replace('<name>', 'x')}:{example}")) == 1

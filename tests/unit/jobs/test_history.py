@@ -18,6 +18,7 @@ from pg_scheduler.jobs.history import (
     history_entry,
 )
 from pg_scheduler.jobs.progress import progress_from
+from tests.support.cases import each_case
 
 
 def raised(action: Callable[[], object]) -> BaseException:
@@ -155,7 +156,7 @@ def test_errors_are_read_with_their_instants_in_utc() -> None:
     assert errors_from(None) == ()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "column",
     ["null", "5", '"text"', "{}", "[]", "[1, null, [], {}]", "[" + "1" * 5000 + "]", "[" * 5000 + "]" * 5000],
     ids=range(8),
@@ -185,7 +186,7 @@ def test_errors_have_no_text_when_the_value_is_none(name: str) -> None:
     assert getattr(error, name) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("column", "expected"),
     [
         (None, None),

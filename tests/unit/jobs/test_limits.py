@@ -11,6 +11,7 @@ from pg_scheduler import ConfigurationError, Limit, Scheduler, job
 from pg_scheduler.jobs.limits import LimitBook, LimitKeyError, LimitRow, check_limits, limit_keys
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import TaskOptions
+from tests.support.cases import each_case
 
 SECOND = timedelta(seconds=1)
 
@@ -26,7 +27,7 @@ def own(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "part"),
     [
         ({}, "needs max_running= or max_starts="),
@@ -127,7 +128,7 @@ def leave(*_: Any) -> str:
     raise SystemExit
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("key", "part"),
     [
         (fail, "raised KeyError"),

@@ -20,6 +20,7 @@ from pg_scheduler.jobs.metadata import (
 from pg_scheduler.jobs.payload import decode, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import TaskOptions
+from tests.support.cases import each_case
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -126,7 +127,7 @@ def test_task_keeps_a_copy_of_its_metadata() -> None:
     assert tasks.register(work, options=TaskOptions(metadata={})).metadata == {}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "task_data",
     [
         "{}",

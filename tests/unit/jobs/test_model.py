@@ -25,6 +25,7 @@ from pg_scheduler.jobs.validation import (
     check_timeout,
 )
 from pg_scheduler.status import JobStatus
+from tests.support.cases import each_case
 
 
 class OtherStatus(Enum):
@@ -134,7 +135,7 @@ def test_check_job_id_returns_any_text_that_fits_into_the_index(job_id: str) -> 
     assert check_job_id(job_id) == job_id
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("job_id", "error", "rule"),
     [
         (None, TypeError, "must be a str, not NoneType"),

@@ -10,6 +10,7 @@ from pg_scheduler.jobs.naming import (
     likely_new_name,
     most_similar,
 )
+from tests.support.cases import each_case
 
 NAMES = ["send_mail", "shop.mail.send_mail", "shop.reports.build", "shop.stock.count"]
 
@@ -38,7 +39,7 @@ def test_most_similar_compares_a_bounded_number_of_short_names() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "names", "expected"),
     [
         ("shop.sendmail", NAMES, None),

@@ -28,6 +28,7 @@ from pg_scheduler.jobs.outcome import (
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.status import JobStatus
+from tests.support.cases import each_case
 
 CLAIM = Claim(
     job_id="id",
@@ -50,7 +51,7 @@ def effect(outcome: Outcome) -> tuple[RowChange, JobEvent | None]:
     return replace(outcome.change, entry=None), outcome.event_of(CLAIM)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("result", "retries", "allowed", "outcome"),
     [
         (ReturnResult(), 0, 0, COMPLETE),

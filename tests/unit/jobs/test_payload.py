@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs import payload
 from pg_scheduler.jobs.payload import MAX_DEPTH, MAX_INT_BITS, decode, encode, split_task_data
+from tests.support.cases import each_case
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
 integers = st.integers(-(2**MAX_INT_BITS) + 1, 2**MAX_INT_BITS - 1)
@@ -58,7 +59,7 @@ class Mixed(str, Enum):  # noqa: UP042 - the older spelling, which people still 
 Point = namedtuple("Point", "x y")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "back"),
     [
         ((1, (2, [3])), [1, [2, [3]]]),
@@ -87,7 +88,7 @@ LOOP: list[Any] = []
 LOOP.append(LOOP)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("args", "kwargs", "path", "why"),
     [
         ((1, math.nan), {}, "args[1]", "is nan, which JSON cannot represent"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pg_scheduler.jobs.progress import JobProgress, checked_progress, progress_from, progress_text
+from tests.support.cases import each_case
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_note_is_escaped_for_a_database_that_lacks_its_characters() -> None:
     assert progress_text(JobProgress(1), in_ascii=True) == '{"done": 1}'
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "error", "message"),
     [
         (("1", None, None), TypeError, "done must be an int or a float, not '1'; pass done=int"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
+from tests.support.cases import each_case
 
 
 def test_retry_delay_doubles_up_to_five_minutes() -> None:
@@ -37,7 +38,7 @@ def test_retry_delay_is_constant_when_the_factor_is_1() -> None:
     assert {policy.delay(n, spread=1) for n in (0, 1, 1000)} == {timedelta(seconds=1)}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "rule"),
     [
         ({"base": timedelta(0)}, "0 < base <= maximum .* not base=0:00:00"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pg_scheduler.jobs.payload import is_equal_json
+from tests.support.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("one", "other", "expected"),
     [
         ('{"a": 1, "b": [2.0]}', '{"b":[2.0],"a":1}', True),

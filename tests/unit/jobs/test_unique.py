@@ -17,6 +17,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import NO_EXTRAS, PlainJob, Span
 from pg_scheduler.jobs.task import JobSpec, Task, TaskOptions
 from pg_scheduler.jobs.unique import check_unique, unique_text
+from tests.support.cases import each_case
 from tests.support.foreign import overriding
 
 DUE = datetime(2030, 1, 1, 12, 30, tzinfo=UTC)
@@ -101,7 +102,7 @@ def test_spans_of_another_length_have_other_ids() -> None:
     assert len({day, text(7, rule=Unique(per=HOUR)), text(7)}) == 3
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "error", "message"),
     [
         (lambda: Unique(args="user_id"), TypeError, r"pass \('user_id',\)"),  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig
 from pg_scheduler.schedules.decorator import periodic
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
+from tests.support.cases import each_case
 
 HOUR = timedelta(hours=1)
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -125,7 +126,7 @@ def test_periodic_config_is_frozen(schedules: PeriodicCatalogue) -> None:
         only(schedules).enabled = False  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "error", "rule"),
     [
         ({}, ValueError, "Either every= or cron= must be given"),

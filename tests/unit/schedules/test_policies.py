@@ -10,6 +10,7 @@ import pytest
 from pg_scheduler import CatchUp, Overlap
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.schedules.policies import MAX_SPAN, check_policies
+from tests.support.cases import each_case
 
 HOUR = timedelta(hours=1)
 
@@ -31,7 +32,7 @@ def test_catch_up_is_shown_as_the_call_that_makes_it(policy: CatchUp) -> None:
     assert eval(repr(policy), {"CatchUp": CatchUp, "datetime": dt}) == policy
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "rule"),
     [
         (("newest",), "selection must be 'latest', 'earliest', 'all' or 'none', not 'newest'"),

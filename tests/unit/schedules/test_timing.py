@@ -19,6 +19,7 @@ from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
 from pg_scheduler.triggers.zones import parse_timezone
+from tests.support.cases import each_case
 from tests.support.store import new_schedule
 from tests.support.triggers import fire_after
 
@@ -39,7 +40,7 @@ def test_trigger_for_returns_the_trigger_of_an_interval_or_a_cron_expression() -
     assert trigger_for(None, "0 3 * * *", "Europe/Berlin") == Cron("0 3 * * *", ZoneInfo("Europe/Berlin"))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("parts", "error", "rule"),
     [
         ((None, None, None), ValueError, "Either every= or cron= must be given; both are None"),
@@ -72,7 +73,7 @@ def test_parse_timezone_returns_the_zone_of_a_name() -> None:
     assert str(parse_timezone("UTC")) == str(parse_timezone(UTC)) == "UTC"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "zone", ["", "/etc/passwd", "../UTC", "Europe", "a\x00b", "\ud800", "UTC+2", 2, b"UTC", "localtime"]
 )
 def test_parse_timezone_raises_when_the_value_is_not_a_time_zone(zone: Any) -> None:

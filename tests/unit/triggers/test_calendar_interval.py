@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from pg_scheduler.triggers import CalendarInterval
+from tests.support.cases import each_case
 from tests.support.triggers import DATES, END, INSTANTS, calendar_intervals, changes_of
 
 DAY = timedelta(days=1)
@@ -114,7 +115,7 @@ def test_next_after_returns_none_after_the_end_of_the_calendar() -> None:
     assert trigger.next_after(datetime(9990, 1, 1, tzinfo=UTC)) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("parameters", "reason"),
     [
         ({}, "has no interval; pass years="),

@@ -26,6 +26,7 @@ from pg_scheduler.triggers import (
 )
 from pg_scheduler.triggers.base import AllOf, AnyOf, first_fire_time, is_fixed_delay
 from pg_scheduler.triggers.sets import Union
+from tests.support.cases import each_case
 from tests.support.triggers import INSTANTS, ZONE_NAMES, delays, sets, simple, triggers
 
 START = datetime(2024, 1, 1, tzinfo=UTC)  # a Monday
@@ -55,7 +56,7 @@ def test_every_two_hours_within_the_weekend_fires() -> None:
     assert found[24] == START + 12 * DAY
 
 
-@pytest.mark.parametrize(
+@each_case(
     "trigger",
     [
         Cron("0 9 * * *") & Cron("0 10 * * *"),
@@ -381,7 +382,7 @@ def test_naive_datetimes_are_rejected(trigger: Trigger) -> None:
             call()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("trigger", "text"),
     [
         (

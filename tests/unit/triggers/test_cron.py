@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.missed import latest_fire_time
+from tests.support.cases import each_case
 from tests.support.debian_cron import MINUTE, SECOND, fires, read
 from tests.support.triggers import fire_after
 
@@ -137,7 +138,7 @@ def test_clock_changes_under_test_cover_every_kind() -> None:
     assert shifts >= {15, 30, 60, 120, 180, 24 * 60, -30, -60, -120, -180}
 
 
-@pytest.mark.parametrize(("name", "change"), CHANGES, ids=str)
+@each_case(("name", "change"), CHANGES, ids=str)
 def test_cron_fires_as_debian_through_every_clock_change(name: str, change: datetime) -> None:
     for expression in EXPRESSIONS:
         check(expression, name, change, 30 * HOUR)
@@ -190,7 +191,7 @@ def test_cron_fires_as_debian_when_the_expression_is_arbitrary(
     check(expression, change[0], change[1], 26 * HOUR)
 
 
-@pytest.mark.parametrize(("name", "change"), CHANGES, ids=str)
+@each_case(("name", "change"), CHANGES, ids=str)
 def test_cron_fires_as_debian_from_any_instant_near_a_clock_change(name: str, change: datetime) -> None:
     for expression in EXPRESSIONS:
         fired = fires(expression, zone(name), change - 30 * HOUR, change + 30 * HOUR)
@@ -256,7 +257,7 @@ def test_latest_fire_time_equals_the_last_result_of_next_after(
 
 
 # Computed by hand, to detect an error that the simulation and the trigger share. Times are UTC.
-@pytest.mark.parametrize(
+@each_case(
     ("expression", "name", "day", "expected"),
     [
         ("30 2 * * *", "Europe/Berlin", "2024-03-31", ["01:00"]),
@@ -287,7 +288,7 @@ def test_cron_fires_at_the_expected_times(expression: str, name: str, day: str, 
     assert found == [datetime.fromisoformat(f"{day}T{text}+00:00") for text in expected]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("expression", "expected"),
     [
         ("0 0 l * *", ["2024-01-31", "2024-02-29", "2024-03-31"]),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pg_scheduler.triggers.cron import Cron
+from tests.support.cases import each_case
 from tests.support.triggers import fire_after
 
 START = datetime(2024, 2, 28, 23, 59, 58, 7, UTC)
@@ -110,7 +111,7 @@ def test_cron_has_no_fire_time_when_the_calendar_ends_before_the_next_match() ->
     assert leap_day.next_after(last) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("weekdays", "days"),
     [
         ("sat#3", "20"),

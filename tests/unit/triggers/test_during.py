@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pg_scheduler.triggers import During, DuringSet, SearchLimitError
 from pg_scheduler.triggers.search import Search, end_of_search
 from pg_scheduler.triggers.sets import find_inside, find_outside
+from tests.support.cases import each_case
 from tests.support.triggers import (
     CHANGES,
     DAY_NAMES,
@@ -171,7 +172,7 @@ def test_equal_conditions_are_equal_sets() -> None:
     assert len({During(weekdays="sat,sun"), During(weekdays="sat-sun"), During(weekdays="sat")}) == 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("which", "text"),
     [
         (During(weekdays="mon-fri", start=time(9), end=time(17)), "mon-fri 09:00-17:00 UTC"),
@@ -197,7 +198,7 @@ def test_str_describes_the_set(which: DuringSet, text: str) -> None:
     assert str(which) == text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("parameters", "reason"),
     [
         ({}, "has no condition; pass weekdays="),

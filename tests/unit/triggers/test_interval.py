@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pg_scheduler.triggers import At, CalendarInterval, Cron, Every, FixedDelay, Trigger
+from tests.support.cases import each_case
 from tests.support.triggers import fire_after
 
 ANCHOR = datetime(2024, 1, 1, 12, 30, tzinfo=UTC)
@@ -126,7 +127,7 @@ def test_at_raises_when_its_instants_are_invalid(instants: Any, reason: str) -> 
         At(*instants)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("trigger", "text"),
     [
         (Every(hours=1), "every hour"),
@@ -175,7 +176,7 @@ def test_time_zone_is_a_name_or_a_zone() -> None:
         Cron("@daily", "Mars")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("expression", "reason"),
     [
         ("", "has 0 fields; write five"),

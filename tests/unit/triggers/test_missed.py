@@ -23,6 +23,7 @@ from pg_scheduler.triggers import (
 )
 from pg_scheduler.triggers.base import Combination
 from pg_scheduler.triggers.missed import FireCount, count_fire_times, latest_fire_time, newest_fire_times
+from tests.support.cases import each_case
 from tests.support.triggers import INSTANTS, durings, simple
 
 ANCHOR = datetime(2024, 1, 1, 12, 30, tzinfo=UTC)
@@ -213,8 +214,8 @@ def test_newest_fire_times_are_found_when_a_second_has_hundreds() -> None:
     assert newest == [now - back * every for back in reversed(range(100))]
 
 
-@pytest.mark.parametrize("nights", [1, 3, 366])
-@pytest.mark.parametrize("limit", [7, 100, 5000])
+@each_case("nights", [1, 3, 366])
+@each_case("limit", [7, 100, 5000])
 def test_newest_fire_times_are_found_when_they_come_in_clusters(nights: int, limit: int) -> None:
     trigger = Cron("*/5 9-17 * * 1-5")
     friday = datetime(2024, 1, 5, 12, tzinfo=UTC)

@@ -10,6 +10,7 @@ import pytest
 from pg_scheduler.triggers import At, Cron, During, Every, FixedDelay, Trigger, parse_trigger
 from pg_scheduler.triggers.phrases import EXAMPLES, MAX_LENGTH, write_trigger
 from tests.dashboard.test_hostile import HOSTILE, LONG
+from tests.support.cases import each_case
 
 NINE = datetime(2027, 1, 31, 8, tzinfo=UTC)
 """Nine o'clock in Berlin."""
@@ -47,7 +48,7 @@ def test_examples_of_triggers_are_valid(text: str) -> None:
     assert str(parse_trigger(text))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         *HOSTILE,

@@ -31,6 +31,7 @@ from pg_scheduler.triggers import (
     trigger_kind,
 )
 from pg_scheduler.triggers.serialization import kinds_of
+from tests.support.cases import each_case
 from tests.support.triggers import INSTANTS, delays, own_kinds, sets, triggers
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -177,7 +178,7 @@ def nested(levels: int) -> dict[str, Any]:
     return value
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "reason"),
     [
         (None, "must be an object with a 'kind', not None"),
@@ -412,9 +413,7 @@ def unregistrable() -> Iterator[tuple[str, Any, str]]:
     yield None, Lunar, "kind None is invalid"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("kind", "cls", "reason"), [*unregistrable()], ids=lambda value: getattr(value, "__name__", "")
-)
+@each_case(("kind", "cls", "reason"), [*unregistrable()], ids=lambda value: getattr(value, "__name__", ""))
 def test_trigger_kind_raises_when_the_class_is_unsuitable(kind: str, cls: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         trigger_kind(kind)(cls)
