@@ -25,6 +25,7 @@ import pytest
 
 from pg_scheduler import embedded
 from tools.chaos.proxy import Proxy
+from tools.suite import SLOW_FOLDERS
 
 # Background jobs of a shell ignore Ctrl-C, and the programs that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,7 +44,6 @@ Admin: TypeAlias = Callable[[Work], None]
 FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "max_wal_size": "256MB"}
 MEMORY = Path("/dev/shm")
 MIN_MEMORY_BYTES = 2 * 2**30
-SLOW_FOLDERS = ("browser", "cluster")
 SLOW_TIME_LIMIT_S = 300.0
 
 

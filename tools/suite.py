@@ -15,7 +15,10 @@ QUICK = ["tests/unit", "tests/docs", "-m", "not database and not slow"]
 SLOW = ["-m", "slow"]
 """The tests in real time, of several processes, or in a browser."""
 
-NOT_SLOW = ["-m", "not slow"]
+SLOW_FOLDERS = ("browser", "cluster")
+"""The folders of ``tests`` in which every test is slow."""
+
+NOT_SLOW = ["-m", "not slow", *(f"--ignore=tests/{folder}" for folder in SLOW_FOLDERS)]
 
 BY_VERSION = ["tests/unit", "tests/store", "tests/migrations"]
 """The tests that the versions of Python and PostgreSQL affect most."""
