@@ -41,6 +41,7 @@ def queries() -> Iterator[str]:
                 yield target["expr"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_every_query_has_data(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
