@@ -10,7 +10,7 @@ from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.version import __version__
 
 from .commands import Command
-from .output import Column, Shape
+from .output import Column, Shape, columns
 from .settings import Setting
 
 
@@ -32,11 +32,7 @@ VERSION: Final = Shape(
         Column("python", "Python"),
     ),
 )
-CONFIG: Final = Shape(
-    "setting",
-    Setting,
-    (Column("name", "NAME"), Column("value", "VALUE"), Column("origin", "ORIGIN")),
-)
+CONFIG: Final = Shape("setting", Setting, columns("name", "value", "origin"))
 
 
 def version(command: Command) -> None:

@@ -24,7 +24,7 @@ from .commands import Command, confirm
 from .errors import ExitCode, NotFoundError, UsageError
 from .output import Column, Output, Shape
 from .progress import ProgressStyle, Reporter, read_style
-from .values import read_move, read_rate, read_since
+from .values import Yes, read_move, read_rate, read_since
 
 ChangeResult: TypeAlias = Literal[
     "cancelled", "retried", "deleted", "moved", "would be cancelled", "would be retried", "would be deleted",
@@ -66,7 +66,7 @@ class BulkChange:
 CHANGE: Final = Shape(
     "change",
     Change,
-    (Column("job_id", "ID", is_id=True), Column("result", "RESULT"), Column("status", "STATUS BEFORE")),
+    (Column("job_id", "ID", is_id=True), Column("result"), Column("status", "STATUS BEFORE")),
 )
 BULK: Final = Shape(
     "bulk",
@@ -83,7 +83,7 @@ BULK: Final = Shape(
 _FOUND: Final = Shape(
     "found",
     JobChange,
-    (Column("job_id", "ID", is_id=True), Column("job_name", "NAME"), Column("status", "STATUS")),
+    (Column("job_id", "ID", is_id=True), Column("job_name", "NAME"), Column("status")),
 )
 MAX_SHOWN: Final = 10
 MAX_GROUPS: Final = 1000
@@ -130,7 +130,7 @@ class BulkOptions:
         str | None, typer.Option(metavar="50/s", help="Spread the changes: jobs per s, m or h.")
     ] = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the jobs and change nothing.")] = False
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    yes: Yes = False
     after: Annotated[str | None, typer.Option(help="Continue where an interrupted command stopped.")] = None
     progress: ProgressStyle = None
 
@@ -146,8 +146,8 @@ class BulkOptions:
 
 async def cancel(command: Command, options: BulkOptions) -> ExitCode:
     """Cancel pending or running jobs."""
-    async with command.scheduler() as scheduler:
-        return await _change(command, "cancel", options, Inspector(scheduler).cancel_jobs)
+    async with command.inspector() as inspector:
+        return await _change(command, "cancel", options, inspector.cancel_jobs)
 
 
 async def retry(
@@ -161,8 +161,7 @@ async def retry(
     if since is not None and group is None:
         raise UsageError("--since needs --group; for a search, write finished:>-1h")
     start_at = None if since is None else read_since("--since", since, command.output.zone)
-    async with command.scheduler() as scheduler:
-        inspector = Inspector(scheduler)
+    async with command.inspector() as inspector:
         start = partial(inspector.retry_jobs, from_step=from_step)
         if group is not None:
             start = partial(start, group=await _find_group(inspector, group, start_at))
@@ -171,8 +170,8 @@ async def retry(
 
 async def delete(command: Command, options: BulkOptions) -> ExitCode:
     """Delete jobs that do not run and for whose end nothing waits."""
-    async with command.scheduler() as scheduler:
-        return await _change(command, "delete", options, Inspector(scheduler).delete_jobs)
+    async with command.inspector() as inspector:
+        return await _change(command, "delete", options, inspector.delete_jobs)
 
 
 async def move(command: Command, options: BulkOptions, *, to: To) -> ExitCode:
@@ -260,8 +259,7 @@ class _Run:
             self._output.say(f"refused: {rule}")
         elif not self._options.job_ids and not self._last.done:
             self._output.say(rule)
-        if self._last.cursor is not None:
-            self._output.say(f"continue with --after '{self._last.cursor}'")
+        self._output.say_next(self._last.cursor)
         return code
 
     def _write_changes(self) -> ExitCode:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hints
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from pg_scheduler import Scheduler
+    from pg_scheduler.inspect import Inspector
 
 Result = ExitCode | None
 Function = Callable[..., Result | Coroutine[Any, Any, Result]]
@@ -58,6 +59,14 @@ class Command:
         from .connections import open_scheduler  # noqa: PLC0415 - not needed to complete words
 
         return open_scheduler(self.settings, verified=verified)
+
+    @asynccontextmanager
+    async def inspector(self, *, verified: bool = True) -> AsyncIterator[Inspector]:
+        """Return an Inspector of such a Scheduler."""
+        from pg_scheduler.inspect import Inspector  # noqa: PLC0415 - not needed to complete words
+
+        async with self.scheduler(verified=verified) as scheduler:
+            yield Inspector(scheduler)
 
 
 CLEAR: Final = "\x1b[H\x1b[2J"

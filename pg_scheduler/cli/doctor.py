@@ -1,21 +1,22 @@
-"""The command ``doctor``."""
+"""``doctor`` and ``check``: examine the system, and code before its deployment."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import typer
 
-from pg_scheduler.inspect import Finding, FindingCode, Inspector, Severity
+from pg_scheduler.inspect import DeployFinding, Finding, FindingCode, Severity, check
 from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.examination import read_codes
 from pg_scheduler.inspect.store.grants import Role, grant_statements
 from pg_scheduler.text.values import copy_fields
 
 from .commands import Command
-from .errors import ExitCode, UsageError
+from .errors import CommandError, ExitCode, UsageError
 from .output import Column, Shape, columns
+from .values import FailOn, Targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +43,12 @@ FINDING: Final = Shape(
     FoundProblem,
     (
         *columns("code", "severity"),
-        Column("subject", "SUBJECT", is_wide=True),
+        Column("subject", is_wide=True),
         *columns("evidence", "remedy"),
-        Column("runbook", "RUNBOOK", is_wide=True),
+        Column("runbook", is_wide=True),
     ),
 )
-ADVICE_SHAPE: Final = Shape(
-    "advice",
-    ExplainedCode,
-    (
-        Column("code", "code"),
-        Column("meaning", "meaning"),
-        Column("remedy", "remedy"),
-        Column("runbook", "runbook"),
-    ),
-)
+ADVICE_SHAPE: Final = Shape("advice", ExplainedCode, identity="code")
 RUNBOOK: Final = "operations/runbook.md#"
 
 
@@ -66,10 +58,7 @@ async def examine(
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="CODE", help="Check only this code; repeatable.")
     ] = None,
-    fail_on: Annotated[
-        Literal["warning", "error"],
-        typer.Option("--fail-on", help="Exit with 1 from this severity on."),
-    ] = "error",
+    fail_on: FailOn = "error",
     explain: Annotated[
         str | None,
         typer.Option("--explain", metavar="CODE", help="Print what a code means, and check nothing."),
@@ -97,8 +86,8 @@ async def examine(
     if to is not None:
         raise UsageError(f"--to {to} names the role of --grants; add --grants ROLE")
     read_codes(only or ())  # a usage error needs no database
-    async with command.scheduler(verified=False) as scheduler:
-        diagnosis = await Inspector(scheduler).doctor(only=only or ())
+    async with command.inspector(verified=False) as inspector:
+        diagnosis = await inspector.doctor(only=only or ())
     command.output.write_list(
         FINDING,
         [copy_fields(FoundProblem, each, runbook=RUNBOOK + each.anchor) for each in diagnosis.findings],
@@ -112,5 +101,51 @@ async def examine(
     for reason, codes in by_reason.items():
         command.output.say(f"not checked: {', '.join(codes)}: {reason}")
     command.output.say(diagnosis.summary)
-    is_failed = diagnosis.severity.rank >= Severity(fail_on).rank
-    return ExitCode.NEGATIVE if is_failed else ExitCode.DONE
+    return _code(diagnosis.severity, fail_on)
+
+
+CHECK: Final = Shape(
+    "check",
+    DeployFinding,
+    (*columns("code", "severity", "name", "count", "reason"), *columns("ids", "remedy", is_wide=True)),
+)
+
+
+async def check_code(
+    command: Command,
+    targets: Targets,
+    *,
+    name: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Only tasks of these names; * is allowed.")
+    ] = None,
+    most: Annotated[int, typer.Option(min=1, help="Unfinished jobs to examine, at most.")] = 1_000_000,
+    fail_on: FailOn = "error",
+) -> ExitCode:
+    """Compare new code with the unfinished jobs and the schedules, before it is deployed."""
+    from .worker.inside import registered_names  # noqa: PLC0415 - only this needs a worker
+    from .worker.options import WorkerOptions  # noqa: PLC0415
+    from .worker.process import NOTHING_REGISTERED, open_scheduler  # noqa: PLC0415
+    from .worker.target import load_targets  # noqa: PLC0415
+
+    source = load_targets(targets)
+    async with open_scheduler(command, source, WorkerOptions()) as scheduler:
+        if scheduler.is_running:
+            raise UsageError(f"{targets[0]} starts its Scheduler, which runs jobs; name one that does not")
+        if not registered_names(scheduler):
+            raise CommandError(ExitCode.NEGATIVE, NOTHING_REGISTERED)
+        report = await check(scheduler, name=name, most=most)
+    command.output.write_list(
+        CHECK,
+        report.findings,
+        severity=report.severity,
+        jobs=report.jobs,
+        schedules=report.schedules,
+        total=report.total,
+        is_complete=report.is_complete,
+    )
+    command.output.say(report.summary)
+    return _code(report.severity, fail_on)
+
+
+def _code(severity: Severity, fail_on: str) -> ExitCode:
+    return ExitCode.NEGATIVE if severity.rank >= Severity(fail_on).rank else ExitCode.DONE

@@ -86,8 +86,8 @@ def _text(body: bytes) -> str:
 
 async def _ask_table(command: Command) -> tuple[bool, str]:
     """Return whether the lease of a worker of this machine is valid."""
-    async with command.scheduler() as scheduler:
-        workers = [worker for worker in await scheduler.workers() if worker.hostname == platform.node()]
+    async with command.inspector() as inspector:
+        workers = [worker for worker in await inspector.workers() if worker.hostname == platform.node()]
     alive = [worker for worker in workers if worker.is_alive]
     if not workers:
         return False, f"no worker runs on {platform.node()}"

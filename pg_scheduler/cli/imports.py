@@ -21,7 +21,7 @@ from pg_scheduler.store.locks import due_message
 from .commands import Command, Group
 from .connections import APPLICATION_NAME
 from .errors import CommandError, ExitCode
-from .output import Column, Shape
+from .output import Column, Shape, columns
 from .worker.target import load_targets
 
 
@@ -49,12 +49,11 @@ IMPORTED: Final = Shape(
     Imported,
     (
         Column("source_id", "SOURCE"),
-        Column("result", "RESULT"),
-        Column("task", "TASK"),
+        *columns("result", "task"),
         Column("described", "TRIGGER", is_long=True),
-        Column("due", "DUE"),
-        Column("reason", "REASON", is_long=True),
-        Column("id", "ID", is_id=True, is_wide=True),
+        Column("due"),
+        Column("reason", is_long=True),
+        Column("id", is_id=True, is_wide=True),
     ),
 )
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from pg_scheduler import UNSET, ConflictResolution, Job, JobPriority, JobResult, JobStatus, Scheduler, Worker
+from pg_scheduler import UNSET, ConflictResolution, Job, JobResult, JobStatus, Scheduler, Worker
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.texts import counted
@@ -19,24 +19,24 @@ from .completion import TaskName
 from .errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
 from .job_show import JOB, RESULT, JobId, job_row, progress_text
 from .progress import ProgressStyle, Reporter, read_style
-from .values import read_duration, read_json, read_time
+from .values import Args, Kwargs, Metadata, Priority, Retries, read_duration, read_json, read_time
 
 
 async def add(
     command: Command,
     name: TaskName,
     *,
-    args: Annotated[str | None, typer.Option(metavar="JSON", help="A list of arguments.")] = None,
-    kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="Arguments by name.")] = None,
+    args: Args = None,
+    kwargs: Kwargs = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help="When it is due [now].")] = None,
     delay: Annotated[str | None, typer.Option("--in", metavar="5m", help="Or in how long.")] = None,
     job_id: Annotated[str | None, typer.Option("--id", help="The id of the job [generated].")] = None,
-    priority: Annotated[JobPriority | None, typer.Option(help="Higher ones start first.")] = None,
-    retries: Annotated[int | None, typer.Option(help="Retries after a failed attempt.")] = None,
+    priority: Priority = None,
+    retries: Retries = None,
     on_conflict: Annotated[
         ConflictResolution, typer.Option(help="If a job has the id.")
     ] = ConflictResolution.RAISE,
-    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="An object for filters.")] = None,
+    metadata: Metadata = None,
     tag: Annotated[list[str] | None, typer.Option(help="A tag; may be repeated.")] = None,
     keep_result: Annotated[
         str | None, typer.Option(metavar="1h", help="How long the result is kept for jobs result.")

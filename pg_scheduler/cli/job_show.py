@@ -1,8 +1,9 @@
-"""Jobs as rows of output, and ``jobs show``: a job, what happened to it, its result, and related jobs."""
+"""Jobs as rows of output, and ``jobs show`` and ``jobs steps``: a job, what happened to it, its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -14,14 +15,14 @@ from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector, StepState
 from pg_scheduler.inspect.schedule_history import PastFire, last_results
 from pg_scheduler.inspect.steps import has_suspended
+from pg_scheduler.inspect.texts import short
 from pg_scheduler.inspect.timeline import Event, timeline_of
 from pg_scheduler.jobs.metadata import tags_of
-from pg_scheduler.text.values import copy_fields
+from pg_scheduler.text.values import copy_fields, plain
 
 from .commands import Command
-from .errors import UsageError, hint_at
-from .job_steps import step_lines, without_values
-from .output import Column, Shape, columns
+from .errors import NotFoundError, UsageError, hint_at
+from .output import Column, Output, Shape, columns
 from .schedule_options import FiredJob
 
 
@@ -42,9 +43,9 @@ JOB: Final = Shape(
     (
         Column("job_id", "ID", is_id=True),
         Column("job_name", "NAME"),
-        Column("status", "STATUS"),
+        Column("status"),
         Column("execution_time", "DUE"),
-        Column("attempt", "ATTEMPT"),
+        Column("attempt"),
         Column("error_message", "ERROR", is_long=True),
         *columns("priority", "created_at", "started_at", "finished_at", is_wide=True),
         Column("worker_id", "WORKER", is_wide=True),
@@ -259,3 +260,49 @@ def _event_line(command: Command, event: Event) -> str:
     worker = f" on worker {event.worker}" if event.worker else ""
     error = f": {event.error}" if event.error else ""
     return f"{at:25}  {event.title}{worker}{error}"
+
+
+STEP: Final = Shape(
+    "step",
+    StepState,
+    (
+        *columns("name", "kind", "state", "until"),
+        Column("value", is_long=True),
+        *columns("attempt", "started_at", "ended_at", is_wide=True),
+    ),
+)
+
+
+async def steps(
+    command: Command,
+    job_id: JobId,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Only this step, with a large value too.")
+    ] = None,
+    *,
+    no_arguments: Annotated[
+        bool, typer.Option("--no-arguments", help="Omit the values of steps and signals.")
+    ] = False,
+) -> None:
+    """Print the durable steps and signals of a job, the oldest first."""
+    async with command.inspector() as inspector:
+        found = await inspector.steps(job_id, name=name)
+        if name is not None and not found.items:
+            known = [each.name for each in (await inspector.steps(job_id)).items]
+            raise NotFoundError(f"job {job_id!r} has no step {name!r}{hint_at(name, known)}")
+    items = without_values(found.items) if no_arguments else found.items
+    command.output.write_list(STEP, items, is_capped=found.is_capped, summary=found.summary)
+    command.output.say(found.summary)
+
+
+def without_values(steps: Iterable[StepState]) -> Sequence[StepState]:
+    """Return steps without what may hold personal data."""
+    return [replace(each, value=None, no_value_reason=None) for each in steps]
+
+
+def step_lines(output: Output, steps: Iterable[StepState]) -> Iterator[str]:
+    """Yield a line for each step, as people read it."""
+    for each in steps:
+        until = "" if each.ended_at is not None else f" until {output.when(each.until)}"
+        value = "" if each.value is None else f": {short(json.dumps(plain(each.value), ensure_ascii=False))}"
+        yield f"{output.when(each.started_at)}  {each.name} ({each.kind}) {each.state}{until}{value}"

@@ -10,18 +10,18 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from pg_scheduler.inspect import ErrorGroup, Inspector, Reason, SearchPage, Verdict
+from pg_scheduler.inspect import ErrorGroup, Reason, Verdict
 from pg_scheduler.inspect.paths import Sort
 from pg_scheduler.text.values import copy_fields
 
-from . import bulk, job_run, job_show, job_steps
+from . import bulk, job_run, job_show
 from .commands import Command, Group, watched
 from .errors import UsageError
 from .job_show import JOB, JobId, JobRow, column_row, job_row, read_columns
-from .output import Column, Output, Shape
+from .output import Column, Output, Shape, columns
 from .progress import ProgressStyle, Reporter, read_style
 from .runs import runs
-from .values import read_since
+from .values import After, read_since
 
 SORTED_JOBS: Final = {
     "due": "pending and running jobs that are not blocked",
@@ -42,19 +42,18 @@ class ExplainedJob:
 
 
 EXPLANATION: Final = Shape("explanation", ExplainedJob, identity="job_id")
-_REASON: Final = Shape(
-    "reason", Reason, (Column("code", "REASON"), Column("text", "TEXT"), Column("remedy", "REMEDY"))
-)
+_REASON: Final = Shape("reason", Reason, (Column("code", "REASON"), *columns("text", "remedy")))
+
+
+Where = Annotated[list[str] | None, typer.Argument(metavar="WHERE", help="A search, such as status:failed.")]
 
 
 async def list_jobs(
     command: Command,
-    where: Annotated[
-        list[str] | None, typer.Argument(metavar="WHERE", help="A search, such as status:failed.")
-    ] = None,
+    where: Where = None,
     *,
     limit: Annotated[int, typer.Option(help="Jobs of the page, up to 1000.")] = 50,
-    after: Annotated[str | None, typer.Option(help="Continue after the page before.")] = None,
+    after: After = None,
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="Search until the page is full, however long that takes.")
     ] = False,
@@ -69,8 +68,8 @@ async def list_jobs(
     the newest end first, --sort id all jobs, the greatest id first.
     """
     chosen = None if columns is None else read_columns(columns)
-    async with command.scheduler() as scheduler:
-        page = await Inspector(scheduler).search_jobs(
+    async with command.inspector() as inspector:
+        page = await inspector.search_jobs(
             " ".join(where or ()),
             limit=limit,
             after=after,
@@ -90,14 +89,13 @@ async def list_jobs(
     if not page.items and len(statuses) > 1:
         values = ",".join(each.removeprefix("status:") for each in statuses)
         command.output.say(f"no job has several statuses; for a job with any of them write status:{values}")
-    if page.next is not None:
-        command.output.say(f"continue with --after '{page.next}'")
+    command.output.say_next(page.next)
 
 
 async def explain(command: Command, job_id: JobId) -> None:
     """Print why a job runs, waits or has ended, and what to do."""
-    async with command.scheduler() as scheduler:
-        found = await Inspector(scheduler).explain_job(job_id)
+    async with command.inspector() as inspector:
+        found = await inspector.explain_job(job_id)
     if not command.output.is_table:
         command.output.write_one(EXPLANATION, copy_fields(ExplainedJob, found, job_id=job_id))
         return
@@ -117,7 +115,7 @@ GROUP: Final = Shape(
         Column("job_name", "NAME"),
         Column("text", "ERROR"),
         Column("last_at", "LATEST", is_wide=True),
-        Column("first_at", "FIRST", is_wide=True),
+        Column("first_at", is_wide=True),
         Column("last_job_id", "LATEST JOB", is_wide=True),
     ),
 )
@@ -133,8 +131,8 @@ async def errors(
 ) -> None:
     """Print the errors of failed, expired and cancelled jobs, grouped apart from numbers and ids."""
     start = None if since is None else read_since("--since", since, command.output.zone)
-    async with command.scheduler() as scheduler:
-        groups = await Inspector(scheduler).error_groups(since=start, limit=limit)
+    async with command.inspector() as inspector:
+        groups = await inspector.error_groups(since=start, limit=limit)
     command.output.write_list(GROUP, groups.items, summary=groups.summary, missing_index=groups.missing_index)
     command.output.say(groups.summary)
     if groups.missing_index is not None:
@@ -150,9 +148,7 @@ ONE_BY_ONE: Final = "jobs are written one by one; pass -o jsonl, csv or ids"
 
 async def export(
     command: Command,
-    where: Annotated[
-        list[str] | None, typer.Argument(metavar="WHERE", help="A search, such as status:failed.")
-    ] = None,
+    where: Where = None,
     *,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many jobs.")] = None,
     after: Annotated[str | None, typer.Option(help="Continue where a command stopped.")] = None,
@@ -168,8 +164,7 @@ async def export(
         raise UsageError(ONE_BY_ONE)
     output = Output("jsonl" if command.output.is_table else command.output.format, command.output.zone)
     style, page, written = read_style(progress), None, 0
-    async with command.scheduler() as scheduler:
-        inspector = Inspector(scheduler)
+    async with command.inspector() as inspector:
         try:
             with Reporter(style, command.output) as reporter:
                 while written != limit and (page is None or page.next is not None):
@@ -182,14 +177,9 @@ async def export(
                     page, after, written = following, following.next, written + len(rows)
                     reporter.show(page.summary, page.searched, page.total_estimate)
         finally:  # also when it was interrupted
-            _report(command, page)
-
-
-def _report(command: Command, page: SearchPage | None) -> None:
-    if page is not None:
-        command.output.say(page.summary)
-        if page.next is not None:
-            command.output.say(f"continue with --after '{page.next}'")
+            if page is not None:
+                command.output.say(page.summary)
+                command.output.say_next(page.next)
 
 
 COMMANDS: Final = Group(
@@ -198,7 +188,7 @@ COMMANDS: Final = Group(
         "list": watched(list_jobs),
         "show": job_show.show,
         "explain": explain,
-        "steps": watched(job_steps.steps),
+        "steps": watched(job_show.steps),
         "add": job_run.add,
         "run": job_run.run,
         "signal": job_run.signal,

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from pg_scheduler.inspect import (
-    Inspector,
     LimitKeyList,
     LimitList,
     ShareList,
@@ -25,40 +24,33 @@ from .output import Column, Shape, columns
 
 _NUMBERS: Final = (
     Column("max_running", "MAX"),
-    Column("max_starts", "MAX STARTS"),
+    Column("max_starts"),
     Column("per_s", "PER S"),
     *columns("running", "starts", "waiting"),
 )
 LIMIT: Final = Shape(
     "limit",
     LimitState,
-    (
-        *columns("name", "by_key", "spread"),
-        *_NUMBERS,
-        Column("tasks", "TASKS", is_wide=True),
-    ),
+    (*columns("name", "by_key", "spread"), *_NUMBERS, Column("tasks", is_wide=True)),
 )
-LIMIT_KEY: Final = Shape(
-    "limit_key", LimitKeyState, (Column("name", "NAME"), Column("key", "KEY"), *_NUMBERS), identity="key"
-)
+LIMIT_KEY: Final = Shape("limit_key", LimitKeyState, (*columns("name", "key"), *_NUMBERS), identity="key")
 
 SHARE: Final = Shape(
     "share",
     ShareState,
-    (*columns("name", "tenants", "waiting", "in_flight"), Column("tasks", "TASKS", is_wide=True)),
+    (*columns("name", "tenants", "waiting", "in_flight"), Column("tasks", is_wide=True)),
 )
 TENANT: Final = Shape(
     "tenant",
     TenantState,
-    (Column("name", "NAME"), *columns("key", "waiting", "in_flight", "last_turn_at")),
+    columns("name", "key", "waiting", "in_flight", "last_turn_at"),
     identity="key",
 )
 
 
 async def list_limits(command: Command) -> None:
     """Print the limits that live workers declare, what is in use, and the jobs that wait."""
-    async with command.scheduler() as scheduler:
-        inspector = Inspector(scheduler)
+    async with command.inspector() as inspector:
         found, shared = await read_limits(inspector), await inspector.shares()
     _write(command, LIMIT, found)
     if shared.items:
@@ -69,8 +61,7 @@ async def show(
     command: Command, name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a limit.")]
 ) -> None:
     """Print the keys of a limit that are in use or for which jobs wait; one row for a limit without keys."""
-    async with command.scheduler() as scheduler:
-        inspector = Inspector(scheduler)
+    async with command.inspector() as inspector:
         found = await read_limit(inspector, name)
         known = {limit.name for limit in (await read_limits(inspector)).items}
     if name not in known and not any(each.waiting or each.running for each in found.items):
@@ -81,8 +72,8 @@ async def show(
 
 async def list_shares(command: Command) -> None:
     """Print the shares of tasks, with their tenants, the jobs that wait for a turn, and those in flight."""
-    async with command.scheduler() as scheduler:
-        found = await Inspector(scheduler).shares()
+    async with command.inspector() as inspector:
+        found = await inspector.shares()
     _write(command, SHARE, found)
 
 
@@ -90,8 +81,7 @@ async def tenants(
     command: Command, name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a share.")]
 ) -> None:
     """Print the tenants of a share with jobs that wait or are in flight, those with most waiting first."""
-    async with command.scheduler() as scheduler:
-        inspector = Inspector(scheduler)
+    async with command.inspector() as inspector:
         found = await inspector.tenants(name)
         known = {share.name for share in (await inspector.shares()).items}
     if name not in known and not found.items:

@@ -27,8 +27,9 @@ from pg_scheduler.migrate.preview import pending_steps, render_script
 
 from .commands import Command, Group, confirm
 from .errors import CommandError, ExitCode
-from .output import Column, Shape
+from .output import Column, Shape, columns
 from .progress import ProgressStyle, Reporter, Style, read_style, watch
+from .values import Yes
 
 if TYPE_CHECKING:
     import asyncpg
@@ -71,14 +72,11 @@ STEP: Final = Shape(
     "migration",
     PlannedStep,
     (
-        Column("version", "VERSION"),
-        Column("name", "NAME"),
-        Column("action", "ACTION"),
-        Column("kind", "KIND"),
+        *columns("version", "name", "action", "kind"),
         Column("needs", "NEEDS RELEASES WITH", is_wide=True),
     ),
 )
-INDEX: Final = Shape("index", BuiltIndex, (Column("index", "INDEX"), Column("action", "ACTION")))
+INDEX: Final = Shape("index", BuiltIndex, columns("index", "action"))
 VERIFIED: Final = Shape(
     "schema",
     Verified,
@@ -143,7 +141,7 @@ def sql(
 async def down(
     command: Command,
     target: Annotated[int, typer.Option("--to", metavar="N", help="Version to migrate down to.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Revert migrations. What they added is lost."""
     async with command.connect() as connection:

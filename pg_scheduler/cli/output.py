@@ -43,27 +43,30 @@ class Column:
 
     Attributes:
         key: The key of the value in a row.
-        title: The heading.
+        title: The heading; empty for that of the key: ``DUE`` of ``due_at``, ``LAG (S)`` of ``lag_s``.
         is_wide: Whether ``-o table`` omits it.
         is_long: Whether ``-o table`` cuts it to what fits into the line.
         is_id: Whether ``-o table`` shortens it in its middle if the line is too long.
     """
 
     key: str
-    title: str
+    title: str = ""
     is_wide: bool = False
     is_long: bool = False
     is_id: bool = False
 
+    @property
+    def heading(self) -> str:
+        """The title, or that of the key."""
+        if self.title:
+            return self.title
+        unit = " (s)" if self.key.endswith("_s") else ""
+        return f"{self.key.removesuffix('_s').removesuffix('_at').replace('_', ' ')}{unit}".upper()
+
 
 def columns(*keys: str, is_wide: bool = False) -> list[Column]:
-    """Return columns with the headings of their keys: ``DUE`` of ``due_at``, ``LAG (S)`` of ``lag_s``."""
-    return [Column(key, _heading(key), is_wide) for key in keys]
-
-
-def _heading(key: str) -> str:
-    name, unit = (key.removesuffix("_s"), " (s)") if key.endswith("_s") else (key.removesuffix("_at"), "")
-    return f"{name.replace('_', ' ')}{unit}".upper()
+    """Return columns with the headings of their keys."""
+    return [Column(key, is_wide=is_wide) for key in keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,7 @@ class Output:
         self._out.flush()
 
     def write_one(self, shape: Shape[T], value: T | Row, *, keys: Iterable[str] | None = None) -> None:
-        """Write a single object: in tables, a line for each of these keys, or each column of the shape."""
+        """Write a single object: in tables, a line for each of these keys, each column, or each key."""
         row = _row(shape, value)
         match self.format:
             case "json" | None:
@@ -194,9 +197,9 @@ class Output:
             case "table" | "wide":
                 from .tables import draw_one  # noqa: PLC0415 - rich is for tables only
 
-                lines = {each.title: each.key for each in shape.columns}
-                if keys is not None:
-                    lines = {key: key for key in keys}
+                lines = {each.heading: each.key for each in shape.columns}
+                if keys is not None or not lines:
+                    lines = {key: key for key in keys or row if key != "v"}
                 pairs = ((title, self._cell(row[key])) for title, key in lines.items())
                 self._out.writelines(draw_one(pairs, out=self._out, is_wide=self.format == "wide"))
                 self._out.flush()
@@ -221,6 +224,11 @@ class Output:
         sys.stderr.write(f"{escape(message)}\n")
         sys.stderr.flush()
 
+    def say_next(self, after: str | None) -> None:
+        """Write to stderr how to continue after a page; nothing after the last one."""
+        if after is not None:
+            self.say(f"continue with --after '{after}'")
+
     def when(self, instant: datetime | None) -> str:
         """Return an instant as tables show it."""
         if instant is None:
@@ -244,7 +252,7 @@ class Output:
         is_wide, numbers = self.format == "wide", shape.numbers
         columns = [column for column in shape.columns if is_wide or not column.is_wide]
         lines = draw_list(
-            [column.title for column in columns],
+            [column.heading for column in columns],
             [[self._cell(row[column.key]) for column in columns] for row in rows],
             [_kind(shape, column, numbers, rows) for column in columns],
             [column.key in numbers for column in columns],

@@ -10,7 +10,6 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.bulk_runs import BulkAction, BulkRuns, BulkState, recent_runs
 from pg_scheduler.inspect.store.bulk_runs import Phase
 from pg_scheduler.text.values import copy_fields
@@ -52,8 +51,8 @@ RUN: Final = Shape(
     (
         Column("run_id", "ID"),
         *columns("action", "phase", "done"),
-        Column("searched", "SEARCHED", is_wide=True),
-        Column("started_at", "STARTED"),
+        Column("searched", is_wide=True),
+        Column("started_at"),
         Column("last_at", "LAST CHANGE", is_wide=True),
         Column("actor", "BY", is_wide=True),
         Column("which", "JOBS", is_long=True),
@@ -81,8 +80,7 @@ async def runs(
     if stop is not None and resume is not None:
         raise UsageError("pass --stop or --resume, not both")
     style = read_style(progress)
-    async with command.scheduler() as scheduler:
-        inspector = Inspector(scheduler)
+    async with command.inspector() as inspector:
         bulk = BulkRuns(inspector)
         if stop is not None:
             state = await _found(bulk, stop)

@@ -32,7 +32,7 @@ from .schedule_options import (
     TriggerOptions,
     find_schedule,
 )
-from .values import read_since, read_time
+from .values import PauseNote, PauseUntil, Yes, read_since, read_time
 
 
 async def add(
@@ -152,7 +152,7 @@ class Chosen:
     ] = None
     every: Annotated[bool, typer.Option("--all", help="Every schedule instead.")] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print them and change nothing.")] = False
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    yes: Yes = False
 
     async def read(
         self, command: Command, scheduler: Scheduler, action: str, *, paused: bool | None = None
@@ -210,17 +210,12 @@ async def _schedules(scheduler: Scheduler, **filters: Any) -> AsyncIterator[Sche
 async def pause(
     command: Command,
     chosen: Chosen,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="When the pause ends: 2h, or 2027-01-31T09:00. Without it, at resume."
-        ),
-    ] = None,
+    until: PauseUntil = None,
     start: Annotated[
         Literal["now", "pause"],
         typer.Option("--from", help="At --until: now drops the fire times of the pause, pause keeps them."),
     ] = "now",
-    note: Annotated[str | None, typer.Option(help="Why, for people.")] = None,
+    note: PauseNote = None,
 ) -> None:
     """Pause schedules: no fire time becomes a job until they are resumed, or until a time."""
     ends_at = None if until is None else read_time("--until", until, command.output.zone)

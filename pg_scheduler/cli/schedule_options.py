@@ -9,15 +9,15 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import typer
 
-from pg_scheduler import CatchUp, JobPriority, Overlap, Schedule, Scheduler
+from pg_scheduler import CatchUp, Overlap, Schedule, Scheduler
 from pg_scheduler.inspect.clock_changes import zone_of
 from pg_scheduler.triggers import At, Cron, Every, Trigger, parse_trigger
 
 from .commands import Command
 from .completion import complete_schedules
 from .errors import NotFoundError, UsageError, hint_at
-from .output import Column, Shape
-from .values import read_duration, read_json, read_time
+from .output import Column, Shape, columns
+from .values import Args, Kwargs, Metadata, Priority, Retries, read_duration, read_json, read_time
 
 ActionResult: TypeAlias = Literal[
     "paused", "resumed", "triggered", "backfilled", "removed", "would be paused", "would be resumed",
@@ -55,21 +55,21 @@ SCHEDULE: Final = Shape(
     Schedule,
     (
         Column("schedule_id", "ID", is_id=True),
-        Column("task", "TASK"),
+        Column("task"),
         Column("described", "TRIGGER", is_long=True),
         Column("next_fire_at", "NEXT"),
-        Column("paused_at", "PAUSED"),
+        Column("paused_at"),
         Column("paused_until", "UNTIL", is_wide=True),
-        Column("owner", "OWNER", is_wide=True),
+        Column("owner", is_wide=True),
         Column("last_fire_at", "LAST", is_wide=True),
-        Column("note", "NOTE", is_wide=True),
+        Column("note", is_wide=True),
     ),
     keys=SCHEDULE_KEYS,
 )
 ACTION: Final = Shape(
     "action",
     Action,
-    (Column("subject", "SUBJECT"), Column("result", "RESULT"), Column("job_id", "JOB", is_wide=True)),
+    (*columns("subject", "result"), Column("job_id", "JOB", is_wide=True)),
 )
 MAX_SUGGESTED: Final = 5
 MAX_COMPARED: Final = 1000
@@ -155,8 +155,8 @@ class TriggerOptions:
 class DefinitionOptions:
     """The properties of a schedule besides its trigger."""
 
-    args: Annotated[str | None, typer.Option(metavar="JSON", help="A list of arguments.")] = None
-    kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="Arguments by name.")] = None
+    args: Args = None
+    kwargs: Kwargs = None
     start: Annotated[str | None, typer.Option(metavar="TIME", help="Do not fire before it.")] = None
     end: Annotated[str | None, typer.Option(metavar="TIME", help="Do not fire after it.")] = None
     max_runs: Annotated[int | None, typer.Option(metavar="N", help="Fire so many times.")] = None
@@ -169,11 +169,11 @@ class DefinitionOptions:
     pause_after_failures: Annotated[
         int | None, typer.Option(metavar="N", help="Pause it after so many failures in a row.")
     ] = None
-    priority: Annotated[JobPriority | None, typer.Option(help="Higher ones start first.")] = None
-    retries: Annotated[int | None, typer.Option(help="Retries after a failed attempt.")] = None
+    priority: Priority = None
+    retries: Retries = None
     timeout: Annotated[str | None, typer.Option(metavar="5m", help="Time limit of an attempt.")] = None
     keep_result: Annotated[str | None, typer.Option(metavar="1h", help="How long results are kept.")] = None
-    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="An object for filters.")] = None
+    metadata: Metadata = None
 
     def read(self, command: Command) -> dict[str, Any]:
         """Return the parameters of ``schedules.add()`` and ``update()`` for the options that are given.

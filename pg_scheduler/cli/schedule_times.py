@@ -40,7 +40,7 @@ class FireTime:
 FIRE_TIME: Final = Shape(
     "fire_time",
     FireTime,
-    (Column("fire_time", "FIRE TIME"), Column("note", "CLOCK CHANGE", is_long=True)),
+    (Column("fire_time"), Column("note", "CLOCK CHANGE", is_long=True)),
 )
 
 MOMENT: Final = timedelta(microseconds=1)

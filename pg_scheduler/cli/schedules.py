@@ -31,20 +31,19 @@ from . import schedule_edit, schedule_times
 from .commands import Command, Group, watched
 from .output import Column, Shape, columns
 from .schedule_options import SCHEDULE, SCHEDULE_KEYS, FiredJob, ScheduleId, find_schedule
-from .values import read_time
+from .values import After, read_time
 
 
 async def list_schedules(
     command: Command,
     limit: Annotated[int, typer.Option(help="Schedules of the page, up to 10,000.")] = 100,
-    after: Annotated[str | None, typer.Option(help="Continue after the page before.")] = None,
+    after: After = None,
 ) -> None:
     """Print a page of schedules, by id."""
     async with command.scheduler() as scheduler:
         page = await scheduler.schedules.list(limit=limit, after=after)
     command.output.write_list(SCHEDULE, page, next=page.next)
-    if page.next is not None:
-        command.output.say(f"continue with --after '{page.next}'")
+    command.output.say_next(page.next)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ HOUR_LOAD: Final = Shape(
         Column("bar", "LOAD"),
         Column("most", "AT ONCE"),
         Column("most_at", "AT", is_wide=True),
-        Column("schedules", "SCHEDULES", is_long=True),
+        Column("schedules", is_long=True),
     ),
 )
 BAR_WIDTH: Final = 10

@@ -1,4 +1,4 @@
-"""``status`` and ``stats``: the state of everything, and figures over time."""
+"""``status``, ``stats`` and ``audit``: the state of everything, figures over time, and who did what."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from pg_scheduler.inspect import (
-    Inspector,
+    AuditRecord,
     Severity,
     Statistics,
     StatisticsRow,
@@ -19,12 +19,13 @@ from pg_scheduler.inspect import (
     StatusArea,
     read_status,
 )
+from pg_scheduler.inspect.audit import ACTIONS
 from pg_scheduler.measure.figures import OUTCOMES, JobFigures, JobOutcome
 
 from .commands import CLEAR, Command, Watch, rest, watched
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, UsageError, hint_at
 from .output import Column, Shape, columns
-from .values import read_duration
+from .values import After, read_duration, read_since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class OutcomeFigures:
 AREA: Final = Shape(
     "area",
     StatusArea,
-    (Column("area", "AREA"), Column("severity", "STATE"), Column("text", "FIGURES")),
+    (Column("area"), Column("severity", "STATE"), Column("text", "FIGURES")),
 )
 FIGURES: Final = Shape(
     "figures",
@@ -72,18 +73,15 @@ FIGURES: Final = Shape(
     (
         *columns("name", "started", "completed", "failed"),
         *columns("retried", "run_p50_s", is_wide=True),
-        Column("run_p95_s", "RUN P95 (S)"),
-        Column("late_p95_s", "LATE P95 (S)", is_wide=True),
-        Column("trend", "TREND", is_long=True),
+        Column("run_p95_s"),
+        Column("late_p95_s", is_wide=True),
+        Column("trend", is_long=True),
     ),
 )
 OUTCOME: Final = Shape(
     "outcome",
     OutcomeFigures,
-    (
-        *columns("outcome", "jobs"),
-        Column("trend", "TREND", is_long=True),
-    ),
+    (*columns("outcome", "jobs"), Column("trend", is_long=True)),
 )
 TREND_POINTS: Final = 20
 """The maximum number of bars of a trend."""
@@ -122,8 +120,7 @@ async def stats(
 ) -> None:
     """Print what workers counted and measured: attempts, outcomes, durations, lateness."""
     period = timedelta(seconds=read_duration("--since", since))
-    async with command.scheduler() as scheduler:
-        inspector = Inspector(scheduler)
+    async with command.inspector() as inspector:
         if by == "outcome" and not name:
             found = await inspector.statistics_by_time(period, width=max(MIN_WIDTH, period / TREND_POINTS))
         else:
@@ -139,6 +136,55 @@ async def stats(
     command.output.say(f"from {command.output.when(found.since)} to {command.output.when(found.until)}{more}")
     if found.uncounted is not None:
         command.output.say(found.uncounted)
+
+
+RECORD: Final = Shape(
+    "audit_record",
+    AuditRecord,
+    (
+        *columns("at", "actor", "action"),
+        Column("subject", is_long=True),
+        *columns("via", "details", is_wide=True),
+    ),
+    identity="id",
+)
+
+
+async def audit(
+    command: Command,
+    *,
+    action: Annotated[str | None, typer.Option(help="Only this action, such as cancel_jobs.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Only changes that this person or node made.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Only changes of this job, schedule or task.")] = None,
+    via: Annotated[str | None, typer.Option(help="Only changes by this way: api, cli, code ...")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME|1h", help="Only changes since this time, or so long ago.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME|1h", help="Only changes before this time, or so long ago.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Records of the page, up to 1000.")] = 50,
+    after: After = None,
+) -> None:
+    """Print who did what, the newest changes first."""
+    zone = command.output.zone
+    async with command.inspector() as inspector:
+        page = await inspector.audit(
+            action=action,
+            actor=actor,
+            subject=subject,
+            via=via,
+            since=None if since is None else read_since("--since", since, zone),
+            until=None if until is None else read_since("--until", until, zone),
+            limit=limit,
+            after=after,
+        )
+    if not page.items and action is not None and action not in ACTIONS:
+        hint = hint_at(action, ACTIONS, f"actions: {', '.join(ACTIONS)}")
+        raise UsageError(f"unknown action {action!r}{hint}")
+    command.output.write_list(RECORD, page.items, next=page.next, summary=page.summary)
+    command.output.say(page.summary)
+    command.output.say_next(page.next)
 
 
 def sparkline(values: list[int]) -> str:
@@ -158,8 +204,8 @@ def _trend(found: Statistics, number_of: Callable[[StatisticsRow], int]) -> str:
 
 async def _read(command: Command, *, is_watching: bool) -> Status | None:
     try:
-        async with command.scheduler() as scheduler:
-            return await read_status(Inspector(scheduler))
+        async with command.inspector() as inspector:
+            return await read_status(inspector)
     except CommandError as error:
         if not is_watching or error.code is not ExitCode.UNAVAILABLE:
             raise

@@ -23,10 +23,7 @@ from .completion import TaskName
 from .errors import RefusedError, hint_at
 from .output import Column, Shape, columns
 from .status import seconds
-from .values import read_time
-from .worker.options import WorkerOptions
-from .worker.process import open_scheduler
-from .worker.target import load_targets
+from .values import PauseNote, PauseUntil, read_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +68,14 @@ TASK: Final = Shape(
         *columns("name", "due", "running", "oldest_due_at", "workers"),
         *columns("started", "failed", "failure_rate", "run_p50_s", "run_p95_s", is_wide=True),
         *columns("limits", "hosts", "releases", "paused_at", "paused_until", is_wide=True),
-        Column("note", "NOTE", is_long=True),
+        Column("note", is_long=True),
         Column("actor", "BY", is_wide=True),
     ),
 )
 TASK_CHANGE: Final = Shape(
     "task_change",
     TaskChange,
-    (
-        *columns("name", "result", "due", "would_expire"),
-        Column("paused_until", "UNTIL"),
-        Column("note", "NOTE"),
-    ),
+    (*columns("name", "result", "due", "would_expire"), Column("paused_until", "UNTIL"), Column("note")),
 )
 REGISTERED: Final = Shape(
     "registered_task",
@@ -115,6 +108,10 @@ async def list_tasks(
     registers, with their aliases and defaults.
     """
     if target:
+        from .worker.options import WorkerOptions  # noqa: PLC0415 - only this needs a worker
+        from .worker.process import open_scheduler  # noqa: PLC0415
+        from .worker.target import load_targets  # noqa: PLC0415
+
         async with open_scheduler(command, load_targets(target), WorkerOptions()) as scheduler:
             command.output.write_list(REGISTERED, await registered_tasks(scheduler))
         return
@@ -140,13 +137,8 @@ async def list_tasks(
 async def pause(
     command: Command,
     name: TaskName,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="When the pause ends: 2h, or 2027-01-31T09:00. Without it, at resume."
-        ),
-    ] = None,
-    note: Annotated[str | None, typer.Option(help="Why, for people.")] = None,
+    until: PauseUntil = None,
+    note: PauseNote = None,
 ) -> None:
     """Pause a task: no job of it starts on any node until it is resumed. Running ones continue."""
     ends_at = None if until is None else read_time("--until", until, command.output.zone)

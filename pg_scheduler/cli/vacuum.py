@@ -50,14 +50,14 @@ class DeletedJobs:
 RETENTION: Final = Shape(
     "retention",
     Retention,
-    (Column("status", "STATUS"), Column("policy", "RETENTION"), Column("jobs", "JOBS")),
+    (Column("status"), Column("policy", "RETENTION"), Column("jobs")),
 )
 VACUUM_DAY: Final = Shape(
     "vacuum_day",
     DeletedJobs,
     (
         *columns("day", "completed", "failed", "cancelled", "expired"),
-        Column("last_run", "LAST RUN", is_wide=True),
+        Column("last_run", is_wide=True),
         Column("worker_id", "BY", is_wide=True),
     ),
 )

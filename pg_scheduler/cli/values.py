@@ -1,4 +1,4 @@
-"""Read durations, times, rates and JSON from options.
+"""Options that several commands have, and the durations, times, rates and JSON in options.
 
 A time is one of `pg_scheduler.text.times`. A duration is a time too: it is later than now, and earlier for
 options that look back.
@@ -9,12 +9,38 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
+import typer
+
+from pg_scheduler import JobPriority
 from pg_scheduler.text.durations import read_seconds
 from pg_scheduler.text.times import TimeError, read_instant
 
 from .errors import UsageError
+
+After = Annotated[str | None, typer.Option(help="Continue after the page before.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+Args = Annotated[str | None, typer.Option(metavar="JSON", help="A list of arguments.")]
+Kwargs = Annotated[str | None, typer.Option(metavar="JSON", help="Arguments by name.")]
+Priority = Annotated[JobPriority | None, typer.Option(help="Higher ones start first.")]
+Retries = Annotated[int | None, typer.Option(help="Retries after a failed attempt.")]
+Metadata = Annotated[str | None, typer.Option(metavar="JSON", help="An object for filters.")]
+
+PauseUntil = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="When the pause ends: 2h, or 2027-01-31T09:00. Without it, at resume."),
+]
+PauseNote = Annotated[str | None, typer.Option(help="Why, for people.")]
+
+Targets = Annotated[
+    list[str],
+    typer.Argument(metavar="TARGET", help="A Scheduler as package.module:attribute, or modules of jobs."),
+]
+FailOn = Annotated[
+    Literal["warning", "error"], typer.Option("--fail-on", help="Exit with 1 from this severity on.")
+]
 
 MAX_DURATION: Final = timedelta(days=36_500)
 

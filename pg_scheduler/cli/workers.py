@@ -45,11 +45,11 @@ WORKER: Final = Shape(
     (
         Column("worker_id", "ID", is_id=True),
         Column("is_alive", "ALIVE"),
-        Column("state", "STATE"),
+        Column("state"),
         Column("running_jobs", "RUNNING"),
         Column("max_concurrent_jobs", "SLOTS"),
         Column("hostname", "HOST"),
-        Column("pid", "PID"),
+        Column("pid"),
         Column("version", "RELEASE"),
         Column("loop_lag_s", "LAG (S)"),
         *columns("identity", "role", "started_at", "lease_until", is_wide=True),
@@ -58,11 +58,7 @@ WORKER: Final = Shape(
 REQUEST: Final = Shape(
     "request",
     WorkerRequest,
-    (
-        Column("worker_id", "ID", is_id=True),
-        Column("result", "RESULT"),
-        Column("running_jobs", "RUNNING"),
-    ),
+    (Column("worker_id", "ID", is_id=True), Column("result"), Column("running_jobs", "RUNNING")),
 )
 _DETAILS: Final = (
     "worker_id", "is_alive", "state", "wanted", "running_jobs", "max_concurrent_jobs", "hostname", "pid",
@@ -81,8 +77,8 @@ All = Annotated[bool, typer.Option("--all", help="Every worker.")]
 
 async def list_workers(command: Command) -> None:
     """Print every worker that has a row, oldest first."""
-    async with command.scheduler() as scheduler:
-        workers = await scheduler.workers()
+    async with command.inspector() as inspector:
+        workers = await inspector.workers()
     command.output.write_list(WORKER, [_row(worker) for worker in workers])
 
 
@@ -93,8 +89,8 @@ async def show(
     ],
 ) -> None:
     """Print a worker: its lease, the names that it claims, its health and its settings."""
-    async with command.scheduler() as scheduler:
-        found = [each for each in await scheduler.workers() if each.worker_id == worker_id]
+    async with command.inspector() as inspector:
+        found = [each for each in await inspector.workers() if each.worker_id == worker_id]
     if not found:
         raise NotFoundError(f"worker {worker_id!r} does not exist")
     command.output.write_one(WORKER, _row(found[0]), keys=_DETAILS)
@@ -111,8 +107,7 @@ async def drain(
 ) -> ExitCode:
     """Request of workers to claim no more jobs. Running ones continue."""
     timeout_s = None if timeout is None else read_duration("--timeout", timeout)
-    async with command.scheduler() as scheduler:
-        inspector = Inspector(scheduler)
+    async with command.inspector() as inspector:
         asked = await _asked(inspector, worker_ids, every=every)
         found = await inspector.drain_workers(asked)
         if wait:
@@ -130,8 +125,7 @@ async def drain(
 
 async def resume(command: Command, worker_ids: WorkerIds = None, every: All = False) -> ExitCode:
     """Request of draining workers to claim jobs again."""
-    async with command.scheduler() as scheduler:
-        inspector = Inspector(scheduler)
+    async with command.inspector() as inspector:
         draining = {
             each.worker_id
             for each in await inspector.workers()

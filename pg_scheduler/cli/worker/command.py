@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from fnmatch import fnmatchcase
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.errors import CommandError, ExitCode, UsageError, hint_at
 from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.tasks import REGISTERED, registered_tasks
-from pg_scheduler.cli.values import read_duration
+from pg_scheduler.cli.values import Targets, read_duration
 from pg_scheduler.inspect.texts import counted
 
 from .inside import verify_tables
@@ -35,10 +33,7 @@ _FORMATS: Final = ("text", "json")
 
 async def worker(
     command: Command,
-    targets: Annotated[
-        list[str],
-        typer.Argument(metavar="TARGET", help="A Scheduler as package.module:attribute, or modules of jobs."),
-    ],
+    targets: Targets,
     options: WorkerOptions,
 ) -> ExitCode:
     """Run jobs until SIGTERM or Ctrl-C. A second one cancels the running jobs."""
