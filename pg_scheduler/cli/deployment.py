@@ -111,6 +111,5 @@ def grafana(
         command.output.write_text("".join(f"{each}\n" for each in names))
         return
     if name not in names:
-        hint = hint_at(name, names, f"dashboards: {', '.join(names)}")
-        raise NotFoundError(f"no dashboard is named {name!r}{hint}")
+        raise NotFoundError(f"no dashboard is named {name!r}{hint_at(name, names, title='dashboards')}")
     command.output.write_text((folder / f"{name}.json").read_text(encoding="utf-8"))

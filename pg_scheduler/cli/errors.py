@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
+from importlib.util import find_spec
 from typing import Final
 
 from pg_scheduler.errors import (
@@ -71,11 +72,33 @@ class RefusedError(CommandError):
         super().__init__(ExitCode.REFUSED, message)
 
 
-def hint_at(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return what follows the error about an unknown word: the one that was probably meant, else the text."""
-    near = most_similar(word, list(known))
+def hint_at(word: str, known: Iterable[str], otherwise: str = "", *, title: str = "") -> str:
+    """Return what follows the error about an unknown word: the one that was probably meant, else the text.
+
+    With a title, the text is that and all known words.
+    """
+    words = list(known)
+    if title:
+        otherwise = f"{title}: {', '.join(words) or 'none'}"
+    near = most_similar(word, words)
     hint = otherwise if near is None else f"did you mean {near}?"
     return f"; {hint}" if hint else ""
+
+
+EXTRAS: Final = {
+    "dashboard": ("jinja2", "pygments", "starlette", "uvicorn"),
+    "metrics": ("prometheus-client",),
+}
+"""The packages of optional extras that commands need."""
+
+
+def check_extra(user: str, extra: str) -> None:
+    """Raise CommandError (USAGE) if a package of an extra is missing that a command or an option needs."""
+    packages = EXTRAS[extra]
+    if any(find_spec(each.replace("-", "_")) is None for each in packages):
+        *others, last = packages
+        names = f"{', '.join(others)} and {last}" if others else last
+        raise UsageError(f"{user} needs {names}; install the extra: pip install 'pg-scheduler[{extra}]'")
 
 
 _CODES: Final[tuple[tuple[type[Exception], ExitCode], ...]] = (  # the first match counts

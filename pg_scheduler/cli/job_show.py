@@ -94,8 +94,7 @@ def read_columns(text: str) -> list[Column]:
     found = []
     for name in dict.fromkeys(filter(None, map(str.strip, text.split(",")))):
         if name not in _KEYS:
-            hint = hint_at(name, _KEYS, f"columns: {', '.join(_KEYS)}")
-            raise UsageError(f"unknown column {name!r}{hint}")
+            raise UsageError(f"unknown column {name!r}{hint_at(name, _KEYS, title='columns')}")
         found.append(known.get(name) or Column(name, name.replace("_", " ").upper()))
     if not found:
         raise UsageError(f"--columns names no column; columns: {', '.join(_KEYS)}")

@@ -65,7 +65,7 @@ async def show(
         found = await read_limit(inspector, name)
         known = {limit.name for limit in (await read_limits(inspector)).items}
     if name not in known and not any(each.waiting or each.running for each in found.items):
-        hint = hint_at(name, known, f"declared limits: {', '.join(sorted(known)) or 'none'}")
+        hint = hint_at(name, sorted(known), title="declared limits")
         raise NotFoundError(f"no live worker declares the limit {name!r}{hint}")
     _write(command, LIMIT_KEY, found)
 
@@ -85,7 +85,7 @@ async def tenants(
         found = await inspector.tenants(name)
         known = {share.name for share in (await inspector.shares()).items}
     if name not in known and not found.items:
-        hint = hint_at(name, known, f"shares: {', '.join(sorted(known)) or 'none'}")
+        hint = hint_at(name, sorted(known), title="shares")
         raise NotFoundError(f"no live worker declares the share {name!r}, and no job waits in it{hint}")
     _write(command, TENANT, found)
 

@@ -8,7 +8,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
 import typer
@@ -16,7 +15,7 @@ import typer
 from pg_scheduler import Scheduler
 
 from .commands import Command
-from .errors import CommandError, RefusedError, UsageError
+from .errors import CommandError, RefusedError, UsageError, check_extra
 
 if TYPE_CHECKING:
     from pg_scheduler.dashboard.access import Authorize
@@ -44,10 +43,7 @@ async def exporter(
     port: Port = 9465,
 ) -> None:
     """Serve the metrics of all workers to Prometheus, until SIGTERM or SIGINT."""
-    if find_spec("prometheus_client") is None:
-        raise UsageError(
-            "the exporter needs prometheus-client; install the extra: pip install 'pg-scheduler[metrics]'"
-        )
+    check_extra("the exporter", "metrics")
     from pg_scheduler.inspect import Inspector  # noqa: PLC0415 - not needed to complete words
     from pg_scheduler.telemetry.cluster import ClusterCollector  # noqa: PLC0415 - needs the extra
     from pg_scheduler.telemetry.prometheus import serve_metrics  # noqa: PLC0415
@@ -95,19 +91,10 @@ async def dashboard(
     read_only: Annotated[bool, typer.Option("--read-only", help="Accept no action.")] = False,
 ) -> None:
     """Serve the dashboard over HTTP, until SIGTERM or SIGINT."""
-    check_extra()
+    check_extra("the dashboard", "dashboard")
     async with command.scheduler() as scheduler:
         say = command.output.say
         await serve(scheduler, say, host=host, port=port, auth=auth, role=role, read_only=read_only)
-
-
-def check_extra() -> None:
-    """Raise CommandError (USAGE) if the packages of the dashboard are missing."""
-    if any(find_spec(name) is None for name in ("jinja2", "pygments", "starlette", "uvicorn")):
-        raise UsageError(
-            "the dashboard needs jinja2, pygments, starlette and uvicorn; install the extra: "
-            "pip install 'pg-scheduler[dashboard]'"
-        )
 
 
 async def serve(

@@ -147,8 +147,7 @@ def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[s
                 problem = f"has the key {key!r}, which belongs in [{_table(homes[0])}]"
             else:
                 known = [*options, *commands]
-                hint = hint_at(key, known, f"known keys: {', '.join(known)}")
-                problem = f"has the unknown key {key!r}{hint}"
+                problem = f"has the unknown key {key!r}{hint_at(key, known, title='known keys')}"
             raise UsageError(f"{place} {problem}")
     return found
 

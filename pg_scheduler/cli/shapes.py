@@ -56,8 +56,7 @@ def shapes(
         command.output.write_text("".join(f"{each}\n" for each in sorted(SHAPES)))
         return
     if name not in SHAPES:
-        hint = hint_at(name, SHAPES, f"shapes: {', '.join(sorted(SHAPES))}")
-        raise NotFoundError(f"no shape is named {name!r}{hint}")
+        raise NotFoundError(f"no shape is named {name!r}{hint_at(name, sorted(SHAPES), title='shapes')}")
     command.output.write_text(f"{json.dumps(shape_schema(SHAPES[name]), indent=2)}\n")
     if source_of(SHAPES[name].kind) is None:
         command.output.say("without descriptions, which are in the source files: this installation has none")

@@ -180,8 +180,7 @@ async def audit(
             after=after,
         )
     if not page.items and action is not None and action not in ACTIONS:
-        hint = hint_at(action, ACTIONS, f"actions: {', '.join(ACTIONS)}")
-        raise UsageError(f"unknown action {action!r}{hint}")
+        raise UsageError(f"unknown action {action!r}{hint_at(action, ACTIONS, title='actions')}")
     command.output.write_list(RECORD, page.items, next=page.next, summary=page.summary)
     command.output.say(page.summary)
     command.output.say_next(page.next)

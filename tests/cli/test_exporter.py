@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pg_scheduler.cli import servers
+from pg_scheduler.cli import errors
 from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Run
 from tests.conftest import Connection, run_on
@@ -78,7 +78,7 @@ def test_exporter_ends_if_the_tables_are_missing(call: Run, empty_dsn: str) -> N
 
 
 def test_missing_extra_is_named(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "find_spec", lambda _name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda _name: None)
     ran = call("exporter")
     assert ran.code == ExitCode.USAGE
     assert "pip install 'pg-scheduler[metrics]'" in ran.err

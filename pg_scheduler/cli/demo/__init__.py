@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from pg_scheduler.cli.commands import Command
-from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.cli.servers import check_extra
+from pg_scheduler.cli.errors import ExitCode, check_extra
 
 
 def demo(
@@ -26,7 +25,7 @@ def demo(
 ) -> ExitCode:
     """Run two workers on a private PostgreSQL for 20 seconds, kill one, and count what was lost."""
     if dashboard:
-        check_extra()
+        check_extra("the dashboard", "dashboard")
     from .run import run  # noqa: PLC0415 - registers its jobs
 
     return run(plain=plain, port=port if dashboard else None)

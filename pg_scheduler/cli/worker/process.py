@@ -9,13 +9,12 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, Final
 
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.connections import naming_dsn
-from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageError
+from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageError, check_extra
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
@@ -212,10 +211,7 @@ def metrics(scheduler: Scheduler, options: WorkerOptions) -> Iterator[None]:
     if options.metrics_port is None:
         yield
         return
-    if find_spec("prometheus_client") is None:
-        raise UsageError(
-            "--metrics-port needs prometheus-client; install the extra: pip install 'pg-scheduler[metrics]'"
-        )
+    check_extra("--metrics-port", "metrics")
     from pg_scheduler.telemetry.prometheus import serve_metrics  # noqa: PLC0415 - needs the extra
 
     with ExitStack() as stack:
