@@ -129,9 +129,8 @@ async def serve(
 def _authorization(auth: str, port: int, role: str | None = None) -> Authorize:
     """Return the function of a value of ``--auth``."""
     from pg_scheduler.dashboard import Access, basic_auth, trusted_header  # noqa: PLC0415 - needs the extra
-    from pg_scheduler.dashboard.access import MAX_ACTOR_LENGTH  # noqa: PLC0415
+    from pg_scheduler.dashboard.access import MAX_ACTOR_LENGTH, Role  # noqa: PLC0415
     from pg_scheduler.dashboard.link import OneTimeLink  # noqa: PLC0415
-    from pg_scheduler.dashboard.rights import Role  # noqa: PLC0415
 
     if role not in (None, *get_args(Role)):
         raise UsageError(f"--role must be viewer, operator or admin, not {role!r}")

@@ -12,11 +12,10 @@ from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 
-from pg_scheduler.dashboard.access import Access, Authorize
+from pg_scheduler.dashboard.access import Access, Authorize, Right
 from pg_scheduler.dashboard.cache import SharedReads
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.redaction import HIDDEN, Redaction, without_key
-from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage, parse_search
 from pg_scheduler.inspect.names import Parameter, TaskNames, parameters_of, positional_names
 from pg_scheduler.inspect.texts import term

@@ -16,11 +16,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pg_scheduler.dashboard.access import Access
+from pg_scheduler.dashboard.access import Access, Role
 from pg_scheduler.dashboard.answers import public_page, refusal
 from pg_scheduler.dashboard.context import base_of
 from pg_scheduler.dashboard.headers import secured
-from pg_scheduler.dashboard.rights import Role
 
 FORM: Final = """<p>This link lets in one browser.</p>
 <form method="post" action="{action}"><button autofocus>Open the dashboard</button></form>"""

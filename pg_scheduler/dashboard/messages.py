@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, quote, unquote, urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pg_scheduler.dashboard.rights import Right
+from pg_scheduler.dashboard.access import Right
 from pg_scheduler.dashboard.texts import visible
 from pg_scheduler.inspect.bulk import RULES
 from pg_scheduler.inspect.store.bulk import BulkAction

@@ -17,18 +17,20 @@ from starlette.responses import HTMLResponse, Response
 from pg_scheduler.dashboard import texts
 from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.charts import small_bars, small_line
-from pg_scheduler.dashboard.columns import COLUMNS
 from pg_scheduler.dashboard.context import PageRequest, View
+from pg_scheduler.dashboard.facts import read_counts
 from pg_scheduler.dashboard.gantt import state_of
 from pg_scheduler.dashboard.job_rows import share_done
 from pg_scheduler.dashboard.messages import job_of, message_of, undo_of
-from pg_scheduler.dashboard.navigation import GROUPS, item_of, read_counts
 from pg_scheduler.dashboard.pages import (
+    GROUPS,
     LIVE_PARAMETERS,
     PAGES,
     audit,
     errors,
     history,
+    item_of,
+    jobs,
     schedule_form,
     tasks,
     workers,
@@ -193,7 +195,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {
-        "columns": list(COLUMNS.values()),
+        "columns": list(jobs.COLUMNS.values()),
         "documentation": texts.DOCUMENTATION,
         "groups": GROUPS,
         "modules": [name for name in sorted(static_files()) if name.endswith(".js") and name != FIRST_SCRIPT],

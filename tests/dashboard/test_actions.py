@@ -10,10 +10,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.access import Right, Role
 from pg_scheduler.dashboard.actions import ACTIONS
 from pg_scheduler.dashboard.messages import code_of, message_of
 from pg_scheduler.dashboard.pages.schedule_form import DEFAULTS
-from pg_scheduler.dashboard.rights import Right, Role
 from tests.dashboard.client import FORM, JSON, App, Page, request, send
 from tests.dashboard.test_hostile import HOSTILE, LONG, check
 from tests.dashboard.test_security import METHODS, check_headers

@@ -24,12 +24,12 @@ from pg_scheduler.dashboard import (
     dashboard,
     trusted_header,
 )
+from pg_scheduler.dashboard.access import Role
 from pg_scheduler.dashboard.answers import PUBLIC_STYLE
 from pg_scheduler.dashboard.app import STREAMS
 from pg_scheduler.dashboard.headers import POLICY
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.rendering import static_files, static_version
-from pg_scheduler.dashboard.rights import Role
 from tests.dashboard.client import JSON, Answer, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.dashboard.hosts import HOSTS

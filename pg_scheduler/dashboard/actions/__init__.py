@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pg_scheduler.dashboard import messages
+from pg_scheduler.dashboard.access import Right
 from pg_scheduler.dashboard.actions import (
     bulk,
-    job_form,
+    job_forms,
     jobs,
     mutes,
     schedule_form,
     schedules,
-    signals,
     tasks,
     workers,
 )
@@ -34,7 +34,6 @@ from pg_scheduler.dashboard.actions.request import (
 from pg_scheduler.dashboard.answers import wants_json
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.rendering import render
-from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.errors import (
     JobConflictError,
     ScheduleConflictError,
@@ -69,8 +68,8 @@ ACTIONS: Final[dict[str, Action]] = {
     "/actions/jobs/run": Action({"move"}, jobs.run),
     "/actions/jobs/move": Action({"move"}, jobs.move),
     "/actions/jobs/delete": Action({"delete"}, jobs.delete),
-    "/actions/jobs/signal": Action({"signal"}, signals.send),
-    "/actions/jobs/add": Action({"add"}, job_form.add),
+    "/actions/jobs/signal": Action({"signal"}, job_forms.signal),
+    "/actions/jobs/add": Action({"add"}, job_forms.add),
     "/actions/bulk/cancel": Action({"cancel"}, partial(bulk.change_all, "cancel")),
     "/actions/bulk/retry": Action({"retry"}, partial(bulk.change_all, "retry")),
     "/actions/bulk/move": Action({"move"}, partial(bulk.change_all, "move")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest
@@ -15,14 +15,13 @@ from pg_scheduler.dashboard.pages import (
     find,
     history,
     job,
-    job_form,
+    job_forms,
     jobs,
     limits,
     overview,
     run,
     schedule_form,
     schedules,
-    signal_form,
     task,
     tasks,
     worker,
@@ -58,8 +57,8 @@ PAGES: Final[dict[str, Page]] = {
     "/chart": Page(history.build, "chart", parent="/"),
     "/jobs": Page(jobs.build, "jobs", "Jobs", is_live=True),
     "/job": Page(job.build, "job", is_live=True, parent="/jobs"),
-    "/job-form": Page(job_form.build, "job_form", parent="/jobs"),
-    "/signal-form": Page(signal_form.build, "signal_form", parent="/jobs"),
+    "/job-form": Page(job_forms.build_add, "job_form", parent="/jobs"),
+    "/signal-form": Page(job_forms.build_signal, "signal_form", parent="/jobs"),
     "/errors": Page(errors.build, "errors", "Errors", is_live=True),
     "/error": Page(errors.build_one, "error_group", is_live=True, parent="/errors"),
     "/runs": Page(run.build, "runs", parent="/jobs"),
@@ -80,3 +79,16 @@ PAGES: Final[dict[str, Page]] = {
     "/audit": Page(audit.build, "audit", "Audit"),
     "/about": Page(about.build, "about", "About"),
 }
+
+GROUPS: Final[Mapping[str, Sequence[str]]] = {
+    "Work": ("/", "/jobs", "/errors", "/schedules", "/calendar"),
+    "Capacity": ("/tasks", "/workers", "/limits"),
+    "System": ("/doctor", "/audit", "/about"),
+}
+"""The items of the side bar in groups."""
+
+
+def item_of(path: str) -> str:
+    """Return the path of the item to which a page belongs."""
+    page = PAGES.get(path)
+    return path if page is None or page.label else page.parent

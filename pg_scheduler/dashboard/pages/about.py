@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from typing import get_args
 
+from pg_scheduler.dashboard.access import Right
 from pg_scheduler.dashboard.context import PageRequest, View
-from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.version import __version__
 

@@ -12,7 +12,7 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.gantt import gantt_of
 from pg_scheduler.dashboard.job_rows import share_done, state_of
 from pg_scheduler.dashboard.json_tree import json_tree
-from pg_scheduler.dashboard.pages import job_form
+from pg_scheduler.dashboard.pages import job_forms
 from pg_scheduler.dashboard.pages.cause import cause_of
 from pg_scheduler.dashboard.pages.job_context import (
     last_runs_of,
@@ -20,8 +20,14 @@ from pg_scheduler.dashboard.pages.job_context import (
     results_of,
     siblings_of,
 )
-from pg_scheduler.dashboard.pages.job_steps import read_steps, shown_steps, waiting_signals
-from pg_scheduler.dashboard.pages.job_values import read_job, read_result, values_of
+from pg_scheduler.dashboard.pages.job_values import (
+    read_job,
+    read_result,
+    read_steps,
+    shown_steps,
+    values_of,
+    waiting_signals,
+)
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode, StepState
 from pg_scheduler.inspect.bulk import ALLOWED
@@ -131,7 +137,7 @@ def _actions(
         yield "cancel"
     if job.status in ALLOWED[BulkAction.RETRY] and request.may("retry"):
         yield "retry"
-    if job.finished_at is not None and request.may("add") and job_form.values_of(job, request) is not None:
+    if job.finished_at is not None and job_forms.can_add_like(job, request):
         yield "add"
     if job.status in ALLOWED[BulkAction.MOVE] and request.may("move"):
         yield "move"

@@ -10,7 +10,7 @@ from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.job_rows import row_of as job_row
-from pg_scheduler.dashboard.pages import history, job_form
+from pg_scheduler.dashboard.pages import history, job_forms
 from pg_scheduler.dashboard.pages.audit import visible
 from pg_scheduler.dashboard.pages.errors import frequent_values, read_groups
 from pg_scheduler.dashboard.pages.tasks import (
@@ -114,9 +114,7 @@ async def _ended(where: str, request: PageRequest) -> list[Job]:
 
 def _like(jobs: Sequence[Job], request: PageRequest) -> str | None:
     """Return the id of the last job if the form can show all its arguments to the request."""
-    if not jobs or not request.may("add") or job_form.values_of(jobs[-1], request) is None:
-        return None
-    return jobs[-1].job_id
+    return jobs[-1].job_id if jobs and job_forms.can_add_like(jobs[-1], request) else None
 
 
 async def _settings(names: Sequence[str], request: PageRequest) -> Mapping[str, object] | None:

@@ -1,14 +1,14 @@
-"""The form that adds a job like another one, with other arguments."""
+"""The forms about a job: one adds a job like it with other arguments, one sends it a signal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pg_scheduler.dashboard.arguments import fields_of, json_of
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
-from pg_scheduler.dashboard.pages.job_values import read_job
+from pg_scheduler.dashboard.pages.job_values import read_job, read_steps, waiting_signals
 from pg_scheduler.inspect.names import Parameter
 from pg_scheduler.jobs.metadata import TRACE
 from pg_scheduler.jobs.model import UNSET, Job
@@ -18,7 +18,9 @@ MAX_LENGTH: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class JobFormPage:
-    """A form, with what was entered."""
+    """The form of a new job, with what was entered."""
+
+    template: ClassVar[str] = "job_form"
 
     job: Job
     """The job whose task and options the new one has."""
@@ -45,7 +47,23 @@ class JobFormPage:
         }
 
 
-async def build(request: PageRequest) -> JobFormPage:
+@dataclass(frozen=True, slots=True)
+class SignalFormPage:
+    """The form of a signal, with what was entered."""
+
+    template: ClassVar[str] = "signal_form"
+
+    job: Job
+    """The job, as far as the request may see it."""
+    waiting: Sequence[str]
+    """The names of the signals that it waits for."""
+    values: Mapping[str, str]
+    """``name``, and ``value`` as JSON."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong, by field; that of the empty name concerns the whole."""
+
+
+async def build_add(request: PageRequest) -> JobFormPage:
     """Return the form with the arguments of a job.
 
     Raises:
@@ -55,7 +73,7 @@ async def build(request: PageRequest) -> JobFormPage:
     raw, job = await read_job(request)
     if not request.may("add"):
         raise RejectedError("you may not do this: it needs the right add", 403)
-    values = values_of(raw, request)
+    values = _arguments_of(raw, request)
     if values is None:
         raise RejectedError(
             "arguments or metadata of this job are hidden, no JSON, or too long for a form", 403
@@ -67,7 +85,28 @@ async def build(request: PageRequest) -> JobFormPage:
     return JobFormPage(job, {**values, "kwargs": others}, raw, parameters=parameters, arguments=arguments)
 
 
-def values_of(raw: Job, request: PageRequest) -> dict[str, str] | None:
+async def build_signal(request: PageRequest) -> SignalFormPage:
+    """Return the form, with the name of the first signal that the job waits for.
+
+    Raises:
+        NotFoundError: The job does not exist, or is hidden.
+        RejectedError: The request may not send signals, or the job has ended.
+    """
+    _, job = await read_job(request)
+    if not request.may("signal"):
+        raise RejectedError("you may not do this: it needs the right signal", 403)
+    if job.finished_at is not None:
+        raise RejectedError(f"the job is {job.status.value}, so it accepts no signal any more", 409)
+    waiting = waiting_signals(await read_steps(job.job_id, request))
+    return SignalFormPage(job, waiting, {"name": waiting[0] if waiting else "", "value": ""})
+
+
+def can_add_like(raw: Job, request: PageRequest) -> bool:
+    """Return whether the request may add jobs, and the form can show all arguments of this one."""
+    return request.may("add") and _arguments_of(raw, request) is not None
+
+
+def _arguments_of(raw: Job, request: PageRequest) -> dict[str, str] | None:
     """Return the arguments of a job as the form has them; None if it cannot show all of them."""
     if not request.sees_all(raw):
         return None
