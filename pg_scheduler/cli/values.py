@@ -15,7 +15,7 @@ import typer
 
 from pg_scheduler import JobPriority
 from pg_scheduler.text.durations import read_seconds
-from pg_scheduler.text.times import TimeError, read_instant
+from pg_scheduler.text.times import NonexistentTimeError, TimeError, read_instant
 
 from .errors import UsageError
 
@@ -55,8 +55,10 @@ def read_duration(name: str, text: str) -> float:
         CommandError: It is none, or 0, or longer than a hundred years.
     """
     duration = read_seconds(text.strip())
-    if duration is None or not 0 < duration <= MAX_DURATION.total_seconds():
+    if duration is None:
         raise UsageError(f"{name} must be a duration such as 90s, 15m, 1h30m or 2d, not {text!r}")
+    if not 0 < duration <= MAX_DURATION.total_seconds():
+        raise UsageError(f"{name} must be more than 0s and at most {MAX_DURATION.days}d, not {text!r}")
     return duration
 
 
@@ -80,6 +82,8 @@ def read_time(name: str, text: str, zone: tzinfo, *, is_past: bool = False) -> d
         return now - length if sign == "-" else now + length
     try:
         return read_instant(text, now, zone)
+    except NonexistentTimeError as error:
+        raise UsageError(f"{name}: {error}") from None
     except TimeError:
         raise UsageError(
             f"{name} must be a time such as 2027-01-31T09:00, now, +15m or -1h, not {text!r}"

@@ -29,7 +29,11 @@ class TimeError(ValueError):
     """A text is not a time; the message contains the reason and the remedy."""
 
 
-class OutOfRangeError(TimeError):
+class NonexistentTimeError(TimeError):
+    """A text has the form of a time, and there is no such time."""
+
+
+class OutOfRangeError(NonexistentTimeError):
     """A time is before the year 1 or after the year 9999."""
 
 
@@ -79,9 +83,12 @@ def read_span(text: str, now: datetime, tz: tzinfo | None, start: str = "") -> t
             return _absolute(absolute[1], zone)
     except TimeError:
         raise
-    except (ValueError, OverflowError) as error:
-        kind = OutOfRangeError if isinstance(error, OverflowError) else TimeError
-        raise kind(f"the time {text!r} does not exist, or is out of range; {HELP}") from None
+    except OverflowError:
+        raise OutOfRangeError(
+            f"the time {text!r} is out of range; it must be between 0001-01-02 and 9999-12-30"
+        ) from None
+    except ValueError as error:
+        raise NonexistentTimeError(f"the time {text!r} does not exist: {error}") from None
     raise TimeError(f"{text!r} is no time; {HELP}" if text else f"a time is missing; {HELP}")
 
 

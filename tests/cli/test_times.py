@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -22,10 +23,19 @@ def test_duration_is_read_in_seconds(text: str, seconds: float) -> None:
     assert read_duration("--timeout", text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0s", "soon", "5", "-5m", "1y", "99999999d"])
+@pytest.mark.parametrize("text", ["", "soon", "5", "-5m", "1y"])
 def test_other_text_is_no_duration(text: str) -> None:
     with pytest.raises(CommandError, match="--timeout must be a duration"):
         read_duration("--timeout", text)
+
+
+@pytest.mark.parametrize("text", ["0s", "36501d", "99999999d"])
+def test_duration_out_of_range_is_named_with_the_range(text: str) -> None:
+    message = f"--at must be more than 0s and at most 36500d, not '{text}'"
+    with pytest.raises(CommandError, match=message):
+        read_duration("--at", text)
+    with pytest.raises(CommandError, match=message):
+        read_time("--at", text, UTC)
 
 
 @pytest.mark.parametrize(
@@ -55,9 +65,23 @@ def test_days_and_times_are_in_the_zone_unless_they_have_one(text: str, instant:
     assert read_time("--at", text, BERLIN) == datetime.fromisoformat(instant)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "2027-13-01", "2027-01-31T25:00", "5", "+", "<2027-01-01"])
+@pytest.mark.parametrize("text", ["", "soon", "5", "+", "<2027-01-01"])
 def test_other_text_is_no_time(text: str) -> None:
     with pytest.raises(CommandError, match="--at must be a time such as"):
+        read_time("--at", text, UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("2027-13-01", "does not exist: month must be in 1..12"),
+        ("2027-01-31T25:00", "does not exist: hour must be in 0..23"),
+        ("0001-01-01T00:00+01:00", "is out of range; it must be between 0001-01-02 and 9999-12-30"),
+        ("9999-12-31", "is out of range; it must be between 0001-01-02 and 9999-12-30"),
+    ],
+)
+def test_time_out_of_range_is_named_with_what_is_out_of_range(text: str, reason: str) -> None:
+    with pytest.raises(CommandError, match=re.escape(f"--at: the time {text!r} {reason}")):
         read_time("--at", text, UTC)
 
 
