@@ -14,7 +14,7 @@ import asyncpg
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCancelled, JobCompleted, JobExpired, JobFailed
 from pg_scheduler.jobs.model import JobFunction
-from pg_scheduler.jobs.validation import check_delay
+from pg_scheduler.jobs.validation import check_delay, check_seconds
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.status import JobStatus
 from pg_scheduler.testing.crashing_worker import (
@@ -159,7 +159,7 @@ async def crash_everywhere(
     """
     expected = JobStatus.parse(status)
     acts = {check_delay("at", time): act for time, act in (at or {}).items()}
-    until_s = check_delay("until", until)
+    until_s = check_delay("until", check_seconds("until", until, "a timedelta"))
     if acts and max(acts) > until_s:
         raise ValueError(f"at={max(acts):g} s is after until={until_s:g} s; pass a later until=")
     plan = _Plan(database, func, args, kwargs, job_id, arrange, observe, until_s, acts, settings)

@@ -483,6 +483,8 @@ async def test_invalid_arguments_are_refused(crash: CrashEverywhere) -> None:
         await crash(read_table)
     with pytest.raises(ValueError, match=r"at=120 s is after until=60 s; pass a later until="):
         await crash(insert_once, until=timedelta(minutes=1), at={timedelta(minutes=2): create_table})
+    with pytest.raises(TypeError, match=r"until must be a timedelta, not NoneType: None"):
+        await crash(insert_once, until=None)
     with pytest.raises(TypeError, match="clock"):
         await crash(insert_once, clock=None)
     with pytest.raises(ValueError, match=r"status must be one of .*'completed'.*, not 'done'"):
