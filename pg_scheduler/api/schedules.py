@@ -16,6 +16,7 @@ from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
 from pg_scheduler.store.foreign.adapter import AnyConnection
 from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.cron import warn_of_seconds
 
 
 class Schedules(ScheduleControl):
@@ -117,6 +118,7 @@ class Schedules(ScheduleControl):
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         for name, flag in (("run_now", run_now), ("paused", paused)):
             check_kind(name, flag, bool)
+        warn_of_seconds(trigger)
         if isinstance(func, Call):
             func, args, kwargs = _taken_apart(func, args, kwargs)
         name = self._task_name(func)
@@ -222,6 +224,7 @@ class Schedules(ScheduleControl):
             await scheduler.schedules.update("mail", trigger=Every(minutes=5), if_version=schedule.version)
         """
         self._store.connections.check_loop()
+        warn_of_seconds(trigger)
         definition = Definition(
             task=UNSET if isinstance(func, Unset) else self._task_name(func),
             trigger=trigger,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from pg_scheduler.schedules.declared import (
 )
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.cron import warn_of_seconds
 
 F = TypeVar("F")  # a function or a task of Django
 
@@ -92,16 +92,15 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
         check_label("job_name", job_name, MAX_JOB_NAME_LENGTH)
     if dedup_key is not None:
         check_label("dedup_key", dedup_key, MAX_DEDUP_KEY_LENGTH)
+    if callable(_function_of(every)):
+        raise ConfigurationError(
+            f"@periodic has no schedule for {every!r}; write @periodic(every=timedelta(minutes=15)) or "
+            '@periodic(cron="0 3 * * *")'
+        )
     try:  # here, so that the traceback ends at the line of the decorator
-        trigger_for(every, cron, timezone, trigger)
+        warn_of_seconds(trigger_for(every, cron, timezone, trigger))
     except TypeError as error:
         raise ConfigurationError(str(error)) from error
-    if cron is not None and _seems_seconds_first(cron):
-        warnings.warn(
-            f"cron expression {cron!r} fires every second of the minutes it matches; write the seconds last: "
-            "the order of six fields is minute, hour, day of month, month, day of week, second",
-            stacklevel=2,
-        )
 
     def decorate(func: F) -> F:
         periodic_catalogue.add(
@@ -134,9 +133,3 @@ def _function_of(target: Any) -> Any:
     """Return the function of a task of Django: the one that is registered, or its own on another backend."""
     own = target if callable(target) else getattr(target, "func", target)
     return getattr(target, "__job_function__", own)
-
-
-def _seems_seconds_first(cron: str) -> bool:
-    """Return whether six fields end with a wildcard for the seconds, and the minutes are restricted."""
-    fields = cron.split()
-    return len(fields) == 6 and fields[-1] in {"*", "?"} and fields[0] != "*"

@@ -21,12 +21,13 @@ Intended differences from Debian's cron:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
-from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.base import Trigger, restricted_trigger
 from pg_scheduler.triggers.cron_fields import CronFields, parse_cron
 from pg_scheduler.triggers.search import to_utc
 from pg_scheduler.triggers.serialization import trigger_kind
@@ -193,3 +194,20 @@ def _month(fields: CronFields) -> str | None:
 def _list(words: Iterable[str]) -> str:
     *rest, last = words
     return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def warn_of_seconds(trigger: object) -> None:
+    """Warn the caller of the calling function if the seconds of a cron expression seem to be the first field.
+
+    That is, if six fields end with a wildcard for the seconds, and the minutes are restricted.
+    """
+    inner = restricted_trigger(trigger) if isinstance(trigger, Trigger) else trigger
+    if not isinstance(inner, Cron):
+        return
+    fields = inner.expression.split()
+    if len(fields) == 6 and fields[-1] in {"*", "?"} and fields[0] != "*":
+        warnings.warn(
+            f"cron expression {inner.expression!r} fires every second of the minutes it matches; write the "
+            "seconds last: the order of six fields is minute, hour, day of month, month, day of week, second",
+            stacklevel=3,
+        )

@@ -35,6 +35,7 @@ from pg_scheduler import (
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.schedules.declared import periodic_catalogue
+from pg_scheduler.triggers import Cron, During
 from tests.api.conftest import Make
 from tests.support.cases import each_case
 from tests.support.logs import records_of
@@ -310,6 +311,17 @@ def test_periodic_warns_about_cron_expressions_with_the_seconds_first(cron: str)
     with pytest.warns(UserWarning, match="minute, hour, day of month, month, day of week, second") as warned:
         periodic(cron=cron)(greet)
     assert warned[0].filename == __file__
+
+
+async def test_schedule_warns_about_cron_expressions_with_the_seconds_first(make: Make) -> None:
+    scheduler = make()
+    scheduler.register(greet, name="greet")
+    message = "minute, hour, day of month, month, day of week, second"
+    with pytest.warns(UserWarning, match=message) as warned:
+        await scheduler.schedules.add("greet", Cron("0 */5 * * * *"), schedule_id="often")
+    with pytest.warns(UserWarning, match=message) as changed:
+        await scheduler.schedules.update("often", trigger=Cron("0 0 3 * * *") & During(weekdays="mon"))
+    assert (warned[0].filename, changed[0].filename) == (__file__, __file__)
 
 
 @pytest.mark.parametrize("cron", ["0 */5 * * *", "* * * * * */10", "* * * * * *", "*/5 * * * * 0"])
