@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -115,6 +117,22 @@ async def test_plain_function_runs_in_a_daemon_thread_with_its_arguments(bench: 
     await bench.executor.stop()
     await asyncio.to_thread(thread.join, PATIENCE)
     assert not thread.is_alive()
+
+
+async def test_attempt_in_a_thread_leaves_nothing_to_the_garbage_collector(bench: Bench) -> None:
+    def job() -> None:
+        current_job().raise_if_cancelled()
+
+    gc.disable()
+    try:
+        task = await bench.submit(job)
+        reference = weakref.ref(task)
+        await asyncio.wait_for(task, PATIENCE)
+        del task
+        assert isinstance(await bench.written(), JobCompleted)
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 async def test_context_variables_and_current_job_are_copied_into_the_thread(bench: Bench) -> None:

@@ -166,8 +166,8 @@ class AttemptRunner:
     ) -> Result:
         claim = attempt.claim
         attempt.durability = self.durability
-        in_thread = AttemptInThread(attempt)
-        current.set((claim, time.time(), self._get_scheduler, self._report_progress, in_thread))
+        about = claim, time.time(), self._get_scheduler, self._report_progress
+        current.set((*about, AttemptInThread(attempt)))
         call = JobCall(
             claim,
             task.func,
@@ -206,11 +206,13 @@ class AttemptRunner:
         finally:
             if attempt.steps is not None:
                 attempt.steps.close()
+            current.set((*about, None))  # as in run()
             if attempt.measured_for and self._meter is not None:
                 seconds_run = time.monotonic() - began
                 self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
             if seconds is not None:
                 self._timeouts.remove(attempt, seconds)
+        call.end()
         if call.was_cancelled:  # the flag decides, whatever the function made of it
             return stopped_result(attempt)
         return result

@@ -7,7 +7,8 @@ import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from pg_scheduler.events.log import record_fields
 from pg_scheduler.foreign import is_ctrl_c
@@ -32,6 +33,10 @@ class RaisedError(Exception):
 
 class CrashedError(Exception):
     """The process that ran the attempt died."""
+
+
+class _Flag(NamedTuple):
+    is_cancelled: bool
 
 
 class JobCall:
@@ -140,6 +145,12 @@ class JobCall:
     def detach(self) -> None:
         """Forget what ``on_cancel()`` was given: ``run()`` has ended, and middleware runs on."""
         self._on_cancel = self._is_running = None
+
+    def end(self) -> None:
+        """Forget the attempt, which has ended: it refers to this call, and both would be a cycle."""
+        self.detach()
+        if self._job is not None:
+            self._job = replace(self._job, _attempt=None, _cancellation=_Flag(self.is_cancelled))
 
     def report_abandoned(self, stack: str) -> None:
         """Publish ``ThreadAbandoned``: the code runs on after ``stop_grace``."""
