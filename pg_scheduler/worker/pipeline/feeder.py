@@ -16,7 +16,7 @@ from typing import ClassVar
 from pg_scheduler.jobs.keys import prefix_of
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE, share_prefix
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.pipeline.blocked_jobs import BlockedJobs
+from pg_scheduler.worker.pipeline.unblocker import BlockedJobs
 from pg_scheduler.worker.service import NEVER
 
 
@@ -43,8 +43,6 @@ class Feeder(BlockedJobs):
         """Whether the last pass moved a job."""
         self._scanned: str | None = None  # where the scan continues; None while there is none
         self._next_pass = 0.0
-        self._next_scan = 0.0
-        self._next_cleanup = 0.0
 
     def wake(self) -> None:
         """Start the next pass now, and go round all tenants unless the room is filled before."""
@@ -128,9 +126,5 @@ class Feeder(BlockedJobs):
             self._scanned = keys[-1]
             return True
         self._scanned = None
-        now = time.monotonic()
-        self._next_scan = now + self.scan_interval_s
-        if now >= self._next_cleanup:
-            self._next_cleanup = now + self.cleanup_interval_s
-            await self._limits.delete_past_starts(self.late_batch_size)
+        await self._end_scan()
         return False

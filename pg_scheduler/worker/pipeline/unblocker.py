@@ -11,17 +11,66 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitBook, LimitRow
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.store.limits import LatePosition
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.pipeline.blocked_jobs import BlockedJobs
-from pg_scheduler.worker.service import NEVER
+from pg_scheduler.worker.service import NEVER, Service
 
 FIRST: Final = "after"
 """Precedes every limit among the reasons to be blocked; the job waits for another one."""
+
+
+class BlockedJobs(Service):
+    """A service that scans the index of blocked jobs."""
+
+    scan_interval_s = 2.0
+    """Seconds between two scans, while tasks with limits or shares are registered."""
+    batch_size = 500
+    """Limits or tenants, and jobs of one of them, of one statement."""
+    late_batch_size = 5000
+    """Blocked jobs whose misfire grace time one scan reads."""
+    cleanup_interval_s = 600.0
+    """Seconds between two deletions of starts that nothing counts any more."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._limits = node.store.limits
+        self._tasks = node.tasks
+        self._signals = node.signals
+        self._late: LatePosition | None = None
+        self._next_scan = self._next_cleanup = 0.0
+
+    async def _unblock_forgotten(self, keys: list[str]) -> None:
+        """Unblock jobs whose code does not have these limits or shares any more."""
+        size = self.batch_size
+        unblocked = await self._limits.unblock_forgotten(keys, self._tasks.names(), size)
+        self._report(unblocked, 0)
+
+    async def _unblock_late(self, keys: list[str]) -> None:
+        """Unblock jobs past their misfire grace time, so that they expire as others do."""
+        since = self._late if self._late is not None and self._late.key in keys else None
+        keys = keys[keys.index(since.key) :] if since is not None else keys
+        late, self._late = await self._limits.unblock_late(keys, since, self.late_batch_size)
+        self._report(late, late)
+
+    async def _end_scan(self) -> None:
+        """Plan the next scan, and delete starts that nothing counts any more from time to time."""
+        now = time.monotonic()
+        self._next_scan = now + self.scan_interval_s
+        if now >= self._next_cleanup:
+            self._next_cleanup = now + self.cleanup_interval_s
+            await self._limits.delete_past_starts(self.late_batch_size)
+
+    def _report(self, unblocked: int, late: int, due: datetime | None = None) -> None:
+        if late:
+            self._signals.grace_expired()
+        if unblocked:
+            self._signals.jobs_released(due)
 
 
 class Unblocker(BlockedJobs):
@@ -48,8 +97,6 @@ class Unblocker(BlockedJobs):
         self._blocked: dict[str, None] = {}  # limits of jobs that were just blocked
         self._free_at: dict[str, float] = {}  # when a rate allows a start
         self._next_pass = 0.0
-        self._next_scan = 0.0
-        self._next_cleanup = 0.0
         self._is_scan_requested = False
         self._scanned = FIRST
         self.next_room_in: float | None = None
@@ -169,19 +216,12 @@ class Unblocker(BlockedJobs):
             self._scanned = keys[-1]
             return True
         self._scanned = FIRST
-        await self._finish_scan()
-        return False
-
-    async def _finish_scan(self) -> None:
         self._is_scan_requested = False
-        now = time.monotonic()
-        self._next_scan = now + self.scan_interval_s
         held = self._in_flight.unreported()
         for job_id in [each for each, (attempt, _) in self._admitted.items() if held.get(each) != attempt]:
             del self._admitted[job_id]  # it was cancelled or lost
-        if now >= self._next_cleanup:
-            self._next_cleanup = now + self.cleanup_interval_s
-            await self._limits.delete_past_starts(self.late_batch_size)
+        await self._end_scan()
+        return False
 
     def _next_delay(self, *, is_behind: bool) -> float:
         if is_behind:
