@@ -6,13 +6,23 @@ makes a claimed attempt wait for its place. Its timeout begins with its code.
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import random
 import time
 from collections.abc import Mapping
 from functools import partial
+from time import monotonic
 from typing import Any, Final
 
-from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, PayloadError
+from pg_scheduler.errors import (
+    ConfigurationError,
+    ConnectionRejectedError,
+    DatabaseUnavailableError,
+    PayloadError,
+)
 from pg_scheduler.events import JobStarted, ThreadAbandoned
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.events.types import LOCK_TAKEN
 from pg_scheduler.foreign import message_of
 from pg_scheduler.jobs.context import cancellation, current
@@ -32,7 +42,6 @@ from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt, Durability
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.completing import Completions
-from pg_scheduler.worker.pipeline.lock_pause import LockPause
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.steps import AttemptSteps
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
@@ -41,8 +50,57 @@ from pg_scheduler.worker.runners.middleware import run_in_executor, run_in_loop
 from pg_scheduler.worker.runners.places import Place
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 
+LOCK_REPORT_INTERVAL_S: Final = 60.0
+"""Seconds between two log records of one outage in which no advisory lock can be taken."""
+
 RETURNED: Final = ReturnResult()
 """The result of a job without options, whatever its function returned."""
+
+
+class LockPause:
+    """Pauses attempts that found no connection for their advisory lock: one backoff for all of a worker.
+
+    Such a job is released. Without a pause it would be claimed again at once while the server rejects new
+    connections, since the claims use a connection that exists.
+    """
+
+    first_s = 0.1
+    """Seconds of the first pause of an outage; each is twice the previous one."""
+    longest_s = 10.0
+
+    def __init__(self) -> None:
+        self._next_s = self.first_s
+        self._ends_at = self._report_at = 0.0
+        self._is_outage = False
+
+    async def wait(self, fault: DatabaseUnavailableError) -> None:
+        """Wait until connections may be attempted again. Attempts that fail during a pause share it."""
+        now = monotonic()
+        if now >= self._ends_at:
+            seconds = self._next_s * random.uniform(0.5, 1)  # noqa: S311 - jitter, no secret
+            self._ends_at = now + seconds
+            self._next_s = min(self._next_s * 2, self.longest_s)
+            self._report(fault, seconds, now)
+        await asyncio.sleep(self._ends_at - now)
+
+    def reset(self) -> None:
+        """Begin the next outage with the shortest pause: a connection was obtained."""
+        self._next_s = self.first_s
+        self._is_outage = False
+
+    def _report(self, fault: DatabaseUnavailableError, seconds: float, now: float) -> None:
+        if self._is_outage and now < self._report_at:
+            return
+        is_error = isinstance(fault, ConnectionRejectedError) and not self._is_outage
+        self._is_outage, self._report_at = True, now + LOCK_REPORT_INTERVAL_S
+        logger.log(
+            logging.ERROR if is_error else logging.WARNING,
+            "no connection for the advisory lock of a job, retry in %.1f s: %s: %s",
+            seconds,
+            type(fault).__name__,
+            fault,
+            extra=record_fields(),
+        )
 
 
 class AttemptRunner:
