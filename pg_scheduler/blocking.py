@@ -94,6 +94,15 @@ def run_at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a method waits for the event loop, although a connection was passed")
 
 
+def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> bool:
+    """Schedule a call in another thread's event loop; return False if that loop is closed."""
+    try:
+        loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:  # it is closed
+        return False
+    return True
+
+
 async def _result_of(function: Callable[[], Any]) -> Any:
     result = function()
     return await result if inspect.isawaitable(result) else result

@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import fields
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.errors import ConnectionRejectedError, SchedulerError
@@ -63,6 +65,21 @@ REJECTION_REPORT_INTERVAL_S: Final = 60.0
 
 MAX_IDS: Final = 10
 """Ids that a message lists; it gives the number of further ones."""
+
+
+def log_in_thread(
+    level: int,
+    message: str,
+    *args: object,
+    extra: dict[str, object],
+    error: BaseException | None = None,
+) -> None:
+    """Log a message without waiting for the handlers.
+
+    A handler may be what blocks the event loop, and then it holds the lock that every log call needs.
+    """
+    write = partial(logger.log, level, message, *args, extra=extra, exc_info=error)
+    threading.Thread(target=write, daemon=True).start()
 
 
 def record_fields(

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar, overload
 
-from pg_scheduler.blocking import Crossing, check_may_block
+from pg_scheduler.blocking import Crossing, call_in_loop, check_may_block
 from pg_scheduler.errors import JobResult
 from pg_scheduler.foreign import Returned
 from pg_scheduler.jobs.context import current_job
@@ -26,7 +26,6 @@ from pg_scheduler.jobs.steps import StepCursor
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter
 from pg_scheduler.worker.runners.call import RaisedError
 from pg_scheduler.worker.runners.jobs_view import CHECK_INTERVAL_S, AttemptInThread, Watch
-from pg_scheduler.worker.threads import call_in_loop
 
 P = ParamSpec("P")
 R = TypeVar("R")

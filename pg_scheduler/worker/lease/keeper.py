@@ -27,15 +27,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from pg_scheduler.blocking import call_in_loop
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events import KeeperConnected, KeeperLost, ServiceFaulted
-from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.events.log import log_in_thread, logger, record_fields
 from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.faults import REFUSALS
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.reporter import Reporter
-from pg_scheduler.worker.threads import call_in_loop, log_in_thread
 
 TOO_SMALL: Final = (
     "the pool is too small for a connection outside of it. The jobs of a killed worker wait for its lease, "

@@ -15,11 +15,11 @@ import traceback
 from dataclasses import dataclass
 from types import FrameType
 
+from pg_scheduler.blocking import call_in_loop
 from pg_scheduler.events import EventBus, LoopBlocked
-from pg_scheduler.events.log import event_fields
+from pg_scheduler.events.log import event_fields, log_in_thread
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.in_flight import InFlight
-from pg_scheduler.worker.threads import call_in_loop, log_in_thread
 
 
 class _Ping:

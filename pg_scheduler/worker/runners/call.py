@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pg_scheduler.events.log import record_fields
+from pg_scheduler.events.log import log_in_thread, record_fields
 from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.context import CurrentJob, current_job
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.worker.threads import log_in_thread
 
 
 def _ignore(_stack: str) -> None: ...
