@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pg_scheduler.errors import JobResult
 from pg_scheduler.foreign import current_task, is_a, is_ctrl_c
@@ -223,25 +223,19 @@ class Attempt:
         return is_pending or self.is_unstoppable
 
 
-class Results(Protocol):
-    """Outcomes that are not yet written."""
-
-    def unwritten(self) -> dict[str, int]:
-        """Return attempt numbers by job id; callable from any thread."""
-
-
 class InFlight:
     """Running attempts, and results that are not yet written."""
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, unwritten: Callable[[], dict[str, int]]) -> None:
         self.attempts: Final[dict[str, Attempt]] = {}
         """Running attempts by job id. Only the executor adds and removes them."""
         self.outlived: Final[set[Attempt]] = set()
         """Attempts that have written the completion of their job, and whose job runs here again."""
         self.crashed_claim: Claim | None = None
         """The last claim of a crashed job, which runs alone among its kind; see ``exchange_jobs``."""
+        self.unwritten: Final = unwritten
+        """Returns the attempt numbers of results whose write is not confirmed, by job id, in any thread."""
         self._left: dict[str, Attempt] = {}
-        self._results = results
 
     @property
     def runs_crashed_job(self) -> bool:
@@ -279,10 +273,6 @@ class InFlight:
 
     def _still_running(self) -> list[Attempt]:
         return [each for each in list(self._left.values()) if each.runs_on and each.end is not End.WRITTEN]
-
-    def unwritten(self) -> dict[str, int]:
-        """Return the attempt numbers of all results whose write is not confirmed, by job id."""
-        return self._results.unwritten()
 
     def unreported(self) -> dict[str, int]:
         """Return the attempt numbers of attempts that run and of results whose write is not confirmed."""

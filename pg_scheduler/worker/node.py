@@ -52,7 +52,7 @@ class Node:
         self.results = ResultBuffer(
             self.events, self.signals, keeps_completed=not config.deletes_completed, meter=self.meter
         )
-        self.in_flight = InFlight(self.results)
+        self.in_flight = InFlight(self.results.unwritten)
         self.routing = Routing(self.tasks, self.executors, config.only, config.skip, worker_id=self.worker_id)
         self.clock = ServerClock(self.signals.clock_stepped)
         self.audience = Audience()

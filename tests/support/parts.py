@@ -98,13 +98,6 @@ class NotedRequests(Outbox):
             self._calls.append(f"asked {worker_id}")
 
 
-class NoResults:
-    """Holds no outcomes."""
-
-    def unwritten(self) -> dict[str, int]:
-        return {}
-
-
 class Parts(Node):
     """A worker whose parts a test builds. ``calls`` has the names of the signals that they send.
 
@@ -149,7 +142,7 @@ class Parts(Node):
     def use_results(self, *, keeps_completed: bool = True) -> None:
         """Use a new result buffer."""
         self.results = ResultBuffer(self.events, self.signals, keeps_completed=keeps_completed)
-        self.in_flight = InFlight(self.results)
+        self.in_flight = InFlight(self.results.unwritten)
         self.progress = ProgressWriter(self)
 
     def use_outbox(self, *, horizon_s: float = 4.0, gap_s: float = Outbox.gap_s) -> Outbox:
@@ -253,7 +246,7 @@ class Parts(Node):
     @staticmethod
     def in_flight_of_nothing() -> InFlight:
         """Attempts of no executor."""
-        return InFlight(NoResults())
+        return InFlight(dict)
 
     async def run(self, executor: Executor, *jobs: PlainJob) -> None:
         """Insert jobs, claim them, run them and wait for all to end; nothing is written yet."""

@@ -9,19 +9,12 @@ from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, InFlight, R
 from tests.support.worker import holds, now
 
 
-class Waiting(dict[str, int]):
-    """Results that wait to be written."""
-
-    def unwritten(self) -> dict[str, int]:
-        return dict(self)
-
-
 def attempt_of(job_id: str, number: int = 1) -> Attempt:
     return Attempt(Claim(job_id, "test.job", "test.job", number, now(), "{}", 5, 0, 0, None, None))
 
 
 def test_in_flight_reports_attempts_and_unwritten_results_separately() -> None:
-    in_flight = InFlight(Waiting(b=3))
+    in_flight = InFlight(lambda: {"b": 3})
     in_flight.attempts["a"] = attempt_of("a", 2)
     assert (in_flight.held(), in_flight.unwritten()) == ({"a": 2}, {"b": 3})
     assert in_flight.holds("a", 2)
@@ -30,7 +23,7 @@ def test_in_flight_reports_attempts_and_unwritten_results_separately() -> None:
 
 
 async def test_in_flight_revoke_cancels_the_task_once_and_keeps_the_first_reason() -> None:
-    in_flight = InFlight(Waiting())
+    in_flight = InFlight(dict)
     running = in_flight.attempts["a"] = attempt_of("a")
     running.task = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type] # any task will do
     running.has_begun = True
@@ -54,7 +47,7 @@ async def test_attempt_revoke_does_not_cancel_a_task_that_has_not_begun() -> Non
 
 
 async def test_in_flight_claim_of_finds_the_claim_by_the_task_name() -> None:
-    in_flight = InFlight(Waiting())
+    in_flight = InFlight(dict)
     running = in_flight.attempts["job 1"] = attempt_of("job 1")
 
     async def look() -> Claim | None:
