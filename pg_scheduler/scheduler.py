@@ -47,13 +47,13 @@ from pg_scheduler.settings import Notify, PollingConfig, SchedulerConfig, Vacuum
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.faults import connecting, reading_dsn, translated
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.event_meter import new_meter
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.jobs_view import SchedulerOfJobs
 from pg_scheduler.worker.runners.places import check_executors
 from pg_scheduler.worker.runtime import Runtime
+from pg_scheduler.worker.statistics import new_meter
 from pg_scheduler.worker.wiring import connect
 
 

@@ -23,7 +23,6 @@ from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import LeaseKeeper
 from pg_scheduler.worker.lease.lease import RENEWALS_PER_LEASE
 from pg_scheduler.worker.maintenance.planner import Planner
-from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.claimer import Claimer
@@ -33,6 +32,7 @@ from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.steps import AttemptSteps
 from pg_scheduler.worker.runtime import Runtime
 from pg_scheduler.worker.service import Service
+from pg_scheduler.worker.statistics import StatisticsWriter
 
 POLL_INTERVAL_S: Final = 0.2
 """Seconds of real time between two looks for cancellations and new jobs while attempts run."""

@@ -17,15 +17,13 @@ from pg_scheduler.worker.event_relay import EventRelay
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import TOO_SMALL, LeaseKeeper
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
-from pg_scheduler.worker.listener import Listener
 from pg_scheduler.worker.maintenance.overdue import DeadlineScanner, Expirer
 from pg_scheduler.worker.maintenance.pauses import PauseWatcher
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
-from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.notifier import Notifier
+from pg_scheduler.worker.notifications import Listener, Notifier
 from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
@@ -36,6 +34,7 @@ from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.service import Service
+from pg_scheduler.worker.statistics import StatisticsWriter
 
 
 class Runtime:

@@ -35,7 +35,7 @@ from pg_scheduler.events import (
     WorkerStopped,
 )
 from pg_scheduler.worker.event_relay import EventRelay
-from pg_scheduler.worker.listener import Listener
+from pg_scheduler.worker.notifications import Listener
 from tests.api.conftest import Make, Pools
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Recorder, listening_pid, now, wire_to

@@ -14,7 +14,7 @@ from pg_scheduler.events import JobCancelled, JobCompleted, JobExpired, JobFaile
 from pg_scheduler.jobs.retry import Snooze
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.measure.figures import OUTCOMES, Snapshot
-from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
+from pg_scheduler.worker.statistics import StatisticsWriter
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 

@@ -18,7 +18,7 @@ from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.cluster import ClusterCollector
-from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
+from pg_scheduler.worker.statistics import StatisticsWriter
 from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.cluster.test_lost_answer import terminate_waiting, until_commits_wait
 from tests.support.parts import Parts

@@ -26,13 +26,12 @@ from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
-from pg_scheduler.worker.listener import Listener
 from pg_scheduler.worker.maintenance.overdue import DeadlineScanner, Expirer
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.notifier import Notifier
+from pg_scheduler.worker.notifications import Listener, Notifier
 from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer

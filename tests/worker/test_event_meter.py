@@ -37,7 +37,7 @@ from pg_scheduler.events.types import BY_CALLER, LOCK_TAKEN
 from pg_scheduler.measure.figures import OUTCOMES
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.event_meter import new_meter
+from pg_scheduler.worker.statistics import new_meter
 
 JOB = ("id", "mail", 1)
 ERROR = ValueError("no")

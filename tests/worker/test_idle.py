@@ -22,8 +22,8 @@ from pg_scheduler.store.connections.options import (
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.service import NEVER
+from pg_scheduler.worker.statistics import StatisticsWriter
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, holds, new_job
 

@@ -14,9 +14,9 @@ from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import PassFinished, ServiceFaulted, ServiceRetrying
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.worker.maintenance.pauses import PauseWatcher
-from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.service import Service
+from pg_scheduler.worker.statistics import StatisticsWriter
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, holds
 

@@ -14,7 +14,7 @@ from pg_scheduler.store.connections import listen as notifications
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.listener import NOT_RECEIVING, TOO_SMALL, Listener
+from pg_scheduler.worker.notifications import NOT_RECEIVING, TOO_SMALL, Listener
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, Wire, holds, kill_backends, wire_to

@@ -15,7 +15,7 @@ from pg_scheduler.events import EventBus
 from pg_scheduler.measure.figures import BOUNDS, OUTCOMES, JobFigures
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
+from pg_scheduler.worker.statistics import StatisticsWriter
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, locked, new_worker
 

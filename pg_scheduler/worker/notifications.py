@@ -1,4 +1,4 @@
-"""Receive notifications from other nodes, and check that they arrive.
+"""Send notifications to other nodes, receive theirs, and check that they arrive.
 
 A LISTEN connection can stop receiving without an error: behind PgBouncer in transaction mode it listens on a
 server connection that others use, and a half-open one waits without end. So the listener does not listen
@@ -136,3 +136,33 @@ class Listener(Service):
         self._signals.notifications_up.clear()
         self._events.publish(ListenerLost("the connection ended"))
         self.wake()
+
+
+class Notifier(Service):
+    """Send the messages of the outbox."""
+
+    name: ClassVar[str] = "notifier"
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._outbox = node.outbox
+        self._signals = node.signals
+
+    async def prepare(self) -> None:
+        """Attach to the outbox, which otherwise sends its messages itself."""
+        self._outbox.attach(on_due=self._signals.due, on_message=self.wake)
+
+    async def run_once(self) -> float:
+        """Send the collected messages, after the minimum delay since the previous ones."""
+        wait = self._outbox.flush_in
+        if wait is None:
+            return NEVER
+        if wait > 0:
+            return wait
+        await self._outbox.flush()
+        return self._outbox.gap_s
+
+    async def drain(self) -> None:
+        """Send the remaining messages, and detach from the outbox."""
+        self._outbox.detach()
+        await self._outbox.flush()
