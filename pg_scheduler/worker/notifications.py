@@ -45,24 +45,19 @@ class Listener(Service):
 
     def __init__(self, node: Node, relay: EventRelay) -> None:
         super().__init__(node.events)
-        self._store = node.store
+        self._node = node
         self._probe = f"{PROBE} {node.worker_id}"
-        self._worker_id = node.worker_id
-        self._own_mark = node.outbox.mark
         self._relay = relay
         self._has_received = False
         self.refusal: str | None = None
         """Why this worker does not listen; None while it does, or reconnects."""
-        self._waiters = node.waiters
-        self._meter = node.meter
-        self._signals = node.signals
         self._probed = asyncio.Event()
         self._subscription: Subscription | None = None
 
     @property
     def is_receiving(self) -> bool:
         """Whether notifications arrived when they were last checked."""
-        is_up = self._signals.notifications_up.is_set
+        is_up = self._node.signals.notifications_up.is_set
         return is_up and self._subscription is not None and self._subscription.is_open
 
     async def run_once(self) -> float:
@@ -70,19 +65,19 @@ class Listener(Service):
         if self._subscription is not None and self.is_receiving:
             return await self._subscription.check(self.check_interval_s)
         await self.drain()
-        if not self._store.connections.can_spare_one:
+        if not self._node.store.connections.can_spare_one:
             self._refuse(TOO_SMALL)
             return NEVER
-        self._subscription = Subscription(self._store, self._received, self._broken)
+        self._subscription = Subscription(self._node.store, self._received, self._broken)
         if not await self._subscription.open() or not await self._receives_probe():
             await self.drain()
             self._refuse(NOT_RECEIVING)
             return self.retry_interval_s
-        since = datetime.now(UTC) - timedelta(seconds=self._store.shared.silent_for)
+        since = datetime.now(UTC) - timedelta(seconds=self._node.store.shared.silent_for)
         self._subscription.lend()
         self.refusal = None
         self._events.publish(ListenerConnected(self._subscription.channel))
-        self._signals.notifications_up()
+        self._node.signals.notifications_up()
         if self._has_received:
             self._relay.missed(since)
         self._has_received = True
@@ -93,7 +88,7 @@ class Listener(Service):
         self._events.publish(ListenerLost(reason))
 
     async def _receives_probe(self) -> bool:
-        await self._store.locks.notify([self._probe])
+        await self._node.store.locks.notify([self._probe])
         try:
             async with asyncio.timeout(self.probe_timeout_s):
                 return await self._probed.wait()
@@ -103,7 +98,7 @@ class Listener(Service):
     async def drain(self) -> None:
         """Stop listening."""
         self._probed.clear()
-        self._signals.notifications_up.clear()
+        self._node.signals.notifications_up.clear()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             await subscription.close()
@@ -112,28 +107,28 @@ class Listener(Service):
         if message == self._probe:
             self._probed.set()
             return
-        if self._meter is not None:
-            self._meter.count("notifications_received")
+        if self._node.meter is not None:
+            self._node.meter.count("notifications_received")
         kind, _, about = message.partition(" ")
         if kind == DUE:
             mark, due = read_due(about)
-            if mark != self._own_mark:
-                self._signals.due(due)
-        elif kind == HEARTBEAT_REQUEST and about == self._worker_id:
-            self._signals.heartbeat_requested()
+            if mark != self._node.outbox.mark:
+                self._node.signals.due(due)
+        elif kind == HEARTBEAT_REQUEST and about == self._node.worker_id:
+            self._node.signals.heartbeat_requested()
         elif kind == PERIODIC:
-            self._signals.schedules_changed()
+            self._node.signals.schedules_changed()
         elif kind == TASKS:
-            self._signals.tasks_changed()
+            self._node.signals.tasks_changed()
         elif kind == EVENTS:
             self._relay.receive(about)
-        elif kind == SUBSCRIPTIONS and about != self._worker_id:
-            self._signals.heartbeat_requested()  # it reads them
+        elif kind == SUBSCRIPTIONS and about != self._node.worker_id:
+            self._node.signals.heartbeat_requested()  # it reads them
         elif kind == RESULT:
-            self._waiters.announce(about)
+            self._node.waiters.announce(about)
 
     def _broken(self) -> None:
-        self._signals.notifications_up.clear()
+        self._node.signals.notifications_up.clear()
         self._events.publish(ListenerLost("the connection ended"))
         self.wake()
 
@@ -145,24 +140,23 @@ class Notifier(Service):
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.events)
-        self._outbox = node.outbox
-        self._signals = node.signals
+        self._node = node
 
     async def prepare(self) -> None:
         """Attach to the outbox, which otherwise sends its messages itself."""
-        self._outbox.attach(on_due=self._signals.due, on_message=self.wake)
+        self._node.outbox.attach(on_due=self._node.signals.due, on_message=self.wake)
 
     async def run_once(self) -> float:
         """Send the collected messages, after the minimum delay since the previous ones."""
-        wait = self._outbox.flush_in
+        wait = self._node.outbox.flush_in
         if wait is None:
             return NEVER
         if wait > 0:
             return wait
-        await self._outbox.flush()
-        return self._outbox.gap_s
+        await self._node.outbox.flush()
+        return self._node.outbox.gap_s
 
     async def drain(self) -> None:
         """Send the remaining messages, and detach from the outbox."""
-        self._outbox.detach()
-        await self._outbox.flush()
+        self._node.outbox.detach()
+        await self._node.outbox.flush()

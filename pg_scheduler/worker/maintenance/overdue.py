@@ -47,13 +47,7 @@ class DeadlineScanner(Service):
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.events)
-        self._store = node.store
-        self._tasks = node.tasks
-        self._worker_id = node.worker_id
-        self._in_flight = node.in_flight
-        self._signals = node.signals
-        self._runs_jobs = node.config.runs_jobs
-        self._heartbeat_threshold = node.config.heartbeat_threshold
+        self._node = node
         self._interval = min(self.interval_s, node.config.lease_seconds / 2)
         self._reported_at: float | None = None
         self._position = ScanPosition()
@@ -62,21 +56,21 @@ class DeadlineScanner(Service):
         """Scan once, and attend to what was found; return the seconds until the next deadline."""
         moved = random.uniform(-self.horizon_jitter, self.horizon_jitter)  # noqa: S311 - jitter, no secret
         horizon = self._interval * (1 + moved)
-        ahead = await self._store.workers.scan_deadlines(horizon, self._heartbeat_threshold)
-        if ahead.has_overdue and self._runs_jobs:
+        ahead = await self._node.store.workers.scan_deadlines(horizon, self._node.config.heartbeat_threshold)
+        if ahead.has_overdue and self._node.config.runs_jobs:
             await self._report_names()
         if ahead.has_blocked:
-            self._signals.limits_blocked()
+            self._node.signals.limits_blocked()
         if ahead.has_queued:
-            self._signals.tenants_waiting()
+            self._node.signals.tenants_waiting()
         waits = []
         if ahead.has_ended and await self._apply_consequences():
             waits.append(0.0)
         if ahead.has_waiting:
             await self._repair_waiting()
         deadlines = (
-            (ahead.lapse_in, self._signals.lease_expired),
-            (ahead.expiry_in, self._signals.grace_expired),
+            (ahead.lapse_in, self._node.signals.lease_expired),
+            (ahead.expiry_in, self._node.signals.grace_expired),
         )
         for ends_in, expired in deadlines:
             if ends_in is not None and ends_in <= 0:
@@ -91,9 +85,9 @@ class DeadlineScanner(Service):
         now = time.monotonic()
         if self._reported_at is not None and now < self._reported_at + self.report_interval_s:
             return
-        known = self._tasks.names()
-        overdue = await self._store.jobs.overdue_names(self._worker_id, known, self.max_overdue)
-        self._reported_at, tasks = now, [task.name for task in self._tasks.tasks()]
+        known = self._node.tasks.names()
+        overdue = await self._node.store.jobs.overdue_names(self._node.worker_id, known, self.max_overdue)
+        self._reported_at, tasks = now, [task.name for task in self._node.tasks.tasks()]
         for place, name in enumerate(overdue[: self.max_names], start=1):
             self._events.publish(
                 UnregisteredName(
@@ -108,13 +102,13 @@ class DeadlineScanner(Service):
 
     async def _apply_consequences(self) -> bool:
         """Apply the consequences that a crash left behind; return whether there may be more."""
-        consequences, limit = self._store.consequences, self.max_ended
-        gone = await consequences.report_gone(self._worker_id, self._in_flight.unreported(), limit)
+        consequences, limit = self._node.store.consequences, self.max_ended
+        gone = await consequences.report_gone(self._node.worker_id, self._node.in_flight.unreported(), limit)
         return limit in {gone, await consequences.apply_lost(limit)}
 
     async def _repair_waiting(self) -> None:
         """Read a part of the jobs that wait for others, and correct what does not agree with other rows."""
-        self._position = await self._store.dependencies.repair(
+        self._position = await self._node.store.dependencies.repair(
             self._position, blocks=self.max_blocks, jobs=self.max_waiting
         )
 
@@ -128,13 +122,13 @@ class Expirer(Service):
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.events)
-        self._jobs = node.store.jobs
-        self._tasks = node.tasks
-        self._worker_id = node.worker_id
+        self._node = node
 
     async def run_once(self) -> float:
         """Expire one batch of jobs."""
-        expired = await self._jobs.expire(self._worker_id, self._tasks.names(), self.batch_size)
+        expired = await self._node.store.jobs.expire(
+            self._node.worker_id, self._node.tasks.names(), self.batch_size
+        )
         for job_id, job_name, attempt in expired:
             self._events.publish(JobExpired(job_id, job_name, attempt))
         return 0 if len(expired) == self.batch_size else NEVER

@@ -26,18 +26,16 @@ class PauseWatcher(Service):
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.events)
-        self._pauses = node.store.pauses
-        self._routing = node.routing
-        self._signals = node.signals
+        self._node = node
 
     async def run_once(self) -> float:
         """Read the pauses once; return the seconds until the next read, at the latest when a pause ends."""
-        pauses = await self._pauses.paused()
-        if self._routing.pause({pause.name for pause in pauses if not pause.is_over}):
-            self._signals.due()
+        pauses = await self._node.store.pauses.paused()
+        if self._node.routing.pause({pause.name for pause in pauses if not pause.is_over}):
+            self._node.signals.due()
         if any(pause.is_over for pause in pauses):
-            for name in await self._pauses.end_pauses():
+            for name in await self._node.store.pauses.end_pauses():
                 self._events.publish(TaskResumed(name, actor=None))
-        poll = POLL_INTERVAL_S if self._signals.notifications_up.is_set else FAST_POLL_INTERVAL_S
+        poll = POLL_INTERVAL_S if self._node.signals.notifications_up.is_set else FAST_POLL_INTERVAL_S
         ends = [pause.ends_in for pause in pauses if pause.ends_in is not None and not pause.is_over]
         return min(poll, *ends) if ends else poll

@@ -31,14 +31,10 @@ class Rescuer(Service):
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.events)
+        self._node = node
         config = node.config
-        self._workers = node.store.workers
-        self._worker_id = node.worker_id
         self._heartbeat_threshold = config.heartbeat_threshold
         self._max_crashes = config.max_crashes
-        self._lease = node.lease
-        self._outbox = node.outbox
-        self._signals = node.signals
         self._namesakes = None if config.identity is None else (config.identity, platform.node())
         self._lock_scan_interval_s = None if config.runs_jobs else config.polling.max_interval
         self._scans_locks = False
@@ -58,7 +54,7 @@ class Rescuer(Service):
 
     async def run_once(self) -> float:
         """Reclaim once. Skip if this worker's own lease is not trusted: it must be renewed first."""
-        if not self._lease.is_trusted:
+        if not self._node.lease.is_trusted:
             return self.untrusted_delay_s
         # The statements about jobs read every due row, so a poll sends them only if it has to.
         scans_jobs, self._scans_jobs = self._scans_jobs or self._lock_scan_interval_s is None, False
@@ -71,16 +67,16 @@ class Rescuer(Service):
     async def _reclaim(self, *, scans_jobs: bool) -> float:
         batch_size = self.batch_size
         if scans_jobs:
-            await self._workers.restart_leases(batch_size)
+            await self._node.store.workers.restart_leases(batch_size)
         if self._lock_scan_interval_s is not None:
             self._scans_locks = True
         dead = await self._find_dead()
         if self._namesakes is not None:
-            dead += await self._workers.ended_namesakes(self._worker_id, *self._namesakes)
+            dead += await self._node.store.workers.ended_namesakes(self._node.worker_id, *self._namesakes)
             self._namesakes = None
         if not (scans_jobs or dead):
             return self._next_delay()
-        rescue = await self._workers.rescue(
+        rescue = await self._node.store.workers.rescue(
             self._heartbeat_threshold, batch_size, suspects=dead, max_crashes=self._max_crashes
         )
         if rescue.job_ids or rescue.dead_workers:
@@ -90,9 +86,9 @@ class Rescuer(Service):
                 JobFailed(failed.job_id, failed.job_name, failed.attempt, error=failed.error)
             )
         if rescue.dead_workers:
-            self._signals.worker_gone()
+            self._node.signals.worker_gone()
         if rescue.job_ids:
-            self._signals.due(rescue.due)
+            self._node.signals.due(rescue.due)
         if len(rescue.job_ids) + len(rescue.quarantined) == batch_size:
             self._scans_jobs = True
             return 0
@@ -106,10 +102,12 @@ class Rescuer(Service):
     async def _find_dead(self) -> list[str]:
         """Return the suspect workers that sent no heartbeat in time, and request one from new suspects."""
         before, self._suspects = self._suspects, {}
-        suspects = await self._workers.suspect_workers(self._worker_id, silence=self._scans_locks)
+        suspects = await self._node.store.workers.suspect_workers(
+            self._node.worker_id, silence=self._scans_locks
+        )
         new = [each for each, sign in suspects.items() if before.get(each, (None, 0.0))[0] != sign]
         if new:
-            await self._outbox.request_heartbeats(new)
+            await self._node.outbox.request_heartbeats(new)
         now = time.monotonic()  # their time counts from here, however long the request took
         dead = []
         for worker_id, sign in suspects.items():

@@ -65,12 +65,7 @@ class Children:
     """The children of the jobs that a worker runs."""
 
     def __init__(self, node: Node) -> None:
-        self._connections = node.store.connections
-        self._steps = node.store.steps
-        self._dependencies = node.store.dependencies
-        self._results = node.store.passed_results
-        self._worker_id = node.worker_id
-        self._get_scheduler = node.get_scheduler
+        self._node = node
 
     async def insert(self, claim: Claim, name: str, jobs: Sequence[ChildJob], version: int) -> StoredStep:
         """Insert the children of a step and store it. To do it again has no further effect.
@@ -91,13 +86,13 @@ class Children:
             JobLostError: The attempt does not hold its job any more.
             ValueError: The job would wait for itself; or as in ``enqueue()``.
         """
-        async with self._connections.transaction_of_job() as connection:
+        async with self._node.store.connections.transaction_of_job() as connection:
             own = [job.job_id for job in jobs]
-            former = await self._steps.adopt_children(self._worker_id, claim, own, connection)
+            former = await self._node.store.steps.adopt_children(self._node.worker_id, claim, own, connection)
             inserted = {job.job_id: await self._insert_one(job, former, connection) for job in _ordered(jobs)}
             ids = [inserted[each] for each in own]
-            stored = await self._steps.store(
-                self._worker_id,
+            stored = await self._node.store.steps.store(
+                self._node.worker_id,
                 claim,
                 name,
                 CHILD,
@@ -106,7 +101,7 @@ class Children:
                 until=NO_TIMEOUT,
                 connection=connection,
             )
-            has_ended = await self._dependencies.await_jobs(
+            has_ended = await self._node.store.dependencies.await_jobs(
                 claim.job_id, list(dict.fromkeys(ids)), Transaction(connection, [])
             )
         return stored._replace(has_ended=has_ended, is_awaited=not has_ended)
@@ -117,7 +112,7 @@ class Children:
             return job.job_id
         is_adopted = job.job_id in former.adopted
         try:
-            return await self._get_scheduler().enqueue(
+            return await self._node.get_scheduler().enqueue(
                 job.call,
                 job_id=job.job_id,
                 conflict_resolution=ConflictResolution.REPLACE if is_adopted else ConflictResolution.IGNORE,
@@ -136,7 +131,7 @@ class Children:
             JobNotFoundError: A child was deleted by hand before it ended.
         """
         ids: list[str] = value_from(step.value)
-        found = await self._results.of_children(claim.job_id, ids)
+        found = await self._node.store.passed_results.of_children(claim.job_id, ids)
         for job_id in ids:
             if job_id not in found:
                 raise JobNotFoundError(job_id)
