@@ -41,7 +41,6 @@ from pg_scheduler.store.connections.options import (
 from pg_scheduler.store.connections.session import (
     Connection,
     check_connection,
-    check_pool,
     count_free,
     ended_connection,
     is_open,
@@ -197,7 +196,6 @@ class Connections:
                     yield held
                     return
         try:
-            check_pool(self._pool)
             connection = await take_from(self._pool, self.options.call_timeout_s)
             try:
                 with terminate_unanswered(connection):
@@ -272,7 +270,6 @@ class Connections:
         timeout_s = self.options.call_timeout_s
         with translated():
             if self._direct_dsn is None or not direct:
-                check_pool(self._pool)
                 connection: Connection = await take_from(self._pool, timeout_s)
             else:
                 connection = await self._connect_directly(self._direct_dsn)
@@ -417,7 +414,6 @@ class StickyConnection:
             if self._connection is None or not is_open(self._connection):
                 with translated():
                     await self._return()
-                    check_pool(self._pool)
                     self._connection = await take_from(self._pool, self._options.call_timeout_s)
         except BaseException:  # let the next user in
             self._turn.release()

@@ -80,10 +80,17 @@ def check_pool(pool: asyncpg.Pool) -> None:
 
 
 async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy:
-    """Take a connection from the pool."""
+    """Take a connection from the pool.
+
+    Raises:
+        PoolClosedError: The pool is closed, and never opens again.
+        RuntimeError: The pool was not awaited.
+    """
     try:
         return await pool.acquire(timeout=timeout_s)
     except Exception as error:
+        if isinstance(error, asyncpg.InterfaceError):  # among others of a pool that cannot give connections
+            check_pool(pool)
         raise_rejected(error)
         raise
 
