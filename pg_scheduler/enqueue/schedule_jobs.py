@@ -63,6 +63,7 @@ class JobBuilder:
         sender: Calls the middleware; None without any.
         arguments: Their arguments before a codec encoded them; None if they could not be decoded.
         share: The share and the tenant of its jobs; None without a share, or if the arguments are unknown.
+        lacks_unique_key: Whether the key of its jobs follows from arguments that cannot be decoded here.
     """
 
     schedule_id: str
@@ -76,11 +77,7 @@ class JobBuilder:
     sender: Sender | None
     arguments: str | None
     share: str | None
-
-    @property
-    def lacks_unique_key(self) -> bool:
-        """Whether the key of its jobs follows from arguments that cannot be decoded here."""
-        return self.arguments is None and isinstance(self.unique, Unique)
+    lacks_unique_key: bool
 
     def fire_time_job(self, fire_time: datetime, due: datetime, now: datetime) -> ExtendedJob:
         """Return the job of a fire time.
@@ -168,6 +165,7 @@ class ScheduleJobs:
             lock_key=advisory_lock_key(row.schedule_id) if row.use_advisory_lock else None,
         )
         of_jobs["schedule_id"] = row.schedule_id
+        unique = None if task is None else task.unique
         return JobBuilder(
             row.schedule_id,
             row.owner,
@@ -176,10 +174,11 @@ class ScheduleJobs:
             of_jobs,
             _on_end(row, task),
             task,
-            None if task is None else task.unique,
+            unique,
             self.sender,
             arguments,
             None if task is None else task.share_key(arguments),
+            lacks_unique_key=arguments is None and isinstance(unique, Unique),
         )
 
     def _task_data(self, row: ScheduleRow, task: Task | None, job_name: str) -> tuple[str | None, str]:

@@ -20,7 +20,7 @@ from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers.base import Trigger, is_fixed_delay, next_fire_time
 from pg_scheduler.triggers.missed import newest_fire_times
-from pg_scheduler.triggers.search import INSTANT, Search
+from pg_scheduler.triggers.search import INSTANT
 
 RESULTS: Final = 20
 """Fire times and jobs that are shown."""
@@ -111,7 +111,7 @@ def _between(trigger: Trigger, since: datetime, last: datetime, schedule: Schedu
     if is_fixed_delay(trigger):
         return [last] if since <= last else []
     begin = since if schedule.start is None else max(since, schedule.start)
-    first = next_fire_time(trigger, begin - INSTANT, schedule.anchor, Search())
+    first = next_fire_time(trigger, begin - INSTANT, schedule.anchor)
     if first is None or first > last:
         return []
     return newest_fire_times(trigger, first=first, now=last, anchor=schedule.anchor, limit=RESULTS)

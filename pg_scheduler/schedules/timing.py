@@ -156,7 +156,8 @@ def pass_time(
         if row.next_fire_at is None:  # only its pause ends
             return Advance(is_finished=row.finished_at is not None)
         row = after_pause(row, row.paused_until)
-    row = _request_search_again(row, now)
+    if row.resume_from is None and row.next_fire_at is not None and row.next_fire_at > now:
+        row = _request_search_again(row)
     trigger, anchor, end = read_trigger(row.trigger), row.anchor, row.end_at
     first = first_to_plan(row)
     if first is None or (end is not None and first > end):
@@ -176,17 +177,16 @@ def pass_time(
     if latest == first and not is_missed:
         chosen = [first]
     else:
-        chosen = _caught_up(row, trigger, now, first, latest)
-        if not chosen and not is_missed:
-            chosen = [latest]
+        chosen = _caught_up(row, trigger, now, first, latest) or ([] if is_missed else [latest])
     runs_left = None if row.max_runs is None else max(row.max_runs - row.runs, 0)
     chosen = chosen[:runs_left]
     skipped = len(chosen) if is_busy else 0
     if is_busy:
         chosen = []
     is_last = runs_left is not None and len(chosen) >= runs_left
-    waits = bool(chosen) and is_fixed_delay(trigger) and not is_last
-    following, searched_from = None, max(latest, now) if is_fixed_delay(trigger) else latest
+    follows_end = is_fixed_delay(trigger)
+    waits = bool(chosen) and follows_end and not is_last
+    following, searched_from = None, max(latest, now) if follows_end else latest
     if is_unique or not is_last:
         following = _first_after(row, searched_from)
     next_fire_at = None if is_last or waits else following
@@ -272,14 +272,12 @@ def jitter_of(row: ScheduleRow, fire_time: datetime) -> timedelta:
     text = f"{row.schedule_id}:{fire_time.astimezone(UTC).isoformat()}"
     share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
     span = timedelta(seconds=row.jitter_seconds)
-    following = next_fire_time(read_trigger(row.trigger), fire_time, row.anchor, Search())
+    following = next_fire_time(read_trigger(row.trigger), fire_time, row.anchor)
     return share * (span if following is None else min(span, following - fire_time))
 
 
-def _request_search_again(row: ScheduleRow, now: datetime) -> ScheduleRow:
-    """Request the search again if older time zone data gave the next fire time, which is not due."""
-    if row.next_fire_at is None or row.next_fire_at <= now or row.resume_from is not None:
-        return row
+def _request_search_again(row: ScheduleRow) -> ScheduleRow:
+    """Request the search again if older time zone data gave the next fire time."""
     data = zone_data_of(row)
     is_outdated = row.tzdata is not None and data is not None and row.tzdata < data
     return replace(row, resume_from=row.searched_from) if is_outdated else row
@@ -315,7 +313,7 @@ def _begin_of_search(row: ScheduleRow, after: datetime) -> datetime:
 
 def _first_after(row: ScheduleRow, after: datetime) -> datetime | None:
     """Return the first fire time after an instant that is not after the end; None if there is none."""
-    fire = next_fire_time(read_trigger(row.trigger), after, row.anchor, Search())
+    fire = next_fire_time(read_trigger(row.trigger), after, row.anchor)
     return None if fire is None or (row.end_at is not None and fire > row.end_at) else fire
 
 
@@ -332,7 +330,7 @@ def _caught_up(
     if catch_up.selection == "earliest":
         if oldest == first:
             return [first]
-        earliest = next_fire_time(trigger, oldest - INSTANT, row.anchor, Search())
+        earliest = next_fire_time(trigger, oldest - INSTANT, row.anchor)
         return [latest if earliest is None else min(earliest, latest)]
     if catch_up.selection == "all":
         limit = catch_up.limit or 1

@@ -106,22 +106,6 @@ class Trigger(Part):
             found.append(fire := following)
         return found
 
-    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
-        """Return the first fire time after an instant in UTC, checked, within the steps that are left."""
-        search.spend()
-        try:
-            fire: object = self.next_after(instant, anchor=anchor)
-        except StopIteration as error:  # of next(); a thread cannot pass it on to the event loop
-            raise ValueError(f"{self!r} raised StopIteration; return None after its last fire") from error
-        if fire is None:
-            return None
-        if not isinstance(fire, datetime):
-            raise ValueError(f"{self!r} returned {fire!r} as fire time; return a datetime or None")  # noqa: TRY004
-        utc = to_utc(fire)
-        if utc <= instant:
-            raise ValueError(f"{self!r} returned {utc} as fire time, which is not after {instant}")
-        return utc
-
     def _anchored_interval(self) -> timedelta | None:
         """Return the interval of a trigger that fires at ``anchor + k * interval``, None for any other."""
         return None
@@ -144,14 +128,37 @@ class Trigger(Part):
         return NotImplemented
 
 
-def next_fire_time(trigger: Trigger, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+def next_fire_time(
+    trigger: Trigger, instant: datetime, anchor: datetime, search: Search | None = None
+) -> datetime | None:
     """Return the first fire time after an instant in UTC, within the steps that are left.
+
+    Args:
+        trigger: The trigger.
+        instant: An instant in UTC.
+        anchor: The anchor of the schedule, in UTC.
+        search: The search that this one is a part of; None for none.
 
     Raises:
         SearchLimitError: No step is left.
         ValueError: The trigger returned something else than a later instant.
     """
-    return trigger._find(instant, anchor, search)  # noqa: SLF001 - private for users only
+    if isinstance(trigger, Combination):
+        return trigger._find(instant, anchor, search or Search())  # noqa: SLF001 - private for users only
+    if search is not None:
+        search.spend()
+    try:
+        fire: object = trigger.next_after(instant, anchor=anchor)
+    except StopIteration as error:  # of next(); a thread cannot pass it on to the event loop
+        raise ValueError(f"{trigger!r} raised StopIteration; return None after its last fire") from error
+    if fire is None:
+        return None
+    if not isinstance(fire, datetime):
+        raise ValueError(f"{trigger!r} returned {fire!r} as fire time; return a datetime or None")  # noqa: TRY004
+    utc = to_utc(fire)
+    if utc <= instant:
+        raise ValueError(f"{trigger!r} returned {utc} as fire time, which is not after {instant}")
+    return utc
 
 
 class Combination(Trigger):
@@ -349,7 +356,7 @@ def first_fire_time(trigger: Trigger, *, after: datetime, anchor: datetime) -> d
         ValueError: There is none, or none within the bounds of the search.
     """
     try:
-        fire = next_fire_time(trigger, to_utc(after), to_utc(anchor), Search())
+        fire = next_fire_time(trigger, to_utc(after), to_utc(anchor))
     except ValueError as error:
         raise ValueError(f"no fire time found for '{trigger}': {error}") from error
     if fire is None:
