@@ -38,6 +38,7 @@ from pg_scheduler.jobs.outcome import (
 )
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import MARK
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt, Durability
 from pg_scheduler.worker.node import Node
@@ -54,7 +55,7 @@ LOCK_REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two log records of one outage in which no advisory lock can be taken."""
 
 RETURNED: Final = ReturnResult()
-"""The result of a job without options, whatever its function returned."""
+"""The result of a job that keeps none, whatever its function returned."""
 
 
 class LockPause:
@@ -169,7 +170,7 @@ class AttemptRunner:
                 self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
             if seconds is not None:
                 self._timeouts.remove(attempt, seconds)
-        return RETURNED if claim.options is None else ReturnResult(value)
+        return RETURNED if claim.options is None or _completes_plainly(claim.options) else ReturnResult(value)
 
     async def run_under_lock(self, attempt: Attempt, key: int) -> Result:
         """Run an attempt while no other one has its advisory lock; skip it if one has."""
@@ -255,7 +256,7 @@ class AttemptRunner:
                 value = await run_in_executor(self._middleware, executor, call)
             else:
                 value = await executor.run(call)
-            if claim.options is not None:
+            if claim.options is not None and not _completes_plainly(claim.options):
                 result = ReturnResult(value)
         except RaisedError as raised:
             result = ErrorResult(raised.error)
@@ -274,6 +275,14 @@ class AttemptRunner:
         if call.was_cancelled:  # the flag decides, whatever the function made of it
             return stopped_result(attempt)
         return result
+
+
+def _completes_plainly(options: str) -> bool:
+    """Return whether a job with these options, such as one of a schedule, completes as a plain job does.
+
+    It keeps no result, and has no steps. Either key in a text makes it take the longer way to the same end.
+    """
+    return "keep_result" not in options and MARK not in options
 
 
 def error_result(attempt: Attempt, error: BaseException) -> ErrorResult:
