@@ -711,6 +711,7 @@ async def test_sleep_until_a_time(t: TestScheduler, log: Log) -> None:
     assert log == [START + DAY]
 
 
+@pytest.mark.slow
 async def test_a_year_of_sleeps_ends_on_time(t: TestScheduler, log: Log) -> None:
     async def daily() -> None:
         for day in range(365):
@@ -1674,6 +1675,7 @@ class CrashingConnection(asyncpg.Connection):
         return tag
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stock")
 async def test_crash_before_or_after_any_statement_changes_no_end_state(dsn: str) -> None:
     """A plain step is called at most twice, and what a transaction writes is there once."""

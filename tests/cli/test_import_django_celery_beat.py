@@ -31,6 +31,8 @@ from django_celery_beat.tzcrontab import TzAwareCrontab
 from pg_scheduler.integrations.django_celery_beat import cron_of
 from tests.support.cases import each_case
 
+pytestmark = pytest.mark.slow  # programs start and end
+
 NOW = datetime.now(UTC).replace(microsecond=0)
 HOUR = timedelta(hours=1)
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -397,6 +397,7 @@ MINUTES = """
 """
 
 
+@pytest.mark.slow
 async def test_update_of_the_overview_is_small(
     build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

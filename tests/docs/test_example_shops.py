@@ -33,6 +33,8 @@ from tests.support.django import has_tasks
 from tests.support.transactions import django_address
 from tests.support.worker import Recorder
 
+pytestmark = pytest.mark.slow  # programs start and end
+
 Pool = asyncpg.Pool
 
 ORDERS = "CREATE TABLE orders (number int PRIMARY KEY)"
@@ -183,7 +185,6 @@ async def test_tests_of_the_order_example_pass(dsn: str, monkeypatch: pytest.Mon
     assert "7 passed" in await output_of(dsn, *PYTEST, ORDER_TESTS, "-k", "not crashes")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("decision", ["granted", "rejected", "expired"])
 async def test_order_example_survives_a_crash_at_each_statement(
@@ -199,7 +200,6 @@ async def test_order_example_survives_a_crash_at_each_statement(
 # -- Django --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_django_shop_runs_its_tasks_and_its_tests(dsn: str) -> None:
     if not has_tasks():
         pytest.skip("dev.py has not updated this environment")
@@ -280,7 +280,6 @@ def test_celery_shop_ran_the_same_jobs_before_the_move(
 # -- APScheduler ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 async def test_apscheduler_shop_keeps_its_stored_jobs_and_its_rhythm(
     dsn: str, pool: Pool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

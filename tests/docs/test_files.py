@@ -18,6 +18,8 @@ import pytest
 from tests.docs.snippets import PAGES, ROOT, Snippet, page_id, snippets_of
 from tests.support.transactions import django_address
 
+pytestmark = pytest.mark.slow  # programs start and end
+
 FILES = {
     f"{page_id(page)} {snippet.file}": snippet
     for page in PAGES

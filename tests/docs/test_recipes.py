@@ -370,6 +370,7 @@ async def test_websocket_recipe_sends_the_events_of_one_job(load: Load, dsn: str
 
 
 @recipe("guides/web.md stream.py")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["websocket", "stream"])
 @pytest.mark.parametrize(
     "host",

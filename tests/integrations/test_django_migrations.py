@@ -22,6 +22,8 @@ from tests.docs.test_files import FILES
 from tests.migrations.dump import CHECKED_IN, describe
 from tests.support.transactions import django_address
 
+pytestmark = pytest.mark.slow  # programs start and end
+
 pytest.importorskip("django")
 
 SITE = "tests.integrations.django_site"

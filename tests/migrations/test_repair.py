@@ -79,6 +79,7 @@ async def test_table_names_are_the_tables_of_each_version(
     assert {row["tablename"] for row in rows} == {*table_names(SHIPPED[:version]), "scheduler_migrations"}
 
 
+@pytest.mark.slow
 async def test_migrate_recreates_dropped_tables_and_keeps_the_others(
     connection: asyncpg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:

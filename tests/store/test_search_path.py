@@ -77,6 +77,7 @@ async def test_no_statement_uses_a_trap(database: Database) -> None:
             assert not found, f"with the search path {path}, statement {name!r} uses {', '.join(found)}"
 
 
+@pytest.mark.slow
 async def test_every_statement_uses_a_trap_when_one_qualification_is_removed(database: Database) -> None:
     count = 0
     for name, text in QUERIES.items():
@@ -86,6 +87,7 @@ async def test_every_statement_uses_a_trap_when_one_qualification_is_removed(dat
     assert count > 500
 
 
+@pytest.mark.slow
 async def test_better_matches_are_called_although_pg_catalog_is_searched_first(database: Database) -> None:
     missing = {"function trap.make_interval", "function trap.unnest", "function trap.jsonb_build_object"}
     for name, text in QUERIES.items():

@@ -276,6 +276,7 @@ async def test_plain_inserts_pass_in_the_transaction_that_completes(
     assert (report.most(transfer_and_complete), report.most(insert_once)) == (2, 2)
 
 
+@pytest.mark.slow
 async def test_job_that_completes_on_a_connection_of_its_own_passes(crash: CrashEverywhere) -> None:
     async def insert_and_complete() -> None:
         me = current_job()
@@ -287,6 +288,7 @@ async def test_job_that_completes_on_a_connection_of_its_own_passes(crash: Crash
     assert (await crash(insert_and_complete)).points >= 12
 
 
+@pytest.mark.slow
 async def test_completion_apart_from_the_writes_is_reported(
     crash: CrashEverywhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +307,7 @@ async def test_completion_apart_from_the_writes_is_reported(
     assert (raised.value.found.status, raised.value.found.observed) == (JobStatus.COMPLETED, [])
 
 
+@pytest.mark.slow
 async def test_heartbeats_of_a_slow_worker_hide_no_statement(
     crash: CrashEverywhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:

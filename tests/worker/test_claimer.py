@@ -843,6 +843,7 @@ async def test_claimer_isolates_jobs_before_they_reach_the_limit_of_crashes(
     await finish(known, gate, executor)
 
 
+@pytest.mark.slow
 async def test_claimer_quarantines_an_unreadable_row_when_notifications_keep_arriving(
     known: Parts, gate: Gate, dsn: str
 ) -> None:

@@ -477,6 +477,7 @@ async def test_claimer_forgets_no_job_under_random_changes_of_the_queue(
     assert set(known.in_flight.held()) == due
 
 
+@pytest.mark.slow
 async def test_claimer_quarantines_an_unreadable_row_in_front_of_its_position(
     known: Parts, gate: Gate, dsn: str, seconds: list[float]
 ) -> None:
