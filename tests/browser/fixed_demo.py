@@ -16,7 +16,7 @@ from zlib import crc32
 import asyncpg
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.demo.afterwards import write_history
+from pg_scheduler.cli.demo.history import write_history
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.schedules.timing import fire_time_job_id

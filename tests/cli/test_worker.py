@@ -571,7 +571,7 @@ class TestCheck:
         ("options", "message"),
         [
             (("--max-age", "soon"), "--max-age must be a duration such as 90s, 15m, 1h30m or 2d"),
-            (("--max-age", "0s"), "--max-age must be a duration"),
+            (("--max-age", "0s"), "--max-age must be more than 0s"),
             (("--metrics-port", "0", "--processes", "2"), "--metrics-port serves one process"),
             (("--log-format", "xml"), "--log-format must be text or json, not 'xml'"),
             (("--slots", "0"), "max_concurrent_jobs must be greater than or equal to 1, not 0"),
