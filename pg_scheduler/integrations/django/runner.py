@@ -33,6 +33,7 @@ from pg_scheduler.jobs.context import current, current_job
 from pg_scheduler.jobs.executors import PROCESS
 from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.outcome import may_retry
+from pg_scheduler.jobs.payload import encode_value
 from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, Snooze, reason_of
 from pg_scheduler.jobs.task import NO_OPTIONS, TaskOptions
@@ -120,7 +121,7 @@ def _plain_runner_of(task: Task) -> Callable[..., Any]:
         attempt = _Attempt(task, args, kwargs)
         attempt.begin()
         try:
-            value = normalize_json(task.func(*attempt.args, **kwargs))
+            value = _normalised(task.func(*attempt.args, **kwargs))
         except BaseException as error:  # user code
             attempt.fail(error)
             raise
@@ -136,7 +137,7 @@ def _async_runner_of(task: Task) -> Callable[..., Any]:
         attempt = _Attempt(task, args, kwargs)
         await sync_to_async(attempt.begin)()
         try:
-            value = normalize_json(await task.func(*attempt.args, **kwargs))
+            value = _normalised(await task.func(*attempt.args, **kwargs))
         except BaseException as error:  # user code
             if ends_task(error, step):
                 raise
@@ -146,6 +147,17 @@ def _async_runner_of(task: Task) -> Callable[..., Any]:
         return value
 
     return run
+
+
+def _normalised(value: object) -> Any:
+    """Return what a task returned as JSON has it.
+
+    Raises:
+        TypeError: JSON cannot represent it, or PostgreSQL cannot store it.
+    """
+    normalised = normalize_json(value)
+    encode_value(normalised)
+    return normalised
 
 
 class _Attempt:

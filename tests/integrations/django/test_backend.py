@@ -363,11 +363,19 @@ async def test_async_task_that_exits_has_failed(shop: Any) -> None:
     assert [status for status, _ in signals] == [FAILED]
 
 
-async def test_value_that_json_cannot_represent_fails_the_task(shop: Any) -> None:
+@pytest.mark.parametrize(
+    ("how", "kind"), [("object", TypeError), ("nul", PayloadError), ("keys", PayloadError)]
+)
+@pytest.mark.parametrize("name", ["unserialisable", "unserialisable_async"])
+async def test_value_that_json_cannot_represent_fails_the_task(
+    shop: Any, name: str, how: str, kind: type
+) -> None:
     async with working() as (scheduler, _):
-        result = await ended(scheduler, shop.unserialisable.enqueue())
+        with received(compat.task_finished) as signals:
+            result = await ended(scheduler, getattr(shop, name).enqueue(how))
     assert result.status == FAILED
-    assert result.errors[0].exception_class is TypeError
+    assert result.errors[0].exception_class is kind
+    assert [status for status, _ in signals] == [FAILED]
 
 
 async def test_retried_task_has_all_attempts_and_one_final_signal(shop: Any, pool: asyncpg.Pool) -> None:

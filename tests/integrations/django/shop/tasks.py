@@ -85,8 +85,14 @@ async def wait_in_thread() -> None:
 
 
 @task
-def unserialisable() -> object:
-    return threading
+def unserialisable(how: str = "object") -> object:
+    values: dict[str, object] = {"object": threading, "nul": "a\0b", "keys": {1: "one"}}
+    return values[how]
+
+
+@task
+async def unserialisable_async(how: str) -> object:
+    return unserialisable.call(how)
 
 
 @task(takes_context=True)
@@ -152,6 +158,7 @@ TASKS = [
     exit_async,
     wait_in_thread,
     unserialisable,
+    unserialisable_async,
     session,
     count_queries,
     session_async,
