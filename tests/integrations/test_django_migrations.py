@@ -20,6 +20,7 @@ from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
 from tests.migrations.dump import CHECKED_IN, describe
+from tests.support.django import BACKEND, has_tasks
 from tests.support.transactions import django_address
 
 pytestmark = pytest.mark.slow  # programs start and end
@@ -234,6 +235,20 @@ def test_rows_disappear_after_each_test_of_a_project_without_migrations(dsn: str
 def test_suite_of_the_project_passes(dsn: str, tests: str) -> None:
     """Run tests with Django's runner, which creates a database for them."""
     manage(dsn, "test", f"{SITE}.{tests}", "--noinput", "--shuffle")
+
+
+@pytest.mark.skipif(not has_tasks(), reason="dev.py has not updated this environment")
+@pytest.mark.parametrize("tests", ["jobs", "routed"])
+def test_admin_shows_the_database_of_the_backend_unless_a_router_chooses(dsn: str, tests: str) -> None:
+    engine = "django.db.backends"
+    jobs = {"ENGINE": f"{engine}.postgresql", **django_address(dsn)}
+    default = {"ENGINE": f"{engine}.sqlite3", "NAME": ":memory:"}
+    settings: dict[str, Any] = {"DATABASES": {"default": default, "jobs": jobs}}
+    if tests == "jobs":
+        settings["TASKS"] = {"default": {"BACKEND": BACKEND, "OPTIONS": {"DATABASE": "jobs"}}}
+    else:
+        settings["DATABASE_ROUTERS"] = [f"{SITE}.routers.Jobs"]
+    manage(dsn, "test", f"{SITE}.elsewhere_tests", "--noinput", **settings)
 
 
 def test_tests_of_the_page_pass(dsn: str, tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
-from django.db import OperationalError, connections, router, transaction
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, router, transaction
 from django.db.models import Q
 
 from pg_scheduler.errors import JobConflictError
@@ -66,6 +67,24 @@ def limited(alias: str, limit: str) -> Iterator[None]:
         raise TimeoutError(TOO_SLOW.format(limit)) from error
 
 
+def _chosen(choose: Callable[..., str], model: Any) -> str:
+    """Return the database that the routers choose for a model; if none does, that of the backends."""
+    row = model()
+    row._state.db = _database_of_backends()  # noqa: SLF001 - the default of the routers
+    return choose(model, instance=row)
+
+
+def _database_of_backends() -> str:
+    """Return the database of all backends; the default one if there are several databases, or no backends."""
+    default: str = DEFAULT_DB_ALIAS
+    if not (find_spec("django.tasks") or find_spec("django_tasks")):
+        return default
+    from pg_scheduler.integrations.django.backend import all_backends  # noqa: PLC0415 - needs django.tasks
+
+    found = {each.settings.database for each in all_backends()}
+    return found.pop() if len(found) == 1 else default
+
+
 def _may(permission: str) -> Callable[[Any, Any], bool]:
     """Return the method that returns whether a user has a permission of the models."""
     return lambda _admin, request: bool(request.user.has_perm(f"pg_scheduler.{permission}"))
@@ -101,7 +120,8 @@ class NameFilter(admin.SimpleListFilter):
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
         """Return the names."""
         names = {task.name for task in catalogue.tasks()}
-        for claimed in Worker.objects.values_list("names", flat=True):
+        workers = Worker.objects.using(_chosen(router.db_for_read, Worker))
+        for claimed in workers.values_list("names", flat=True):
             names.update(claimed or ())
         return [(name, name) for name in sorted(names)]
 
@@ -158,7 +178,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     def get_queryset(self, request: Any) -> Any:
         """Return the rows, without the large values unless one row is shown."""
-        rows = super().get_queryset(request)
+        rows = super().get_queryset(request).using(_chosen(router.db_for_read, self.model))
         return rows if "object_id" in request.resolver_match.kwargs else rows.defer(*self.large_fields)
 
     def get_changelist(self, request: Any, **_options: Any) -> type[ChangeList]:  # noqa: ARG002
@@ -191,7 +211,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
             text = f"Select at most {MAX_CHANGED} rows. The dashboard changes any number."
             self.message_user(request, text, messages.ERROR)
             return
-        alias = router.db_for_write(self.model)
+        alias = _chosen(router.db_for_write, self.model)
         scheduler = SyncScheduler()
         changed, conflicts = [], []
         author = Author(request.user.get_username(), "admin")

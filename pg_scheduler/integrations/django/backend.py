@@ -17,6 +17,7 @@ from pg_scheduler.integrations.django.compat import (
     BaseTaskBackend,
     Task,
     TaskResultDoesNotExist,
+    task_backends,
     task_enqueued,
 )
 from pg_scheduler.integrations.django.extensions import codec_of, middleware_of
@@ -183,6 +184,11 @@ class Backend(BaseTaskBackend):
         }
         own = {name: getattr(task, name, UNSET) for name in defaults}
         return defaults | {name: value for name, value in own.items() if value is not UNSET}
+
+
+def all_backends() -> list[Backend]:
+    """Return the backends of the project that store jobs."""
+    return [each for each in task_backends.all() if isinstance(each, Backend)]
 
 
 _clients: Final[dict[tuple[object, ...], SyncScheduler]] = {}

@@ -10,8 +10,7 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
-from pg_scheduler.integrations.django.backend import Backend
-from pg_scheduler.integrations.django.compat import task_backends
+from pg_scheduler.integrations.django.backend import Backend, all_backends
 from pg_scheduler.integrations.django.extensions import codec_of, executors_of, middleware_of
 
 TENANTS: Final = ("django_tenants.", "tenant_schemas.")
@@ -20,8 +19,7 @@ TENANTS: Final = ("django_tenants.", "tenant_schemas.")
 
 def check_backends(**_kwargs: Any) -> list[checks.CheckMessage]:
     """Return the mistakes in the settings of all backends."""
-    backends = [each for each in task_backends.all() if isinstance(each, Backend)]
-    return [message for each in backends for message in _check(each)]
+    return [message for each in all_backends() for message in _check(each)]
 
 
 def _check(backend: Backend) -> Iterator[checks.CheckMessage]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pg_scheduler.inspect.store.connections import open_pool
 from pg_scheduler.integrations.django.address import dsn_of
-from pg_scheduler.integrations.django.backend import Backend
+from pg_scheduler.integrations.django.backend import Backend, all_backends
 from pg_scheduler.integrations.django.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from pg_scheduler.integrations.django.connections import close_connections
 from pg_scheduler.integrations.django.extensions import executors_of
@@ -79,8 +79,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
 
 def _retention(database: str) -> VacuumConfig:
     """Return the default retention, with jobs kept at least as long as the results of all tasks."""
-    backends = [each for each in task_backends.all() if isinstance(each, Backend)]
-    kept = [each.settings.keep_result for each in backends if each.settings.database == database]
+    kept = [each.settings.keep_result for each in all_backends() if each.settings.database == database]
     kept += [getattr(task, "keep_result", None) for task in declared_tasks()]
     longest = max((each for each in kept if isinstance(each, timedelta)), default=timedelta(0))
     config = VacuumConfig()
