@@ -191,6 +191,17 @@ def all_backends() -> list[Backend]:
     return [each for each in task_backends.all() if isinstance(each, Backend)]
 
 
+def neighbours_of(backend: Backend) -> list[Backend]:
+    """Return the other backends of the project that store jobs in the same tables."""
+    own = backend.settings
+    return [
+        each
+        for each in all_backends()
+        if each.alias != backend.alias
+        and (each.settings.database, each.settings.schema) == (own.database, own.schema)
+    ]
+
+
 _clients: Final[dict[tuple[object, ...], SyncScheduler]] = {}
 """The Schedulers of all backends, by database, schema and the ids of the objects that they keep."""
 

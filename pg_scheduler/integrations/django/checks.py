@@ -10,7 +10,7 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
-from pg_scheduler.integrations.django.backend import Backend, all_backends
+from pg_scheduler.integrations.django.backend import Backend, all_backends, neighbours_of
 from pg_scheduler.integrations.django.extensions import codec_of, executors_of, middleware_of
 
 TENANTS: Final = ("django_tenants.", "tenant_schemas.")
@@ -59,3 +59,17 @@ def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
             hint="set OPTIONS['SCHEMA'] to the schema of the tables, such as 'public'",
             id="pg_scheduler.W002",
         )
+    for other in neighbours_of(backend):
+        is_apart = backend.queues and other.queues and backend.queues.isdisjoint(other.queues)
+        if backend.alias < other.alias and not is_apart and _extensions_of(backend) != _extensions_of(other):
+            yield checks.Warning(
+                f"{place} and TASKS[{other.alias!r}] have the same tables and may use the same queues, and "
+                "differ in CODEC or MIDDLEWARE: a worker runs the tasks of both with its own",
+                hint="set QUEUES of both so that no queue is in both, or the same CODEC and MIDDLEWARE",
+                id="pg_scheduler.W003",
+            )
+
+
+def _extensions_of(backend: Backend) -> tuple[object, list[object]]:
+    """Return the codec and the middleware as the settings have them."""
+    return backend.settings.codec, list(backend.settings.middleware)

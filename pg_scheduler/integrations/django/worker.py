@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pg_scheduler.inspect.store.connections import open_pool
 from pg_scheduler.integrations.django.address import dsn_of
-from pg_scheduler.integrations.django.backend import Backend, all_backends
+from pg_scheduler.integrations.django.backend import Backend, all_backends, neighbours_of
 from pg_scheduler.integrations.django.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from pg_scheduler.integrations.django.connections import close_connections
 from pg_scheduler.integrations.django.extensions import executors_of
@@ -57,7 +57,9 @@ async def scheduler() -> AsyncIterator[Scheduler]:
         ImproperlyConfigured: The middleware, an executor or the codec is invalid.
     """
     backend: Backend = task_backends[selection.backend]
-    declare_queues(selection.queues or backend.queues)
+    own = {*backend.queues, *selection.queues}
+    others = {queue for each in neighbours_of(backend) for queue in each.queues} - own
+    declare_queues({*(selection.queues or backend.queues), *others})
     settings = backend.settings
     async with open_pool(
         dsn_of(settings.database, settings.dsn),
@@ -68,7 +70,8 @@ async def scheduler() -> AsyncIterator[Scheduler]:
         yield Scheduler(
             pool,
             schema=settings.schema,
-            skip=[pattern_of(queue) for queue in selection.excluded],
+            only=[pattern_of(queue) for queue in selection.queues],
+            skip=[pattern_of(queue) for queue in sorted({*selection.excluded, *others})],
             vacuum_config=_retention(settings.database),
             executors=executors_of(selection.backend, settings),
             middleware=[partial(close_connections, selection.backend), *backend.middleware],

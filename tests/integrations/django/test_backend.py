@@ -293,6 +293,48 @@ async def test_worker_of_a_backend_runs_tasks_of_another_one(
     assert (found.task, found.status) == (result.task, SUCCESSFUL)
 
 
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ((["default", "mail"], []), ["default", "mail"]),
+        (([], []), ["default"]),  # the queue that the task declares
+        (([], ["reports"]), ["reports"]),
+        ((["default", "reports"], []), ["default", "reports"]),
+    ],
+)
+async def test_worker_leaves_out_the_queues_that_only_another_backend_has(
+    dsn: str,
+    pool: asyncpg.Pool,
+    monkeypatch: pytest.MonkeyPatch,
+    selection: tuple[list[str], list[str]],
+    expected: list[str],
+) -> None:
+    queues, selected = selection
+    monkeypatch.setattr(worker.selection, "queues", selected)
+    with project(dsn, QUEUES=[]) as shop:
+        tasks = {
+            "default": {"BACKEND": BACKEND, "QUEUES": queues},
+            "reports": {"BACKEND": BACKEND, "QUEUES": ["reports"]},
+            "elsewhere": {"BACKEND": BACKEND, "QUEUES": ["mail"], "OPTIONS": {"SCHEMA": "other"}},
+        }
+        with override_settings(TASKS=tasks):
+            shop.add.using(backend="reports", queue_name="reports")  # registers the name
+            async with working():
+                ((names,),) = await pool.fetch("SELECT names FROM scheduler_workers")
+    claimed = {name.partition("@")[2] for name in names if name.startswith(f"{shop.add.module_path}@")}
+    assert sorted(claimed & {"default", "mail", "reports"}) == expected
+
+
+async def test_worker_runs_a_queue_with_a_comma(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with project(dsn, QUEUES=["default", "mail", "a,b"]) as shop:
+        monkeypatch.setattr(worker.selection, "queues", ["a,b"])
+        async with working() as (scheduler, _):
+            other = shop.add.enqueue(1)
+            result = await ended(scheduler, shop.add.using(queue_name="a,b").enqueue(1))
+            other.refresh()
+    assert (result.status, other.status) == (SUCCESSFUL, READY)
+
+
 async def test_worker_runs_jobs_of_a_former_path_in_all_queues(shop: Any) -> None:
     aliases = ("shop.old.send", "shop.old.notify@fast")
     JobTask(func=renamed, aliases=aliases, **VALUES)

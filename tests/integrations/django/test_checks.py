@@ -62,6 +62,32 @@ def test_search_path_of_tenants_requires_a_schema() -> None:
         assert found() == []
 
 
+SENTRY = "pg_scheduler.integrations.sentry.SentryMiddleware"
+
+
+@pytest.mark.parametrize(
+    ("queues", "options", "codes"),
+    [
+        (["default", "mail"], {"MIDDLEWARE": [SENTRY]}, ["pg_scheduler.W003"]),
+        ([], {"MIDDLEWARE": [SENTRY]}, ["pg_scheduler.W003"]),
+        (["mail"], {"MIDDLEWARE": [SENTRY]}, []),
+        (["default"], {"MAX_RETRIES": 3}, []),
+        (["default"], {"MIDDLEWARE": [SENTRY], "SCHEMA": "other"}, []),
+    ],
+)
+def test_backends_that_share_queues_and_differ_in_extensions_are_reported(
+    queues: list[str], options: dict[str, Any], codes: list[str]
+) -> None:
+    tasks = {
+        "default": {"BACKEND": BACKEND, "QUEUES": ["default"]},
+        "traced": {"BACKEND": BACKEND, "QUEUES": queues, "OPTIONS": options},
+    }
+    with override_settings(TASKS=tasks):
+        messages = found()
+    assert [code for code, _ in messages] == codes
+    assert all(message.startswith("TASKS['default'] and TASKS['traced']") for _, message in messages)
+
+
 def test_missing_application_is_an_error() -> None:
     from pg_scheduler.integrations.django import Backend
 

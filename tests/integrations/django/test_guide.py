@@ -328,6 +328,15 @@ async def test_worker_of_a_queue_leaves_other_tasks(
     assert "has no 'fast'; it has default, mail" in output
 
 
+async def test_queue_of_another_backend_can_be_excluded(project: Project, pool: asyncpg.Pool) -> None:
+    project.append("settings.py", "TASKS['fast'] = TASKS['default'] | {'QUEUES': ['fast']}\n")
+    call = "from shop.tasks import build_report\nbuild_report.enqueue('May')"
+    await asyncio.to_thread(project.shell, call)
+    words = ("pg_scheduler", "worker", "--exclude-queue=fast", "--drain")
+    await asyncio.to_thread(project.manage, *words)
+    assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "completed"
+
+
 @pytest.mark.parametrize("words", [("worker", "--concurrency", "0"), ("--concurrency", "0", "worker")])
 async def test_worker_rejects_a_concurrency_of_zero(project: Project, words: tuple[str, ...]) -> None:
     output = await asyncio.to_thread(project.manage, "pg_scheduler", *words, "--drain", code=ExitCode.USAGE)

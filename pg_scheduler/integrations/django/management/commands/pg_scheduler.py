@@ -16,13 +16,12 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils.autoreload import get_child_arguments
 
 from pg_scheduler.integrations.django.address import dsn_of
-from pg_scheduler.integrations.django.backend import Backend
+from pg_scheduler.integrations.django.backend import Backend, neighbours_of
 from pg_scheduler.integrations.django.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     InvalidTaskBackend,
     task_backends,
 )
-from pg_scheduler.integrations.django.task import pattern_of
 from pg_scheduler.integrations.django.worker import TARGET, selection
 
 WORKER: Final = "worker"
@@ -77,16 +76,14 @@ class Command(BaseCommand):
 
 def _words_of_worker(words: Sequence[str], backend: Backend, concurrency: int | None) -> list[str]:
     """Return the arguments of the worker."""
-    for queue in (*selection.queues, *selection.excluded):
+    elsewhere = {queue for each in neighbours_of(backend) for queue in each.queues}
+    for queue in {*selection.queues, *(queue for queue in selection.excluded if queue not in elsewhere)}:
         if backend.queues and queue not in backend.queues:
             known = ", ".join(sorted(backend.queues))
             raise CommandError(f"TASKS[{backend.alias!r}]['QUEUES'] has no {queue!r}; it has {known}")
     found = [word for word in words if word not in {TARGET, "--"}]  # from the supervisor
     if concurrency is not None:
         found.append(f"--slots={concurrency}")
-    if selection.queues:
-        names = ",".join(map(pattern_of, selection.queues))
-        found.append(f"--names={names}")
     return [*found, TARGET]
 
 
