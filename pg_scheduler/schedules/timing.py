@@ -126,7 +126,8 @@ def first_to_plan(row: ScheduleRow) -> datetime | None:
 def after_pause(row: ScheduleRow, until: datetime) -> ScheduleRow:
     """Return a schedule as it is when its pause has ended by itself, at that time."""
     after = row.resume_from
-    if not row.keeps_fire_times and row.next_fire_at is not None and row.next_fire_at < until:
+    first = None if row.keeps_fire_times or row.next_fire_at is None else first_to_plan(row)
+    if first is not None and first < until:
         begin = not_before(read_trigger(row.trigger), until)
         after = begin if after is None else max(after, begin)
     return replace(row, paused_at=None, paused_until=None, keeps_fire_times=False, resume_from=after)

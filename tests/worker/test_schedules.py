@@ -1421,6 +1421,34 @@ async def test_pause_of_a_fixed_delay_ends_while_its_job_runs(bench: Bench) -> N
     assert await bench.minutes() == [1, 6]
 
 
+@pytest.mark.parametrize(
+    ("resume_from", "pause_end", "following"),
+    [
+        ("now", 15, 22),  # the fire time is after the pause
+        ("now", 22, 22),  # and at its end
+        ("now", 30, 40),  # one within the pause is discarded
+        ("pause", 15, 22),
+        ("pause", 30, 30),  # and missed: due at once
+    ],
+)
+async def test_fixed_delay_counts_from_the_end_of_a_job_that_ends_within_a_pause(
+    bench: Bench, resume_from: Any, pause_end: int, following: int
+) -> None:
+    await bench.add(FixedDelay(10 * MINUTE))
+    await bench.plan(10 * MINUTE)
+    await bench.schedules.pause(KEY, until=NOON + pause_end * MINUTE, resume_from=resume_from)
+    bench.clock.advance(2 * MINUTE)
+    (claim,) = await bench.claim()
+    await bench.settle(claim, COMPLETE)
+    await bench.plan()
+    await bench.plan((pause_end - 12) * MINUTE)
+    assert (await bench.get()).paused_at is None
+    ran = await bench.minutes()
+    assert len(ran) == (2 if following == pause_end else 1)
+    if following > pause_end:
+        assert (await bench.get()).next_fire_at == NOON + following * MINUTE
+
+
 async def test_pause_of_a_finished_schedule_ends_without_another_end(bench: Bench, seen: Recorder) -> None:
     await bench.add(Every(MINUTE), max_runs=1)
     await bench.plan(MINUTE)
