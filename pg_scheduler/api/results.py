@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, overload
 
 from pg_scheduler.api.control import ControlMethods
 from pg_scheduler.api.jobs import JobMethods
@@ -24,6 +24,26 @@ RUN_JOB_KEEPS: Final = timedelta(minutes=15)
 
 class ResultMethods(JobMethods, ControlMethods):
     """The methods of `Scheduler` that wait for jobs."""
+
+    @overload
+    async def get_job_result(
+        self,
+        job_id: str,
+        *,
+        wait: Literal[True] = True,
+        timeout: float | timedelta | None = None,
+        connection: None = None,
+    ) -> JobResult: ...
+
+    @overload
+    async def get_job_result(
+        self,
+        job_id: str,
+        *,
+        wait: bool,
+        timeout: float | timedelta | None = None,
+        connection: AnyConnection | None = None,
+    ) -> JobResult | None: ...
 
     async def get_job_result(
         self,

@@ -320,11 +320,29 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.register()``.
         """
+    @overload
     def get_job_result(
         self,
         job_id: str,
         *,
-        wait: bool = True,
+        wait: Literal[True] = True,
+        timeout: float | timedelta | None = None,
+        connection: AnySyncConnection | None = None,
+    ) -> JobResult:
+        """Return how a job ended, and its value if it was kept.
+
+        Reading does not remove the result: any number of readers may read it until it expires. A started
+        Scheduler receives the end by a notification. Other processes query, at intervals of 50 ms up to
+        ``max_interval`` of the polling.
+
+        Parameters, values and errors are those of ``Scheduler.get_job_result()``.
+        """
+    @overload
+    def get_job_result(
+        self,
+        job_id: str,
+        *,
+        wait: bool,
         timeout: float | timedelta | None = None,
         connection: AnySyncConnection | None = None,
     ) -> JobResult | None:

@@ -826,6 +826,5 @@ async def test_job_and_children_of_a_running_worker_need_no_poll(make: Make) -> 
         await seen.until(JobSuspended)
         await seen.until(JobCompleted, 21)
         result = await worker.get_job_result(job_id)
-    assert result
     assert result.unwrap() == [2 * number for number in range(20)]
     assert result.attempts == 2

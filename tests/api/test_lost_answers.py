@@ -26,7 +26,7 @@ from pg_scheduler.store.kept_results import KeptResultRepository
 from tests.api.conftest import NEEDS_RESET, Make
 from tests.support.worker import PATIENCE, now
 
-Waiter: TypeAlias = asyncio.Task[JobResult | None]
+Waiter: TypeAlias = asyncio.Task[JobResult]
 
 CALLERS = 5
 

@@ -27,6 +27,7 @@ from pg_scheduler import (
     JobCounts,
     JobFunction,
     JobPriority,
+    JobResult,
     JobSpec,
     JobStatus,
     Limit,
@@ -308,6 +309,9 @@ async def register(scheduler: Scheduler) -> None:
 
 
 async def read_jobs(scheduler: Scheduler) -> None:
+    assert_type(await scheduler.get_job_result("id", timeout=5), JobResult)
+    assert_type(await scheduler.get_job_result("id", wait=False), JobResult | None)
+    await scheduler.get_job_result("id", connection=await asyncpg.connect())  # type: ignore[call-overload]
     found = await scheduler.get_job("id")
     assert_type(found, Job | None)
     if found:
@@ -344,6 +348,7 @@ def call_without_asyncio() -> None:
         assert_type(scheduler.schedule(send, execution_time=SOON, args=["ada"], timeout=5), str)
         assert_type(scheduler.schedule_bulk([JobSpec(send, SOON)]), list[str | None])
         assert_type(scheduler.get_job("id"), Job | None)
+        assert_type(scheduler.get_job_result("id"), JobResult)
         assert_type(scheduler.is_running, bool)
         assert_type(scheduler.start(), None)
         assert_type(scheduler.get_periodic_jobs(), dict[str, PeriodicJobConfig])
