@@ -103,7 +103,7 @@ def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator
         remedy = f"; {finding.remedy}" if finding.remedy else ""
         yield f"{finding.code.value}: {finding.evidence}{remedy}"
     if len(shown) > MAX_SENTENCES:
-        yield f"and {len(shown) - MAX_SENTENCES} more findings: pg-scheduler doctor"
+        yield f"and {counted(len(shown) - MAX_SENTENCES, 'more finding')}: pg-scheduler doctor"
 
 
 def _alive(figures: ClusterFigures) -> int:

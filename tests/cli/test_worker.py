@@ -287,7 +287,7 @@ async def test_usr2_logs_slots_and_stacks_while_the_event_loop_is_blocked(
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
-        (("--max-jobs", "1"), "1 jobs have started"),
+        (("--max-jobs", "1"), "1 job has started"),
         (("--max-rss", "1"), "MB of memory are in use"),
         (("--max-age", "0.1s"), "0.1 s have passed"),
     ],

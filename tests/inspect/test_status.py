@@ -114,6 +114,7 @@ def test_findings_make_sentences_and_the_severity_of_their_areas() -> None:
     sentences = described(figures(), *many).sentences
     assert len(sentences) == 6
     assert sentences[-1] == "and 2 more findings: pg-scheduler doctor"
+    assert described(figures(), *many[1:]).sentences[-1] == "and 1 more finding: pg-scheduler doctor"
 
 
 def test_information_is_no_sentence() -> None:

@@ -161,7 +161,7 @@ async def wait_for_recycling(scheduler: Scheduler, options: WorkerOptions) -> st
                 async with asyncio.timeout(INTERVAL_S if options.recycles else None):
                     await reached.wait()
             if reached.is_set():
-                return f"{begun:,} jobs have started"
+                return "1 job has started" if begun == 1 else f"{begun:,} jobs have started"
             if options.max_rss is not None and (used := memory_mb()) >= options.max_rss:
                 return f"{used:,.0f} MB of memory are in use"
             if max_age_s is not None and time.monotonic() >= ends_at:

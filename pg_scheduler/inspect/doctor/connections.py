@@ -86,7 +86,7 @@ async def _check_pools(facts: SharedFacts, _: Thresholds) -> Found:
         if size is None or size >= MIN_POOL_SIZE + locks:
             continue
         is_too_small = size < MIN_POOL_SIZE
-        held = f", and up to {locks} jobs hold an advisory lock" if locks else ""
+        held = f", and up to {counted(locks, 'job')} may hold an advisory lock" if locks else ""
         yield Finding(
             FindingCode.POOL_SMALL,
             Severity.WARNING if is_too_small else Severity.INFO,
