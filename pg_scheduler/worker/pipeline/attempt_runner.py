@@ -271,7 +271,7 @@ class AttemptRunner:
                 self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
             if seconds is not None:
                 self._timeouts.remove(attempt, seconds)
-        call.end()
+        call._end()  # noqa: SLF001 - not for executors and middleware
         if call.was_cancelled:  # the flag decides, whatever the function made of it
             return stopped_result(attempt)
         return result

@@ -145,7 +145,7 @@ class JobCall:
         """Forget what ``on_cancel()`` was given: ``run()`` has ended, and middleware runs on."""
         self._on_cancel = self._is_running = None
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Forget the attempt, which has ended: it refers to this call, and both would be a cycle."""
         self.detach()
         if self._job is not None:
