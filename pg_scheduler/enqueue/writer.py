@@ -123,7 +123,7 @@ class JobWriter:
             inserted |= await repository.insert_extended(extended, message=message, connection=connection)
         await repository.copy(kinds.copied, batch_size, connection=connection)
         if kinds.dependents:
-            write = partial(self._insert_dependents, kinds.dependents, batch_size=batch_size)
+            write = partial(self._insert_and_block, kinds.dependents, batch_size=batch_size)
             inserted |= await self._store.statements.run_retrying(write, within=within)
         return inserted
 
@@ -235,7 +235,7 @@ class JobWriter:
         last_job_id, conflict = queue.last_job_id, None
         for job in queue.jobs:
             (linked,) = _linked(queue._replace(jobs=[job], last_job_id=last_job_id))
-            if await self._insert_dependents([linked], transaction, message=message):
+            if await self._insert_and_block([linked], transaction, message=message):
                 inserted.append(linked)
                 last_job_id = linked.job_id
             else:
@@ -244,7 +244,7 @@ class JobWriter:
 
     # -- jobs that wait for others -------------------------------------------------------------------------
 
-    async def _insert_dependents(
+    async def _insert_and_block(
         self,
         jobs: Sequence[ExtendedJob],
         transaction: Transaction,

@@ -1,8 +1,8 @@
 """Decide the outcome of an attempt from its result.
 
 ``decide()`` maps a result (how the attempt ended) to an outcome (the change of the row, and the event). The
-completion of a job without options passes on without it. ``COMPLETE`` is the same for a job with options that
-keeps no result, and for completions that the database refused.
+completion of a job that keeps no result and has no steps passes on without it. ``COMPLETE`` is the same for
+one that takes the longer way, such as after a report of progress, and for completions that were refused.
 
 An attempt that a caller cancelled, or whose lease was lost, has a ``Revocation`` (worker/in_flight.py): its
 row belongs to another attempt by then, or has ended.

@@ -22,12 +22,14 @@ class PlainJob(NamedTuple):
     job_id: str
     task_data: str
     execution_time: datetime
+    """When it is due; ``EPOCH`` plus a delay until the statement adds that to its time."""
     job_name: str
     priority: int
     max_retries: int
     misfire_grace_time: int | None
     timeout_seconds: float | None
     function: str | None = None
+    """The name under which its function is registered; None if that is the job's name."""
     lock_key: int | None = None
 
     @property
@@ -61,7 +63,7 @@ class Extras(NamedTuple):
     unique_key: str | None = None
     """The key of which at most one job is unfinished."""
     blocked_on: str | None = None
-    """The condition besides its time that delays the job; None for none."""
+    """What besides its time delays the job: ``after``, ``limit:<name>:<key>`` or ``share:<name>:<key>``."""
     on_end: str | None = None
     """JSON that lists the consequences of the job's end."""
 
@@ -174,6 +176,7 @@ class Claim(NamedTuple):
     job_id: str
     job_name: str
     function: str
+    """The name under which its function is registered."""
     attempt: int
     execution_time: datetime
     task_data: str

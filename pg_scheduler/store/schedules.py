@@ -250,7 +250,7 @@ class ScheduleRepository:
         await self._statements.fetch("advance_schedules", *columns, self._statements.now, on=on)
 
     async def lock_last_jobs(self, job_ids: Collection[str], *, on: Connection) -> dict[str, LastJob]:
-        """Lock those of the jobs that are unfinished and that no other transaction has locked."""
+        """Return the unfinished jobs, and lock those that no other transaction has locked."""
         rows = await self._statements.fetch("lock_last_jobs", list(job_ids), on=on)
         return {row["job_id"]: LastJob(row["waits"], row["is_locked"]) for row in rows}
 

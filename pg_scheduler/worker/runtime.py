@@ -1,7 +1,7 @@
 """Build the parts of a worker, start them in order, and stop them in reverse order.
 
 They are built anew at each start, so settings that were changed in between take effect. There is no leader:
-every part runs on every node.
+every node of a role has the same parts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Write the schedules declared in code to the database, and enqueue jobs at the fire times of all schedules.
 
-Every node runs a planner, and plans the schedules whose task and trigger it has registered. One transaction
-locks due rows, inserts the jobs of their fire times, notifies workers and advances the rows; rows that
-another planner has locked are skipped. The fire time is part of the job's id, so even a row that was set back
-by hand cannot enqueue a fire time twice while its job exists.
+Every node whose role plans has a planner. It plans the schedules that its code declares, and those whose task
+and trigger it has registered. One transaction locks due rows, inserts the jobs of their fire times, notifies
+workers and advances the rows; rows that another planner has locked are skipped. The fire time is part of the
+job's id, so even a row that was set back by hand cannot enqueue a fire time twice while its job exists.
 
 If older time zone data gave a next fire time, the first pass computes it again. So does one pass in each poll
 interval, since nodes with older data may advance or add schedules. A fire time that has passed by the newer
