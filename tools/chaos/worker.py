@@ -95,7 +95,8 @@ async def execute_commands(pool: asyncpg.Pool) -> None:
 
 async def hold_connections(pool: asyncpg.Pool, seconds: float) -> None:
     """Hold the available connections, as jobs that use the same pool do."""
-    broken = (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+    driver = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+    broken = (TimeoutError, OSError, *driver)
     with suppress(*broken):  # a broken connection cannot be released; the pool has discarded it
         async with AsyncExitStack() as stack:
             for _ in range(CONNECTIONS):
