@@ -1,4 +1,4 @@
-"""The group ``tasks``."""
+"""The commands of the group ``tasks``."""
 
 from __future__ import annotations
 

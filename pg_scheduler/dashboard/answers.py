@@ -60,7 +60,7 @@ def wants_json(request: Request) -> bool:
 
 
 def refusal(request: Request, status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer with the reason why there is no page."""
+    """Return the response of an error with its reason, as JSON, HTML or text."""
     headers = {**(headers or {}), "vary": "accept"}
     if wants_json(request):
         document = document_of("error", {"status": status, "text": text})

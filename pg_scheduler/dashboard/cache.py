@@ -1,4 +1,4 @@
-"""Share what was read among requests, so that many viewers cost as much as one."""
+"""Cache reads across requests, so that many viewers cause no more queries than one."""
 
 from __future__ import annotations
 

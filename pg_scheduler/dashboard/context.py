@@ -290,10 +290,10 @@ class PageRequest:
         return value
 
     def choice(self, name: str, known: Collection[Text], default: str = "") -> Text:
-        """Return a parameter that is one of several values.
+        """Return the value of a parameter, which must be one of the known values.
 
         Raises:
-            RejectedError: It is none of them.
+            RejectedError: The value is not a known one.
         """
         value = self.parameters.get(name) or default
         found = next((each for each in known if each == value), None)

@@ -96,7 +96,7 @@ class Undo:
 
     @property
     def right(self) -> Right:
-        """The right that it needs."""
+        """The right that the undo needs."""
         return INVERSES[self.path]
 
 

@@ -65,7 +65,7 @@ class FailureAlerts:
 
 
 def alert_id(job_id: str) -> str:
-    """Return the id of the alert of a job: with a hash instead of its end if it would be too long."""
+    """Return the id of the alert of a failed job. A hash replaces the end of a job id that is too long."""
     if len(job_id.encode()) + len(SUFFIX) > MAX_ID_BYTES:
         start = job_id.encode()[: MAX_ID_BYTES - len(SUFFIX) - HASH_CHARACTERS].decode(errors="ignore")
         job_id = start + sha256(job_id.encode()).hexdigest()[:HASH_CHARACTERS]

@@ -170,11 +170,11 @@ class JobWriter:
     async def check_parents(
         self, jobs: Sequence[ExtendedJob], inserted: Iterable[AnyJob], connection: Connection | None
     ) -> None:
-        """Check that the parents exist, or are inserted by the same call, before it writes anything.
+        """Check that each parent exists, or is inserted by the same call.
 
         Raises:
-            JobNotFoundError: One does not exist.
-            ValueError: One keeps no result, which a job is to read.
+            JobNotFoundError: A parent does not exist.
+            ValueError: A parent keeps no result, but a job reads it.
         """
         keeps = {job.job_id: isinstance(job, ExtendedJob) and job.keeps_result for job in inserted}
         parents = {parent: None for job in jobs for parent in job.after if parent not in keeps}

@@ -61,7 +61,7 @@ async def read_dependencies(
 
 
 def cancelled_because_of(job: Job) -> str | None:
-    """Return the id of the job because of which a job was cancelled; None if it was not."""
+    """Return the id of the parent that caused the cancellation of a job; None if no parent did."""
     last = job.errors[-1] if job.errors else None
     if job.status is not JobStatus.CANCELLED or last is None or last.outcome != PARENT:
         return None

@@ -22,7 +22,7 @@ MAX_NAMES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class NameBacklog:
-    """The unfinished jobs of a name that are due or run."""
+    """The numbers of due and of running jobs with one name."""
 
     name: str
     """The name that a worker must claim: that of the function."""

@@ -52,7 +52,7 @@ def counted(number: int, noun: str, *, is_capped: bool = False) -> str:
 
 
 def extent_of(searched: int, total: int | None, *, is_complete: bool) -> str:
-    """Return how far a search of jobs got."""
+    """Return how many jobs a search examined, as a text such as ``all of 500``."""
     if is_complete:
         return f"all of {searched:,}"
     return f"{searched:,} of {'an unknown number of' if total is None else f'about {rounded(total)}'}"

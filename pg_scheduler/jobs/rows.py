@@ -140,7 +140,7 @@ class ExtendedJob:
 
     @property
     def keeps_result(self) -> bool:
-        """Whether its result is kept when it ends."""
+        """Whether the result of the job is kept after its end."""
         return "keep_result" in json.loads(self.extras.options or "{}")
 
     def with_id(self, job_id: str) -> ExtendedJob:

@@ -129,10 +129,10 @@ def check_grace(value: object) -> int | None:
 
 
 def check_keep_result(value: object) -> float | None:
-    """Return how long a result is kept in seconds; None if it is not kept.
+    """Return the seconds for which a result is kept; None if it is not kept.
 
     Raises:
-        TypeError: It is not a timedelta.
+        TypeError: The value is neither a timedelta nor None.
         ConfigurationError: It is not positive, or longer than ten years.
     """
     if value is None:

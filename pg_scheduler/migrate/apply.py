@@ -2,7 +2,7 @@
 
 When the nodes of an application start together, all of them find the database empty. They queue on an
 advisory lock. The first one migrates, and the others find nothing to do. The lock belongs to the transaction,
-so it works through PgBouncer and cannot be left behind. So does a search path of ``pg_catalog``: the
+so it works through PgBouncer and cannot be left behind. The search path ``pg_catalog`` belongs to it too: the
 migrations do not qualify built-in names, and no other role may replace one.
 """
 
@@ -193,7 +193,7 @@ async def _execute(connection: AnyConnection, home: str, step: Step) -> None:
     """Apply or revert one migration, and record it.
 
     Raises:
-        SchemaMismatchError: The migration creates what exists, or changes what does not.
+        SchemaMismatchError: The migration creates an object that exists, or changes one that is missing.
     """
     migration = step.migration
     try:

@@ -194,7 +194,7 @@ class ScheduleRepository:
         return changed
 
     async def note_last_job(self, schedule_id: str, job_id: str, *, on: Connection) -> None:
-        """Record the job that a schedule enqueued last without advancing it."""
+        """Record the last job of a schedule; do not advance the schedule."""
         await self._statements.fetch("note_last_job", schedule_id, job_id, self._statements.now, on=on)
 
     # -- declarations in code --------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class StepRepository(Repository):
     """Steps of jobs, each written under the fencing token of an attempt."""
 
     async def load(self, job_id: str) -> list[StoredStep]:
-        """Return the steps that are stored for a job; none if it is not marked."""
+        """Return the stored steps of a job; an empty list if its options have no mark."""
         return await self._rows(StoredStep, "load_steps", job_id, self._statements.now)
 
     async def store(

@@ -68,7 +68,7 @@ def notify_systemd(source: HealthSource) -> Iterator[None]:
 
 
 def _interval_s() -> float:
-    """Return half of the watchdog's time, as systemd recommends, but at most the usual interval."""
+    """Return half of the watchdog's interval, as systemd recommends, at most ``INTERVAL_S``."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return INTERVAL_S
     usec = os.environ.get("WATCHDOG_USEC", "")

@@ -40,7 +40,7 @@ from pg_scheduler.worker.runners.thread import ThreadExecutor
 
 @dataclass(frozen=True, slots=True)
 class DrainResult:
-    """How many attempts of jobs ended in which way."""
+    """The numbers of attempts and jobs of a drain, by outcome."""
 
     completed: int = 0
     """Attempts that completed their job."""

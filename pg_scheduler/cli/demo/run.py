@@ -111,7 +111,7 @@ async def run_scenario(scenario: Scenario, nodes: Nodes, ledger: Ledger, screen:
 
 
 def run(*, plain: bool, port: int | None) -> ExitCode:
-    """Run the demo; with a port, serve the dashboard there on its data until Ctrl-C."""
+    """Run the demo. With a port, serve the dashboard of its data on that port until Ctrl-C."""
     screen = choose_screen(plain=plain)
     print("starting PostgreSQL and two worker processes ...", flush=True)
     try:

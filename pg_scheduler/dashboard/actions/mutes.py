@@ -1,4 +1,4 @@
-"""Mute findings of the doctor and groups of errors for some days, and end that."""
+"""Mute and unmute findings of the doctor and groups of errors."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def by_load(tasks: Sequence[TaskLoad]) -> list[TaskLoad]:
 
 
 def usual_s(rows: Sequence[StatisticsRow]) -> float | None:
-    """Return the duration that half of the attempts did not exceed; None if it is unknown."""
+    """Return the median duration of attempts in seconds; None if it is unknown."""
     return JobFigures.added(*(row.figures for row in rows)).durations.quantile(0.5) if rows else None
 
 

@@ -26,7 +26,7 @@ MAX_POOL_SIZE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """How an Inspector reads.
+    """The settings for the reads of an Inspector.
 
     Attributes:
         connections: The maximum number of connections that it uses at the same time.

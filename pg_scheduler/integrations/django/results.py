@@ -119,7 +119,7 @@ def new_result(task: Task, args: Any, kwargs: Any, **values: Any) -> JobTaskResu
 
 
 def result_of(job: Job, task: Task, backend: str, kept: JobResult | None) -> JobTaskResult:
-    """Return the result of a job.
+    """Return the TaskResult of Django for a job.
 
     Args:
         job: The job.

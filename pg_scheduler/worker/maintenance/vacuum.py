@@ -233,7 +233,7 @@ def _age(policy: VacuumPolicy) -> timedelta | None:
 
 
 def _key(config: VacuumConfig) -> str:
-    """Return a text that is the same for all workers that delete the same, however often."""
+    """Return the settings of a vacuum without its interval: workers with the same policies have the same."""
     values = asdict(config)
     del values["interval_minutes"]
     return json.dumps(values, default=lambda trigger: trigger.value, sort_keys=True)
