@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import typer
 
+from pg_scheduler.inspect.texts import counted
+
 from .commands import Command
 from .errors import ExitCode, UsageError
 from .output import Column, Shape
@@ -91,5 +93,5 @@ async def _ask_table(command: Command) -> tuple[bool, str]:
     alive = [worker for worker in workers if worker.is_alive]
     if not workers:
         return False, f"no worker runs on {platform.node()}"
-    text = f"{len(alive)} of {len(workers)} workers on {platform.node()} have a valid lease"
+    text = f"{len(alive)} of {counted(len(workers), 'worker')} on {platform.node()} with a valid lease"
     return bool(alive), text

@@ -65,7 +65,7 @@ class Progress:
         """The numbers of changed, refused, skipped and searched jobs in one line, as in every front end."""
         counts = f"{self.done:,} done, {self.refused:,} refused, {self.skipped:,} skipped"
         extent = extent_of(self.searched, self.total_estimate, is_complete=self.cursor is None)
-        return f"{counts}; searched {extent} jobs"
+        return f"{counts}; searched {extent}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,10 +164,10 @@ class DeployReport:
     @property
     def summary(self) -> str:
         """The numbers of findings, and what was examined, in one line."""
-        extent = extent_of(self.jobs, self.total, is_complete=self.is_complete)
+        extent = extent_of(self.jobs, self.total, is_complete=self.is_complete, noun="unfinished job")
         return (
             f"{count_severities([each.severity for each in self.findings])}; "
-            f"examined {extent} unfinished jobs and {counted(self.schedules, 'schedule')}"
+            f"examined {extent} and {counted(self.schedules, 'schedule')}"
         )
 
 
@@ -255,9 +255,9 @@ class _DeployCheck:
         total: int | None = jobs
         if not is_complete:
             total = await self._estimate(least=jobs + 1) if tables else None
-            extent = extent_of(jobs, total, is_complete=False)
+            extent = extent_of(jobs, total, is_complete=False, noun="unfinished job")
             count = 1 if total is None else total - jobs
-            self._findings.add(DeployCode.NOT_EXAMINED, "", f"examined {extent} unfinished jobs", count=count)
+            self._findings.add(DeployCode.NOT_EXAMINED, "", f"examined {extent}", count=count)
         findings = tuple(self._findings.sorted(self._tasks.names()))
         return DeployReport(findings, jobs, schedules, total, is_complete)
 

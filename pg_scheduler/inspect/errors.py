@@ -121,9 +121,12 @@ class ErrorGroups:
         groups = counted(len(self.items), "group")
         if self.missing_index is not None:
             extent = extent_of(self.searched, self.total_estimate, is_complete=self.is_complete)
-            return f"searched {extent} jobs by id, {groups} found; the index {self.missing_index} is missing"
-        extent = "all of" if self.is_complete else "the newest"
-        return f"searched {extent} {self.searched:,} unsuccessful jobs, {groups} found"
+            return f"searched {extent} by id, {groups} found; the index {self.missing_index} is missing"
+        noun = "unsuccessful job"
+        extent = f"the newest {counted(self.searched, noun)}"
+        if self.is_complete:
+            extent = extent_of(self.searched, None, is_complete=True, noun=noun)
+        return f"searched {extent}, {groups} found"
 
 
 def normalized(error: str) -> str:

@@ -86,7 +86,7 @@ class SearchPage:
         """The numbers of jobs searched and found, in one line, as every front end shows them."""
         extent = extent_of(self.searched, self.total_estimate, is_complete=self.is_complete)
         missing = f"; the index {self.missing_index} is missing" if self.missing_index else ""
-        return f"searched {extent} jobs, {self.found:,} found{missing}"
+        return f"searched {extent}, {self.found:,} found{missing}"
 
 
 @dataclass(slots=True)

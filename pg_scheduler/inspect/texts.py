@@ -51,11 +51,12 @@ def counted(number: int, noun: str, *, is_capped: bool = False) -> str:
     return f"{count(number, is_capped=is_capped)} {noun}{'' if number == 1 and not is_capped else 's'}"
 
 
-def extent_of(searched: int, total: int | None, *, is_complete: bool) -> str:
-    """Return how many jobs a search examined, as a text such as ``all of 500``."""
+def extent_of(searched: int, total: int | None, *, is_complete: bool, noun: str = "job") -> str:
+    """Return how many jobs a search examined, as a text such as ``all of 500 jobs``."""
     if is_complete:
-        return f"all of {searched:,}"
-    return f"{searched:,} of {'an unknown number of' if total is None else f'about {rounded(total)}'}"
+        return f"{'' if searched == 1 else 'all of '}{counted(searched, noun)}"
+    of = "an unknown number of" if total is None else f"about {rounded(total)}"
+    return f"{searched:,} of {of} {noun}s"
 
 
 def rounded(number: int) -> str:

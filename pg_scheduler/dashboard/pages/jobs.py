@@ -212,7 +212,7 @@ def _head(page: SearchPage, request: PageRequest) -> str:
         return summary_of(page, request)
     extent = extent_of(page.searched, page.total_estimate, is_complete=page.is_complete)
     missing = f"; the index {page.missing_index} is missing" if page.missing_index else ""
-    return f"{page.found:,} found, {extent} jobs searched{missing}"
+    return f"{page.found:,} found, {extent} searched{missing}"
 
 
 def summary_of(page: SearchPage, request: PageRequest) -> str:

@@ -144,7 +144,7 @@ def _sentence(state: BulkState, now: datetime, *, sees_all: bool) -> str:
         "" if state.is_here or state.phase == "stopped" else " in another process, or its process has ended"
     )
     extent = extent_of(state.searched, state.total_estimate, is_complete=False)
-    searched = f", searched {extent} jobs" if sees_all else ""
+    searched = f", searched {extent}" if sees_all else ""
     if state.is_suspect(now):
         return f"Without new records, its process has probably ended; resume it: {changed}{searched}."
     phase = {"running": "Runs", "stopping": "Stops after the batch in progress"}.get(state.phase, "Stopped")
