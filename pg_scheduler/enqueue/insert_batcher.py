@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from pg_scheduler.enqueue.answers import fail, start_answering
 from pg_scheduler.enqueue.locked_inserts import (
     DIVIDED_WAIT,
-    SESSION_WAIT,
+    NO_LIMIT,
     SHARED_WAIT,
     LockedInserts,
     LockWait,
@@ -178,7 +178,7 @@ def _wait_of(jobs: Sequence[AnyJob], wait: LockWait) -> LockWait:
     for job in jobs:
         if not isinstance(job, GeneratedIdJob):
             return wait
-    return SESSION_WAIT
+    return NO_LIMIT
 
 
 def _is_locked(jobs: Sequence[AnyJob], fault: DatabaseUnavailableError) -> bool:

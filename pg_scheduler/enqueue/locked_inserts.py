@@ -46,7 +46,7 @@ class LockWait:
     session: Callable[[], AbstractAsyncContextManager[Connection]] | None = None
 
 
-SESSION_WAIT: Final = LockWait(None)
+NO_LIMIT: Final = LockWait(None)
 SHARED_WAIT: Final = LockWait("10ms")
 DIVIDED_WAIT: Final = LockWait("2ms", may_carry=False)
 

@@ -35,7 +35,7 @@ from pg_scheduler.jobs.rows import (
     Span,
 )
 from pg_scheduler.jobs.step_values import MARK
-from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, Task, as_stored, share_options
+from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, Task, as_stored, have_common_options
 from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names, unique_text
 from pg_scheduler.jobs.validation import check_execution_time, check_job_id, check_kind
 
@@ -46,12 +46,12 @@ COMPARED_TYPES: Final = frozenset(
 )
 """Types of values that are compared with those of the call before. A subclass may define equality anyhow."""
 
-_shared_values = attrgetter("func", *JOB_OPTIONS)
-"""Returns the values of a JobSpec that many jobs of a call share."""
+_common_values = attrgetter("func", *JOB_OPTIONS)
+"""Returns the values of a JobSpec that many jobs of a call have in common."""
 
 
-class Shared(NamedTuple):
-    """What follows from the function and the options of a job, which many jobs of a call share.
+class Common(NamedTuple):
+    """What follows from the function and the options that many jobs of a call have in common.
 
     Attributes:
         task: The task; None if the name is not registered here.
@@ -71,12 +71,12 @@ class Shared(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """The shared values of the last job of a task, and what follows from them."""
+    """The function and the options of the last job of a task, and what follows from them."""
 
     task: Task | None
     kinds: list[type]
     values: tuple[object, ...]
-    shared: Shared
+    common: Common
 
 
 class JobPreparer:
@@ -94,7 +94,7 @@ class JobPreparer:
         self._codec = codec
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
-        self._shared: dict[tuple[str | None, bool], _Known] = {}
+        self._known: dict[tuple[str | None, bool], _Known] = {}
 
     def prepare(
         self,
@@ -125,16 +125,16 @@ class JobPreparer:
         last = check_kind("a job", specs[0], JobSpec)
         time = last.execution_time
         due = EPOCH if time is None and allows_now else check_execution_time(time)
-        task, encode_args, inherited, columns, extras, unique = self._share(last, allows_names=allows_names)
+        task, encode_args, inherited, columns, extras, unique = self._common(last, allows_names=allows_names)
         for spec in specs:
             # A value that is the same object as in the spec before has been validated.
             if spec is not last:
-                shares = share_options(check_kind("a job", spec, JobSpec), last)
+                is_alike = have_common_options(check_kind("a job", spec, JobSpec), last)
                 if (time := spec.execution_time) is not last.execution_time:
                     due = EPOCH if time is None and allows_now else check_execution_time(time)
-                    shares = shares and time is not None and last.execution_time is not None
-                if not shares:
-                    task, encode_args, inherited, columns, extras, unique = self._share(
+                    is_alike = is_alike and time is not None and last.execution_time is not None
+                if not is_alike:
+                    task, encode_args, inherited, columns, extras, unique = self._common(
                         spec, allows_names=allows_names
                     )
                 last = spec
@@ -188,7 +188,7 @@ class JobPreparer:
             failed_tasks: The tasks of the alerts that failed before it. None of them follows its own failure.
         """
         task = self._tasks.resolve(name)
-        shared = self._derive(name, task, JobSpec(name))  # type: ignore[arg-type] # a name
+        common = self._derive(name, task, JobSpec(name))  # type: ignore[arg-type] # a name
         task_data = arguments = encode((), kwargs)
         if self._codec is not None:
             with suppress(PayloadError):  # the row of the failed job has these values too, unencoded
@@ -196,20 +196,20 @@ class JobPreparer:
         share = None
         with suppress(KeyFunctionError):  # it starts without taking turns
             share = None if task is None else task.share_key(arguments)
-        task_data = with_metadata(task_data, shared.metadata, None)
-        row = PlainJob(job_id, task_data, due, *shared.columns)
+        task_data = with_metadata(task_data, common.metadata, None)
+        row = PlainJob(job_id, task_data, due, *common.columns)
         chain = [*failed_tasks, name]
         next_alert = None if task is None else task.on_failure
         on_end = None
         if next_alert is not None and next_alert not in chain:
             on_end = json.dumps({"on_failure": next_alert, "failed_tasks": chain})
-        extras = (shared.extras or NO_EXTRAS)._replace(on_end=on_end)
+        extras = (common.extras or NO_EXTRAS)._replace(on_end=on_end)
         if extras == NO_EXTRAS and share is None:
             return row
         return build(row, task, extras, share=share)
 
-    def _share(self, spec: JobSpec, *, allows_names: bool) -> Shared:
-        """Return what follows from the shared values of a job. An alias stays the name of the job."""
+    def _common(self, spec: JobSpec, *, allows_names: bool) -> Common:
+        """Return what follows from the function and options of a job. An alias stays the name of the job."""
         func: object = spec.func
         if allows_names and isinstance(func, str):
             name, task = check_name(func), self._tasks.resolve(func)
@@ -218,18 +218,18 @@ class JobPreparer:
             adopted = self._tasks.adopted.get(function) if isinstance(function, FunctionType) else None
             task = adopted or self._tasks.adopt(function)
             name = task.name
-        values = _shared_values(spec)
+        values = _common_values(spec)
         kinds = [*map(type, values)]
         key = None if task is None else task.name, spec.execution_time is None
-        known = self._shared.get(key)
+        known = self._known.get(key)
         # The values of the call of this task before have been validated. True equals 1, but is none.
         if known is None or task is not known.task or kinds != known.kinds or values != known.values:
             known = _Known(task, kinds, values, self._derive(name, task, spec))
             if COMPARED_TYPES.issuperset(kinds):
-                self._shared[key] = known
-        return known.shared
+                self._known[key] = known
+        return known.common
 
-    def _derive(self, name: str, task: Task | None, spec: JobSpec) -> Shared:
+    def _derive(self, name: str, task: Task | None, spec: JobSpec) -> Common:
         given = {
             option: declared.check(value)
             for option, declared in JOB_OPTIONS.items()
@@ -242,7 +242,7 @@ class JobPreparer:
             options=json.dumps(options) if options else None,
             on_end=None if on_failure is None else json.dumps({"on_failure": on_failure}),
         )
-        return Shared(
+        return Common(
             task,
             encode if task is None else task.encode,
             NO_METADATA if task is None else task.metadata,

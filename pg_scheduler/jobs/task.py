@@ -132,7 +132,7 @@ class JobSpec:
             self.func, self.args, self.kwargs = call.func, call.args, dict(call.kwargs)
 
 
-def share_options(one: JobSpec, other: JobSpec) -> bool:
+def have_common_options(one: JobSpec, other: JobSpec) -> bool:
     """Return whether two jobs have the same objects as function and options, so that one check suffices."""
     return (
         one.func is other.func

@@ -14,7 +14,7 @@ from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import EPOCH, ExtendedJob, GeneratedIdJob, PlainJob
-from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, TaskOptions, share_options
+from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, TaskOptions, have_common_options
 from tests.support.cases import each_case
 
 DUE = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -190,8 +190,8 @@ def test_prepare_does_not_ask_a_class_of_the_application_whether_a_value_is_the_
 @pytest.mark.parametrize("option", JOB_OPTIONS)
 def test_specs_share_no_options_when_one_option_differs(option: str) -> None:
     spec = JobSpec(work, DUE)
-    assert share_options(spec, JobSpec(work, DUE, args=(1,)))
-    assert not share_options(spec, replace(spec, **{option: object()}))  # type: ignore[arg-type]
+    assert have_common_options(spec, JobSpec(work, DUE, args=(1,)))
+    assert not have_common_options(spec, replace(spec, **{option: object()}))  # type: ignore[arg-type]
 
 
 def test_prepare_registers_the_functions(preparer: JobPreparer, tasks: TaskRegistry) -> None:
