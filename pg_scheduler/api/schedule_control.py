@@ -144,6 +144,7 @@ class ScheduleControl:
             schedule_id: The schedule.
             resume_from: ``"now"`` discards the fire times of the pause, ``"pause"`` makes all of them missed,
                 and a timezone-aware datetime those since then. ``catch_up`` decides what missed ones become.
+                The delay of a `FixedDelay` whose job ended during the pause begins now with ``"now"``.
 
         Returns:
             False if the id is unknown. Resuming a schedule that is not paused changes nothing.
