@@ -15,7 +15,7 @@ QUICK = ["tests/unit", "tests/docs", "-m", "not database and not slow"]
 SLOW = ["-m", "slow"]
 """The tests in real time, of several processes, or in a browser."""
 
-SLOW_FOLDERS = ("browser", "cluster")
+SLOW_FOLDERS = ("browser", "cluster", "typing")
 """The folders of ``tests`` in which every test is slow."""
 
 NOT_SLOW = ["-m", "not slow", *(f"--ignore=tests/{folder}" for folder in SLOW_FOLDERS)]

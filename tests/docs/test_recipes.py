@@ -51,6 +51,8 @@ from tests.docs.test_files import program
 from tests.support.transactions import django_address
 from tests.support.worker import Gate, Recorder
 
+pytestmark = pytest.mark.slow  # programs start and end
+
 T = TypeVar("T")
 Load = Callable[[str], Awaitable[Any]]
 Pool = asyncpg.Pool
@@ -370,7 +372,6 @@ async def test_websocket_recipe_sends_the_events_of_one_job(load: Load, dsn: str
 
 
 @recipe("guides/web.md stream.py")
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["websocket", "stream"])
 @pytest.mark.parametrize(
     "host",

@@ -21,6 +21,8 @@ from pg_scheduler.sync import StepConnection, current_scheduler, current_steps
 from pg_scheduler.testing import CrashDifference, CrashReport, crash_everywhere
 from pg_scheduler.testing.databases import temporary_database
 
+pytestmark = pytest.mark.slow  # the job runs once for each of its statements
+
 Pool = asyncpg.Pool
 CrashEverywhere = Callable[..., Awaitable[CrashReport]]
 
@@ -151,7 +153,6 @@ async def test_idempotent_job_passes_at_every_statement(crash: CrashEverywhere) 
     assert (report.points, report.most(insert_once), report.most("another")) == (8, 2, 0)
 
 
-@pytest.mark.slow
 async def test_transaction_of_a_crashed_worker_is_rolled_back_and_its_locks_are_free(
     crash: CrashEverywhere,
 ) -> None:
@@ -168,7 +169,6 @@ async def test_transaction_of_a_crashed_worker_is_rolled_back_and_its_locks_are_
     assert report.points == 2 * 8
 
 
-@pytest.mark.slow
 async def test_code_of_a_crashed_worker_writes_nothing_more(crash: CrashEverywhere) -> None:
     stray = set[asyncio.Task[None]]()
 
@@ -194,7 +194,6 @@ async def test_code_of_a_crashed_worker_writes_nothing_more(crash: CrashEverywhe
     await asyncio.gather(*stray, return_exceptions=True)
 
 
-@pytest.mark.slow
 async def test_retry_and_jobs_that_follow_are_part_of_the_run(crash: CrashEverywhere) -> None:
     async def follow() -> None:
         scheduler = current_job().scheduler
@@ -208,7 +207,6 @@ async def test_retry_and_jobs_that_follow_are_part_of_the_run(crash: CrashEveryw
     assert "settle_jobs" in report.statements, "the first attempt fails"
 
 
-@pytest.mark.slow
 async def test_others_act_at_their_times_whatever_crashes(crash: CrashEverywhere) -> None:
     async def approve(scheduler: Scheduler) -> None:
         assert scheduler.db_pool is not None
@@ -224,7 +222,6 @@ async def test_others_act_at_their_times_whatever_crashes(crash: CrashEverywhere
     assert report.most(polling) == 3
 
 
-@pytest.mark.slow
 async def test_statements_of_a_job_in_a_thread_are_those_of_its_attempt(crash: CrashEverywhere) -> None:
     @job(name="crashes.enqueue_twice", executor="thread")
     def enqueue_twice() -> None:
@@ -267,7 +264,6 @@ async def transfer_and_complete(*names: str) -> None:
         me.set_result({"inserted": len(names)})
 
 
-@pytest.mark.slow
 async def test_plain_inserts_pass_in_the_transaction_that_completes(
     crash: CrashEverywhere,
 ) -> None:
@@ -276,7 +272,6 @@ async def test_plain_inserts_pass_in_the_transaction_that_completes(
     assert (report.most(transfer_and_complete), report.most(insert_once)) == (2, 2)
 
 
-@pytest.mark.slow
 async def test_job_that_completes_on_a_connection_of_its_own_passes(crash: CrashEverywhere) -> None:
     async def insert_and_complete() -> None:
         me = current_job()
@@ -288,7 +283,6 @@ async def test_job_that_completes_on_a_connection_of_its_own_passes(crash: Crash
     assert (await crash(insert_and_complete)).points >= 12
 
 
-@pytest.mark.slow
 async def test_completion_apart_from_the_writes_is_reported(
     crash: CrashEverywhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,7 +301,6 @@ async def test_completion_apart_from_the_writes_is_reported(
     assert (raised.value.found.status, raised.value.found.observed) == (JobStatus.COMPLETED, [])
 
 
-@pytest.mark.slow
 async def test_heartbeats_of_a_slow_worker_hide_no_statement(
     crash: CrashEverywhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,7 +338,6 @@ async def order(item: str) -> int:
     return quote
 
 
-@pytest.mark.slow
 async def test_job_of_steps_that_sleeps_passes(crash: CrashEverywhere) -> None:
     report = await crash(order, args=("lamp",), until=timedelta(days=4))
     assert report.statements.count("store_step") == 3
@@ -371,7 +363,6 @@ def order_plainly(item: str) -> int:
     return quote
 
 
-@pytest.mark.slow
 async def test_job_of_steps_in_a_thread_passes(crash: CrashEverywhere) -> None:
     report = await crash(order_plainly, args=("lamp",), until=timedelta(days=4))
     assert report.statements.count("store_step") == 4
@@ -390,7 +381,6 @@ async def wait_for_approval() -> str:
     return name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hours", "expected"),
     [(12, "ann"), (36, "ann"), (60, "nobody")],
@@ -424,7 +414,6 @@ async def parent() -> list[int]:
     return await current_job().steps.gather("all", [call(double, 1), call(double, 2)])
 
 
-@pytest.mark.slow
 async def test_job_that_waits_for_children_passes(crash: CrashEverywhere) -> None:
     report = await crash(parent)
     assert report.statements.count("adopt_children") == 1
