@@ -340,24 +340,21 @@ def size_of(node: ast.stmt) -> int:
     return (end or node.lineno) - node.lineno + 1
 
 
-def rows_of(header: str) -> list[list[str]]:
-    """Return the rows of a table of the page."""
+def stated() -> dict[tuple[str, str], list[int | None]]:
+    """Return the lines that the page states, as ``glue()`` does."""
     page = (ROOT / "docs" / "guides" / "web.md").read_text(encoding="utf-8")
-    _, _, table = page.partition(f"{header}\n")
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in table.partition("\n\n")[0].splitlines()[1:]
-    ]
+    found: dict[tuple[str, str], list[int | None]] = {}
+    for application, columns, table in re.findall(
+        r"^\| `(\w+_shop)` \|(.+)\|\n\|[-|]+\n((?:\|.+\n)+)", page, re.MULTILINE
+    ):
+        names = [name.strip() for name in columns.split("|")]
+        before = {"celery_shop": "Celery", "apscheduler_shop": "Before"}.get(application)
+        for line in table.splitlines():
+            task, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            lines = dict(zip(names, cells, strict=True))
+            found[application, task] = [int(lines[before]) if before else None, int(lines["Here"])]
+    return found
 
 
 def test_page_states_the_lines_that_connect_each_application() -> None:
-    compared = rows_of(
-        "| Application | Task | Here | procrastinate | django-tasks-db | DBOS | taskiq | Celery |"
-    )
-    stated: dict[tuple[str, str], list[int | None]] = {
-        (name.strip("`"), task): [int(celery) if name == "`celery_shop`" else None, int(here)]
-        for name, task, here, *_, celery in compared
-    }
-    for task, before, here in rows_of("| `apscheduler_shop` | Before | Here |"):
-        stated["apscheduler_shop", task] = [int(before), int(here)]
-    assert stated == glue()
+    assert stated() == glue()
