@@ -11,6 +11,7 @@ pg-scheduler 0.2.x wrote, and the default job name of a periodic function.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from types import FunctionType
 from typing import Final
 from weakref import WeakSet
@@ -35,10 +36,6 @@ class TaskRegistry:
         self.adopted: Final[dict[JobFunction, Task]] = {}
         """The tasks of functions ``adopt()`` has found; it compares closures and methods at each call."""
         self._children: WeakSet[TaskRegistry] = WeakSet()
-        self._version = 0
-        self._names: tuple[int, list[str]] = (-1, [])
-        self._limited: tuple[int, dict[str, Task]] = (-1, {})
-        self._shared: tuple[int, dict[str, Task]] = (-1, {})
         if parent is not None:
             parent._children.add(self)  # noqa: SLF001 - of this class
 
@@ -84,7 +81,8 @@ class TaskRegistry:
             self._loose.setdefault(each, {})[task.identity] = task
         has_moved = known is not None and known.executor != task.executor
         is_limited_otherwise = (task.limits, task.share) != (before.limits, before.share)
-        self._version += self._size() != size or has_moved or is_limited_otherwise
+        if self._size() != size or has_moved or is_limited_otherwise:
+            self._forget_names()
         return task
 
     def adopt(self, func: JobFunction) -> Task:
@@ -129,36 +127,29 @@ class TaskRegistry:
         """Return the task of a function, or None if it is not registered."""
         return self.find_exact(qualified_name(func))
 
-    @property
-    def version(self) -> int:
-        """A number that grows whenever a name is added, or the limits or the share of a task change."""
-        return self._version + (self._parent.version if self._parent else 0)
-
+    @cached_property
     def names(self) -> list[str]:
-        """Return every name that resolves. The list is shared: do not change it."""
-        version, names = self._names
-        if version != self.version:
-            names = sorted(name for name in self.every_name() if self.resolve(name))
-            self._names = (self.version, names)
-        return names
+        """Every name that resolves: the same list until one is added, or limits or a share change."""
+        return sorted(name for name in self.every_name() if self.resolve(name))
 
+    @cached_property
     def limited(self) -> dict[str, Task]:
-        """Return the tasks with limits, by every name that resolves. The dict is shared: do not change it."""
-        version, limited = self._limited
-        if version != self.version:
-            found = ((name, self.resolve(name)) for name in self.names())
-            limited = {name: task for name, task in found if task is not None and task.limits}
-            self._limited = (self.version, limited)
-        return limited
+        """The tasks with limits, by every name that resolves."""
+        found = ((name, self.resolve(name)) for name in self.names)
+        return {name: task for name, task in found if task is not None and task.limits}
 
+    @cached_property
     def shared(self) -> dict[str, Task]:
-        """Return the tasks with a share, by every name that resolves. Do not change the dict."""
-        version, shared = self._shared
-        if version != self.version:
-            found = ((name, self.resolve(name)) for name in self.names())
-            shared = {name: task for name, task in found if task is not None and task.share is not None}
-            self._shared = (self.version, shared)
-        return shared
+        """The tasks with a share, by every name that resolves."""
+        found = ((name, self.resolve(name)) for name in self.names)
+        return {name: task for name, task in found if task is not None and task.share is not None}
+
+    def _forget_names(self) -> None:
+        """Forget the lists of names and tasks, here and in registries whose parent this is."""
+        for name in ("names", "limited", "shared"):
+            self.__dict__.pop(name, None)
+        for child in list(self._children):
+            child._forget_names()  # noqa: SLF001
 
     def _size(self) -> tuple[int, int]:
         return len(self._exact), sum(map(len, self._loose.values()))

@@ -36,7 +36,7 @@ class Routing:
         self._worker_id = worker_id
         self._paused: frozenset[str] = frozenset()
         self._is_draining = False
-        self._version: int | None = None
+        self._registered: list[str] | None = None
         self._names: list[str] = []
         self._known: list[str] | None = None
         self._claimable: list[str] = []
@@ -46,9 +46,9 @@ class Routing:
 
     def names(self) -> list[str]:
         """Return the names to claim. The list is the same object until it changes."""
-        version = self._tasks.version
-        if version != self._version:
-            self._version, registered = version, self._tasks.names()
+        registered = self._tasks.names
+        if registered is not self._registered:
+            self._registered = registered
             paused = {task.identity for name in self._paused if (task := self._tasks.resolve(name))}
             names = [name for name in registered if not self._is_draining and self._is_claimed(name, paused)]
             self._names = registered if len(names) == len(registered) else names
@@ -57,7 +57,7 @@ class Routing:
 
     def claimable(self) -> list[str]:
         """Return the names to claim while nothing is paused. The list is the same object until it changes."""
-        registered = self._tasks.names()
+        registered = self._tasks.names
         if registered is not self._known:
             self._known = registered
             self._claimable = [name for name in registered if self._is_claimed(name, ())]
@@ -65,7 +65,7 @@ class Routing:
 
     def missing_executors(self) -> Mapping[str, str]:
         """Return which executors are missing here, by the names of the functions that run in them."""
-        registered = self._tasks.names()
+        registered = self._tasks.names
         if registered is not self._checked:
             self._checked = registered
             executors = {name: self._executor_of(name) for name in registered if self._is_selected(name)}
@@ -76,19 +76,19 @@ class Routing:
         """Leave out all jobs while the worker is draining; return whether it claims jobs again."""
         before, self._is_draining = self._is_draining, is_draining
         if before != is_draining:
-            self._version = None  # the next call of names() returns another list
+            self._registered = None  # the next call of names() returns another list
         return before and not is_draining
 
     def pause(self, names: Collection[str]) -> bool:
         """Leave out the jobs of these tasks, under all of their names; return whether others are resumed."""
         before, self._paused = self._paused, frozenset(names)
         if before != self._paused:
-            self._version = None  # the next call of names() returns another list
+            self._registered = None  # the next call of names() returns another list
         return not before <= self._paused
 
     def warn_of_patterns(self) -> None:
         """Log which patterns match no registered name."""
-        names = self._tasks.names()
+        names = self._tasks.names
         for option, patterns in (("only", self._only), ("skip", self._skip)):
             for pattern in patterns:
                 if not any(fnmatchcase(name, pattern) for name in names):

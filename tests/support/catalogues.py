@@ -42,6 +42,9 @@ def _copied(value: Any) -> Any:
 
 
 def _restore(to: TaskRegistry | PeriodicCatalogue, state: dict[str, Any]) -> None:
-    """Set the attributes. The version grows: what other objects derived from it is out of date."""
-    (version,) = (name for name in state if name.endswith("version"))
-    vars(to).update(state, **{version: vars(to)[version] + 1})
+    """Set the attributes. What other objects derived from the old ones is out of date."""
+    if isinstance(to, TaskRegistry):
+        vars(to).update(state, _children=to._children)
+        to._forget_names()
+    else:
+        vars(to).update(state, version=to.version + 1)

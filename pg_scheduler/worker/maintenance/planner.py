@@ -126,7 +126,7 @@ class Planner(Service):
         if await self.declared.write_switches():
             self._signals.switches_written()
         zone_data = data_version() if time.monotonic() >= self._check_zones_at else None
-        plannable = Plannable(declared, self._tasks.names(), sorted(registered_kinds), zone_data)
+        plannable = Plannable(declared, self._tasks.names, sorted(registered_kinds), zone_data)
         self.next_fire_in = None
         if not declared and not plannable.tasks:
             return POLL_INTERVAL_S

@@ -17,6 +17,7 @@ from typing import ClassVar, Final
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitBook, LimitRow
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.task import Task
 from pg_scheduler.store.limits import LatePosition
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
@@ -48,7 +49,7 @@ class BlockedJobs(Service):
     async def _unblock_forgotten(self, keys: list[str]) -> None:
         """Unblock jobs whose code does not have these limits or shares any more."""
         size = self.batch_size
-        unblocked = await self._limits.unblock_forgotten(keys, self._tasks.names(), size)
+        unblocked = await self._limits.unblock_forgotten(keys, self._tasks.names, size)
         self._report(unblocked, 0)
 
     async def _unblock_late(self, keys: list[str]) -> None:
@@ -89,7 +90,7 @@ class Unblocker(BlockedJobs):
         super().__init__(node)
         self._results = node.results
         self._in_flight = node.in_flight
-        self._book: tuple[int, LimitBook] = (-1, LimitBook(()))
+        self._book: tuple[Mapping[str, Task], LimitBook] = ({}, LimitBook(()))
         self._admitted: dict[
             str, tuple[int, Sequence[tuple[str, LimitRow]]]
         ] = {}  # attempt, limits by job id
@@ -103,11 +104,11 @@ class Unblocker(BlockedJobs):
 
     def book(self) -> LimitBook:
         """Return the limits of the registered tasks."""
-        version, book = self._book
-        if version != self._tasks.version:
-            tasks = {task.name: task.limits for task in self._tasks.limited().values()}
-            book = LimitBook(tasks.items())
-            self._book = (self._tasks.version, book)
+        known, book = self._book
+        limited = self._tasks.limited
+        if known is not limited:
+            book = LimitBook({task.name: task.limits for task in limited.values()}.items())
+            self._book = (limited, book)
         return book
 
     def admitted(self, claim: Claim, limits: Sequence[tuple[str, LimitRow]]) -> None:
@@ -147,7 +148,7 @@ class Unblocker(BlockedJobs):
         is_behind = False
         if now >= self._next_pass:
             is_behind = await self._check()
-        is_scan_due = now >= self._next_scan and bool(self._tasks.limited())
+        is_scan_due = now >= self._next_scan and bool(self._tasks.limited)
         if is_scan_due or self._is_scan_requested:
             is_behind = await self._scan() or is_behind
         return self._next_delay(is_behind=is_behind)
@@ -230,7 +231,7 @@ class Unblocker(BlockedJobs):
         times = [max(at, self._next_pass) for at in self._free_at.values()]
         if self._freed or self._blocked:
             times.append(self._next_pass)
-        if self._tasks.limited():
+        if self._tasks.limited:
             times.append(self._next_scan)
         return max(min(times, default=NEVER) - now, 0)
 
