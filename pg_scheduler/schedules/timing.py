@@ -16,7 +16,7 @@ from pg_scheduler.triggers.base import (
     restricted_trigger,
 )
 from pg_scheduler.triggers.calendar_interval import CalendarInterval
-from pg_scheduler.triggers.missed import FireCount, count_fire_times, latest_fire_time, newest_fire_times
+from pg_scheduler.triggers.missed import FireCount, count_fire_times, fire_times_around, newest_fire_times
 from pg_scheduler.triggers.search import INSTANT, Search
 
 
@@ -35,8 +35,8 @@ class Advance:
         is_finished: Whether no further fire time becomes a job.
         searched_from: The next fire time is the first one after this instant.
         following: The fire time after the latest due one, which is the next if the task is unique and none of
-            the jobs is enqueued; None if there is none. It is searched for only if it may become the
-            next one: a search may take long, and its error pauses the schedule.
+            the jobs is enqueued; None if there is none. That of a `FixedDelay` is searched for only if it may
+            become the next one: a search may take long, and its error pauses the schedule.
     """
 
     fire_times: tuple[datetime, ...] = ()
@@ -166,15 +166,14 @@ def pass_time(
     if first > now:
         return Advance(next_fire_at=first, searched_from=row.resume_from or row.searched_from)
     limit = now if end is None else min(now, end)
-    latest = latest_fire_time(trigger, first=first, now=limit, anchor=anchor)
+    latest, following = fire_times_around(trigger, first=first, now=limit, anchor=anchor)
+    if following is not None and end is not None and following > end:
+        following = None
     if latest < first:  # the stored time is not a fire time
-        following = _first_after(row, first)
         return Advance(next_fire_at=following, searched_from=first, is_finished=following is None)
     is_missed = grace_s is not None and (now - latest).total_seconds() > grace_s
-    if latest == first:
-        count = FireCount(1, is_exact=True)
-    else:
-        count = count_fire_times(trigger, first=first, now=limit, anchor=anchor)
+    one = FireCount(1, is_exact=True)
+    count = one if latest == first else count_fire_times(trigger, first=first, now=limit, anchor=anchor)
     if latest == first and not is_missed:
         chosen = [first]
     else:
@@ -187,9 +186,8 @@ def pass_time(
     is_last = runs_left is not None and len(chosen) >= runs_left
     follows_end = is_fixed_delay(trigger)
     waits = bool(chosen) and follows_end and not is_last
-    following, searched_from = None, max(latest, now) if follows_end else latest
-    if is_unique or not is_last:
-        following = _first_after(row, searched_from)
+    if follows_end and (is_unique or not is_last):
+        following = _first_after(row, now)
     next_fire_at = None if is_last or waits else following
     return Advance(
         fire_times=tuple(chosen),
@@ -200,7 +198,7 @@ def pass_time(
         missed=max(count.number - len(chosen) - skipped, 0),
         is_exact=count.is_exact,
         is_finished=next_fire_at is None and not waits,
-        searched_from=searched_from,
+        searched_from=now if follows_end else latest,
         following=following,
     )
 

@@ -32,8 +32,12 @@ class FireCount:
     is_exact: bool
 
 
-def latest_fire_time(trigger: Trigger, *, first: datetime, now: datetime, anchor: datetime) -> datetime:
-    """Return the latest fire time that is not after ``now``.
+def fire_times_around(
+    trigger: Trigger, *, first: datetime, now: datetime, anchor: datetime
+) -> tuple[datetime, datetime | None]:
+    """Return the latest fire time that is not after ``now``, and the one after it; None if there is none.
+
+    The second one of a `FixedDelay` is None: it follows the end of a job.
 
     The search bisects the time since ``first``, so a year of missed seconds costs some fifty calls of
     ``next_after``.
@@ -49,9 +53,10 @@ def latest_fire_time(trigger: Trigger, *, first: datetime, now: datetime, anchor
     """
     found, end, origin = to_utc(first), to_utc(now), to_utc(anchor)
     if is_fixed_delay(trigger):
-        return found
+        return found, None
     if isinstance(trigger, Every):
-        return end - (end - origin) % trigger.every
+        latest = end - (end - origin) % trigger.every
+        return latest, trigger.next_after(latest, anchor=origin)
     steps, limit = Search(), end
     while (following := next_fire_time(trigger, found, origin, steps)) is not None and following <= limit:
         found = following
@@ -61,7 +66,7 @@ def latest_fire_time(trigger: Trigger, *, first: datetime, now: datetime, anchor
             found = fire
         else:
             end = middle
-    return found
+    return found, following
 
 
 def newest_fire_times(
@@ -75,8 +80,8 @@ def newest_fire_times(
     Raises:
         SearchLimitError: The trigger takes too long for the latest one.
     """
-    found = [latest_fire_time(trigger, first=first, now=now, anchor=anchor)]
-    begin, origin, search = to_utc(first), to_utc(anchor), Search(cpu_s=MAX_CPU_S)
+    latest, _ = fire_times_around(trigger, first=first, now=now, anchor=anchor)
+    found, begin, origin, search = [latest], to_utc(first), to_utc(anchor), Search(cpu_s=MAX_CPU_S)
     search.left += 100 * limit
     edge, step = found[0], timedelta(seconds=1)
     while len(found) < limit and edge > begin:

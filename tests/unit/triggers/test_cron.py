@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pg_scheduler.triggers.cron import Cron
-from pg_scheduler.triggers.missed import latest_fire_time
+from pg_scheduler.triggers.missed import fire_times_around
 from tests.support.cases import each_case
 from tests.support.debian_cron import MINUTE, SECOND, fires, read
 from tests.support.triggers import fire_after
@@ -253,7 +253,9 @@ def test_latest_fire_time_equals_the_last_result_of_next_after(
     first = fire_after(trigger, change[1] - back)
     now = max(first, change[1] + ahead)
     walked = walk(trigger, first, now + timedelta(microseconds=1))
-    assert latest_fire_time(trigger, first=first, now=now, anchor=first) == walked[-1]
+    latest, following = fire_times_around(trigger, first=first, now=now, anchor=first)
+    assert latest == walked[-1]
+    assert following == fire_after(trigger, latest)
 
 
 # Computed by hand, to detect an error that the simulation and the trigger share. Times are UTC.

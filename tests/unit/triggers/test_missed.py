@@ -22,7 +22,7 @@ from pg_scheduler.triggers import (
     missed,
 )
 from pg_scheduler.triggers.base import Combination
-from pg_scheduler.triggers.missed import FireCount, count_fire_times, latest_fire_time, newest_fire_times
+from pg_scheduler.triggers.missed import FireCount, count_fire_times, fire_times_around, newest_fire_times
 from tests.support.cases import each_case
 from tests.support.triggers import INSTANTS, durings, simple
 
@@ -46,7 +46,8 @@ def test_latest_fire_time_of_an_interval_is_the_last_one_that_is_due(
 ) -> None:
     expected = ANCHOR + min(steps, timedelta(days=10**5) // every) * every
     now = min(expected + every * late, expected + every - timedelta(microseconds=1))
-    assert latest_fire_time(Every(every), first=ANCHOR, now=now, anchor=ANCHOR) == expected
+    around = fire_times_around(Every(every), first=ANCHOR, now=now, anchor=ANCHOR)
+    assert around == (expected, expected + every)
 
 
 @dataclass
@@ -74,9 +75,9 @@ def test_latest_fire_time_is_found_in_few_calls_when_a_year_was_missed(trigger: 
     """A call takes some 10 microseconds; stepping through every fire time would take minutes."""
     counting = Counting(trigger)
     now = ANCHOR + YEAR
-    found = latest_fire_time(counting, first=first_of(trigger), now=now, anchor=ANCHOR)
-    following = trigger.next_after(found, anchor=ANCHOR)
+    found, following = fire_times_around(counting, first=first_of(trigger), now=now, anchor=ANCHOR)
     assert following is not None
+    assert following == trigger.next_after(found, anchor=ANCHOR)
     assert found <= now < following
     assert counting.calls <= 120
 
@@ -86,7 +87,7 @@ def test_year_of_missed_seconds_is_summarised_in_bounded_time(trigger: Trigger) 
     """T5 allows 50 ms of Python for an interval; the bound leaves room for a loaded machine."""
     first, now = first_of(trigger), ANCHOR + YEAR
     began = clock.process_time()
-    latest = latest_fire_time(trigger, first=first, now=now, anchor=ANCHOR)
+    latest, _ = fire_times_around(trigger, first=first, now=now, anchor=ANCHOR)
     newest = newest_fire_times(trigger, first=first, now=now, anchor=ANCHOR, limit=100)
     count = count_fire_times(trigger, first=first, now=now, anchor=ANCHOR)
     assert clock.process_time() - began < 1
@@ -132,7 +133,7 @@ def test_missed_fire_times_equal_those_found_one_by_one(
             return
         now = first + passed
         walked: list[datetime] = []
-        fire = first
+        fire, following = first, None
         while fire <= now and len(walked) < 1100:
             walked.append(fire)
             following = trigger.next_after(fire, anchor=anchor)
@@ -141,7 +142,8 @@ def test_missed_fire_times_equal_those_found_one_by_one(
             fire = following
         if len(walked) == 1100:
             return
-        assert latest_fire_time(trigger, first=first, now=now, anchor=anchor) == walked[-1]
+        around = fire_times_around(trigger, first=first, now=now, anchor=anchor)
+        assert around == (walked[-1], following)
         assert newest_fire_times(trigger, first=first, now=now, anchor=anchor, limit=limit) == walked[-limit:]
         count = count_fire_times(trigger, first=first, now=now, anchor=anchor)
         if isinstance(trigger, Every) or (len(walked) <= 1000 and not isinstance(trigger, Combination)):
@@ -194,11 +196,11 @@ def test_count_is_a_lower_bound_when_the_search_takes_too_many_steps() -> None:
 def test_fixed_delay_and_instants_have_no_more_fire_times_than_given() -> None:
     delay = FixedDelay(timedelta(seconds=1)) & During(weekdays="mon-fri")
     now = ANCHOR + YEAR
-    assert latest_fire_time(delay, first=ANCHOR, now=now, anchor=ANCHOR) == ANCHOR
+    assert fire_times_around(delay, first=ANCHOR, now=now, anchor=ANCHOR) == (ANCHOR, None)
     assert newest_fire_times(delay, first=ANCHOR, now=now, anchor=ANCHOR, limit=9) == [ANCHOR]
     assert count_fire_times(delay, first=ANCHOR, now=now, anchor=ANCHOR) == FireCount(1, is_exact=True)
     at = At(ANCHOR, ANCHOR + YEAR / 2)
-    assert latest_fire_time(at, first=ANCHOR, now=now, anchor=ANCHOR) == ANCHOR + YEAR / 2
+    assert fire_times_around(at, first=ANCHOR, now=now, anchor=ANCHOR) == (ANCHOR + YEAR / 2, None)
     assert count_fire_times(at, first=ANCHOR, now=now, anchor=ANCHOR) == FireCount(2, is_exact=True)
     monthly = CalendarInterval(months=1, first=ANCHOR.date())
     first = monthly.next_after(ANCHOR)
@@ -230,13 +232,14 @@ def test_newest_fire_times_are_those_that_were_found_when_the_search_takes_too_m
     now = ANCHOR + YEAR
     newest = newest_fire_times(trigger, first=first_of(trigger), now=now, anchor=ANCHOR, limit=100)
     assert 0 < len(newest) < 100
-    assert newest[-1] == latest_fire_time(trigger, first=first_of(trigger), now=now, anchor=ANCHOR)
+    latest, _ = fire_times_around(trigger, first=first_of(trigger), now=now, anchor=ANCHOR)
+    assert newest[-1] == latest
 
 
 def test_latest_fire_time_is_found_when_a_branch_never_fires() -> None:
     trigger = Cron("* * * * *") | (Every(hours=2) & Cron("30 1 * * *"))
     now = ANCHOR + YEAR
-    latest = latest_fire_time(trigger, first=first_of(trigger), now=now, anchor=ANCHOR)
+    latest, _ = fire_times_around(trigger, first=first_of(trigger), now=now, anchor=ANCHOR)
     assert latest == now
 
 
