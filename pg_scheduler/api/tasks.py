@@ -270,8 +270,9 @@ class TaskMethods(SchedulerMethods):
 
         def add(function: F) -> F:
             self._parts.tasks.register(function, name=name, aliases=former_names, options=options)
-            if self._parts.runtime:
+            if self._parts.runtime is not None:  # jobs and fire times of this name may be due
                 self._parts.runtime.node.signals.due()
+                self._parts.runtime.node.signals.schedules_changed()
             return function
 
         return add if func is None else add(func)

@@ -31,7 +31,8 @@ class DeclaredSchedules:
         self._store = store
         self._catalogue = catalogue
         self._synced_version: int | None = None
-        self._synced_keys: list[str] = []
+        self.ids: list[str] = []
+        """The ids of the schedules that the last ``sync()`` wrote or found unchanged."""
         self._switches: dict[str, bool] = {}
         self._at_end: weakref.finalize[..., DeclaredSchedules] | None = None
         self._rows: dict[str, ScheduleRow] = {}
@@ -87,6 +88,11 @@ class DeclaredSchedules:
         return True
 
     @property
+    def is_written(self) -> bool:
+        """Whether the database has all schedules declared in code, enabled as in this process."""
+        return self._synced_version == self._catalogue.version and not self._switches
+
+    @property
     def has_unwritten_switches(self) -> bool:
         """Whether a switch of this process is not in the database yet."""
         return bool(self._switches)
@@ -115,8 +121,8 @@ class DeclaredSchedules:
         """Make the next ``sync()`` compare every schedule again."""
         self._synced_version = None
 
-    async def sync(self) -> list[str]:
-        """Write the schedules declared in code to the database, unless they are unchanged; return their ids.
+    async def sync(self) -> None:
+        """Write the schedules declared in code to the database, unless they are unchanged.
 
         A transaction that writes schedules excludes others, so it begins only if there is a change.
         """
@@ -125,8 +131,7 @@ class DeclaredSchedules:
             configs = self._catalogue.configs()
             if configs and not await self._is_in_sync(configs):
                 await self._write(configs)
-            self._synced_version, self._synced_keys = version, list(configs)
-        return self._synced_keys
+            self._synced_version, self.ids = version, list(configs)
 
     async def _write(self, configs: Mapping[str, PeriodicJobConfig]) -> None:
         schedules = self._store.schedules

@@ -71,7 +71,9 @@ class Signals:
         self.results_waiting = Signal("outcomes are buffered that no claim will write")
         self.jobs_released = DueSignal("this worker released jobs that other workers can claim")
         self.switches_written = Signal("the planner wrote that this process enabled or disabled a schedule")
-        self.schedules_changed = Signal("a schedule was enabled or disabled, here or elsewhere")
+        self.schedules_changed = Signal(
+            "a schedule was enabled or disabled, here or elsewhere, or a function was registered"
+        )
         self.tasks_changed = Signal("a task was paused or resumed, here or elsewhere")
         self.heartbeat_requested = Signal(
             "a job of this worker was changed, or may be without a notification, or another node suspects it"

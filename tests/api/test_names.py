@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pg_scheduler import JobStatus, NameConflictError, Scheduler, job
-from pg_scheduler.events import JobCompleted
+from pg_scheduler.events import JobCompleted, PassFinished
+from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
 from tests.support.worker import Recorder, now
 
@@ -47,6 +48,21 @@ async def test_job_of_an_unknown_name_stays_pending_until_the_name_is_registered
     await seen.until(JobCompleted, job_id=job_id)
     assert calls == [("app.mail", "x")]
     assert await scheduler.load_task_functions() == []
+
+
+async def test_schedule_of_an_unknown_name_fires_when_a_running_worker_registers_it(
+    scheduler: Scheduler, make: Make, seen: Recorder, calls: list[Any]
+) -> None:
+    """The planner has read the schedules before, and would read them again in two minutes only."""
+    scheduler.register(function("app.web", "serve", calls))
+    passes = len(seen.of(PassFinished, service="planner"))
+    send, client = function("app.mail", "send", calls), make()
+    await client.schedules.add(send, Every(days=1), start=now(), schedule_id="mail", args=("x",))
+    await seen.until(PassFinished, passes + 1, service="planner")
+    assert calls == []
+    scheduler.register(send)
+    await seen.until(JobCompleted)
+    assert calls == [("app.mail", "x")]
 
 
 async def test_job_runs_on_the_worker_that_registers_its_name(

@@ -24,7 +24,12 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.locks import due_message
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import Trigger, trigger_kind
-from pg_scheduler.worker.maintenance.planner import FAST_POLL_INTERVAL_S, POLL_INTERVAL_S, Planner
+from pg_scheduler.worker.maintenance.planner import (
+    FAST_POLL_INTERVAL_S,
+    POLL_INTERVAL_S,
+    SLOW_POLL_INTERVAL_S,
+    Planner,
+)
 from tests.support.codecs import KeyedCodec
 from tests.support.parts import Parts
 from tests.support.store import new_schedule
@@ -409,11 +414,24 @@ async def test_planner_writes_a_schedule_switched_while_another_switch_was_writt
 async def test_planner_polls_more_often_when_no_notifications_arrive(parts: Parts) -> None:
     parts.signals.notifications_up.clear()
     planner = parts.planner()
-    assert await planner.run_once() == POLL_INTERVAL_S  # there is nothing that could be switched
+    assert await planner.run_once() == SLOW_POLL_INTERVAL_S  # there is nothing that could be switched
     periodic(every=MINUTE)(work)
     assert await planner.run_once() == FAST_POLL_INTERVAL_S
     parts.signals.notifications_up()
     assert await planner.run_once() == MINUTE.total_seconds()
+
+
+async def test_planner_finds_a_function_registered_after_the_start_without_reading_schedules_before(
+    parts: Parts, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await parts.store.schedules.insert(new_schedule("stored", task="late.work", next_fire_at=NOON), ["every"])
+    planner = parts.planner()
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.store.statements, "fetch", None)
+        assert await planner.run_once() == SLOW_POLL_INTERVAL_S
+    parts.tasks.register(work, name="late.work")
+    await planner.run_once()
+    assert await windows(parts.store) == [NOON]
 
 
 # -- cron and edits ------------------------------------------------------------------------------------

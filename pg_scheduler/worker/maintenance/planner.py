@@ -57,7 +57,8 @@ FAST_POLL_INTERVAL_S: Final = 0.5
 """Seconds between two reads while none arrive: a schedule disabled elsewhere is disabled within a second."""
 
 SLOW_POLL_INTERVAL_S: Final = 2.0
-"""The same while there are no schedules: one that is added elsewhere is found within 2 seconds."""
+"""The same while there are no schedules: one that is added elsewhere is found within 2 seconds. Also between
+two passes without a read while nothing is registered, since a module may be imported at any time."""
 
 LOCKED_RETRY_S: Final = 0.05
 """Seconds until the next pass if no due row could be planned: all are locked, or wait for ends of jobs."""
@@ -122,14 +123,15 @@ class Planner(Service):
 
     async def run_once(self) -> float:
         """Write the schedules that this process changed, then enqueue the jobs of due schedules."""
-        declared = await self.declared.sync()
-        if await self.declared.write_switches():
-            self._signals.switches_written()
+        if not self.declared.is_written:
+            await self.declared.sync()
+            await self._write_switches()
+        declared = self.declared.ids
         zone_data = data_version() if time.monotonic() >= self._check_zones_at else None
         plannable = Plannable(declared, self._tasks.names, sorted(registered_kinds), zone_data)
         self.next_fire_in = None
         if not declared and not plannable.tasks:
-            return POLL_INTERVAL_S
+            return SLOW_POLL_INTERVAL_S
         next_in = await self._store.schedules.next_fire_in(plannable)
         soonest, changed = 0.0, 0
         if next_in is not None and next_in <= 0:
@@ -151,6 +153,9 @@ class Planner(Service):
 
     async def drain(self) -> None:
         """Write the schedules that were enabled or disabled during the last pass."""
+        await self._write_switches()
+
+    async def _write_switches(self) -> None:
         if await self.declared.write_switches():
             self._signals.switches_written()
 
