@@ -53,14 +53,15 @@ class Wakeup:
     def set(self) -> None:
         """End the sleep, or the next one."""
         self._is_set = True
-        self._end()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def wait(self, seconds: float) -> None:
         """Sleep until the timeout expires or ``set()`` is called."""
         if not self._is_set:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            timer = None if seconds == NEVER else loop.call_later(max(seconds, 0), self._end)
+            timer = None if seconds == NEVER else loop.call_later(max(seconds, 0), self.set)
             try:
                 await self._waiter
             finally:
@@ -68,10 +69,6 @@ class Wakeup:
                 if timer is not None:
                     timer.cancel()
         self._is_set = False
-
-    def _end(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class Service(ABC):
