@@ -152,7 +152,7 @@ class Connections:
 
     def check_loop(self) -> None:
         """Raise RuntimeError unless the event loop of the pool runs the caller."""
-        if not self.is_in_loop:
+        if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError(FOREIGN_LOOP)
 
     async def check_call(self, connection: AnyConnection | None) -> Connection | None:
@@ -412,11 +412,12 @@ class StickyConnection:
         await self._turn.acquire()
         try:
             if self._connection is None or not is_open(self._connection):
-                with translated():
-                    await self._return()
-                    self._connection = await take_from(self._pool, self._options.call_timeout_s)
-        except BaseException:  # let the next user in
+                await self._return()
+                self._connection = await take_from(self._pool, self._options.call_timeout_s)
+        except BaseException as error:  # let the next user in
             self._turn.release()
+            if isinstance(error, Exception):
+                raise_translated(error)
             raise
         return self._connection
 
