@@ -258,8 +258,7 @@ class DependencyRepository:
 
     async def _notify(self, due: datetime, connection: Connection) -> None:
         """Notify workers at the commit of jobs that are due."""
-        channel = await self._statements.channel(on=connection)
-        await self._statements.fetch("notify", channel, [due_message("", due)], on=connection)
+        await self._statements.fetch("notify", [due_message("", due)], on=connection)
 
     async def repair(self, position: ScanPosition, *, blocks: int, jobs: int) -> ScanPosition:
         """Read a part of the edges and of the jobs that wait; correct what does not agree with other rows.

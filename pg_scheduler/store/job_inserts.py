@@ -65,9 +65,8 @@ class JobInserts(Repository):
         if message is None and not is_one and all(isinstance(job, GeneratedIdJob) for job in jobs):
             await fetch("insert_generated_jobs", *columns, now, on=connection, route=route)
             return {job.job_id for job in jobs}
-        channel = await self._statements.channel(on=connection) if message else None
         name = "insert_job" if is_one else "insert_jobs"
-        rows = await fetch(name, *columns, now, channel, message, lock_timeout, on=connection, route=route)
+        rows = await fetch(name, *columns, now, message, lock_timeout, on=connection, route=route)
         return {row[0] for row in rows}
 
     async def enqueue(
@@ -86,12 +85,10 @@ class JobInserts(Repository):
         """
         if connection is not None and len(jobs) == 1 and _is_immediate(jobs[0]):
             return await self._enqueue_generated(jobs[0], NO_EXTRAS, message, connection)
-        channel = await self._statements.channel(on=connection) if message else None
         rows = await self._statements.fetch_retrying(
             "enqueue_job" if len(jobs) == 1 else "enqueue_jobs",
             *(_delayed(jobs[0]) if len(jobs) == 1 else zip(*map(_delayed, jobs), strict=True)),
             self._statements.now,
-            channel,
             message,
             lock_timeout,
             on=connection,
@@ -109,7 +106,7 @@ class JobInserts(Repository):
         """Insert the jobs whose ids and unique keys are free, as ``insert()`` does."""
         if not jobs:
             return set()
-        values = await self._values_of([job.row for job in jobs], jobs, message, lock_timeout, connection)
+        values = self._values_of([job.row for job in jobs], jobs, message, lock_timeout)
         if connection is None:
             rows = await self._statements.fetch_retrying("insert_extended_jobs", *values)
         else:
@@ -130,7 +127,7 @@ class JobInserts(Repository):
             if extras.unique_key is None and extras.blocked_on is None and _is_immediate(row):
                 return await self._enqueue_generated(row, extras, message, connection)
         delayed = [_delayed(job.row) for job in jobs]
-        values = await self._values_of(delayed, jobs, message, lock_timeout, connection)
+        values = self._values_of(delayed, jobs, message, lock_timeout)
         rows = await self._statements.fetch_retrying("enqueue_extended_jobs", *values, on=connection)
         return {row[0]: row[1] for row in rows}
 
@@ -142,22 +139,19 @@ class JobInserts(Repository):
         if message is None:
             rows = await statements.fetch("enqueue_due_job", *values, on=connection)
             return {row.job_id: rows[0][0]}
-        channel = await statements.channel(on=connection)
-        await statements.fetch("enqueue_generated_job", *values, channel, message, on=connection)
+        await statements.fetch("enqueue_generated_job", *values, message, on=connection)
         return {row.job_id}
 
-    async def _values_of(
+    def _values_of(
         self,
         rows: Sequence[tuple[Any, ...]],
         jobs: Sequence[ExtendedJob],
         message: str | None,
         lock_timeout: str | None,
-        connection: Connection | None,
     ) -> list[object]:
         """Return the parameters of a statement that inserts extended jobs."""
         columns, extras = zip(*rows, strict=True), zip(*(job.extras for job in jobs), strict=True)
-        channel = await self._statements.channel(on=connection) if message else None
-        return [*columns, self._statements.now, channel, message, *extras, lock_timeout]
+        return [*columns, self._statements.now, message, *extras, lock_timeout]
 
     async def clock(self, *, connection: Connection | None = None) -> datetime:
         """Return the time by the scheduler's clock, also late in a transaction."""

@@ -40,7 +40,6 @@ class KeptResultRepository:
             [result.value for result in each],
             [result.no_value_reason for result in each],
             [result.error for result in each],
-            await self._statements.channel(on=connection),
             on=connection,
         )
 

@@ -61,8 +61,7 @@ class LockRepository(Repository):
 
     async def notify(self, messages: Sequence[str], *, connection: Connection | None = None) -> None:
         """Send messages to every process that listens, when the transaction commits."""
-        channel = await self._statements.channel(on=connection)
-        await self._statements.fetch("notify", channel, messages, on=connection)
+        await self._statements.fetch("notify", messages, on=connection)
 
     async def session_pid(self, connection: Connection) -> int:
         """Return the id of the server process that runs the caller's transaction."""

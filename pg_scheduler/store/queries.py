@@ -11,8 +11,9 @@ connection first. ``<route> | <route>`` leaves the choice to the method; the fir
 is ``call`` or ``hot``, by default ``call``.
 
 ``{schema}`` before a table's name becomes the quoted schema, so that statements mean the same tables whatever
-the search path of their connection is. ``{name}`` becomes the text after ``-- fragment: name``. Built-in
-functions, operators and types are qualified too; see ``sqlbuiltins``.
+the search path of their connection is. ``{channel}`` becomes the notification channel of the schema, and
+``{name}`` the text after ``-- fragment: name``. Built-in functions, operators and types are qualified too;
+see ``sqlbuiltins``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
+from hashlib import md5
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -104,8 +106,15 @@ def load_query(schema: str, name: str) -> Query:
 def compose_query(schema: str, name: str, **fragments: str) -> Query:
     """Return one statement, with these texts instead of fragments of the files."""
     sources = _sources()
-    query = _query(name, sources.texts[name], {**sources.fragments, **fragments})
+    channel = f"'{channel_of(schema)}'"
+    query = _query(name, sources.texts[name], {**sources.fragments, "channel": channel, **fragments})
     return replace(query, text=qualify(query.text, schema))
+
+
+@cache
+def channel_of(schema: str) -> str:
+    """Return the notification channel of a schema. Its name has a fixed length."""
+    return f"pg_scheduler_{md5(schema.encode(), usedforsecurity=False).hexdigest()}"
 
 
 def load_fragment(name: str) -> str:

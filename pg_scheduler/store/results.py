@@ -236,8 +236,7 @@ class ResultRepository:
 
     async def _notify(self, due: datetime, connection: Connection) -> None:
         """Notify workers at the commit of jobs that may be due before those that were claimed since."""
-        channel = await self._statements.channel(on=connection)
-        await self._statements.fetch("notify", channel, [due_message("", due)], on=connection)
+        await self._statements.fetch("notify", [due_message("", due)], on=connection)
 
     async def _replace(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Apply the replacements of rows. A job fails if the table cannot store its replacement."""

@@ -271,8 +271,7 @@ class ScheduleRepository:
                 if row["paused"]:
                     events.append(SchedulePaused(schedule_id, note))
         if continues:
-            channel = await self._statements.channel(on=on)
-            await self._statements.fetch("notify", channel, [PERIODIC], on=on)
+            await self._statements.fetch("notify", [PERIODIC], on=on)
         return ()
 
     async def pending_jobs(self, schedule_id: str, *, limit: int = 1000) -> list[str]:

@@ -6,8 +6,7 @@ import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
-from functools import cache, partial
-from hashlib import md5
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import asyncpg
@@ -22,7 +21,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.faults import is_conflict, raise_translated, translated
-from pg_scheduler.store.queries import Query, Route, Timeout, load_query
+from pg_scheduler.store.queries import Query, Route, Timeout, channel_of, load_query
 
 MAX_ATTEMPTS: Final = 5
 """Attempts of a statement that lost a deadlock."""
@@ -109,8 +108,8 @@ class Statements:
         return self._schema
 
     async def channel(self, *, on: Connection | None = None) -> str:
-        """Return the notification channel of the schema. Its name has a fixed length."""
-        return _channel(self._schema or await self.schema(on=on))
+        """Return the notification channel of the schema."""
+        return channel_of(self._schema or await self.schema(on=on))
 
     async def query(self, name: str, *, on: Connection | None = None) -> Query:
         """Return a statement by name."""
@@ -250,11 +249,6 @@ class Repository:
     ) -> list[T]:
         """Run a statement and return its rows as values of a class that has their columns in order."""
         return [kind(*row) for row in await self._statements.fetch(name, *args, on=on)]
-
-
-@cache
-def _channel(schema: str) -> str:
-    return f"pg_scheduler_{md5(schema.encode(), usedforsecurity=False).hexdigest()}"
 
 
 def _discard(_event: Event) -> None:

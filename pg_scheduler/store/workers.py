@@ -213,23 +213,16 @@ class WorkerRepository:
 
         A heartbeat of each is requested, after which it obeys. Requests that change something are recorded.
         """
-        channel = await self._statements.channel()
         action = "resume_worker" if wanted is None else f"{wanted}_worker"
         record = self._statements.now, action, *self._statements.author.values()
         rows = await self._statements.fetch(
-            "request_state", list(worker_ids), wanted, channel, HEARTBEAT_REQUEST, *record
+            "request_state", list(worker_ids), wanted, HEARTBEAT_REQUEST, *record
         )
         return sorted(row["worker_id"] for row in rows)
 
     async def announce_subscriptions(self, worker_id: str, kinds: Sequence[str], message: str) -> None:
         """Write the classes of events that a worker wants from others, and send the message to all."""
-        await self._statements.fetch(
-            "announce_subscriptions",
-            worker_id,
-            kinds or None,
-            await self._statements.channel(),
-            message,
-        )
+        await self._statements.fetch("announce_subscriptions", worker_id, kinds or None, message)
 
     async def mark_stopping(self, worker_id: str) -> None:
         """Mark a worker whose threads run on: when its process has ended, their jobs have not crashed."""

@@ -37,14 +37,14 @@ FROM (
     ) AS each (job_id, task_data, delay_s, {option_names})
 ) AS new
 
--- A longer wait for a lock than $14, such as '10ms', fails the statement; NULL leaves the setting of the session. It is
+-- A longer wait for a lock than $13, such as '10ms', fails the statement; NULL leaves the setting of the session. It is
 -- set before the first row is inserted, for the rest of the transaction: once, also by a statement with many rows.
 
 -- fragment: limited_wait
-WHERE $14::text IS NULL OR set_config('lock_timeout', $14, true) IS NOT NULL
+WHERE $13::text IS NULL OR set_config('lock_timeout', $13, true) IS NOT NULL
 
 -- fragment: limited_wait_of_rows
-WHERE (SELECT $14::text IS NULL OR set_config('lock_timeout', $14, true) IS NOT NULL)
+WHERE (SELECT $13::text IS NULL OR set_config('lock_timeout', $13, true) IS NOT NULL)
 
 -- fragment: new_rows
 SELECT
@@ -76,7 +76,7 @@ job_id, task_data, execution_time, {option_names}
 -- fragment: option_names
 job_name, priority, max_retries, misfire_grace_time, timeout_seconds, function, lock_key
 
--- The same with the columns of extended jobs, in $14 to $17, or in $12 to $15 where no message is sent.
+-- The same with the columns of extended jobs, in $13 to $16, or in $12 to $15 where no message is sent.
 
 -- fragment: extended_rows
 SELECT
@@ -99,12 +99,12 @@ FROM (
 new.options::jsonb, new.unique_key, new.blocked_on, new.on_end::jsonb
 
 -- fragment: extra_arrays
-unnest($14::text[]), unnest($15::text[]), unnest($16::text[]), unnest($17::text[])
+unnest($13::text[]), unnest($14::text[]), unnest($15::text[]), unnest($16::text[])
 
 -- In this order, calls that share keys or ids cannot deadlock, and the first of several jobs with one key is inserted.
 
 -- fragment: extended_order
-WHERE (SELECT $18::text IS NULL OR set_config('lock_timeout', $18, true) IS NOT NULL)
+WHERE (SELECT $17::text IS NULL OR set_config('lock_timeout', $17, true) IS NOT NULL)
 ORDER BY new.unique_key COLLATE "C", CASE WHEN new.unique_key IS NULL THEN new.job_id END COLLATE "C", new.place
 ON CONFLICT DO NOTHING
 
@@ -182,9 +182,9 @@ INSERT INTO {schema}scheduled_jobs (
 
 -- name: insert_job
 -- route: pool | sticky
--- Insert one job if its id is free, and send a message ($13 on channel $12, unless NULL) in the same commit.
+-- Insert one job if its id is free, and send a message ($12, unless NULL) in the same commit.
 --
--- With a lock timeout ($14) it fails early if an open transaction has inserted the id.
+-- With a lock timeout ($13) it fails early if an open transaction has inserted the id.
 INSERT INTO {schema}scheduled_jobs (
     {new_columns}
 )
@@ -192,7 +192,7 @@ SELECT
     {new_values}
 {limited_wait}
 ON CONFLICT (job_id) DO NOTHING
-RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
+RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify({channel}, $12) END;
 
 -- name: insert_jobs
 -- route: pool | sticky
@@ -206,7 +206,7 @@ INSERT INTO {schema}scheduled_jobs (
 {limited_wait_of_rows}
 ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO NOTHING
-RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
+RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify({channel}, $12) END;
 
 -- name: enqueue_job
 -- route: sticky
@@ -220,7 +220,7 @@ INSERT INTO {schema}scheduled_jobs (
 {limited_wait}
 ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id, {called_at} AS called_at,
-    CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13::text || ' ' || extract(epoch FROM {called_at})) END;
+    CASE WHEN $12::text IS NOT NULL THEN pg_notify({channel}, $12 || ' ' || extract(epoch FROM {called_at})) END;
 
 -- name: enqueue_generated_job
 -- route: pool
@@ -232,7 +232,7 @@ INSERT INTO {schema}scheduled_jobs (
     {generated_columns}, options, on_end
 ) VALUES (
     $1, ($2::text)::jsonb, coalesce($7, statement_timestamp()), $3, $4, $5, $6,
-    CASE WHEN pg_notify($10, concat($11::text, ' ', extract(epoch FROM coalesce($7, statement_timestamp()))))
+    CASE WHEN pg_notify({channel}, concat($10::text, ' ', extract(epoch FROM coalesce($7, statement_timestamp()))))
         IS NOT NULL THEN coalesce($7, now()) END,
     ($8::text)::jsonb, ($9::text)::jsonb
 );
@@ -261,20 +261,20 @@ INSERT INTO {schema}scheduled_jobs (
 ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id, {called_at} AS called_at,
-    CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13::text || ' ' || extract(epoch FROM {called_at})) END;
+    CASE WHEN $12::text IS NOT NULL THEN pg_notify({channel}, $12 || ' ' || extract(epoch FROM {called_at})) END;
 
 -- name: insert_extended_jobs
 -- route: sticky
--- Insert jobs with options ($14), unique keys ($15), what they wait for ($16) and their consequences ($17).
+-- Insert jobs with options ($13), unique keys ($14), what they wait for ($15) and their consequences ($16).
 --
--- Returns the ids of those whose id and unique key are free, sends a message and limits the wait ($18), as
+-- Returns the ids of those whose id and unique key are free, sends a message and limits the wait ($17), as
 -- insert_job does.
 INSERT INTO {schema}scheduled_jobs (
     {new_columns}, options, unique_key, blocked_on, on_end
 )
 {extended_rows}
 {extended_order}
-RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
+RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify({channel}, $12) END;
 
 -- name: enqueue_extended_jobs
 -- route: sticky
@@ -287,7 +287,7 @@ INSERT INTO {schema}scheduled_jobs (
 {delayed_extended_rows}
 {extended_order}
 RETURNING job_id, {called_at} AS called_at,
-    CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13::text || ' ' || extract(epoch FROM {called_at})) END;
+    CASE WHEN $12::text IS NOT NULL THEN pg_notify({channel}, $12 || ' ' || extract(epoch FROM {called_at})) END;
 
 -- name: clock
 -- route: pool

@@ -2,7 +2,7 @@
 -- route: caller
 -- Store the results of jobs that have just ended: arrays of ids, seconds, values, reasons and errors.
 --
--- In the transaction that ended them. Each id is announced on the channel ($6) by the commit, for its waiters. The
+-- In the transaction that ended them. Each id is announced by the commit, for its waiters. The
 -- first result of an end stays: that of the outcome, before that of the consequences.
 INSERT INTO {schema}scheduler_results AS former (
     job_id, status, value, no_value_reason, error, attempts, started_at, finished_at, expires_at
@@ -21,7 +21,7 @@ ON CONFLICT (job_id) DO UPDATE SET
     finished_at = EXCLUDED.finished_at, expires_at = EXCLUDED.expires_at
 WHERE (former.status = EXCLUDED.status AND former.attempts = EXCLUDED.attempts
        AND former.finished_at = EXCLUDED.finished_at) IS NOT TRUE
-RETURNING pg_notify($6, 'result ' || job_id);
+RETURNING pg_notify({channel}, 'result ' || job_id);
 
 -- name: get_results
 -- route: pool

@@ -1,9 +1,9 @@
 -- name: notify
 -- route: sticky-reserved
--- Send messages ($2) on a channel.
+-- Send messages ($1) to every process that listens.
 --
 -- One statement sends many: the commit of a notification takes a database-wide lock.
-SELECT pg_notify($1, message) FROM unnest($2::text[]) AS message;
+SELECT pg_notify({channel}, message) FROM unnest($1::text[]) AS message;
 
 -- name: take_advisory_lock
 -- route: checkout

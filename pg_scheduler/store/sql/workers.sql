@@ -107,10 +107,10 @@ SELECT
 
 -- name: request_state
 -- route: reserved
--- Write what the workers $1 are to do ($2, NULL for nothing), and request a heartbeat of each on the channel $3.
+-- Write what the workers $1 are to do ($2, NULL for nothing), and request a heartbeat of each.
 --
--- $4 is the message without the id of the worker. A request that changes something is recorded as the action $6 ($7
--- to $9). Returns the ids of the workers that have a row.
+-- $3 is the message without the id of the worker. A request that changes something is recorded as the action $5 ($6
+-- to $8). Returns the ids of the workers that have a row.
 WITH asked AS (
     SELECT worker_id, coalesce(wanted <> $2::text, wanted IS NOT NULL OR $2 IS NOT NULL) AS is_new
     FROM {schema}scheduler_workers
@@ -125,17 +125,17 @@ requested AS (
 ),
 audited AS (
     INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
-    SELECT coalesce($5, now()), $6, worker_id, $7, $8, $9::text::jsonb FROM asked WHERE is_new
+    SELECT coalesce($4, now()), $5, worker_id, $6, $7, $8::text::jsonb FROM asked WHERE is_new
 )
-SELECT worker_id, pg_notify($3, $4 || ' ' || worker_id) FROM requested;
+SELECT worker_id, pg_notify({channel}, $3 || ' ' || worker_id) FROM requested;
 
 -- name: announce_subscriptions
 -- route: reserved
--- Write the classes of events that a worker wants ($2), and notify every worker ($4) on the channel ($3).
+-- Write the classes of events that a worker wants ($2), and notify every worker ($3).
 WITH announced AS (
     UPDATE {schema}scheduler_workers SET subscriptions = $2 WHERE worker_id = $1 RETURNING worker_id
 )
-SELECT pg_notify($3, $4) FROM announced;
+SELECT pg_notify({channel}, $3) FROM announced;
 
 -- name: mark_stopping
 -- route: reserved
