@@ -17,8 +17,16 @@ from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import names_term, parse_search
 from pg_scheduler.inspect.search.terms import Search, SearchStatus, StatusTerm, Term
 from pg_scheduler.inspect.store.bulk import Batch, BulkAction
+from pg_scheduler.jobs.payload import encode_object
 from pg_scheduler.jobs.step_values import check_step_name
-from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
+from pg_scheduler.jobs.validation import (
+    check_count,
+    check_execution_time,
+    check_job_id,
+    check_kind,
+    check_list,
+    check_text,
+)
 
 UNFINISHED: Final = frozenset({SearchStatus.PENDING, SearchStatus.RUNNING})
 MAX_MOVE: Final = timedelta(days=36_500)
@@ -80,8 +88,11 @@ class JobActions(InspectorBase):
             raise ValueError(f"where must not be empty; to name all jobs, pass {_ALL[action]!r}")
         if limit is not None:
             check_count("limit", limit, least=1)
-        if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise ValueError(f"rate must be a positive number of jobs per second, not {rate!r}")
+        if rate is not None:
+            _check_rate(rate)
+        check_kind("dry_run", dry_run, bool)
+        if details is not None:
+            encode_object("details", details)
         searched = {"where": where} if where else {}
         restricted = () if names is None else (names_term(names),)
         run = BulkRun(
@@ -226,7 +237,7 @@ class JobActions(InspectorBase):
         """
         if (to is None) is (by is None):
             raise ValueError("move_jobs() needs either to= or by=")
-        if by is not None and abs(by) > MAX_MOVE:
+        if by is not None and abs(check_kind("by", by, timedelta)) > MAX_MOVE:
             raise ValueError(f"by must be at most {MAX_MOVE.days} days in either direction, not {by}")
         to = None if to is None else check_execution_time(to, name="to")
         by_s = 0.0 if by is None else by.total_seconds()
@@ -243,10 +254,15 @@ _ALL: Final = {
 }
 
 
+def _check_rate(rate: object) -> None:
+    if isinstance(rate, bool) or not isinstance(rate, int | float):
+        raise TypeError(f"rate must be a number of jobs per second, not {rate!r}")
+    if not 0 < rate < math.inf:
+        raise ValueError(f"rate must be a positive number of jobs per second, not {rate!r}")
+
+
 def _checked(ids: Iterable[str], after: str | None) -> tuple[str, ...]:
-    if isinstance(ids, str):
-        raise TypeError(f"ids must be a list of ids, not the str {ids!r}")
-    checked = tuple(dict.fromkeys(check_job_id(each) for each in ids))
+    checked = tuple(dict.fromkeys(check_job_id(each) for each in check_list("ids", ids, "list of ids")))
     if after is not None and after not in checked:
         raise ValueError(f"after= is none of the ids: {after[:100]!r}; pass the cursor of a step")
     return checked

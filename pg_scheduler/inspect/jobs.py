@@ -19,7 +19,7 @@ from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.jobs.limits import LimitBook
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id
+from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_list
 from pg_scheduler.status import JobStatus
 
 MAX_PAGE_LENGTH: Final = 1000
@@ -70,7 +70,7 @@ class JobReads(InspectorBase):
         Raises:
             ValueError: There are more ids.
         """
-        ids = [check_job_id(each) for each in job_ids]
+        ids = [check_job_id(each) for each in check_list("job_ids", job_ids, "list of ids")]
         if len(ids) > MAX_IDS:
             raise ValueError(f"job_ids must have at most {MAX_IDS} ids, not {len(ids)}; pass them in parts")
         return {job.job_id: job for job in await self._reads.jobs.get_jobs(ids)}

@@ -13,6 +13,7 @@ from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.limits import MAX_PER, key_prefix
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.validation import check_text
 
 MAX_LIMITS: Final = 200
 """Limits whose use is read."""
@@ -188,7 +189,7 @@ class LimitReads(InspectorBase):
             for state in (await inspector.limit_keys("stripe")).items:
                 print(state.key, state.running, state.max_running, state.waiting)
         """
-        prefix = key_prefix(name)
+        prefix = key_prefix(check_text("name", name))
         workers = await self._reads.workers.list_workers()
         declared = [limit for limit in declared_limits(workers) if limit.name == name]
         limits = self._reads.limits

@@ -14,7 +14,7 @@ from pg_scheduler.inspect.store.statistics import StatisticsPage, StatisticsRow
 from pg_scheduler.inspect.texts import listed
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.naming import check_name
-from pg_scheduler.jobs.validation import check_kind
+from pg_scheduler.jobs.validation import check_kind, check_list
 from pg_scheduler.measure.figures import JobFigures
 
 MIN_WIDTH: Final = timedelta(minutes=1)
@@ -130,7 +130,11 @@ class StatisticsReads(InspectorBase):
                 print(name, figures.started, figures.durations.quantile(0.95))
         """
         _check_period(since)
-        chosen = None if names is None else [check_name(name) for name in names]
+        chosen = (
+            None
+            if names is None
+            else [check_name(name) for name in check_list("names", names, "list of names")]
+        )
         page = await self._reads.statistics.read(since.total_seconds(), chosen, MAX_STATISTICS_ROWS)
         return await self._described(since, page)
 

@@ -14,6 +14,7 @@ from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.texts import count, counted, rounded
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.jobs.validation import check_execution_time
 from pg_scheduler.measure.meter import OTHER
 
 MAX_NAMES: Final = 500
@@ -244,6 +245,7 @@ class TaskReads(InspectorBase):
             print((await inspector.count_expiring("mail.send", None)).summary)
         """
         names, scheduler = {check_name(name)}, self._scheduler
+        until = None if until is None else check_execution_time(until, name="until")
         tasks = None if scheduler is None else scheduler._parts.tasks  # noqa: SLF001
         if tasks is not None and (task := tasks.resolve(name)) is not None:
             names |= tasks.names_of(task)

@@ -13,7 +13,7 @@ from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.store.workers import AttemptRow, IdRange
 from pg_scheduler.jobs.history import errors_from
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.jobs.validation import check_text
+from pg_scheduler.jobs.validation import check_list, check_text
 from pg_scheduler.schedules.timing import job_id_prefix
 from pg_scheduler.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.store.author import acting_as
@@ -101,9 +101,7 @@ class WorkerMethods(InspectorBase):
 
 
 def _checked(worker_ids: Iterable[str]) -> list[str]:
-    if isinstance(worker_ids, str):
-        raise TypeError(f"worker_ids must be a list, not the str {worker_ids!r}; pass [{worker_ids!r}]")
-    ids = [check_text("worker_id", each) for each in worker_ids]
+    ids = [check_text("worker_id", each) for each in check_list("worker_ids", worker_ids)]
     if len(ids) > MAX_WORKERS:
         raise ValueError(
             f"worker_ids must have at most {MAX_WORKERS} ids, not {len(ids)}; pass them in parts"

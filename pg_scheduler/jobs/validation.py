@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pg_scheduler.errors import ConfigurationError
 
@@ -158,6 +159,23 @@ def check_timeout(value: object) -> float | None:
             f"timeout must be more than 0 seconds and finite, not {seconds}; pass None for no limit"
         )
     return seconds
+
+
+def check_list(name: str, values: object, kind: str = "list") -> list[Any]:
+    """Return the values as a list. A str is rejected: it would count as its characters.
+
+    Args:
+        name: The name of the parameter.
+        values: The values.
+        kind: What it must be, such as "list of names".
+    """
+    if isinstance(values, str | bytes):
+        raise TypeError(
+            f"{name} must be a {kind}, not the {type(values).__name__} {values!r}; pass [{values!r}]"
+        )
+    if not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a {kind}, not {type(values).__name__}{_shown(values)}")
+    return list(values)
 
 
 def check_kind(name: str, value: object, kind: type[T]) -> T:

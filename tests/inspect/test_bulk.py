@@ -486,6 +486,36 @@ async def test_invalid_argument_is_rejected_before_anything_is_read(
         inspector.cancel_jobs(**arguments)
 
 
+@each_case(
+    ("arguments", "message"),
+    [
+        ({"names": "bulk.*"}, r"names must be a list of names, not the str 'bulk\.\*'; pass \['bulk\.\*'\]"),
+        ({"names": 5}, "names must be a list of names, not int: 5"),
+        ({"names": [5]}, "a name in names must be a str"),
+        ({"rate": "10"}, "rate must be a number of jobs per second, not '10'"),
+        ({"dry_run": "no"}, "dry_run must be a bool, not str: 'no'"),
+        ({"details": [1]}, "details must be a dict"),
+        ({"details": {"by": object()}}, "details.*JSON"),
+    ],
+)
+async def test_argument_of_a_wrong_type_is_rejected_at_the_call(
+    inspector: Inspector, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        inspector.cancel_jobs(where="status:pending", **arguments)
+
+
+async def test_reads_reject_a_str_instead_of_a_list(inspector: Inspector) -> None:
+    for read in (
+        lambda: inspector.search_jobs(names="bulk.*"),
+        lambda: inspector.statistics(names="bulk.*"),
+        lambda: inspector.statistics_by_time(names="bulk.*"),
+        lambda: inspector.get_jobs("j00001"),
+    ):
+        with pytest.raises(TypeError, match=r"must be a list of .*, not the str"):
+            await read()
+
+
 async def test_invalid_search_or_cursor_is_rejected(inspector: Inspector) -> None:
     with pytest.raises(TypeError, match="a list of ids"):
         inspector.cancel_jobs(ids="abc")
@@ -493,6 +523,12 @@ async def test_invalid_search_or_cursor_is_rejected(inspector: Inspector) -> Non
         await anext(inspector.cancel_jobs(where="stats:pending"))
     with pytest.raises(ValueError, match="no position of this search"):
         await anext(inspector.cancel_jobs(where="status:pending", after="nonsense"))
+    with pytest.raises(TypeError, match="tz must be a tzinfo or None, not 'UTC'"):
+        await anext(inspector.cancel_jobs(where="status:pending", tz="UTC"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the search must be a str, not int: 5"):
+        await inspector.search_jobs(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="by must be a timedelta, not int: 3600"):
+        inspector.move_jobs(ids=["a"], by=3600)  # type: ignore[arg-type]
     both: list[dict[str, Any]] = [{}, {"to": DUE, "by": HOUR}]
     for times in both:
         with pytest.raises(ValueError, match="either to= or by="):

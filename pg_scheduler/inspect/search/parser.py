@@ -46,6 +46,7 @@ from pg_scheduler.inspect.search.values import (
 )
 from pg_scheduler.inspect.search.words import SearchError, Word
 from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.validation import check_kind, check_list, check_text
 
 MAX_NUMBER: Final = 2**31 - 1
 """The largest value of an integer column."""
@@ -103,12 +104,17 @@ def parse_search(text: str, *, now: datetime, tz: tzinfo | None = None) -> Searc
         >>> [term.is_negated for term in search.terms]
         [False, True]
     """
-    return Search(tuple(_term(part, _Context(now, tz)) for part in split_search(text)), now)
+    zone: object = tz
+    if zone is not None and not isinstance(zone, tzinfo):
+        raise TypeError(f"tz must be a tzinfo or None, not {zone!r}; pass ZoneInfo('Europe/Berlin')")
+    parts = split_search(check_kind("the search", text, str))
+    return Search(tuple(_term(part, _Context(now, tz)) for part in parts), now)
 
 
 def names_term(names: Iterable[str]) -> TextTerm:
     """Return the term of jobs that have one of these names, in which ``*`` stands for any text."""
-    likes = ["%".join(escape_like(part) for part in name.split("*")) for name in names]
+    texts = [check_text("a name in names", name) for name in check_list("names", names, "list of names")]
+    likes = ["%".join(escape_like(part) for part in name.split("*")) for name in texts]
     return TextTerm(TextField.NAME, tuple(Pattern(like, None) for like in likes))
 
 
