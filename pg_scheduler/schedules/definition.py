@@ -223,7 +223,7 @@ def _kept_trigger(text: str, old: ScheduleRow) -> str:
 
 
 _COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "task": ("task", str),
+    "task": ("task", str.__str__),  # str() of a member of a str Enum is not its value
     "start": ("start_at", _time("start")),
     "end": ("end_at", _time("end")),
     "max_runs": ("max_runs", _count("max_runs")),

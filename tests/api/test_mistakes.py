@@ -497,3 +497,20 @@ async def test_call_names_the_remedy_when_the_pool_was_not_awaited(dsn: str, nam
     scheduler = Scheduler(asyncpg.create_pool(dsn, min_size=1, max_size=5))
     with pytest.raises(RuntimeError, match=r"not initialized; write pool = await asyncpg\.create_pool"):
         await CALLS[name](scheduler)
+
+
+# -- values of a wrong type that were once taken for others --------------------------------------------
+
+
+class TaskName(str, Enum):  # noqa: UP042 - str() of a StrEnum is its value
+    GREET = "greet"
+
+
+async def test_schedule_stores_the_value_of_a_name_from_a_str_enum(make: Make, pool: asyncpg.Pool) -> None:
+    scheduler = make()
+    scheduler.register(greet, name="greet")
+    await scheduler.initialize_db()
+    schedule = await scheduler.schedules.add(TaskName.GREET, Cron("0 8 * * *"), schedule_id="daily")
+    assert schedule.task == "greet"
+    assert (await scheduler.schedules.update("daily", func=TaskName.GREET)).task == "greet"
+    assert await pool.fetchval("SELECT task FROM scheduler_schedules") == "greet"
