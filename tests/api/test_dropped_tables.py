@@ -179,3 +179,9 @@ async def test_scheduler_starts_after_the_remedy_for_a_dropped_index(
     await scheduler.start()
     await scheduler.schedule(open_gate.job, execution_time=now(), job_id="job")
     await seen.until(JobCompleted, job_id="job")
+
+
+async def test_run_vacuum_names_the_missing_table(make: Make, pool: asyncpg.Pool) -> None:
+    await pool.execute(DROP)
+    with pytest.raises(SchemaMissingError, match=r"scheduled_jobs.* does not exist.*initialize_db"):
+        await make().run_vacuum()

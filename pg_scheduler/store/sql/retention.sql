@@ -1,7 +1,7 @@
 -- name: table_blocks
 -- route: pool
 -- Return the size of a table in blocks.
-SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint;
+SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::bigint;
 
 -- name: begin_vacuum_pass
 -- route: pool
