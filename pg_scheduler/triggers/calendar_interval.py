@@ -87,7 +87,7 @@ class CalendarInterval(Trigger):
         if start is not None and (not isinstance(start, date) or isinstance(start, datetime)):
             raise ValueError(f"first must be a date, such as date(2024, 1, 31), not {first!r}")
         policy: object = missing_day
-        if policy not in {"last", "skip"}:
+        if policy not in ("last", "skip"):
             raise ValueError(f"missing_day must be 'last' or 'skip', not {missing_day!r}")
         name, zone = named_zone(timezone)
         values = {"at": at, "timezone": name, "first": first, "missing_day": missing_day, "_zone": zone}

@@ -139,7 +139,6 @@ def _first(numbers: tuple[int, ...], least: int) -> int | None:
     return numbers[index] if index < len(numbers) else None
 
 
-@lru_cache(maxsize=1024)
 def parse_cron(expression: str) -> CronFields:
     """Parse a cron expression.
 
@@ -154,6 +153,11 @@ def parse_cron(expression: str) -> CronFields:
     given: object = expression
     if not isinstance(given, str) or not given.isascii():
         raise _invalid(given, "is not ASCII text", "write five fields, such as '30 4 * * *'")
+    return _parse(expression)
+
+
+@lru_cache(maxsize=1024)
+def _parse(expression: str) -> CronFields:
     if len(expression) > _MAX_LENGTH:
         raise _invalid(
             f"{expression[:40]}...", f"has {len(expression)} characters", f"write at most {_MAX_LENGTH}"

@@ -46,6 +46,11 @@ def parse_trigger(text: str, timezone: str | tzinfo = "UTC") -> Trigger:
         >>> print(parse_trigger("every 1h30m"), "|", parse_trigger("0 8 * * *", "Europe/Berlin"))
         every 1 hour 30 minutes | at 08:00 every day, Europe/Berlin
     """
+    given: object = text
+    if not isinstance(given, str):
+        raise ValueError(  # noqa: TRY004 - every error of a schedule is a ValueError
+            f"a trigger must be a str, not {given!r}; enter one such as {EXAMPLES[0]!r}"
+        )
     text = text.strip()
     if not text:
         raise ValueError(f"enter a trigger, such as {EXAMPLES[0]!r} or {EXAMPLES[2]!r}")

@@ -130,6 +130,7 @@ def test_next_after_returns_none_after_the_end_of_the_calendar() -> None:
         ({"days": 1, "at": None}, "at must be a time without tzinfo"),
         ({"days": 1, "first": NEW_YEAR}, "first must be a date, such as date"),
         ({"days": 1, "missing_day": "first"}, "missing_day must be 'last' or 'skip', not 'first'"),
+        ({"days": 1, "missing_day": ["last"]}, r"missing_day must be 'last' or 'skip', not \['last'\]"),
         ({"days": 1, "timezone": "Europe/Atlantis"}, "Invalid timezone 'Europe/Atlantis'"),
     ],
 )

@@ -184,6 +184,7 @@ def test_time_zone_is_a_name_or_a_zone() -> None:
         ("* * * *", "has 4 fields; write five"),
         ("0 0 1 1 * 0 2030", "has 7 fields. .* years are not supported"),
         (None, "None is not ASCII text"),
+        (["* * * * *"], r"\['\* \* \* \* \*'\] is not ASCII text"),
         ("٣ * * * *", "is not ASCII text"),
         ("@reboot", "unknown alias; use one of @annually, @daily"),
         ("60 * * * *", "has '60' as minute, which is invalid; .* from 0 to 59"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,12 @@ def test_examples_of_triggers_are_valid(text: str) -> None:
 def test_wrong_trigger_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_trigger(text)
+
+
+@pytest.mark.parametrize("value", [None, 5, ["every 1h"], timedelta(hours=1), Every(hours=1)], ids=repr)
+def test_value_that_is_no_text_is_rejected(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"a trigger must be a str, not .*; enter one such as"):
+        parse_trigger(value)
 
 
 def test_unknown_zone_is_rejected() -> None:
