@@ -188,6 +188,8 @@ class Scheduler(
                 "pass the result of asyncpg.create_pool()"
             )
         check_kind("retry_policy", retry_policy, RetryPolicy)
+        if clock is not None and not callable(getattr(clock, "override", None)):
+            raise TypeError(f"clock must have a method override(), not {clock!r}; pass a FakeClock")
         if lease is not None:
             self.LEASE_DURATION = check_kind("lease", lease, timedelta).total_seconds()  # type: ignore[misc]
         config = SchedulerConfig(

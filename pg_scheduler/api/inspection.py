@@ -10,7 +10,13 @@ from typing import Any, Final
 from pg_scheduler.api.base import SchedulerMethods
 from pg_scheduler.jobs.model import Job, JobCounts, Page, Worker
 from pg_scheduler.jobs.payload import encode_object
-from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
+from pg_scheduler.jobs.validation import (
+    check_count,
+    check_execution_time,
+    check_job_id,
+    check_list,
+    check_text,
+)
 from pg_scheduler.measure.health import Health, judge
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.foreign.adapter import AnyConnection
@@ -149,7 +155,8 @@ def check_filters(
     """
     statuses = None
     if status is not None:
-        statuses = [JobStatus.parse(each) for each in ([status] if isinstance(status, str) else status)]
+        given = [status] if isinstance(status, str) else check_list("status", status, "JobStatus")
+        statuses = [JobStatus.parse(each) for each in given]
     for name, value in (("job_name", job_name), ("worker_id", worker_id)):
         if value is not None:
             check_text(name, value)

@@ -61,7 +61,7 @@ class PeriodicMethods(SchedulerMethods):
         Raises:
             JobConflictError: The task is unique, and another job has the key; a ValueError.
         """
-        config = self._parts.declared.configs().get(dedup_key)
+        config = self._parts.declared.configs().get(_check_key(dedup_key))
         if config is None:
             return None
         with suppress(SchemaForbiddenError):  # a role that may only insert jobs
@@ -80,10 +80,11 @@ class PeriodicMethods(SchedulerMethods):
         function_module``; ``interval`` (seconds), ``cron`` and ``timezone``, or ``trigger`` (a text);
         ``next_fire_at`` and ``last_fire_at`` as the running Scheduler last read them from the database.
         """
-        return self._parts.declared.status(dedup_key)
+        return self._parts.declared.status(_check_key(dedup_key))
 
     def _switch(self, dedup_key: str, enabled: bool) -> bool:
         self._parts.store.connections.check_thread()
+        _check_key(dedup_key)
         if not self._parts.declared.enable(dedup_key, enabled):
             return False
         runtime = self._parts.runtime
@@ -112,3 +113,12 @@ class PeriodicMethods(SchedulerMethods):
             return
         if written:
             await self._parts.outbox.notify_schedules()
+
+
+def _check_key(dedup_key: object) -> str:
+    if not isinstance(dedup_key, str):
+        raise TypeError(
+            f"dedup_key must be a str, not {dedup_key!r}; pass a key of get_periodic_jobs(), "
+            "or give @periodic a dedup_key="
+        )
+    return dedup_key

@@ -13,7 +13,7 @@ from pg_scheduler.enqueue.result_waiters import NOT_ENDED
 from pg_scheduler.errors import JobNotFoundError, JobResult
 from pg_scheduler.events import Event, JobFailed
 from pg_scheduler.jobs.model import Call, JobFunction
-from pg_scheduler.jobs.validation import check_delay, check_job_id
+from pg_scheduler.jobs.validation import check_delay, check_job_id, check_kind
 from pg_scheduler.store.foreign.adapter import AnyConnection
 
 R = TypeVar("R")
@@ -81,6 +81,8 @@ class ResultMethods(JobMethods, ControlMethods):
             'https://example.org/report.pdf'
         """
         check_job_id(job_id)
+        if not isinstance(wait, bool):  # a number of seconds would wait without a limit
+            raise TypeError(f"wait must be a bool, not {wait!r}; pass timeout= for the maximum wait")
         checked = await self._parts.store.connections.check_call(connection)
         if wait and connection is not None:
             raise ValueError("get_job_result() cannot wait on a connection of the caller; pass wait=False")
@@ -160,6 +162,7 @@ class ResultMethods(JobMethods, ControlMethods):
                 "here never ends; call enqueue() and, after the commit, get_job_result()"
             )
         seconds = None if wait_timeout is None else check_delay("wait_timeout", wait_timeout)
+        check_kind("cancel_on_timeout", cancel_on_timeout, bool)
         options = {"keep_result": RUN_JOB_KEEPS, **options}
         failures: dict[tuple[str, int], BaseException | None] = {}
         expected: list[str] = []

@@ -69,7 +69,7 @@ class ScheduleControl:
             PayloadError: JSON cannot represent the metadata; a ValueError.
         """
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
-        if owner not in {None, "code", "api"}:
+        if owner not in (None, "code", "api"):
             raise ConfigurationError(f"owner must be 'code', 'api' or None, not {owner!r}")
         rows = await self._store.schedules.list_page(
             after=None if after is None else check_text("after", after),
@@ -117,7 +117,7 @@ class ScheduleControl:
         """
         check_schedule_id(schedule_id)
         text = None if note is None else check_text("note", note)
-        if resume_from not in {"now", "pause"}:
+        if resume_from not in ("now", "pause"):
             raise ConfigurationError(f"resume_from must be 'now' or 'pause', not {resume_from!r}")
         if until is None and resume_from != "now":
             raise ConfigurationError("resume_from concerns the end of a pause: pass until= too, or resume()")

@@ -12,6 +12,7 @@ from pg_scheduler.errors import JobConflictError
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob
 from pg_scheduler.jobs.task import JobSpec
+from pg_scheduler.jobs.validation import check_list
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.foreign.connection import as_foreign
 from pg_scheduler.store.statements import Transaction
@@ -35,7 +36,7 @@ class BulkInserter:
 
     async def prepare(self, specs: Sequence[JobSpec]) -> list[AnyJob]:
         """Validate many jobs, and yield to the event loop at intervals; those without a time have EPOCH."""
-        specs = list(specs)  # the caller may change its list meanwhile
+        specs = check_list("jobs", specs, "list of JobSpec")  # the caller may change its list meanwhile
         jobs: list[AnyJob] = []
         for start in range(0, len(specs), PREPARE_BATCH):
             if start:

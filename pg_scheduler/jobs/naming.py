@@ -12,7 +12,7 @@ from typing import Final
 
 from pg_scheduler.jobs.injected import own_signature
 from pg_scheduler.jobs.model import JobFunction
-from pg_scheduler.jobs.validation import check_text
+from pg_scheduler.jobs.validation import check_list, check_text
 
 FUNCTIONS: Final = (FunctionType, MethodType)
 
@@ -97,9 +97,7 @@ _main_name()  # a script loses __file__ when its main thread has ended
 
 def check_aliases(aliases: Iterable[str]) -> list[str]:
     """Return the aliases as a list of valid names."""
-    if isinstance(aliases, str):  # an iterable of its characters
-        raise TypeError(f"aliases must be a list of names, not the str {aliases!r}; pass [{aliases!r}]")
-    return [check_name(alias) for alias in aliases]
+    return [check_name(alias) for alias in check_list("aliases", aliases, "list of names")]
 
 
 def check_name(name: object) -> str:

@@ -169,11 +169,9 @@ def check_list(name: str, values: object, kind: str = "list") -> list[Any]:
         values: The values.
         kind: What it must be, such as "list of names".
     """
-    if isinstance(values, str | bytes):
-        raise TypeError(
-            f"{name} must be a {kind}, not the {type(values).__name__} {values!r}; pass [{values!r}]"
-        )
-    if not isinstance(values, Iterable):
+    if isinstance(values, str):
+        raise TypeError(f"{name} must be a {kind}, not the str {values!r}; pass [{values!r}]")
+    if isinstance(values, bytes) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a {kind}, not {type(values).__name__}{_shown(values)}")
     return list(values)
 

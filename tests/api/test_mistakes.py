@@ -514,3 +514,41 @@ async def test_schedule_stores_the_value_of_a_name_from_a_str_enum(make: Make, p
     assert schedule.task == "greet"
     assert (await scheduler.schedules.update("daily", func=TaskName.GREET)).task == "greet"
     assert await pool.fetchval("SELECT task FROM scheduler_schedules") == "greet"
+
+
+async def test_number_of_seconds_as_wait_is_rejected(make: Make) -> None:
+    with pytest.raises(TypeError, match="wait must be a bool, not 30; pass timeout= for the maximum wait"):
+        await make().get_job_result("a", wait=30)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="cancel_on_timeout must be a bool, not str: 'no'"):
+        await make().run_job(greet, cancel_on_timeout="no")  # type: ignore[call-overload]
+
+
+async def test_function_instead_of_a_dedup_key_is_rejected(make: Make) -> None:
+    key: Any = greet
+    message = r"dedup_key must be a str, not .*greet.*; pass a key of get_periodic_jobs\(\)"
+    with pytest.raises(TypeError, match=message):
+        await make().trigger_periodic_job(key)
+    for call in (Scheduler.enable_periodic_job, Scheduler.disable_periodic_job):
+        with pytest.raises(TypeError, match=message):
+            call(make(), key)
+    with pytest.raises(TypeError, match=message):
+        make().get_periodic_job_status(key)
+
+
+async def test_value_instead_of_a_list_is_rejected(make: Make) -> None:
+    scheduler = make()
+    with pytest.raises(TypeError, match="jobs must be a list of JobSpec, not JobSpec"):
+        await scheduler.schedule_bulk(JobSpec(greet))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="status must be a JobStatus, not int: 5"):
+        await scheduler.list_jobs(status=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="aliases must be a list of names, not NoneType: None"):
+        scheduler.register(greet, aliases=None)  # type: ignore[call-overload]
+    with pytest.raises(ConfigurationError, match=r"owner must be 'code', 'api' or None, not \['api'\]"):
+        await scheduler.schedules.list(owner=["api"])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"resume_from must be 'now' or 'pause', not \[\]"):
+        await scheduler.schedules.pause("daily", resume_from=[])  # type: ignore[arg-type]
+
+
+async def test_clock_without_override_is_rejected(pool: asyncpg.Pool) -> None:
+    with pytest.raises(TypeError, match=r"clock must have a method override\(\), not <built-in method now"):
+        Scheduler(pool, clock=datetime.now)  # type: ignore[arg-type]
