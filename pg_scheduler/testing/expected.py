@@ -72,9 +72,19 @@ class ExpectedJob:
         """Return the job that the arguments of an assertion describe.
 
         Raises:
-            TypeError: Both ``after`` and ``at`` are given.
+            TypeError: Both ``after`` and ``at`` are given, or the arguments cannot be those of a job.
             ValueError: A duration is negative, or ``at`` has no time zone.
         """
+        # A value that no job can have would let "not scheduled" pass.
+        if args is not None and not isinstance(args, list | tuple):
+            raise TypeError(
+                f"args must be a tuple or a list, not {type(args).__name__}; "
+                "pass one argument as args=(value,)"
+            )
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise TypeError(
+                f"kwargs must be a dict, not {type(kwargs).__name__}; pass kwargs={{'name': value}}"
+            )
         due = None if at is None else check_execution_time(at, name="at")
         if after is not None:
             if due is not None:

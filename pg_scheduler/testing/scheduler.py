@@ -87,6 +87,8 @@ class TestScheduler(JobAssertions):
         self._vacuumed_at = start
 
     async def __aenter__(self) -> Self:
+        if self._inspector is not None:
+            raise RuntimeError("TestScheduler has already started; use the one of the outer async with block")
         given = self._given
         self._pool = await asyncpg.create_pool(given, min_size=1) if isinstance(given, str) else given
         try:

@@ -528,6 +528,17 @@ async def test_assertions_name_the_pending_jobs_when_they_fail(pool: Pool) -> No
             t.assert_not_scheduled(log.note)
         with pytest.raises(TypeError, match="exclude each other"):
             t.assert_scheduled(log.note, after=1, at=START)
+        wrong: list[tuple[dict[str, Any], str]] = [
+            (
+                {"args": "ada"},
+                r"args must be a tuple or a list, not str; pass one argument as args=\(value,\)",
+            ),
+            ({"args": 5}, "args must be a tuple or a list, not int"),
+            ({"kwargs": ["ada"]}, "kwargs must be a dict, not list; pass kwargs="),
+        ]
+        for arguments, message in wrong:
+            with pytest.raises(TypeError, match=message):
+                t.assert_not_scheduled(log.note, **arguments)
         await t.run_until(DAY)
         t.assert_not_scheduled(log.note)
 
@@ -636,6 +647,14 @@ async def test_job_that_runs_jobs_fails(pool: Pool) -> None:
         found = await t.run_one()
         assert found is not None
         assert "cannot run jobs" in (found.error_message or "")
+
+
+async def test_second_start_is_rejected_and_leaves_the_first_one(pool: Pool) -> None:
+    async with at_start(pool) as t:
+        with pytest.raises(RuntimeError, match="TestScheduler has already started"):
+            await t.__aenter__()
+        await t.scheduler.enqueue(fail)
+        t.assert_scheduled(fail)
 
 
 async def test_start_that_fails_closes_the_pool(dsn: str) -> None:
