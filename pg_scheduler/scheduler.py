@@ -97,7 +97,8 @@ class Scheduler(
             job with a larger one completes without a kept value.
         shutdown_timeout: Seconds that running jobs get to finish at shutdown, and then their results to be
             written.
-        lease: How long this worker owns its jobs without a heartbeat; None uses ``LEASE_DURATION``.
+        lease: How long this worker owns its jobs without a heartbeat, from 0.1 s to 365 days; None uses
+            ``LEASE_DURATION``.
         retry_policy: Delays before the retries of failed attempts; see RetryPolicy.
         executors: Where jobs run, by the names in ``executor=`` of ``@job``. They are added to "thread", a
             ``ThreadExecutor()``, and "process", a ``ProcessExecutor()``, or replace them.

@@ -276,7 +276,7 @@ class SchedulerConfig:
     max_payload_bytes: Annotated[int, Field(ge=64)] | None
     max_result_bytes: Annotated[int, Field(ge=64)] | None
     shutdown_timeout: Seconds
-    lease_seconds: Annotated[float, Field(gt=0)]
+    lease_seconds: Annotated[float, Field(ge=0.1, le=31_536_000)]
     heartbeat_threshold: Annotated[float, Field(gt=0)]
     keeper_dsn: str | None = field(repr=False)
     max_crashes: Annotated[int, Field(ge=1, le=2**31 - 1)] | None

@@ -110,6 +110,8 @@ def test_scheduler_raises_type_error_when_retry_policy_is_not_one(never_connecte
         ("LEASE_DURATION", 0, ConfigurationError),
         ("LEASE_DURATION", -1, ConfigurationError),
         ("LEASE_DURATION", float("inf"), ConfigurationError),
+        ("LEASE_DURATION", 1e-6, ConfigurationError),
+        ("LEASE_DURATION", 1e9, ConfigurationError),
         ("HEARTBEAT_THRESHOLD", 0, ConfigurationError),
         ("WORKER_ID_LENGTH", 0, ConfigurationError),
         ("WORKER_ID_LENGTH", 4.5, TypeError),
