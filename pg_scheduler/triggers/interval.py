@@ -131,13 +131,14 @@ def elapsed_text(elapsed: timedelta) -> str:
 
 
 def _sum_of_units(weeks: float, days: float, hours: float, minutes: float, seconds: float) -> timedelta:
+    cause: Exception | None = None
     try:
-        return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+        if bool not in map(type, (weeks, days, hours, minutes, seconds)):
+            return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
     except (TypeError, OverflowError, ValueError) as error:
-        given = f"{weeks=}, {days=}, {hours=}, {minutes=}, {seconds=}"
-        raise ValueError(
-            f"units must be numbers, up to {MAX_INTERVAL.days} days in all, not {given}"
-        ) from error
+        cause = error
+    given = f"{weeks=}, {days=}, {hours=}, {minutes=}, {seconds=}"
+    raise ValueError(f"units must be numbers, up to {MAX_INTERVAL.days} days in all, not {given}") from cause
 
 
 def _check(name: str, value: object) -> timedelta:

@@ -76,6 +76,7 @@ def test_every_accepts_units() -> None:
         ({"days": 10**12}, "units must be numbers, up to 3660 days in all, not .*days=1000000000000"),
         ({"hours": "1"}, "units must be numbers, .* hours='1'"),
         ({"hours": float("nan")}, "units must be numbers"),
+        ({"hours": True}, "units must be numbers, .* hours=True"),
     ],
 )
 def test_every_raises_when_its_units_are_invalid(parameters: Any, reason: str) -> None:
