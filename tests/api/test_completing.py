@@ -124,6 +124,7 @@ async def test_completing_commits_effects_the_end_the_value_and_new_jobs_togethe
     scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
 ) -> None:
     states: list[Any] = []
+    has_ended = asyncio.Event()
 
     async def order(number: int) -> str:
         me = current_job()
@@ -133,6 +134,7 @@ async def test_completing_commits_effects_the_end_the_value_and_new_jobs_togethe
             me.set_result({"number": number})
             states.append(await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE job_id = 'receipt'"))
         states.append((await row(pool, "order"))["status"])
+        has_ended.set()
         return "ignored"
 
     job_id = await scheduler.enqueue(order, args=(7,), job_id="order", keep_result=timedelta(hours=1))
@@ -140,6 +142,7 @@ async def test_completing_commits_effects_the_end_the_value_and_new_jobs_togethe
     result = await scheduler.get_job_result(job_id, timeout=PATIENCE)
     assert isinstance(result, JobResult)
     assert result.unwrap() == {"number": 7}
+    await asyncio.wait_for(has_ended.wait(), PATIENCE)  # the function continues after its job has ended
     assert states == [0, "completed"]
     assert await effects_of(pool) == ["order"]
     await seen.until(JobCompleted, 2)
