@@ -14,6 +14,8 @@ from pg_scheduler.events import JobCompleted
 from tests.api.conftest import Make
 from tests.support.worker import Recorder, now
 
+pytestmark = pytest.mark.slow
+
 COUNT = 20_000
 MAX_LATENESS_S = 3.0
 

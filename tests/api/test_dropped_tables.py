@@ -118,6 +118,7 @@ async def test_disabled_schedule_remains_disabled_when_the_jobs_were_dropped(
     assert (status["enabled"], status["next_fire_at"]) == (False, None)
 
 
+@pytest.mark.slow
 async def test_row_of_a_dead_worker_is_deleted_when_the_jobs_were_dropped(
     make: Make, pool: asyncpg.Pool, open_gate: Gate
 ) -> None:

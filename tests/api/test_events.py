@@ -134,6 +134,7 @@ async def test_async_subscriber_can_shut_the_scheduler_down(make: Make) -> None:
     assert not scheduler.is_running
 
 
+@pytest.mark.slow
 async def test_slow_and_raising_subscribers_delay_no_job(make: Make, open_gate: Gate) -> None:
     scheduler = make(max_concurrent_jobs=50, batch_claim_limit=50)
     began = asyncio.Event()
@@ -174,6 +175,7 @@ async def test_slow_and_raising_subscribers_delay_no_job(make: Make, open_gate: 
     assert len(handled) == 1002
 
 
+@pytest.mark.slow
 async def test_subscriber_that_blocks_the_event_loop_costs_no_job(make: Make) -> None:
     """Real time: the event loop is blocked for longer than the lease."""
     scheduler = make(lease=timedelta(seconds=1))

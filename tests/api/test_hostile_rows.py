@@ -217,6 +217,7 @@ async def harness(make: Make, pool: asyncpg.Pool) -> Harness:
     return Harness(make(batch_claim_limit=BATCH, polling_config=PollingConfig()), pool)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(rows, min_size=1, max_size=40))
 async def test_scheduler_survives_any_rows_of_jobs(

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -236,6 +237,7 @@ async def running_harness(pool: asyncpg.Pool) -> AsyncIterator[Harness]:
     assert scheduler._parts.life.fault is None
 
 
+@pytest.mark.slow
 @settings(
     max_examples=10, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -252,6 +254,7 @@ async def test_scheduler_survives_any_rows_of_schedules(
                 await harness.plan()
 
 
+@pytest.mark.slow
 async def test_schedules_with_extreme_instants_are_not_reported_as_broken(pool: asyncpg.Pool) -> None:
     for instant in INSTANTS:
         hostile: dict[str, str | None] = dict.fromkeys(set(INSTANT_COLUMNS) - {"paused_at"}, instant)
@@ -278,6 +281,7 @@ async def test_schedule_is_due_only_when_its_next_fire_time_is_in_the_past(pool:
                 assert timedelta(0) < datetime.now(UTC) - job.execution_time < HOUR
 
 
+@pytest.mark.slow
 async def test_invalid_schedule_is_paused_and_reported_once_until_it_is_corrected(
     pool: asyncpg.Pool,
 ) -> None:

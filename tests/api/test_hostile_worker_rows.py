@@ -81,6 +81,7 @@ async def check_survival(scheduler: Scheduler, seen: Recorder) -> None:
     assert scheduler.is_running
 
 
+@pytest.mark.slow
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(rows, min_size=1, max_size=12), st.lists(rows, min_size=1, max_size=12))
 async def test_scheduler_survives_any_rows_of_workers(

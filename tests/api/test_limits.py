@@ -174,6 +174,7 @@ async def test_keys_have_limits_of_their_own(make: Make, gate: Gate, pool: async
     await record.until(JobCompleted, 9)
 
 
+@pytest.mark.slow
 async def test_limit_holds_across_schedulers_on_several_pools(
     make: Make, pools: Pools, pool: asyncpg.Pool
 ) -> None:
@@ -205,6 +206,7 @@ async def most_in_any_span(pool: asyncpg.Pool, key: str, span: timedelta) -> int
     return int(found)
 
 
+@pytest.mark.slow
 async def test_rate_is_never_exceeded_and_fully_used_across_schedulers(
     make: Make, pools: Pools, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +307,7 @@ async def test_scan_unblocks_jobs_that_nothing_reported(
     await record.until(JobCompleted, 5)
 
 
+@pytest.mark.slow
 async def test_blocked_job_expires_when_its_grace_time_elapses(
     make: Make, gate: Gate, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,6 +416,7 @@ async def test_failed_attempt_makes_room_for_its_retry(make: Make, pool: asyncpg
     assert sorted(ran) == ["bad", "bad", "good"]
 
 
+@pytest.mark.slow
 async def test_claims_are_released_when_another_session_keeps_the_lock_of_a_limit(
     make: Make, dsn: str, pool: asyncpg.Pool
 ) -> None:

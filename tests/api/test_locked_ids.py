@@ -107,6 +107,7 @@ async def test_waiting_call_can_be_cancelled_and_leaves_the_others_waiting(dsn: 
     assert results[1] == "x"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sees", ["all", "names"])
 async def test_waiting_call_raises_after_its_timeout_and_names_the_transaction(
     dsn: str, make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, sees: str

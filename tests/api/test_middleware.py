@@ -157,6 +157,7 @@ async def test_middleware_adds_json_for_functions_in_processes(make: Make, value
         assert trail.steps == ["+a", "PayloadError", "-a"]
 
 
+@pytest.mark.slow
 async def test_process_is_kept_when_middleware_adds_what_json_cannot_represent(make: Make) -> None:
     async def add(call: JobCall, call_next: Next) -> Any:
         if call.job.job_id == "bad":
@@ -385,6 +386,7 @@ async def test_thread_that_middleware_does_not_wait_for_keeps_the_next_attempt_a
     assert most == [1]
 
 
+@pytest.mark.slow
 async def test_shutdown_leaves_a_thread_whose_middleware_ignores_the_cancellation(make: Make) -> None:
     begun, released = threading.Event(), threading.Event()
 

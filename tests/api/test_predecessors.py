@@ -326,6 +326,7 @@ def read_in_a_process() -> str:
     return ""
 
 
+@pytest.mark.slow
 async def test_job_in_a_process_has_no_results_of_others(make: Make) -> None:
     scheduler = make()
     scheduler.register(read_in_a_process, name="passed.in_a_process", executor="process")

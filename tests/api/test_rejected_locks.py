@@ -16,6 +16,8 @@ from tests.api.conftest import Make
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Recorder, now
 
+pytestmark = pytest.mark.slow
+
 KEY = 4711
 PERIOD_S = 2.0
 MAX_RELEASES = 6

@@ -47,6 +47,7 @@ def passes(seen: Recorder) -> set[str]:
     return {each.service for each in seen.of(PassFinished)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("role", "runs", "plans"),
     [("both", True, True), ("worker", True, False), ("scheduler", False, True), ("observer", False, False)],
@@ -81,6 +82,7 @@ async def test_scheduler_role_enqueues_and_worker_role_runs(
         assert await second.fetchval("SELECT paused_at FROM scheduler_schedules") is not None
 
 
+@pytest.mark.slow
 async def test_observer_reclaims_the_jobs_of_a_worker_whose_process_has_ended(pool: asyncpg.Pool) -> None:
     await Scheduler(pool).initialize_db()
     await add_dead_worker(pool, "dead", "pod", "elsewhere")  # its lease is valid, its liveness lock is free

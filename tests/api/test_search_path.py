@@ -31,6 +31,8 @@ from tests.support.store import NOW
 from tests.support.traps import PATHS, SPRUNG, calls_of_statements, create_traps
 from tests.support.worker import PATIENCE, Recorder, now
 
+pytestmark = pytest.mark.slow
+
 PASSWORD = "open sesame"
 
 

@@ -39,6 +39,7 @@ async def queue_of(pool: asyncpg.Pool, job_id: str) -> str | None:
     return found
 
 
+@pytest.mark.slow
 async def test_quiet_tenant_starts_among_the_first_jobs_behind_a_backlog(make: Make, gate: Gate) -> None:
     scheduler = make(max_concurrent_jobs=2)
     scheduler.register(gate.job, name="work", share=TENANT)
@@ -121,6 +122,7 @@ async def test_jobs_of_schedules_wait_for_the_turn_of_their_tenant(make: Make, p
     assert await queue_of(pool, job_id) == "share:work:a"
 
 
+@pytest.mark.slow
 async def test_job_after_another_one_waits_for_its_turn_when_that_has_ended(
     make: Make, pool: asyncpg.Pool
 ) -> None:

@@ -1611,6 +1611,7 @@ async def test_sleep_within_the_block_of_a_cursor_keeps_its_value(t: TestSchedul
 # -- outages, crashes and codecs -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_step_before_an_outage_of_the_database_runs_once(dsn: str, log: Log) -> None:
     """The connections break within the function, and no new one is accepted for a while."""
     async with wire_to(dsn) as wire, asyncpg.create_pool(wire.dsn, min_size=1, max_size=5) as pool:

@@ -800,6 +800,7 @@ async def test_thread_that_runs_on_after_its_suspension_is_reported_and_suspende
     assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "pending"
 
 
+@pytest.mark.slow
 async def test_step_before_an_outage_of_the_database_runs_once(dsn: str, log: Log) -> None:
     """The connections break within the function, and no new one is accepted for a while."""
     async with wire_to(dsn) as wire, asyncpg.create_pool(wire.dsn, min_size=1, max_size=5) as pool:

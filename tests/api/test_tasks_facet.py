@@ -102,6 +102,7 @@ async def test_pause_is_remembered_by_a_node_that_starts_later(make: Make, gate:
     assert not gate.calls
 
 
+@pytest.mark.slow
 async def test_pause_takes_effect_by_polling_when_notifications_do_not_arrive(
     pools: Pools, make: Make, open_gate: Gate
 ) -> None:

@@ -93,6 +93,7 @@ async def test_job_cancelled_elsewhere_is_stopped_when_jobs_hold_the_whole_pool(
     gate.open.set()
 
 
+@pytest.mark.slow
 async def test_periodic_jobs_are_enqueued_when_jobs_hold_the_whole_pool(
     crowded: Scheduler, gate: Gate
 ) -> None:

@@ -306,6 +306,7 @@ class TestProgram:
             "pg-scheduler: the command line needs typer; install the extra: pip install 'pg-scheduler[cli]'\n"
         )
 
+    @pytest.mark.slow
     def test_command_is_imported_when_it_is_used(self) -> None:
         code = (
             "import sys; from pg_scheduler.cli.main import run\n"
@@ -335,6 +336,7 @@ class TestProgram:
         with pytest.raises(KeyError, match="missing"):
             run(["audit", "--help"])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("command", "start"),
         [("migrate sql", '-- schema "public", version 0 to'), ("jobs --help", "Usage: pg-scheduler jobs")],

@@ -320,6 +320,7 @@ class TestExport:
         assert piped.stdout.endswith("\n0\n")
         assert "Traceback" not in piped.stderr
 
+    @pytest.mark.slow
     def test_interrupted_wait_exits_with_130(self, on: Run) -> None:
         on("jobs", "add", "mail.send", "--id", "a", "--in", "1h")
         self.wait_for_sessions(os.environ["PG_SCHEDULER_DSN"], 0)

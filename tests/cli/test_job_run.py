@@ -152,6 +152,7 @@ def test_started_scheduler_is_refused(on: Callable[..., Ran]) -> None:
     assert json.loads(on("jobs", "show", "write").out)["status"] == "pending"
 
 
+@pytest.mark.slow
 async def test_interrupt_releases_the_job(dsn: str, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:

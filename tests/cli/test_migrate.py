@@ -260,6 +260,7 @@ async def test_build_of_an_index_survives_the_end_of_the_connection_that_shows_i
     assert ran.err.count("progress is no longer shown: ") == 1
 
 
+@pytest.mark.slow
 async def test_failed_look_ends_the_looks_and_not_the_work(capsys: pytest.CaptureFixture[str]) -> None:
     ended = asyncio.Event()
 
@@ -295,6 +296,7 @@ async def test_indexes_without_progress_open_one_connection(
     assert (ran.code, len(connections)) == (0, 1), ran.err
 
 
+@pytest.mark.slow
 async def test_interrupt_of_indexes_states_how_to_continue(
     call: Run, dsn: str, pool: asyncpg.Pool[asyncpg.Record]
 ) -> None:
@@ -316,6 +318,7 @@ async def test_interrupt_of_indexes_states_how_to_continue(
     assert [line["index"] for line in again.checked("index")] == ["scheduled_jobs_unsuccessful"]
 
 
+@pytest.mark.slow
 async def test_interrupt_exits_with_130_and_changes_nothing(
     dsn: str, pool: asyncpg.Pool[asyncpg.Record]
 ) -> None:

@@ -89,6 +89,7 @@ async def test_run_of_a_process_that_ended_is_listed_stopped_and_resumed(
         assert "complete" in refused.err
 
 
+@pytest.mark.slow
 async def test_run_of_another_process_stops_after_its_batch(command: Command, inspector: Inspector) -> None:
     runs = BulkRuns(inspector)
     run_id = await runs.start(BulkJobs(verb="cancel", where=JOBS.where, rate=20))
@@ -180,6 +181,7 @@ async def test_run_that_is_interrupted_while_it_ends_has_one_record_of_its_end(
     assert await pool.fetchval("SELECT count(*) FROM scheduler_audit WHERE action = 'end_bulk'") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_stopped", [True, False])
 async def test_resume_exits_with_1_when_another_process_stops_or_continues_the_run(
     command: Command, inspector: Inspector, pool: asyncpg.Pool, is_stopped: bool

@@ -133,6 +133,7 @@ def test_several_schedules_are_paused_resumed_and_triggered(on: Callable[..., Ra
         assert on("schedules", "pause", *arguments).code == ExitCode.USAGE
 
 
+@pytest.mark.slow
 def test_schedules_of_a_search_are_paused_resumed_and_triggered(on: Callable[..., Ran]) -> None:
     for number in range(11):
         options = ("--id", f"mail:{number:02}", "--start", "2099-01-01")

@@ -120,6 +120,7 @@ def watch_twice(command: Sequence[str], dsn: str, part: str, stream: str) -> Non
     assert process.wait(2 * PATIENCE) == ExitCode.INTERRUPTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "line_of_each"), [(("status",), "WORKER-NONE"), (("limits", "list"), "MAX STARTS")]
 )
@@ -127,6 +128,7 @@ def test_watch_repeats_until_ctrl_c(dsn: str, command: tuple[str, ...], line_of_
     watch_twice(command, dsn, line_of_each, "stdout")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("status",), ("limits", "list")])
 def test_watch_goes_on_while_the_database_is_unavailable(command: tuple[str, ...]) -> None:
     watch_twice(command, UNAVAILABLE, "ConnectionRefusedError", "stderr")

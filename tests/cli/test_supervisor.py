@@ -54,6 +54,7 @@ def runs(path: Path) -> list[int]:
     return [int(line) for line in path.read_text(encoding="utf-8").split()] if path.exists() else []
 
 
+@pytest.mark.slow
 async def test_failed_process_is_started_again_with_growing_delays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -160,6 +161,7 @@ def test_reports_arrive_and_the_last_one_states_the_reason(monkeypatch: pytest.M
     assert read_report(lines[-1]) == (READY, True)
 
 
+@pytest.mark.slow
 def test_end_of_the_supervisor_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     monkeypatch.setenv(REPORT_FD, str(writing))

@@ -210,6 +210,7 @@ def test_wrong_choice_of_workers_exits_with_2(on: Callable[..., Ran], arguments:
     assert on("workers", "drain", *arguments).code == ExitCode.USAGE
 
 
+@pytest.mark.slow
 async def test_drain_waits_until_the_running_jobs_have_ended(
     call: Run, dsn: str, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def test_vacuum_is_recorded(on: Callable[..., Ran]) -> None:
     assert (record["details"]["deleted"], record["details"]["is_complete"]) == (deleted, True)
 
 
+@pytest.mark.slow
 async def test_vacuum_is_recorded_when_the_reader_of_its_output_has_gone(
     on: Callable[..., Ran], dsn: str
 ) -> None:
@@ -141,6 +142,7 @@ def test_progress_is_shown(
     assert on("vacuum", *options, "--progress", "x").code == ExitCode.USAGE
 
 
+@pytest.mark.slow
 async def test_interrupt_reports_what_was_deleted(on: Callable[..., Ran], dsn: str) -> None:
     connection = await asyncpg.connect(dsn)
     watcher = await asyncpg.connect(dsn)

@@ -217,6 +217,7 @@ async def test_form_is_read_within_bounds(body: bytes, media_type: str, code: in
         assert refused.data["status"] == code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [*HOSTILE, LONG, "a\x00b"], ids=range(len(HOSTILE) + 2))
 async def test_hostile_text_in_each_field_changes_nothing_and_is_shown_as_text(
     text: str, admin: App, pool: asyncpg.Pool

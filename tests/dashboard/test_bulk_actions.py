@@ -295,6 +295,7 @@ async def test_run_is_stopped_and_resumed_from_other_applications(
     assert again.status == 409
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
 async def test_progress_of_a_run_is_streamed(create: Callable[..., App], pool: asyncpg.Pool) -> None:
     await fill(pool, 9)

@@ -62,6 +62,7 @@ def problem_of(event: str) -> str:
     return str(json.loads(event.removeprefix("event: problem\ndata: ")))
 
 
+@pytest.mark.slow
 async def test_stream_sends_a_part_when_it_changes(build: Callable[..., App], pool: asyncpg.Pool) -> None:
     await add_worker(pool, "worker-1")
     async with asyncio.timeout(PATIENCE), stream(build(refresh=0.5), "/live?page=/workers") as read:
@@ -73,6 +74,7 @@ async def test_stream_sends_a_part_when_it_changes(build: Callable[..., App], po
         assert "worker-2" in html_of(await read()), "nothing was sent before the change"
 
 
+@pytest.mark.slow
 async def test_stream_of_schedules_sends_what_the_filter_of_the_address_shows(
     build: Callable[..., App], scheduler: Scheduler
 ) -> None:
@@ -91,6 +93,7 @@ async def test_stream_of_schedules_sends_what_the_filter_of_the_address_shows(
         assert {"state", "next", "runs", "details"} < set(parts_of(await read()))
 
 
+@pytest.mark.slow
 async def test_jobs_with_a_following_page_are_sent_once_until_they_change(
     build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +141,7 @@ async def test_stream_sends_the_parts_of_the_page_unless_the_browser_shows_them(
         assert [await read(), await read()] == ["retry: 1000\n\n", ""]
 
 
+@pytest.mark.slow
 async def test_unchanged_overview_sends_nothing_before_and_after_a_reconnect(
     build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +230,7 @@ async def test_viewers_share_reads(
     assert built == 1
 
 
+@pytest.mark.slow
 async def test_stream_of_a_job_follows_its_progress_to_the_end(
     build: Callable[..., App], pool: asyncpg.Pool
 ) -> None:

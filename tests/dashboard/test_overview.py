@@ -801,6 +801,7 @@ def test_json_of_the_overview_has_no_geometry() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "unread"),
     [("scheduled_jobs", ["backlog", "running"]), ("scheduler_stats", ["charts", "tasks"])],

@@ -16,6 +16,8 @@ from pg_scheduler.inspect import Bounds
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, request
 
+pytestmark = pytest.mark.slow
+
 HIDDEN = "hidden-id-0815"
 FILL = """
     INSERT INTO scheduled_jobs (job_id, job_name, execution_time)

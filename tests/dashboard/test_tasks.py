@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import asyncpg
+import pytest
 
 from pg_scheduler import Scheduler, job, periodic
 from pg_scheduler.dashboard import Access
@@ -212,6 +213,7 @@ async def test_page_of_a_task_shows_no_arguments_of_its_schedules(
     assert changes is None, "the audit needs all names"
 
 
+@pytest.mark.slow
 async def test_state_of_a_task_is_updated_without_its_charts(
     pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:

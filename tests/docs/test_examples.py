@@ -82,6 +82,7 @@ async def test_fastapi_example_schedules_rows_of_other_programs_when_it_starts(
     assert await pool.fetchval("SELECT string_agg(tenant, ',') FROM report_times") == "ada"
 
 
+@pytest.mark.slow
 async def test_opening_hours_example_fires_when_the_shop_is_open(pool: Pool) -> None:
     """Run the first week of 2030, which begins with a holiday, by a virtual clock."""
     module = load("examples.opening_hours.__main__")
@@ -99,6 +100,7 @@ async def test_opening_hours_example_fires_when_the_shop_is_open(pool: Pool) -> 
     }
 
 
+@pytest.mark.slow
 async def test_opening_hours_example_runs_as_a_script_until_it_is_interrupted(dsn: str, pool: Pool) -> None:
     """Real time: a job is due every second."""
     process = await asyncio.create_subprocess_exec(

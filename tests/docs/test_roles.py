@@ -361,6 +361,7 @@ def rows_of_the_page() -> list[tuple[list[str], list[str]]]:
     return found
 
 
+@pytest.mark.slow
 async def test_viewer_role_can_use_each_command_with_the_tables_of_its_row(roles: Roles) -> None:
     owner, viewer = await roles.connect(OWNER), roles.name(VIEWER)
     scheduler = Scheduler(owner, schema="jobs")
@@ -398,6 +399,7 @@ async def test_viewer_role_gets_exit_code_4_and_the_table_when_it_lacks_a_privil
     assert await asyncio.to_thread(run, ["doctor", *options]) == ExitCode.NEGATIVE
 
 
+@pytest.mark.slow
 async def test_operator_role_can_make_the_changes_of_its_actions(roles: Roles) -> None:
     owner = await roles.connect(OWNER)
     pool = await roles.connect(OPERATOR)

@@ -391,6 +391,7 @@ async def test_limit_counts_changed_jobs(inspector: Inspector, pool: asyncpg.Poo
     assert await statuses(pool) == {"pending": 597}
 
 
+@pytest.mark.slow
 async def test_rate_spreads_the_batches_over_time(inspector: Inspector, pool: asyncpg.Pool) -> None:
     """Real time is the subject."""
     await fill(pool, 11)

@@ -31,6 +31,7 @@ async def test_transactions_are_read_only_and_settings_do_not_outlive_them(pool:
         assert tuple(*await connection.fetch(query)) == ("", "0")
 
 
+@pytest.mark.slow
 async def test_server_cancels_long_statements(pool: asyncpg.Pool) -> None:
     with pytest.raises(DatabaseUnavailableError, match="statement timeout"):
         async with ReadingConnections(pool, SETTINGS).acquire() as connection:

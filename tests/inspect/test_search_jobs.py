@@ -115,6 +115,7 @@ WHERE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [7, 1000])
 async def test_search_finds_every_job_once(
     limit: int, inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch

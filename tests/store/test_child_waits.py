@@ -28,6 +28,8 @@ from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.dependencies import add, child, passed, state
 from tests.support.store import NAME, NOW, SECOND, new_job, row, running
 
+pytestmark = pytest.mark.slow
+
 CHILDREN = ("job:docs:0", "job:docs:1")
 DEADLINE = NOW + 3600 * SECOND
 WAITS = Suspension(CHILD, "docs", NO_TIMEOUT)

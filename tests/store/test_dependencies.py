@@ -419,6 +419,7 @@ async def test_parent_that_ends_while_a_job_is_added_unblocks_it(store: Store, p
     assert await state(pool, "a", "c") == [("completed", None), FREE]
 
 
+@pytest.mark.slow
 async def test_deadlock_of_a_cancellation_is_repeated(store: Store, pool: Pool, dsn: str) -> None:
     """The other transaction holds the child, and then needs the parent."""
     await store.jobs.insert([new_job("a")])

@@ -100,6 +100,7 @@ async def test_following_next_finds_every_match_when_pages_are_empty(store: Stor
     assert (nothing, nothing.next) == ([], "020000")
 
 
+@pytest.mark.slow
 async def test_following_next_finds_every_match_when_pages_are_full(store: Store, pool: Pool) -> None:
     await fill(pool)
     found, after = 0, None

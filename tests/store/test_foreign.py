@@ -455,6 +455,7 @@ def test_blocking_sessions_of_every_class_are_accepted(engine: sqlalchemy.Engine
         assert other.count_jobs().pending == 3
 
 
+@pytest.mark.slow
 def test_blocking_sessions_need_no_greenlet(dsn: str) -> None:
     program = (
         "import sys; sys.modules['greenlet'] = None\n"

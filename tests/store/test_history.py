@@ -209,6 +209,7 @@ async def test_refusing_a_replacement_appends_to_the_history(store: Store, pool:
     assert error.message.startswith("the new definition that waited for this job cannot be used")
 
 
+@pytest.mark.slow
 async def test_quarantining_an_unreadable_job_appends_to_the_history(store: Store, pool: Pool) -> None:
     await store.workers.register(worker(), LEASE)
     await store.jobs.insert([new_job()])

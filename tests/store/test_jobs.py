@@ -109,6 +109,7 @@ def large_floats_aside(value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 async def test_arguments_survive_a_round_trip(store: Store) -> None:
     collector = Collector()
     collector.collect()

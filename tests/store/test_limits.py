@@ -289,6 +289,7 @@ async def test_admit_deletes_starts_that_neither_run_nor_count(
     assert await starts(pool) == ["b", "c", runs.job_id]
 
 
+@pytest.mark.slow
 async def test_admit_fails_within_its_lock_timeout_while_another_session_holds_the_lock(
     store: Store, pool: Pool, dsn: str
 ) -> None:

@@ -40,6 +40,8 @@ from tests.store.protocol import (
 )
 from tests.support.store import LEASE, SECOND
 
+pytestmark = pytest.mark.slow
+
 LONG = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
 AT_ONCE = 3 if LONG else 2
 

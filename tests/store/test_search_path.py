@@ -20,6 +20,8 @@ from tests.support.traps import (
     statements,
 )
 
+pytestmark = pytest.mark.slow
+
 QUERIES = statements("jobs")
 
 OPERATOR = re.compile(r"OPERATOR\(pg_catalog\.([^)]+)\)")

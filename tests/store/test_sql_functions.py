@@ -63,6 +63,7 @@ def options_of(spec: dict[str, Any]) -> str:
     return json.dumps(options)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(spec=SPECS)
 async def test_every_way_in_writes_the_same_row(dsn: str, pool: asyncpg.Pool, spec: dict[str, Any]) -> None:

@@ -114,6 +114,7 @@ def test_rules_are_accepted_by_promtool() -> None:
     promtool("check", "rules", str(RULES))
 
 
+@pytest.mark.slow
 def test_every_rule_fires_in_its_case_only(tmp_path: Path) -> None:
     tests = [
         {

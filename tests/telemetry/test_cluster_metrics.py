@@ -80,6 +80,7 @@ async def add_totals(pool: asyncpg.Pool, name: str, completed: int) -> None:
     )
 
 
+@pytest.mark.slow
 async def test_exposition_has_every_documented_family_and_no_other(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

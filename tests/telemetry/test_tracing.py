@@ -248,6 +248,7 @@ async def test_bulk_call_has_one_span_and_up_to_100_jobs_one_each(make: Make, sp
         assert job.metadata["trace"]["traceparent"].split("-")[2] == f"{last.span_id:016x}"
 
 
+@pytest.mark.slow
 async def test_job_of_a_schedule_begins_a_trace_linked_to_a_span_of_its_own(make: Make, spans: Spans) -> None:
     scheduler = make("parent")
     seen = Recorder(scheduler)
@@ -447,6 +448,7 @@ async def test_attempt_that_fails_after_it_completed_its_job_has_the_outcome_com
     assert ran.status.status_code is StatusCode.UNSET
 
 
+@pytest.mark.slow
 async def test_attempt_whose_process_dies_has_crashed_and_the_next_one_is_linked_to_it(
     make: Make, spans: Spans
 ) -> None:

@@ -38,6 +38,7 @@ async def run(*arguments: str) -> None:
             await process.wait()
 
 
+@pytest.mark.slow
 async def test_receiver_gets_linked_traces_of_the_process_that_schedules_and_the_one_that_runs(
     dsn: str,
 ) -> None:

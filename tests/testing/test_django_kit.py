@@ -12,6 +12,8 @@ import pytest
 from tests.docs.snippets import ROOT
 from tests.support.transactions import django_address
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = """
 DATABASES = {{"default": {{
     "ENGINE": "django.db.backends.postgresql", **{address}, "TEST": {{"TEMPLATE": {template!r}}}

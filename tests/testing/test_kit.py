@@ -187,6 +187,7 @@ async def test_own_retry_policy_is_used(pool: Pool) -> None:
         assert t.ran(fail) == 2
 
 
+@pytest.mark.slow
 async def test_daily_schedule_fires_through_the_nights_of_the_clock_changes(pool: Pool) -> None:
     fired: list[datetime] = []
 

@@ -825,6 +825,7 @@ async def written_rows(kit: Any, connection: Any, jobs: list[dict[str, Any]], ra
     return sorted(map(repr, [*rows, *results]))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @hypothesis.given(JOBS, st.integers())
 async def test_kit_and_worker_write_equal_rows(pool: Pool, jobs: list[dict[str, Any]], seed: int) -> None:

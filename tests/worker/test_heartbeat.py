@@ -359,6 +359,7 @@ async def test_heartbeat_revokes_all_in_time_when_its_statement_hangs(
     await heartbeat.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_dead", [False, True])
 async def test_heartbeat_asks_before_it_revokes_when_a_liveness_lock_extends_the_lease(
     parts: Parts, seen: Recorder, gate: Gate, is_dead: bool, monkeypatch: pytest.MonkeyPatch
@@ -385,6 +386,7 @@ async def test_heartbeat_asks_before_it_revokes_when_a_liveness_lock_extends_the
     await heartbeat.stop()
 
 
+@pytest.mark.slow
 async def test_heartbeat_revokes_all_when_an_extended_lease_is_not_confirmed(
     parts: Parts, seen: Recorder, gate: Gate, dsn: str
 ) -> None:
@@ -401,6 +403,7 @@ async def test_heartbeat_revokes_all_when_an_extended_lease_is_not_confirmed(
     await heartbeat.stop()
 
 
+@pytest.mark.slow
 async def test_heartbeat_revokes_nothing_when_the_keeper_confirms_an_extended_lease(
     parts: Parts, seen: Recorder, gate: Gate, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,6 +174,7 @@ async def test_keeper_reconnects_and_renews_when_threads_of_jobs_outlive_the_shu
         assert await is_lock_free(pool, key)
 
 
+@pytest.mark.slow
 async def test_keeper_renews_the_lease_of_a_blocked_loop_and_reports_the_stack(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
@@ -215,6 +216,7 @@ async def test_heartbeat_writes_the_liveness_key(parts: Parts, pool: asyncpg.Poo
         assert await key_of(pool) == kept.lease_connection.key
 
 
+@pytest.mark.slow
 async def test_keeper_renews_the_lease_when_a_log_handler_blocks_the_loop(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
@@ -250,6 +252,7 @@ async def test_keeper_reports_an_unreachable_server_once_and_reconnects(
     assert not parts.faults
 
 
+@pytest.mark.slow
 async def test_keeper_stops_when_the_server_does_not_answer(
     parts: Parts, pool: asyncpg.Pool, dsn: str, seen: Recorder
 ) -> None:
@@ -365,6 +368,7 @@ async def test_keepers_of_two_schedulers_hold_a_lock_each(dsn: str) -> None:
         assert not any([await is_lock_free(one, key[0]) for key in keys])
 
 
+@pytest.mark.slow
 async def test_services_retry_at_once_when_the_keeper_reconnects(
     proxied: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

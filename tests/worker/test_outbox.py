@@ -240,6 +240,7 @@ async def test_outbox_keeps_its_messages_when_the_pool_was_closed(bus: EventBus,
     assert outbox.flush_in is not None
 
 
+@pytest.mark.slow
 async def test_outbox_sends_one_notification_for_many_calls(parts: Parts, ear: Ear) -> None:
     """Real time: what comes in before the gap is over goes out then."""
     outbox = await spent(parts, ear, gap_s=1)

@@ -20,6 +20,8 @@ from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from tests.support.store import as_user
 from tests.support.worker import Recorder, now
 
+pytestmark = pytest.mark.slow
+
 LEASE_S = 1.0
 HAS_CONNECT = hasattr(asyncpg.Pool, "_connect")
 NEEDS_CONNECT = pytest.mark.skipif(not HAS_CONNECT, reason="asyncpg 0.29 has no connect=")

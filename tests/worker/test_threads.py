@@ -310,6 +310,7 @@ def test_thread_ends_quietly_when_the_event_loop_is_closed_before_it_returns() -
     blocker.open.set()
 
 
+@pytest.mark.slow
 async def test_full_executor_delays_a_job_and_its_timeout_until_there_is_a_thread(
     parts: Parts, seen: Recorder
 ) -> None:
@@ -430,6 +431,7 @@ def test_thread_executor_rejects_a_number_of_threads_that_is_not_positive(thread
         ThreadExecutor(threads)
 
 
+@pytest.mark.slow
 async def test_scheduler_restarts_as_another_worker_while_an_old_thread_runs(dsn: str) -> None:
     blocker = Blocker()
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:

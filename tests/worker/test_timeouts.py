@@ -32,6 +32,7 @@ class Expired(list[str]):
                 await self._changed.wait()
 
 
+@pytest.mark.slow
 async def test_timeouts_expire_in_order() -> None:
     expired = Expired()
     timeouts = TimeoutQueue(expired.note)

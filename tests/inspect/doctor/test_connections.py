@@ -56,6 +56,7 @@ async def test_pooler_is_found_and_a_direct_dsn_receives_notifications(pooler_ds
         assert (finding.code, finding.severity) == (FindingCode.POOLER, Severity.INFO)
 
 
+@pytest.mark.slow
 async def test_prepared_statements_that_a_pooler_loses_are_an_error_until_the_pool_keeps_none(
     dsn: str,
 ) -> None:

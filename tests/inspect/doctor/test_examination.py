@@ -90,6 +90,7 @@ async def test_role_of_the_exporter_makes_the_checks_of_what_it_reads(pool: asyn
     assert [each.subject for each in large.findings] == ["scheduled_jobs"]
 
 
+@pytest.mark.slow
 async def test_statement_that_the_server_cancels_is_listed_as_not_made(pool: asyncpg.Pool, dsn: str) -> None:
     async with (
         pool.acquire() as connection,

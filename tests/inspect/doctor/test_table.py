@@ -54,6 +54,7 @@ def test_brin_index_is_a_finding_only_before_postgresql_16() -> None:
     assert list(judge_hot("public", [index], [], 160_000)) == []
 
 
+@pytest.mark.slow
 async def test_dead_rows_are_found_until_the_table_is_vacuumed(pool: asyncpg.Pool) -> None:
     await pool.execute("ALTER TABLE scheduled_jobs SET (autovacuum_enabled = off)")
     await pool.execute(
@@ -85,6 +86,7 @@ async def test_storage_settings_that_were_reset_are_found_until_they_are_set(poo
     assert await subjects(pool, FindingCode.AUTOVACUUM) == []
 
 
+@pytest.mark.slow
 async def test_scale_factor_is_found_while_it_delays_the_vacuum_of_a_table_with_finished_jobs(
     pool: asyncpg.Pool,
 ) -> None:

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import asyncpg
+import pytest
 
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import run
@@ -32,6 +33,7 @@ async def test_missing_workers_are_found_until_one_starts(pool: asyncpg.Pool, ma
     assert await subjects(pool, FindingCode.WORKER_NONE) == []
 
 
+@pytest.mark.slow
 async def test_dead_worker_is_found_until_a_live_one_reclaims_it(pool: asyncpg.Pool, make: Make) -> None:
     await add_worker(pool, running_jobs=3)
     assert await subjects(pool, FindingCode.WORKER_DEAD) == []
@@ -183,6 +185,7 @@ async def test_worker_without_a_record_of_its_drain_is_found_once_it_runs_no_job
     assert await subjects(pool, FindingCode.WORKER_DRAINING) == ["w1"]
 
 
+@pytest.mark.slow
 async def test_job_that_blocked_the_event_loop_is_named_until_it_runs_in_a_thread(
     pool: asyncpg.Pool, make: Make
 ) -> None:

@@ -34,6 +34,7 @@ async def value_of(scheduler: Any, result: Any) -> Any:
     return (await scheduler.get_job_result(result.id)).unwrap()
 
 
+@pytest.mark.slow
 async def test_no_session_is_left_after_400_tasks(shop: Any, pool: asyncpg.Pool) -> None:
     await pool.execute("CREATE TABLE shop_order (id bigint PRIMARY KEY, number int)")
     with connection.cursor() as cursor:

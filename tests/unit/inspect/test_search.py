@@ -258,6 +258,7 @@ def test_parse_search_bounds_length_terms_and_values() -> None:
     assert parse("name:" + ",".join("a" * MAX_VALUES))
 
 
+@pytest.mark.slow
 @each_case("character", [*'":,.~*-<>=\\ 1a', "..", '""', "1h", "00-", "00:", "-0", ">=", "arg."])
 @each_case("prefix", ["", "name:", "due:", "due:<", "arg.", "attempt:", "due:2026-11-20.."])
 def test_parse_search_takes_little_time_for_repeated_characters(prefix: str, character: str) -> None:

@@ -39,6 +39,7 @@ def nested(levels: int) -> Any:
     return value
 
 
+@pytest.mark.slow
 @given(st.lists(values), st.dictionaries(texts, values))
 def test_arguments_are_restored_unchanged_from_json(args: list[Any], kwargs: dict[str, Any]) -> None:
     assert decode(encode(tuple(args), kwargs)) == (tuple(args), kwargs)

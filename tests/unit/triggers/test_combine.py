@@ -56,6 +56,7 @@ def test_every_two_hours_within_the_weekend_fires() -> None:
     assert found[24] == START + 12 * DAY
 
 
+@pytest.mark.slow
 @each_case(
     "trigger",
     [
@@ -111,6 +112,7 @@ def test_intervals_of_one_schedule_coincide_at_their_common_multiples() -> None:
     assert prime.next_after(START - HOUR, anchor=START) == START
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(one=simple, other=simple, which=sets, start=INSTANTS, anchor=INSTANTS)
 def test_operators_follow_set_algebra(
@@ -345,6 +347,7 @@ EDGES = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(trigger=triggers | delays, name=ZONE_NAMES, instant=EDGES, data=st.data())
 def test_triggers_end_with_the_calendar_of_python(

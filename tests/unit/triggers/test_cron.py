@@ -138,6 +138,7 @@ def test_clock_changes_under_test_cover_every_kind() -> None:
     assert shifts >= {15, 30, 60, 120, 180, 24 * 60, -30, -60, -120, -180}
 
 
+@pytest.mark.slow
 @each_case(("name", "change"), CHANGES, ids=str)
 def test_cron_fires_as_debian_through_every_clock_change(name: str, change: datetime) -> None:
     for expression in EXPRESSIONS:
@@ -183,6 +184,7 @@ FIVE = st.tuples(MINUTES, HOURS, DATES, MONTHS, WEEKDAYS).map(" ".join).filter(c
 NOONS = st.tuples(st.just("0 12"), DATES, MONTHS, field(0, 6)).map(" ".join).filter(comes)
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(expression=FIVE, change=st.sampled_from(CHANGES))
 def test_cron_fires_as_debian_when_the_expression_is_arbitrary(
@@ -202,6 +204,7 @@ def test_cron_fires_as_debian_from_any_instant_near_a_clock_change(name: str, ch
             assert not coming or fire_after(trigger, instant) == coming[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(parts=st.tuples(MINUTES, HOURS, field(0, 59)), change=st.sampled_from(CHANGES))
 def test_cron_fires_as_debian_when_an_arbitrary_expression_has_seconds(

@@ -65,6 +65,7 @@ def holds(during: During, instant: datetime) -> bool:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(during=durings, instant=NEAR_CHANGES)
 def test_during_contains_the_instants_at_which_all_conditions_hold(during: During, instant: datetime) -> None:
@@ -87,6 +88,7 @@ def test_edges_of_during_are_the_first_instants_inside_and_outside(
             assert holds(during, each) is not wanted, (found, each)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(one=sets, other=sets, instant=NEAR_CHANGES)
 def test_algebra_of_sets_follows_boolean_logic(one: DuringSet, other: DuringSet, instant: datetime) -> None:

@@ -216,6 +216,7 @@ def test_newest_fire_times_are_found_when_a_second_has_hundreds() -> None:
     assert newest == [now - back * every for back in reversed(range(100))]
 
 
+@pytest.mark.slow
 @each_case("nights", [1, 3, 366])
 @each_case("limit", [7, 100, 5000])
 def test_newest_fire_times_are_found_when_they_come_in_clusters(nights: int, limit: int) -> None:

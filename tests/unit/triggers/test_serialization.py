@@ -43,6 +43,7 @@ def clean_kinds() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(trigger=triggers | delays, anchor=INSTANTS, instant=INSTANTS)
 def test_round_trip_is_equal_and_fires_at_the_same_times(
@@ -290,6 +291,7 @@ def test_from_json_returns_a_trigger_or_raises_value_error(kind: str, fields: An
             continue
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(trigger=triggers, data=st.data())
 def test_from_json_rejects_or_accepts_a_damaged_trigger(trigger: Trigger, data: st.DataObject) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,7 @@ def test_clock_changes_are_those_of_all_time_zones() -> None:
         last[each.zone] = each.instant
 
 
+@pytest.mark.slow
 def test_calendar_interval_fires_at_the_jump_or_at_the_first_pass() -> None:
     for change in distinct_changes():
         first, middle, end = walls(change)
@@ -67,6 +69,7 @@ def test_calendar_interval_fires_at_the_jump_or_at_the_first_pass() -> None:
                 assert following.astimezone(ZoneInfo(change.zone)).date() == wall.date() + DAY, (change, wall)
 
 
+@pytest.mark.slow
 def test_cron_fires_once_at_a_fixed_time_and_follows_the_clock_otherwise() -> None:
     for change in distinct_changes()[::2]:
         first, middle, _ = walls(change)
@@ -91,6 +94,7 @@ def test_cron_fires_once_at_a_fixed_time_and_follows_the_clock_otherwise() -> No
         ], change
 
 
+@pytest.mark.slow
 def test_during_contains_both_passes_and_no_skipped_time() -> None:
     for change in distinct_changes():
         first, middle, end = walls(change)
@@ -119,6 +123,7 @@ def fires(trigger: Trigger, start: datetime, end: datetime) -> list[datetime]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     trigger=triggers,
