@@ -67,7 +67,7 @@ UNITS: Final = (
     ("minute", timedelta(minutes=1)),
 )
 
-_OWN_STATEMENT: Final = re.compile(r"\bscheduled_jobs\b|\bscheduler_\w+")
+_OWN_STATEMENT: Final = re.compile(r"\bscheduled_jobs\b|\b(pg_)?scheduler_\w+")
 _NO_SLUG: Final = re.compile(r"[^a-z0-9_-]+")
 
 
