@@ -357,14 +357,17 @@ class Scheduler(
                 could not be written. Every service has stopped; another worker reclaims those jobs within
                 seconds, or when the lease expires.
         """
+        connections = self._parts.store.connections
         if self.is_running or self.is_shutting_down or self._switch_tasks:
-            self._parts.store.connections.check_loop()
+            connections.check_loop()
         try:
             await self._parts.life.shutdown()
         finally:
             if self._switch_tasks:
                 await asyncio.wait(self._switch_tasks)
             if not self.is_shutting_down:  # else the caller is a job
+                if connections.is_in_loop:
+                    await connections.release_held()  # that of calls, which need no start
                 for bus in (self._parts.events, self._parts.cluster_events):
                     await bus.drain(SUBSCRIBER_TIMEOUT_S)
 

@@ -282,9 +282,8 @@ class ManualScheduler(NamingScheduler):
         """Stop the worker; see `Scheduler`."""
         try:
             await self._bury()
-            await super().shutdown()
         finally:
-            await self._parts.store.connections.release_held()
+            await super().shutdown()
 
     async def _bury(self) -> None:
         dead, self._dead = self._dead, None

@@ -557,3 +557,15 @@ async def test_worker_id_has_the_length_set_on_the_instance(pool: asyncpg.Pool) 
     async with scheduler:
         assert len(scheduler.worker_id) == 41
         assert [worker.worker_id for worker in await scheduler.workers()] == [scheduler.worker_id]
+
+
+async def test_shutdown_without_a_start_releases_the_connection_of_calls(
+    make: Make, pool: asyncpg.Pool, gate: Gate
+) -> None:
+    scheduler = make()
+    await scheduler.initialize_db()
+    await scheduler.schedule(gate.job, execution_time=now())
+    assert pool.get_idle_size() < pool.get_size()
+    await scheduler.shutdown()
+    assert pool.get_idle_size() == pool.get_size()
+    await scheduler.schedule(gate.job, execution_time=now())
