@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import asyncpg
@@ -19,8 +19,10 @@ def read_all(_request: object) -> Access:
 
 
 @pytest.fixture
-async def scheduler(pool: asyncpg.Pool) -> Scheduler:
-    return Scheduler(pool)
+async def scheduler(pool: asyncpg.Pool) -> AsyncIterator[Scheduler]:
+    scheduler = Scheduler(pool)
+    yield scheduler
+    await scheduler.shutdown()
 
 
 @pytest.fixture

@@ -93,6 +93,8 @@ async def application(
     async with open_one(dsn, scheduler, **options) as opened:
         await settled(opened.begin())
         yield opened
+    if isinstance(scheduler, Scheduler):
+        await scheduler.shutdown()
 
 
 @asynccontextmanager

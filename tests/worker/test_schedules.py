@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -224,10 +224,12 @@ class Bench:
 
 
 @pytest.fixture
-def bench(clocked: Store, bus: EventBus, pool: asyncpg.Pool, clock: FakeClock) -> Bench:
+async def bench(clocked: Store, bus: EventBus, pool: asyncpg.Pool, clock: FakeClock) -> AsyncIterator[Bench]:
     parts = Parts(clocked, bus)
     parts.tasks.register(work, name="tests.work")
-    return Bench(Scheduler(pool, clock=clock), parts, clock)
+    scheduler = Scheduler(pool, clock=clock)
+    yield Bench(scheduler, parts, clock)
+    await scheduler.shutdown()
 
 
 # -- adding --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from datetime import time as wall_time
 from pathlib import Path
@@ -94,8 +94,12 @@ class Bench:
 
 
 @pytest.fixture
-def bench(zones: Zones, clocked: Store, bus: EventBus, pool: asyncpg.Pool, clock: FakeClock) -> Bench:
-    return Bench(Scheduler(pool, clock=clock), Parts(clocked, bus), clock)
+async def bench(
+    zones: Zones, clocked: Store, bus: EventBus, pool: asyncpg.Pool, clock: FakeClock
+) -> AsyncIterator[Bench]:
+    scheduler = Scheduler(pool, clock=clock)
+    yield Bench(scheduler, Parts(clocked, bus), clock)
+    await scheduler.shutdown()
 
 
 @pytest.mark.parametrize(("hours", "moved"), [(2, NINE - HOUR), (0, NINE + HOUR), (1, NINE)])
