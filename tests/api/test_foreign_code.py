@@ -39,6 +39,8 @@ from tests.support import foreign
 from tests.support.foreign import MISTAKES, Vanished, overriding
 from tests.support.worker import PATIENCE, Recorder, now
 
+pytestmark = pytest.mark.slow  # every mistake, everywhere
+
 HOUR = timedelta(hours=1)
 
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES)

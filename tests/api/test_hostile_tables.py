@@ -220,6 +220,7 @@ class Harness:
         await self.seen.until(JobCompleted, job_id=job_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
 async def test_jobs_and_schedules_run_when_a_table_has_nonsense_in_every_column(
     make: Make, pool: asyncpg.Pool, table: str

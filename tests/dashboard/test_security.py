@@ -427,6 +427,7 @@ async def test_allow_anyone_logs_a_warning(
 # -- where it is mounted -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", HOSTS)
 @pytest.mark.parametrize("path", ["/", "/jobs", "/a/b/"])
 async def test_links_lead_to_pages_wherever_it_is_mounted(

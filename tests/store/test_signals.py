@@ -194,6 +194,7 @@ async def waits(dsn: str, pool: asyncpg.Pool, *prepare: str) -> AsyncIterator[tu
         yield world, claim, begin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_marked", [False, True], ids=["unmarked", "marked"])
 @pytest.mark.parametrize("signal", SIGNALS.values(), ids=SIGNALS)
 async def test_no_order_of_a_wait_and_a_signal_loses_it(
