@@ -74,7 +74,9 @@ class Environment:
             run([self.base, "-m", "venv", "--clear", str(self.folder)])
         lock = LOWEST_LOCK if self.lowest else LOCK
         # The lock is complete; some versions of pip resolve an extra such as psycopg[pool] past its line.
-        self.pip("install", "--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", str(lock))
+        # Most modules are never imported, so Python compiles those that are.
+        options = ["--require-hashes", "--no-deps", "--no-compile", "--only-binary", ":all:"]
+        self.pip("install", *options, "-r", str(lock))
         self.pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
         note(f"environment ready in {time.monotonic() - started:.0f} s")
 
