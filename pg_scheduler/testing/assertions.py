@@ -56,7 +56,7 @@ class JobAssertions:
         if func is not None:
             names = scheduler.job_names_of(func)
             jobs = [job for job in jobs if job.job_name in names]
-        return sorted(jobs, key=lambda job: (job.execution_time, job.job_id))
+        return jobs
 
     def assert_scheduled(
         self,

@@ -1,11 +1,11 @@
-"""Compare jobs with those that an assertion describes, and find the names of the jobs of a function."""
+"""Compare jobs with those that an assertion describes, and find jobs and the names of those of a function."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.model import Job, JobFunction
@@ -13,9 +13,11 @@ from pg_scheduler.jobs.payload import decode, encode
 from pg_scheduler.jobs.validation import check_delay, check_execution_time
 from pg_scheduler.scheduler import Scheduler
 
+PAGE_LENGTH: Final = 1000
+
 
 class NamingScheduler(Scheduler):
-    """A Scheduler that returns the names of jobs to a test."""
+    """A Scheduler that returns jobs, and the names of those of a function, to a test."""
 
     def name_of(self, func: JobFunction | str) -> str:
         """Return the name of the jobs of a function."""
@@ -37,6 +39,16 @@ class NamingScheduler(Scheduler):
         names = {func} if isinstance(func, str) else tasks.names_of(tasks.adopt(func))
         periodic = self.get_periodic_jobs().values()
         return names | {each.job_name for each in periodic if each.function in names}
+
+    async def every_job(self, **filters: Any) -> list[Job]:
+        """Return all jobs that pass the filters of ``list_jobs()``, in the order of their due time."""
+        jobs: list[Job] = []
+        after = None
+        while True:
+            page = await self.list_jobs(**filters, after=after, limit=PAGE_LENGTH)
+            jobs += page
+            if (after := page.next) is None:
+                return sorted(jobs, key=lambda job: (job.execution_time, job.job_id))
 
 
 @dataclass(frozen=True, slots=True)

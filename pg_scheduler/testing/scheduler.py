@@ -95,7 +95,7 @@ class TestScheduler(JobAssertions):
             self._scheduler = scheduler = ManualScheduler(self._pool, clock=self._clock, **self._settings)
             self._runs = scheduler.count_runs()
             schema, codec = self._settings.get("schema"), self._settings.get("codec")
-            self._inspector = Inspector(self._pool, schema, self._clock, codec)
+            self._inspector = Inspector(self._pool, schema=schema, codec=codec, clock=self._clock)
             await scheduler.start()
         except BaseException:  # whatever it was, __aexit__ is not called
             await self._close()

@@ -60,8 +60,6 @@ class DrainResult:
 
 AnyScheduler: TypeAlias = Scheduler | SyncScheduler
 
-PAGE_LENGTH: Final = 1000
-
 NO_START: Final = (
     "the Scheduler of a test kit cannot start, because the kit runs its jobs; call drain() of the kit, or "
     "use TestScheduler to test a Scheduler that has started"
@@ -171,16 +169,6 @@ class KitScheduler(NamingScheduler):
 
     # -- looking at jobs -------------------------------------------------------------------------------
 
-    async def every_job(self, status: JobStatus | None = None) -> list[Job]:
-        """Return all jobs, or those with a status, in the order of their due time."""
-        jobs: list[Job] = []
-        after = None
-        while True:
-            page = await self.list_jobs(status=status, after=after, limit=PAGE_LENGTH)
-            jobs += page
-            if (after := page.next) is None:
-                return sorted(jobs, key=lambda job: (job.execution_time, job.job_id))
-
     async def find(
         self,
         func: JobFunction | str | None,
@@ -194,7 +182,7 @@ class KitScheduler(NamingScheduler):
         """Return the pending jobs that match."""
         names = None if func is None else self.job_names_of(func)
         expected = ExpectedJob.of(names, args, kwargs, after, at, now=self.now, tolerance=tolerance)
-        return [job for job in await self.every_job(JobStatus.PENDING) if expected.matches(job)]
+        return [job for job in await self.every_job(status=JobStatus.PENDING) if expected.matches(job)]
 
     async def new_jobs(self, before: set[str]) -> list[Job]:
         """Return the jobs whose ids are none of these."""

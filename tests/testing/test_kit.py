@@ -565,7 +565,7 @@ async def test_uncommitted_jobs_are_not_scheduled_for_the_assertions(pool: Pool)
 
 
 async def test_jobs_reads_all_pages(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pg_scheduler.testing.inspector.PAGE_LENGTH", 2)
+    monkeypatch.setattr("pg_scheduler.testing.expected.PAGE_LENGTH", 2)
     async with at_start(pool) as t:
         for hours in (3, 1, 2, 5, 4):
             await t.scheduler.enqueue(fail, delay=hours * HOUR)
