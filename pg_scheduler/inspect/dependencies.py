@@ -112,6 +112,6 @@ async def read_changed(inspector: Inspector, run_id: str) -> Changed:
     ids = ids[:MAX_CHANGED]
     found: dict[JobStatus, list[str]] = {}
     store = inspector._reads  # noqa: SLF001 - front ends share it, callers do not
-    for job_id, status in sorted((await store.inspections.statuses(ids)).items()):
+    for job_id, status in sorted((await store.jobs.statuses_of(ids)).items()):
         found.setdefault(status, []).append(job_id)
     return Changed(found, len(ids))

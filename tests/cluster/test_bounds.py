@@ -457,7 +457,6 @@ STORE_CALLS: dict[str, Call] = {
     "expiring": lambda it, _: it.people.inspections.expiring([NAME], None),
     "estimate_due": lambda it, _: it.people.inspections.estimate_due(),
     "errors": lambda it, conn: it.people.inspections.errors((now(), ""), None, 1, on=conn),
-    "statuses": lambda it, _: it.people.inspections.statuses(["a"]),
     "blockers, of jobs": lambda it, _: it.people.inspections.blockers(["a"], 1),
     "parents": lambda it, _: it.people.inspections.parents("a"),
     "linked_jobs": lambda it, _: it.people.inspections.linked_jobs("a", 9),

@@ -86,7 +86,7 @@ READINGS = {
     "inspect_job": Reading(f"{MIDDLE}, NULL", KEY, 1, pages=5),
     "inspect_steps": Reading(f"{MIDDLE}, NULL, 1001", KEY, 1, pages=5),
     "inspect_locks": Reading(f"{MIDDLE}, 0", KEY, 2, pages=5),
-    "inspect_statuses": Reading(IDS, KEY, 2, pages=5),
+    "statuses_of": Reading(IDS, KEY, 2, pages=5),
     "inspect_blockers": Reading(f"ARRAY [{MIDDLE}, 'nothing'], {MAX_PARENTS}", KEY, MAX_PARENTS, pages=5),
     "inspect_parents": Reading(f"{MIDDLE}, {MAX_PARENTS}", KEY, MAX_PARENTS, pages=5),
     "inspect_linked_jobs": Reading(f"{MIDDLE}, {MAX_LINKED}", KEY, 2 * MAX_LINKED, pages=5),
@@ -161,7 +161,7 @@ WITHOUT_JOBS = {
     "server_locking_schedules": "1000",
 }
 """Statements that read other tables, and catalogues."""
-PREFIXES = ("check_", "search_", "inspect_", "doctor_", "server_", "estimate_", "read_sizes")
+PREFIXES = ("check_", "search_", "inspect_", "doctor_", "server_", "estimate_", "read_sizes", "statuses_of")
 
 FILL = f"""
     INSERT INTO scheduled_jobs (

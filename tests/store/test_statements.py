@@ -356,7 +356,6 @@ async def use_path(store: Store) -> object:
         assert (await people.cluster.unfinished(9, on=connection)).running == 0
     assert (await people.inspections.backlog()).rows[0].oldest_due_at == NOW - 2 * SECOND
     assert await people.limits.blocked() == ({}, False)
-    assert await people.inspections.statuses(["nothing"]) == {}
     assert await people.inspections.blockers(["a", "nothing"], 3) == []
     assert await people.worker_reads.running() == []
     assert await people.worker_reads.unsuccessful("w1", NOW) == []

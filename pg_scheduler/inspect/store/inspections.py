@@ -256,11 +256,6 @@ class InspectionRepository(Repository):
         """
         return await self._rows(ErrorRow, "inspect_errors", rows, *before, since, on=on)
 
-    async def statuses(self, job_ids: Collection[str]) -> dict[str, JobStatus]:
-        """Return the statuses of the jobs of these ids that exist."""
-        rows = await self._statements.fetch("inspect_statuses", list(job_ids))
-        return {row["job_id"]: JobStatus(row["status"]) for row in rows}
-
     async def blockers(self, job_ids: Collection[str], limit: int) -> list[BlockerRow]:
         """Return for each job at most so many unfinished jobs that it waits for."""
         return await self._rows(BlockerRow, "inspect_blockers", list(job_ids), limit)

@@ -80,18 +80,6 @@ FROM (
     LIMIT $4::bigint
 ) AS examined;
 
--- name: inspect_statuses
--- route: pool
--- Return the statuses of the jobs $1 that exist.
-SELECT wanted.id AS job_id, job.status
-FROM unnest($1::text[]) AS wanted (id)
-CROSS JOIN LATERAL (
-    SELECT status
-    FROM {schema}scheduled_jobs
-    WHERE job_id = wanted.id
-    OFFSET 0  -- not joined in another way, which reads all jobs
-) AS job;
-
 -- name: inspect_blockers
 -- route: pool
 -- Return for each of the jobs $1 up to $2 unfinished jobs that it waits for, with their names.
