@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Final
 
@@ -17,6 +17,7 @@ from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.triggers import Trigger
 from pg_scheduler.triggers.base import is_fixed_delay
+from pg_scheduler.triggers.search import INSTANT
 
 from .commands import Command
 from .completion import complete_schedules
@@ -43,7 +44,6 @@ FIRE_TIME: Final = Shape(
     (Column("fire_time"), Column("note", "CLOCK CHANGE", is_long=True)),
 )
 
-MOMENT: Final = timedelta(microseconds=1)
 MAX_BATCH: Final = 1000
 
 
@@ -111,7 +111,7 @@ async def backfill(
             async with command.scheduler() as scheduler:
                 while batch := fires[done : done + size]:
                     job_ids += await scheduler.schedules.backfill(
-                        schedule_id, batch[0], batch[-1] + MOMENT, limit=len(batch)
+                        schedule_id, batch[0], batch[-1] + INSTANT, limit=len(batch)
                     )
                     done += len(batch)
                     reporter.show(f"{done:,} of {counted(len(fires), 'fire time')}", done, len(fires))
@@ -134,8 +134,8 @@ def _fires_between(schedule: Schedule, since: datetime, until: datetime, limit: 
     if is_fixed_delay(trigger):
         raise RefusedError(f"'{trigger}' has no fire times in the past; use pg-scheduler schedules trigger")
     since = since if schedule.start is None else max(since, schedule.start)
-    until = until if schedule.end is None else min(until, schedule.end + MOMENT)
-    upcoming = trigger.upcoming(limit + 1, after=since - MOMENT, anchor=schedule.anchor)
+    until = until if schedule.end is None else min(until, schedule.end + INSTANT)
+    upcoming = trigger.upcoming(limit + 1, after=since - INSTANT, anchor=schedule.anchor)
     fires = [fire for fire in upcoming if fire < until]
     if len(fires) > limit:
         raise RefusedError(

@@ -13,6 +13,7 @@ from pg_scheduler.inspect.texts import listed
 from pg_scheduler.schedules.row import read_trigger
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.search import INSTANT
 from pg_scheduler.triggers.zones import first_change, offset_at, parse_timezone
 
 STEP: Final = timedelta(days=7)
@@ -23,7 +24,6 @@ MAX_STEPS: Final = 110
 
 DAY: Final = timedelta(days=1)
 HOUR: Final = timedelta(hours=1)
-MOMENT: Final = timedelta(microseconds=1)
 MAX_FIRES: Final = 2
 """Fire times within the hour of a change; a schedule with more of them does not depend on one."""
 
@@ -116,7 +116,7 @@ def _effect(definition: object, anchor: datetime, name: str, change: datetime) -
         return None  # no zone without clock changes has this offset
     start, end = (change, change + gap) if gap > timedelta(0) else (change + gap, change)
     unchanged = read_trigger(json.dumps(_replaced(definition, name, f"Etc/GMT{-(before // HOUR):+d}")))
-    upcoming = unchanged.upcoming(MAX_FIRES + 1, after=start - MOMENT, anchor=anchor)
+    upcoming = unchanged.upcoming(MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
     moved = [fire for fire in upcoming if fire < end]
     if not 0 < len(moved) <= MAX_FIRES:
         return None
@@ -124,14 +124,14 @@ def _effect(definition: object, anchor: datetime, name: str, change: datetime) -
     day = f"{change.astimezone(zone):%Y-%m-%d}"
     real = read_trigger(json.dumps(definition))
     if gap > timedelta(0):
-        (fire,) = real.upcoming(1, after=change - MOMENT, anchor=anchor) or (None,)
+        (fire,) = real.upcoming(1, after=change - INSTANT, anchor=anchor) or (None,)
         then = (
             "it does not fire again"
             if fire is None
             else f"it fires at {fire.astimezone(zone):%Y-%m-%d %H:%M}"
         )
         return ClockEffect(start, name, f"{walls} does not exist on {day} in {name}; {then}")
-    fires = real.upcoming(2 * MAX_FIRES + 1, after=start - MOMENT, anchor=anchor)
+    fires = real.upcoming(2 * MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
     times = sum(fire < end - gap for fire in fires)
     text = f"{walls} occurs twice on {day} in {name}; it fires {times} times in these hours"
     return ClockEffect(start, name, text)

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Final
 
 from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, Bounds
-from pg_scheduler.inspect.paths import LAST_DAY, MICROSECOND, UNSUCCESSFUL
+from pg_scheduler.inspect.paths import LAST_DAY, UNSUCCESSFUL
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.terms import (
     Pattern,
@@ -33,6 +33,7 @@ from pg_scheduler.inspect.texts import counted, extent_of
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.triggers.search import INSTANT
 
 UNSUCCESSFUL_STATUSES: Final = frozenset({SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED})
 
@@ -162,7 +163,7 @@ def group_terms(group: ErrorGroup) -> tuple[Term, ...]:
     return (
         TextTerm(TextField.NAME, (Pattern(name, group.job_name),)),
         TextTerm(TextField.ERROR, (Pattern(f"%{error}%", None),)),
-        TimeTerm(TimeField.FINISHED, (TimeSpan(group.first_at, group.last_at + MICROSECOND),)),
+        TimeTerm(TimeField.FINISHED, (TimeSpan(group.first_at, group.last_at + INSTANT),)),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -26,6 +26,7 @@ from pg_scheduler.inspect.search.terms import (
 )
 from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.jobs.model import Job, JobPriority
+from pg_scheduler.triggers.search import INSTANT
 
 CLAIM: Final = "scheduled_jobs_claim"
 BLOCKED: Final = "scheduled_jobs_blocked"
@@ -33,7 +34,6 @@ UNSUCCESSFUL: Final = "scheduled_jobs_unsuccessful"
 
 FIRST_INSTANT: Final = datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
 LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
-MICROSECOND: Final = timedelta(microseconds=1)
 
 Sort: TypeAlias = Literal["due", "id", "finished"]
 SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
@@ -232,8 +232,7 @@ def _by_due_time(search: Search, kinds: frozenset[_Kind]) -> Plan:
     priorities = tuple(_priorities(search))
     if not kinds & {_Kind.WAITING, _Kind.RUNNING} or not priorities:
         return Plan(())
-    due = _hull(search, TimeField.DUE)
-    start, end = (_due_since(search, due), ""), _due_before(search, kinds, due)
+    start, end = _due_range(search, kinds)
     return Plan((Segment(Path.DUE, start, end, priorities=priorities),), (CLAIM,))
 
 
@@ -241,9 +240,7 @@ def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
     segments: list[Segment] = []
     relations: list[str] = []
     if kinds & {_Kind.WAITING, _Kind.RUNNING}:
-        due = _hull(search, TimeField.DUE)
-        start = (_due_since(search, due), "")
-        end = _due_before(search, kinds, due)
+        start, end = _due_range(search, kinds)
         segments += [Segment(Path.WAITING, start, end, (), each) for each in _priorities(search)]
         relations.append(CLAIM)
     if _Kind.BLOCKED in kinds:
@@ -258,30 +255,22 @@ def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
     return Plan(tuple(segments), tuple(relations))
 
 
-def _due_since(search: Search, due: TimeSpan) -> datetime:
-    """Return the instant from which on the jobs are due; for scheduled and retrying jobs, now."""
-    is_later_only = any(
-        isinstance(term, StatusTerm)
-        and not term.is_negated
-        and term.statuses & _PARTS
-        and term.statuses <= _LATER | {SearchStatus.BLOCKED, SearchStatus.COMPLETED, *_UNSUCCESSFUL}
-        for term in search.terms
-    )
-    return max(due.since or FIRST_INSTANT, search.now if is_later_only else FIRST_INSTANT)
+def _due_range(search: Search, kinds: frozenset[_Kind]) -> tuple[Key, datetime | None]:
+    """Return where the jobs of a search start and end in the claim index.
 
-
-def _due_before(search: Search, kinds: frozenset[_Kind], due: TimeSpan) -> datetime | None:
-    """Return the instant before which the jobs are due; for running and due jobs, now."""
-    is_due_only = _Kind.WAITING not in kinds or any(
-        isinstance(term, StatusTerm)
-        and not term.is_negated
-        and term.statuses <= {SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.BLOCKED}
-        for term in search.terms
-    )
-    bounds = [due.until] if due.until else []
+    Scheduled and retrying jobs are due from now on, due and running ones until now.
+    """
+    due = _hull(search, TimeField.DUE)
+    wanted = [term.statuses for term in search.terms if isinstance(term, StatusTerm) and not term.is_negated]
+    others = {SearchStatus.BLOCKED, SearchStatus.COMPLETED, *_UNSUCCESSFUL}
+    is_later_only = any(each & _PARTS and each <= _LATER | others for each in wanted)
+    present = {SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.BLOCKED}
+    is_due_only = _Kind.WAITING not in kinds or any(each <= present for each in wanted)
+    start = max(due.since or FIRST_INSTANT, search.now if is_later_only else FIRST_INSTANT)
+    ends = [due.until] if due.until else []
     if is_due_only:
-        bounds.append(min(search.now, LAST_DAY) + MICROSECOND)
-    return min(bounds, default=None)
+        ends.append(min(search.now, LAST_DAY) + INSTANT)
+    return (start, ""), min(ends, default=None)
 
 
 def _kinds(search: Search) -> frozenset[_Kind]:
