@@ -12,7 +12,7 @@ from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.findings import ABOUT_NAMES
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect import Finding, Severity
-from pg_scheduler.inspect.audit import finding_id, is_muted, read_mutes
+from pg_scheduler.inspect.audit import finding_id, read_muted
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.texts import rounded
 from pg_scheduler.status import JobStatus
@@ -59,10 +59,11 @@ async def read_facts(request: PageRequest) -> Facts:
 
     async def read() -> Facts:
         inspector = request.inspector
-        groups = (await inspector.error_groups(since=request.now - ERRORS_SINCE, limit=MAX_READ)).items
-        muted = await read_mutes(inspector, "error", (each.fingerprint for each in groups))
+        now = request.now
+        groups = (await inspector.error_groups(since=now - ERRORS_SINCE, limit=MAX_READ)).items
+        muted = await read_muted(inspector, "error", (each.fingerprint for each in groups), now)
         findings = problems_of((await inspector.doctor(only=STATUS_CODES)).findings)
-        muted |= await read_mutes(inspector, "finding", map(finding_id, findings))
+        muted |= await read_muted(inspector, "finding", map(finding_id, findings), now)
         limit_tasks: dict[str, list[str]] = {}  # by name: workers may declare several numbers
         for limit in (await inspector.limits()).items:
             limit_tasks.setdefault(limit.name, []).extend(limit.tasks)
@@ -74,8 +75,7 @@ async def read_facts(request: PageRequest) -> Facts:
             error_names=[
                 each.job_name
                 for each in groups
-                if each.status is not JobStatus.CANCELLED
-                and not is_muted(muted.get(each.fingerprint, ()), request.now)
+                if each.status is not JobStatus.CANCELLED and each.fingerprint not in muted
             ],
             schedules={each.schedule_id: each.task for each in schedules},
             tasks=[each.name for each in tasks],
@@ -87,9 +87,7 @@ async def read_facts(request: PageRequest) -> Facts:
             limit_tasks=list(limit_tasks.values()),
             paused_schedules=frozenset(each.schedule_id for each in schedules if each.paused_at is not None),
             paused_tasks=frozenset(each.name for each in tasks if each.paused_at is not None),
-            findings=[
-                each for each in findings if not is_muted(muted.get(finding_id(each), ()), request.now)
-            ],
+            findings=[each for each in findings if finding_id(each) not in muted],
         )
 
     return await request.cache.get("facts", AGE_S, read, is_data=False)

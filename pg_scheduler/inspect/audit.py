@@ -153,6 +153,14 @@ async def read_mutes(
     return found
 
 
+async def read_muted(
+    inspector: InspectorBase, kind: MutedKind, subjects: Iterable[str], now: datetime
+) -> dict[str, Mute]:
+    """Return the newest records of those findings or groups of errors that are muted."""
+    found = await read_mutes(inspector, kind, subjects)
+    return {subject: mutes[0] for subject, mutes in found.items() if is_muted(mutes, now)}
+
+
 def is_muted(mutes: Sequence[Mute], now: datetime) -> bool:
     """Return whether the newest of these records is that of a mute that has not ended."""
     return bool(mutes) and mutes[0].until is not None and mutes[0].until > now

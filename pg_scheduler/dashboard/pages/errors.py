@@ -16,7 +16,7 @@ from pg_scheduler.dashboard.pages.history import read_releases
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.inspect import ErrorGroup
-from pg_scheduler.inspect.audit import is_muted, read_mutes
+from pg_scheduler.inspect.audit import is_muted, read_muted, read_mutes
 from pg_scheduler.inspect.errors import QUARANTINED, ErrorGroups, is_in_group
 from pg_scheduler.inspect.texts import counted, quoted, term
 from pg_scheduler.jobs.model import Job, Worker
@@ -135,8 +135,8 @@ async def build(request: PageRequest) -> View:
     """Group the newest errors, and return those of a state."""
     state, sort = request.choice("state", STATES, STATES[0]), request.choice("sort", SORTS, "jobs")
     since, found, visible = await read_groups(request)
-    found_mutes = await read_mutes(request.inspector, "error", (group.fingerprint for group in visible))
-    mutes = {key: each[0] for key, each in found_mutes.items() if is_muted(each, request.now)}
+    fingerprints = [group.fingerprint for group in visible]
+    mutes = await read_muted(request.inspector, "error", fingerprints, request.now)
     states = ["muted" if group.fingerprint in mutes else group.state for group in visible]
     items = [group for group, each in zip(visible, states, strict=True) if each == state]
     items.sort(key=SORTS[sort])

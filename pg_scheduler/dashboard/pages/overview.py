@@ -28,7 +28,7 @@ from pg_scheduler.dashboard.pages.overview_parts import (
 )
 from pg_scheduler.dashboard.pages.workers import RUNNING_AGE_S, slots_of
 from pg_scheduler.inspect import ErrorGroup, Finding, TaskState
-from pg_scheduler.inspect.audit import is_muted, read_mutes
+from pg_scheduler.inspect.audit import read_muted
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.store.schedules import OVERDUE_S
 from pg_scheduler.inspect.store.statistics import StatisticsRow
@@ -200,8 +200,8 @@ async def _read(request: PageRequest, since: timedelta) -> _Slow:
     groups = None
     if found is not None:
         groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
-        muted = await read_mutes(inspector, "error", (group.fingerprint for group in groups))
-        groups = [group for group in groups if not is_muted(muted.get(group.fingerprint, ()), now)]
+        muted = await read_muted(inspector, "error", (group.fingerprint for group in groups), now)
+        groups = [group for group in groups if group.fingerprint not in muted]
     statistics = await in_time(inspector.statistics(LOAD_PERIOD))
     load: dict[str, list[StatisticsRow]] = {}
     for row in statistics.rows if statistics else ():
