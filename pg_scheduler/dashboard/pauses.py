@@ -54,7 +54,8 @@ class PauseForm(NamedTuple):
 
 async def pauses_of(names: Iterable[str], request: PageRequest) -> Mapping[str, Pause]:
     """Return the pauses of tasks that the request sees, by those of the names that they hold."""
-    pauses = await request.cache.get("paused tasks", PAUSES_AGE_S, partial(paused_tasks, request.inspector))
+    reads = request.inspector._reads  # noqa: SLF001 - no public part of an Inspector
+    pauses = await request.cache.get("paused tasks", PAUSES_AGE_S, partial(paused_tasks, reads))
     found = {}
     for name in set(names) if pauses else ():
         held = sorted(request.operations.names_of(name) & pauses.keys())

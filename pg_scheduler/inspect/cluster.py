@@ -14,7 +14,7 @@ from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import InspectedWorker
-from pg_scheduler.inspect.tasks import claimed_names, count_claiming
+from pg_scheduler.inspect.tasks import claimed_names, count_claiming, paused_tasks
 from pg_scheduler.measure.figures import JobFigures
 
 MAX_UNSUCCESSFUL_ROWS: Final = 20_000
@@ -103,7 +103,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         quarantined=quarantined,
         totals=totals_of(estimates),
         workers=[each for each in await store.worker_reads.workers() if each.claims_jobs],
-        paused=[each.name for each in await store.pauses.paused() if not each.is_over],
+        paused=list(await paused_tasks(store)),
         schedules=await cluster.schedules(MAX_SCHEDULES),
         jobs=await cluster.totals(MAX_NAMES),
         tables=[each for each in await store.doctor.tables() if each.name in TABLES],

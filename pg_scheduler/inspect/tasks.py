@@ -10,6 +10,7 @@ from typing import Final
 from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.names import TaskNames, merge_aliases
 from pg_scheduler.inspect.store.inspections import BacklogRow
+from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.texts import count, counted, rounded
 from pg_scheduler.jobs.naming import check_name
@@ -150,10 +151,9 @@ def tasks_of_aliases(workers: Sequence[InspectedWorker]) -> dict[str, str]:
     return merge_aliases(each.aliases for each in workers if each.is_alive)
 
 
-async def paused_tasks(inspector: InspectorBase) -> dict[str, Pause]:
+async def paused_tasks(reads: InspectionStore) -> dict[str, Pause]:
     """Return the pauses that have not ended by the names of their tasks."""
-    store = inspector._reads  # noqa: SLF001 - front ends share it, callers do not
-    return {each.name: each for each in await store.pauses.paused() if not each.is_over}
+    return {each.name: each for each in await reads.pauses.paused() if not each.is_over}
 
 
 def count_claiming(
@@ -214,7 +214,7 @@ class TaskReads(InspectorBase):
         backlog = await inspections.backlog()
         rows = {row.name: row for row in backlog.rows}
         workers = await self._reads.worker_reads.workers()
-        pauses = await paused_tasks(self)
+        pauses = await paused_tasks(self._reads)
         items = []
         for name in sorted({*rows, *pauses, *claimed_names(workers)}):
             row = rows.get(name) or BacklogRow(name, 0, 0, None)

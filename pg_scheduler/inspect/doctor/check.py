@@ -10,7 +10,7 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.inspections import BacklogRows
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.inspect.tasks import tasks_of_aliases
+from pg_scheduler.inspect.tasks import paused_tasks, tasks_of_aliases
 from pg_scheduler.jobs.naming import likely_new_name
 
 Found: TypeAlias = AsyncIterator[Finding | UnmadeCheck]
@@ -40,8 +40,7 @@ class SharedFacts:
         """Return the due jobs of names that are not paused."""
         found = await self.store.inspections.backlog()
         tasks = tasks_of_aliases(await self.once(self.store.worker_reads.workers))
-        pauses = [pause for pause in await self.store.pauses.paused() if not pause.is_over]
-        paused = {tasks.get(pause.name, pause.name) for pause in pauses}
+        paused = {tasks.get(name, name) for name in await paused_tasks(self.store)}
         rows = [row for row in found.rows if tasks.get(row.name, row.name) not in paused]
         return found._replace(rows=rows)
 

@@ -13,6 +13,7 @@ from pg_scheduler.inspect.store.doctor import SettingRow
 from pg_scheduler.inspect.store.server import ConnectionRow
 from pg_scheduler.inspect.texts import counted, listed
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.settings import JOB_ROLES
 from pg_scheduler.store.faults import LOST_STATEMENTS
 
 MIN_POOL_SIZE: Final = 4
@@ -82,7 +83,7 @@ async def _check_pools(facts: SharedFacts, _: Thresholds) -> Found:
     locking = await facts.store.server.locking_schedules()  # each of their jobs takes a connection
     for worker in workers:
         size = _pool_size(worker)
-        locks = min(locking, worker.max_concurrent_jobs) if worker.role in {"both", "worker"} else 0
+        locks = min(locking, worker.max_concurrent_jobs) if worker.role in JOB_ROLES else 0
         if size is None or size >= MIN_POOL_SIZE + locks:
             continue
         is_too_small = size < MIN_POOL_SIZE
