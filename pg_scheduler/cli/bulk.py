@@ -15,8 +15,7 @@ import typer
 from pg_scheduler import JobStatus
 from pg_scheduler.inspect import ChangeOutcome, ErrorGroup, Inspector, JobChange, Progress
 from pg_scheduler.inspect.bulk import RULES
-from pg_scheduler.inspect.bulk_runs import BulkAction
-from pg_scheduler.inspect.store.bulk import BulkAction as ChangeAction
+from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.text.values import copy_fields
 
@@ -254,7 +253,7 @@ class _Run:
         code = self._write_changes() if self._options.job_ids else self._write_summary(self._last)
         if not self._options.job_ids or self._last.cursor is not None:
             self._output.say(self._last.summary)
-        rule = RULES[ChangeAction(f"{self._action}_jobs")]
+        rule = RULES[self._action]
         if self._last.refused:
             self._output.say(f"refused: {rule}")
         elif not self._options.job_ids and not self._last.done:

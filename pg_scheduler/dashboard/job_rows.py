@@ -192,9 +192,7 @@ def row_of(
         tags=[short(tag) for tag in tags_of(job, request)],
         progress=share_done(job),
         note=job.progress.note if job.progress is not None and request.access.sees_arguments else None,
-        actions=[
-            action.removesuffix("_jobs") for action, statuses in ALLOWED.items() if job.status in statuses
-        ],
+        actions=[action for action, statuses in ALLOWED.items() if job.status in statuses],
     )
 
 

@@ -21,7 +21,6 @@ from starlette.responses import Response
 from pg_scheduler.dashboard.access import Right
 from pg_scheduler.dashboard.texts import visible
 from pg_scheduler.inspect.bulk import RULES
-from pg_scheduler.inspect.store.bulk import BulkAction
 
 MAX_AGE_S: Final = 10
 MAX_JOB: Final = 1000
@@ -41,11 +40,11 @@ INVERSES: Final[Mapping[str, Right]] = {
 _CODE: Final = re.compile(r"([a-z_]{1,40})((?:\.[0-9]{1,9}){0,4})")
 
 _MANY: Final[Mapping[str, tuple[str, str, str]]] = {
-    "cancel": ("job", "cancelled", RULES[BulkAction.CANCEL]),
-    "retry": ("job", "will run again", RULES[BulkAction.RETRY]),
-    "run": ("job", "moved to now", RULES[BulkAction.MOVE]),
-    "move": ("job", "moved", RULES[BulkAction.MOVE]),
-    "delete": ("job", "deleted", RULES[BulkAction.DELETE]),
+    "cancel": ("job", "cancelled", RULES["cancel"]),
+    "retry": ("job", "will run again", RULES["retry"]),
+    "run": ("job", "moved to now", RULES["move"]),
+    "move": ("job", "moved", RULES["move"]),
+    "delete": ("job", "deleted", RULES["delete"]),
     "schedules_pause": ("schedule", "paused", "paused before"),
     "schedules_resume": ("schedule", "resumed", "not paused before"),
     "schedules_trigger": ("schedule", "triggered", "an unfinished job has the unique key of the task"),

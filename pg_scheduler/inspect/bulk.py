@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final, TypeVar
@@ -21,20 +22,20 @@ from pg_scheduler.store.author import Author, acting_as
 BATCH_SIZE: Final = 500
 """Jobs of a transaction."""
 
-ALLOWED: Final = {
-    BulkAction.CANCEL: {JobStatus.PENDING, JobStatus.RUNNING},
-    BulkAction.RETRY: {JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED, JobStatus.COMPLETED},
-    BulkAction.DELETE: set(JobStatus) - {JobStatus.RUNNING},
-    BulkAction.MOVE: {JobStatus.PENDING},
+ALLOWED: Final[Mapping[BulkAction, AbstractSet[JobStatus]]] = {
+    "cancel": {JobStatus.PENDING, JobStatus.RUNNING},
+    "retry": {JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED, JobStatus.COMPLETED},
+    "delete": set(JobStatus) - {JobStatus.RUNNING},
+    "move": {JobStatus.PENDING},
 }
 """The statuses of jobs that each action changes."""
 
-RULES: Final = {
-    BulkAction.CANCEL: "only pending and running jobs can be cancelled",
-    BulkAction.RETRY: "only finished jobs can run again, and only while no unfinished job has their unique "
+RULES: Final[Mapping[BulkAction, str]] = {
+    "cancel": "only pending and running jobs can be cancelled",
+    "retry": "only finished jobs can run again, and only while no unfinished job has their unique "
     "key; from a step only if they have stored it",
-    BulkAction.DELETE: "running jobs, and those for whose end others wait, cannot be deleted",
-    BulkAction.MOVE: "only pending jobs can be moved",
+    "delete": "running jobs, and those for whose end others wait, cannot be deleted",
+    "move": "only pending jobs can be moved",
 }
 """Why each action refuses jobs, as every front end states it."""
 

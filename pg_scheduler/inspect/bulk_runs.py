@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, get_args
 
 from pg_scheduler.enqueue.prepare import new_job_id
 from pg_scheduler.errors import SchedulerError
@@ -21,13 +21,11 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect.bulk import Progress
 from pg_scheduler.inspect.errors import ErrorGroup, fingerprint_of
 from pg_scheduler.inspect.inspector import Inspector
-from pg_scheduler.inspect.store.bulk import StaleRunError
+from pg_scheduler.inspect.store.bulk import BulkAction, StaleRunError
 from pg_scheduler.inspect.store.bulk_runs import RESUME, START, BulkRunRow
 from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.store.author import acting_as
 from pg_scheduler.text.values import copy_fields
-
-BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "move"]
 
 PREFIX: Final = "bulk-"
 """Of the ids of runs."""

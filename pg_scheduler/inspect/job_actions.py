@@ -83,7 +83,7 @@ class JobActions(InspectorBase):
     ) -> AsyncGenerator[Progress, None]:
         action = batch.action
         if (ids is None) is (where is None):
-            raise ValueError(f"{action.value}() needs either ids= or where=")
+            raise ValueError(f"{action}_jobs() needs either ids= or where=")
         if where is not None and not check_text("where", where).strip() and batch.matches is None:
             raise ValueError(f"where must not be empty; to name all jobs, pass {_ALL[action]!r}")
         if limit is not None:
@@ -106,9 +106,7 @@ class JobActions(InspectorBase):
                 subject=None if run_id is None else check_text("run_id", run_id),
             ),
             job_ids=None if ids is None else _checked(ids, after),
-            wanted=Wanted(
-                where or "", tz, (*terms, *restricted), sort="id" if action is BulkAction.MOVE else None
-            ),
+            wanted=Wanted(where or "", tz, (*terms, *restricted), sort="id" if action == "move" else None),
             limit=limit,
             rate=rate,
             is_dry=dry_run,
@@ -151,7 +149,7 @@ class JobActions(InspectorBase):
             async for step in inspector.cancel_jobs(where="status:pending name:mail.*"):
                 print(step.summary)
         """
-        return self._change(Batch(BulkAction.CANCEL), [StatusTerm(UNFINISHED)], **options)
+        return self._change(Batch("cancel"), [StatusTerm(UNFINISHED)], **options)
 
     @_shows_options(_change)
     def retry_jobs(
@@ -179,7 +177,7 @@ class JobActions(InspectorBase):
                 print(step.summary)
         """
         terms: list[Term] = [StatusTerm(UNSUCCESSFUL_STATUSES)]
-        batch = Batch(BulkAction.RETRY)
+        batch = Batch("retry")
         if from_step is not None:
             batch = replace(batch, from_step=check_step_name(from_step), details={"from_step": from_step})
         if group is not None:
@@ -207,7 +205,7 @@ class JobActions(InspectorBase):
             async for step in inspector.delete_jobs(where="status:completed name:probe", limit=10_000):
                 print(step.summary)
         """
-        return self._change(Batch(BulkAction.DELETE), [], **options)
+        return self._change(Batch("delete"), [], **options)
 
     @_shows_options(_change)
     def move_jobs(
@@ -242,15 +240,15 @@ class JobActions(InspectorBase):
         to = None if to is None else check_execution_time(to, name="to")
         by_s = 0.0 if by is None else by.total_seconds()
         moved = {"by_s": by_s} if to is None else {"to": to.isoformat()}
-        batch = Batch(BulkAction.MOVE, to=to, by_s=by_s, details=moved)
+        batch = Batch("move", to=to, by_s=by_s, details=moved)
         return self._change(batch, [StatusTerm(frozenset({SearchStatus.PENDING}))], **options)
 
 
-_ALL: Final = {
-    BulkAction.CANCEL: "status:pending,running",
-    BulkAction.RETRY: "status:failed,expired,cancelled",
-    BulkAction.DELETE: "-status:running",
-    BulkAction.MOVE: "status:pending",
+_ALL: Final[Mapping[BulkAction, str]] = {
+    "cancel": "status:pending,running",
+    "retry": "status:failed,expired,cancelled",
+    "delete": "-status:running",
+    "move": "status:pending",
 }
 
 

@@ -21,7 +21,7 @@ from pg_scheduler import ConflictResolution, JobSpec, Scheduler, VacuumConfig, p
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect.store.audit import AuditFilters
-from pg_scheduler.inspect.store.bulk import Batch, BulkAction
+from pg_scheduler.inspect.store.bulk import Batch
 from pg_scheduler.inspect.store.deploy import CheckedJob, CheckedStep
 from pg_scheduler.inspect.store.schedules import ScheduleFilters
 from pg_scheduler.inspect.store.searches import Scan
@@ -317,7 +317,7 @@ STORE_CALLS: dict[str, Call] = {
     "find_claimable": lambda it, _: it.claims.find_claimable([NAME], FROM_THE_START, NO_IDS),
     "delete": lambda it, _: it.jobs.delete(["a"]),
     "move": lambda it, _: it.jobs.move(["a"], to=now()),
-    "change": lambda it, _: it.people.bulk.change(Batch(BulkAction.CANCEL, ["a"], subject="run")),
+    "change": lambda it, _: it.people.bulk.change(Batch("cancel", ["a"], subject="run")),
     "claim_one": lambda it, _: it.claims.claim_one("w1", "a"),
     "cancel": lambda it, _: it.jobs.cancel("a"),
     "cancel_next": lambda it, _: it.jobs.cancel_next(None, JobFilters()),

@@ -326,7 +326,8 @@ async def use_path(store: Store) -> object:
     await store.jobs.insert_extended([ExtendedJob(new_job("o", job_name="nobody.knows"), extended.extras)])
     with pytest.raises(JobConflictError, match="'o'"):
         await store.unique_keys.restart("n", lambda: store.jobs.retry("n"))
-    for action, changed in ((BulkAction.RETRY, False), (BulkAction.CANCEL, True)):
+    actions: dict[BulkAction, bool] = {"retry": False, "cancel": True}
+    for action, changed in actions.items():
         batch = await people.bulk.change(Batch(action, ["n", "o"], subject=f"run:{action}"))
         became = [each.outcome for each in batch]
         assert became == ["refused", "done" if changed else "refused"], "the key is taken, and n has ended"

@@ -40,7 +40,8 @@ from pg_scheduler.errors import (
     ScheduleNotFoundError,
     ScheduleOwnedByCodeError,
 )
-from pg_scheduler.inspect.bulk_runs import BulkAction, BusyError
+from pg_scheduler.inspect.bulk_runs import BusyError
+from pg_scheduler.inspect.store.bulk import BulkAction
 
 BULK_RIGHTS: Final[frozenset[Right]] = frozenset(get_args(BulkAction))
 """The action itself asks for that of its run."""

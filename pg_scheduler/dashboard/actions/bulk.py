@@ -12,7 +12,8 @@ from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, D
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.pages.errors import SPANS
 from pg_scheduler.dashboard.pages.run import visible_state
-from pg_scheduler.inspect.bulk_runs import BulkAction, BulkJobs, BulkState
+from pg_scheduler.inspect.bulk_runs import BulkJobs, BulkState
+from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.inspect.texts import counted
 
 MAX_UNTYPED: Final = 1000

@@ -12,7 +12,7 @@ from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, D
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of
 from pg_scheduler.inspect import Progress
-from pg_scheduler.inspect.bulk_runs import BulkAction
+from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.status import JobStatus
 
 

@@ -33,7 +33,6 @@ from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode, S
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
 from pg_scheduler.inspect.steps import has_suspended
-from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.inspect.texts import command as shell_command
 from pg_scheduler.inspect.texts import later
 from pg_scheduler.inspect.timeline import attempts_of, timeline_of
@@ -133,20 +132,20 @@ def _actions(
     job: Job, dependencies: Dependencies, steps: Sequence[StepState], request: PageRequest
 ) -> Iterator[str]:
     """Yield the actions that the request may make and that can succeed."""
-    if job.status in ALLOWED[BulkAction.CANCEL] and request.may("cancel"):
+    if job.status in ALLOWED["cancel"] and request.may("cancel"):
         yield "cancel"
-    if job.status in ALLOWED[BulkAction.RETRY] and request.may("retry"):
+    if job.status in ALLOWED["retry"] and request.may("retry"):
         yield "retry"
     if job.finished_at is not None and job_forms.can_add_like(job, request):
         yield "add"
-    if job.status in ALLOWED[BulkAction.MOVE] and request.may("move"):
+    if job.status in ALLOWED["move"] and request.may("move"):
         yield "move"
         if job.execution_time > request.now:
             yield "run"
     if steps and job.finished_at is None and request.may("signal"):
         yield "signal"
     has_children = dependencies.children or dependencies.has_more_children  # they keep it from being deleted
-    if job.status in ALLOWED[BulkAction.DELETE] and request.may("delete") and not has_children:
+    if job.status in ALLOWED["delete"] and request.may("delete") and not has_children:
         yield "delete"
 
 

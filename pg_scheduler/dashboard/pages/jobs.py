@@ -98,7 +98,7 @@ PAGE_LENGTH: Final = 50
 
 COUNTS_AGE_S: Final = 2.0
 
-ACTIONS: Final = tuple(action.removesuffix("_jobs") for action in ALLOWED)
+ACTIONS: Final = tuple(ALLOWED)
 """Actions on jobs of several states."""
 
 NOTHING: Final[Mapping[str, object]] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import asyncpg
 
@@ -34,17 +34,12 @@ MAX_WORKER_ID_BYTES: Final = 1000
 """A longer id was written by hand: no worker listens for it."""
 
 
+BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "move"]
+"""An action on jobs. The action of its records in the audit is that with ``_jobs`` behind it."""
+
+
 class StaleRunError(ValueError):
     """Another call has changed jobs of a bulk run since this one read how far it was."""
-
-
-class BulkAction(StrEnum):
-    """An action on jobs. The values are the actions of records in the audit."""
-
-    CANCEL = "cancel_jobs"
-    RETRY = "retry_jobs"
-    DELETE = "delete_jobs"
-    MOVE = "move_jobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +157,7 @@ class BulkRepository:
                 details |= await self._advance(subject, batch, len(effects.job_ids), connection)
             elif len(effects.job_ids) == 1:
                 subject = next(iter(effects.job_ids))
-            await self._audit.record(batch.action.value, subject, on=connection, **details)
+            await self._audit.record(f"{batch.action}_jobs", subject, on=connection, **details)
         if effects.messages:
             await self._locks.notify(effects.messages, connection=connection)
         found = {row["job_id"]: row for row in rows}
@@ -213,14 +208,14 @@ class BulkRepository:
     async def _act(self, batch: Batch, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
         connection, now = transaction.connection, self._statements.now
         match batch.action:
-            case BulkAction.CANCEL:
+            case "cancel":
                 return await self._cancel(job_ids, transaction)
-            case BulkAction.RETRY:
+            case "retry":
                 return _due(await self._retry(job_ids, batch.from_step, connection))
-            case BulkAction.DELETE:
+            case "delete":
                 rows = await self._statements.fetch("delete_jobs", job_ids, on=connection)
                 return _Effects([row["job_id"] for row in rows if row["changed"]])
-            case BulkAction.MOVE:
+            case "move":
                 rows = await self._statements.fetch(
                     "move_jobs", job_ids, batch.to, batch.by_s, now, on=connection
                 )
