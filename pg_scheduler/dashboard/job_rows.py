@@ -232,46 +232,40 @@ def _arguments(job: Job, request: PageRequest) -> str | None:
     return short(str(request.settings.format_arguments(request.visible_job(job))))
 
 
-def arguments_line(
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    is_hidden: Callable[[str], bool],
-    most: int = MAX_ARGUMENTS_LENGTH,
-) -> str:
+def arguments_line(args: Sequence[Any], kwargs: Mapping[str, Any], is_hidden: Callable[[str], bool]) -> str:
     """Return arguments in one line of bounded length, without what is within objects and lists.
 
     Args:
         args: The positional arguments.
         kwargs: The keyword arguments.
         is_hidden: Returns whether the value of a key is hidden; that of a positional argument is its number.
-        most: The number of characters.
     """
 
     def parts() -> Iterator[str]:
         for place, each in enumerate(args):
-            yield "hidden" if is_hidden(str(place)) else _brief(each, most, is_quoted=True)
+            yield "hidden" if is_hidden(str(place)) else _brief(each, is_quoted=True)
         for key, each in kwargs.items():
-            value = "hidden" if is_hidden(key) else _brief(each, most, is_quoted=not _is_word(each))
-            yield f"{short(key, most)}={value}"
+            value = "hidden" if is_hidden(key) else _brief(each, is_quoted=not _is_word(each))
+            yield f"{short(key, MAX_ARGUMENTS_LENGTH)}={value}"
 
     line = ""
     for part in parts():
         line += f", {part}" if line else part
-        if len(line) > most:
+        if len(line) > MAX_ARGUMENTS_LENGTH:
             break
-    return short(line, most) or "no arguments"
+    return short(line, MAX_ARGUMENTS_LENGTH) or "no arguments"
 
 
 def _is_word(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._:/@+-]+", value) is not None
 
 
-def _brief(value: Any, most: int, *, is_quoted: bool) -> str:
+def _brief(value: Any, *, is_quoted: bool) -> str:
     if isinstance(value, str):
-        text = short(value, most)
+        text = short(value, MAX_ARGUMENTS_LENGTH)
         return json.dumps(text, ensure_ascii=False) if is_quoted else text
     if isinstance(value, Mapping):
         return f"{{{counted(len(value), 'key')}}}" if value else "{}"
     if isinstance(value, list | tuple):
         return f"[{counted(len(value), 'item')}]" if value else "[]"
-    return short(json.dumps(plain(value), ensure_ascii=False), most)
+    return short(json.dumps(plain(value), ensure_ascii=False), MAX_ARGUMENTS_LENGTH)

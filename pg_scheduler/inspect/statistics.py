@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.store.statistics import StatisticsPage, StatisticsRow
-from pg_scheduler.inspect.texts import listed
+from pg_scheduler.inspect.texts import hosts
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.validation import check_kind, check_list
@@ -96,12 +96,8 @@ class Statistics:
 
 def why_uncounted(workers: Iterable[Worker]) -> str | None:
     """Return which live workers count no attempts; None if all do."""
-    silent = [
-        f"{each.worker_id} on {each.hostname}"
-        for each in workers
-        if each.is_alive and each.settings.get("statistics") is False
-    ]
-    return f"statistics are off (statistics=False): {listed(silent)}" if silent else None
+    silent = [each for each in workers if each.is_alive and each.settings.get("statistics") is False]
+    return f"statistics are off (statistics=False): {hosts(silent)}" if silent else None
 
 
 class StatisticsReads(InspectorBase):

@@ -10,6 +10,7 @@ from typing import Final
 
 from pg_scheduler.inspect.store.inspections import LockRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
+from pg_scheduler.jobs.model import Worker
 
 MAX_LISTED: Final = 5
 """The maximum number of texts that a list shows."""
@@ -25,9 +26,14 @@ def holder(session: LockRow) -> str:
     return f"process {session.pid}{application}{statement}"
 
 
-def hosts(workers: Sequence[InspectedWorker]) -> str:
+def on_host(worker: Worker | InspectedWorker) -> str:
+    """Name a worker and its machine."""
+    return f"{worker.worker_id} on {worker.hostname}"
+
+
+def hosts(workers: Sequence[Worker | InspectedWorker]) -> str:
     """Name workers and their machines."""
-    return listed([f"{worker.worker_id} on {worker.hostname}" for worker in workers])
+    return listed([*map(on_host, workers)])
 
 
 def listed(texts: Sequence[str], number: int | None = None) -> str:

@@ -11,7 +11,7 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import SettingRow
 from pg_scheduler.inspect.store.server import ConnectionRow
-from pg_scheduler.inspect.texts import counted, listed
+from pg_scheduler.inspect.texts import counted, listed, on_host
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.settings import JOB_ROLES
 from pg_scheduler.store.faults import LOST_STATEMENTS
@@ -92,8 +92,7 @@ async def _check_pools(facts: SharedFacts, _: Thresholds) -> Found:
             FindingCode.POOL_SMALL,
             Severity.WARNING if is_too_small else Severity.INFO,
             worker.worker_id,
-            f"the pool of {worker.worker_id} on {worker.hostname} has a max_size of {size}; a worker needs "
-            f"{MIN_POOL_SIZE}{held}",
+            f"the pool of {on_host(worker)} has a max_size of {size}; a worker needs {MIN_POOL_SIZE}{held}",
             f"max_size={MIN_POOL_SIZE + locks}, and more if jobs use the same pool",
         )
 

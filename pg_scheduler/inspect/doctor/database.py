@@ -12,7 +12,7 @@ from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeChec
 from pg_scheduler.inspect.store.doctor import SettingRow
 from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges_of
 from pg_scheduler.inspect.store.server import PRIVILEGES, HolderRow, Ping, RightsRow, RoleRow
-from pg_scheduler.inspect.texts import counted, length, short
+from pg_scheduler.inspect.texts import counted, length, on_host, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.migrate import TABLES
 from pg_scheduler.sqltext import quote_identifier
@@ -118,7 +118,7 @@ def judge_clocks(
             yield warning(
                 FindingCode.CLOCK,
                 worker.worker_id,
-                f"the last heartbeat of {worker.worker_id} on {worker.hostname} lies {length(ahead)} in the "
+                f"the last heartbeat of {on_host(worker)} lies {length(ahead)} in the "
                 "future: the clock of the server was set back",
                 "synchronize the server's clock by NTP; the worker corrects its lease by itself",
             )

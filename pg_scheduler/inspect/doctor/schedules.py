@@ -71,7 +71,7 @@ async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> Found:
             reason = f"computing fire times took {MAX_SECONDS:g} s, after {place} of {len(rows)}"
             yield UnmadeCheck(FindingCode.SCHED_DST, reason)
             return
-        for finding in judge_clock_changes([row], now):
+        for finding in judge_clock_changes(row, now):
             yield finding
 
 
@@ -108,17 +108,16 @@ def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]
         )
 
 
-def judge_clock_changes(rows: Sequence[ZonedRow], now: datetime) -> Iterator[Finding]:
-    """Yield schedules with a fire time that a clock change in the next seven days skips or repeats."""
-    for row in rows:
-        try:
-            effects = clock_effects(json.loads(row.trigger), row.anchor, now, now + AHEAD)
-        except (ValueError, RecursionError):  # written by hand: SCHED-BROKEN once the planner has read it
-            continue
-        for effect in effects:
-            yield info(
-                FindingCode.SCHED_DST,
-                row.schedule_id,
-                f"the schedule {row.schedule_id!r}: {effect.text}",
-                f"{command('schedules', 'preview', row.schedule_id)} shows when it fires; or choose UTC",
-            )
+def judge_clock_changes(row: ZonedRow, now: datetime) -> Iterator[Finding]:
+    """Yield findings if a clock change in the next seven days skips or repeats a fire time of a schedule."""
+    try:
+        effects = clock_effects(json.loads(row.trigger), row.anchor, now, now + AHEAD)
+    except (ValueError, RecursionError):  # written by hand: SCHED-BROKEN once the planner has read it
+        return
+    for effect in effects:
+        yield info(
+            FindingCode.SCHED_DST,
+            row.schedule_id,
+            f"the schedule {row.schedule_id!r}: {effect.text}",
+            f"{command('schedules', 'preview', row.schedule_id)} shows when it fires; or choose UTC",
+        )

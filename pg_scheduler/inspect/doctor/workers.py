@@ -14,7 +14,7 @@ from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows
-from pg_scheduler.inspect.texts import command, counted, instant, length, listed, short
+from pg_scheduler.inspect.texts import command, counted, instant, length, listed, on_host, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.settings import JOB_ROLES
 from pg_scheduler.store.author import release_of
@@ -98,7 +98,7 @@ def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
             yield warning(
                 FindingCode.WORKER_DEAD,
                 worker.worker_id,
-                f"the lease of {_name(worker)} expired at {instant(worker.lease_until)}, "
+                f"the lease of {on_host(worker)} expired at {instant(worker.lease_until)}, "
                 f"{length(now - worker.lease_until)} ago, with {counted(worker.running_jobs, 'running job')}",
                 remedy,
             )
@@ -148,7 +148,7 @@ def judge_drains(
         yield warning(
             FindingCode.WORKER_DRAINING,
             worker.worker_id,
-            f"{_name(worker)} was requested to drain{ago}, runs {jobs} and claims none",
+            f"{on_host(worker)} was requested to drain{ago}, runs {jobs} and claims none",
             f"{wait if worker.running_jobs else ''}stop its process, or "
             f"{command('workers', 'resume', worker.worker_id)}",
         )
@@ -212,14 +212,15 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
             yield warning(
                 FindingCode.WORKER_NO_LISTEN,
                 worker.worker_id,
-                f"{_name(worker)} receives no notifications, so it polls{size}",
+                f"{on_host(worker)} receives no notifications, so it polls{size}",
                 f"{larger}, or direct_dsn= behind a pooler",
             )
         if worker.health.get("has_liveness_lock") is False:
             yield warning(
                 FindingCode.WORKER_NO_LOCK,
                 worker.worker_id,
-                f"{_name(worker)} holds no liveness lock: if it is killed, its jobs wait for its lease{size}",
+                f"{on_host(worker)} holds no liveness lock: if it is killed, its jobs wait for its lease"
+                f"{size}",
                 f"{larger}, or keeper_dsn= or direct_dsn=",
             )
 
@@ -244,7 +245,7 @@ def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
         yield warning(
             FindingCode.LOOP_BLOCKED,
             worker.worker_id,
-            f"the event loop of {_name(worker)} {block}{job}",
+            f"the event loop of {on_host(worker)} {block}{job}",
             f"{log}declare the blocking function as a plain one, which runs in a thread",
         )
 
@@ -268,10 +269,6 @@ def _runs_jobs(worker: Worker) -> bool:
 def _drains(worker: Worker) -> bool:
     is_requested = worker.wanted == DRAIN and worker.state == "draining"
     return is_requested and worker.is_alive and not worker.is_stopping and _runs_jobs(worker)
-
-
-def _name(worker: Worker) -> str:
-    return f"{worker.worker_id} on {worker.hostname}"
 
 
 def _shown(value: Any) -> str:

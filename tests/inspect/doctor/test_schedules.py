@@ -151,7 +151,7 @@ async def test_skipped_fire_time_is_found_until_the_schedule_has_another_one(poo
 def test_clock_change_moves_only_fire_times_in_the_hour_of_the_change(
     trigger: Trigger, now: datetime, effects: list[str]
 ) -> None:
-    found = list(judge_clock_changes([ZonedRow("a", json.dumps(trigger.to_json()), now)], now))
+    found = list(judge_clock_changes(ZonedRow("a", json.dumps(trigger.to_json()), now), now))
     assert len(found) == len(effects)
     assert all(effect in each.evidence for effect, each in zip(effects, found, strict=True))
 
@@ -160,4 +160,4 @@ def test_clock_change_moves_only_fire_times_in_the_hour_of_the_change(
     "text", ["[", '{"kind": "cron", "timezone": "Mars/Base"}', '{"timezone": "Europe/Berlin"}']
 )
 def test_invalid_triggers_are_left_to_the_planner(text: str) -> None:
-    assert list(judge_clock_changes([ZonedRow("a", text, SPRING)], SPRING)) == []
+    assert list(judge_clock_changes(ZonedRow("a", text, SPRING), SPRING)) == []
