@@ -67,11 +67,6 @@ def problems_of(findings: Iterable[Finding]) -> list[Finding]:
     return [each for each in findings if each.severity.rank >= Severity.WARNING.rank]
 
 
-def all_is_well(workers: int, busy: int, slots: int) -> str:
-    """Return the sentence if there are none."""
-    return f"All is well: {counted(workers, 'worker')}, {busy:,} of {slots:,} slots busy, nothing late."
-
-
 def describe_status(figures: ClusterFigures, statistics: Statistics, diagnosis: Diagnosis) -> Status:
     """Return the status that follows from these figures and findings."""
     texts = {
@@ -98,7 +93,8 @@ def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator
     shown = problems_of(findings)
     if not shown:
         slots, busy = _slots(figures)
-        yield all_is_well(_alive(figures), busy, slots)
+        workers = counted(_alive(figures), "worker")
+        yield f"All is well: {workers}, {busy:,} of {slots:,} slots busy, nothing late."
     for finding in shown[:MAX_SENTENCES]:
         remedy = f"; {finding.remedy}" if finding.remedy else ""
         yield f"{finding.code.value}: {finding.evidence}{remedy}"
