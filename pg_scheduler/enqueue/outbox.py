@@ -135,8 +135,8 @@ class Outbox:
             self._meter.count("notifications_sent")
         if self._messages.get(DUE, since) < since:
             del self._messages[DUE]
-        if not self._messages:
-            self._cancel_timer()
+            if not self._messages:
+                self._cancel_timer()
         if self._on_due is not None:
             self._on_due(due)
 
