@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -11,7 +10,6 @@ from typing import Final, Literal
 from pg_scheduler.schedules.policies import CatchUp
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.serialization import is_built_in
-from pg_scheduler.triggers.zones import data_version
 
 Owner = Literal["code", "api"]
 
@@ -19,9 +17,6 @@ MAX_VERSION: Final = 2**62
 """More edits than there can be; a row written by hand may have more."""
 
 NO_ARGUMENTS: Final = '{"args": [], "kwargs": {}}'
-
-_ZONE: Final = re.compile(r'"timezone": ?"(?!UTC")')
-"""A field of a trigger's JSON with a time zone whose rules may change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +102,6 @@ def read_trigger(text: str) -> Trigger:
         ValueError: It is invalid.
     """
     return Trigger.from_json(text)
-
-
-def zone_data_of(row: ScheduleRow) -> str | None:
-    """Return the version of the time zone data by which this process computes the fire times of a row.
-
-    None if the trigger has no time zone but UTC, or the version is unknown.
-    """
-    return data_version() if _ZONE.search(row.trigger) else None
 
 
 @lru_cache(maxsize=1024)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.schedules.row import ScheduleRow, catch_up_of, read_trigger, zone_data_of
+from pg_scheduler.schedules.row import ScheduleRow, catch_up_of, read_trigger
 from pg_scheduler.triggers.base import (
     Trigger,
     first_fire_time,
@@ -18,6 +20,10 @@ from pg_scheduler.triggers.base import (
 from pg_scheduler.triggers.calendar_interval import CalendarInterval
 from pg_scheduler.triggers.missed import FireCount, count_fire_times, fire_times_around, newest_fire_times
 from pg_scheduler.triggers.search import INSTANT, Search
+from pg_scheduler.triggers.zones import data_version
+
+_ZONE: Final = re.compile(r'"timezone": ?"(?!UTC")')
+"""A field of a trigger's JSON with a time zone whose rules may change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +279,14 @@ def jitter_of(row: ScheduleRow, fire_time: datetime) -> timedelta:
     span = timedelta(seconds=row.jitter_seconds)
     following = next_fire_time(read_trigger(row.trigger), fire_time, row.anchor)
     return share * (span if following is None else min(span, following - fire_time))
+
+
+def zone_data_of(row: ScheduleRow) -> str | None:
+    """Return the version of the time zone data by which this process computes the fire times of a row.
+
+    None if the trigger has no time zone but UTC, or the version is unknown.
+    """
+    return data_version() if _ZONE.search(row.trigger) else None
 
 
 def _request_search_again(row: ScheduleRow) -> ScheduleRow:

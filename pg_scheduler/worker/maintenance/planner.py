@@ -42,8 +42,8 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.policies import Overlap
-from pg_scheduler.schedules.row import ScheduleRow, has_built_in_trigger, zone_data_of
-from pg_scheduler.schedules.timing import Advance, pass_time, without_rejected
+from pg_scheduler.schedules.row import ScheduleRow, has_built_in_trigger
+from pg_scheduler.schedules.timing import Advance, pass_time, without_rejected, zone_data_of
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
 from pg_scheduler.triggers.serialization import registered_kinds
 from pg_scheduler.triggers.zones import data_version
