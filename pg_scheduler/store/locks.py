@@ -23,13 +23,12 @@ def due_message(mark: str, *times: datetime | None) -> str:
     return " ".join([DUE, mark, *("?" if each is None else f"{each.timestamp():.6f}" for each in times)])
 
 
-def read_due(about: str) -> tuple[str, datetime | None]:
-    """Return the mark of a message about due jobs, and the earliest of its times; None if one is unknown."""
-    mark, *times = about.split(" ")
+def earliest_due(times: str) -> datetime | None:
+    """Return the earliest of the times in a message about due jobs; None if one is unknown."""
     try:
-        return mark, min((datetime.fromtimestamp(float(each), UTC) for each in times), default=None)
-    except (ValueError, OverflowError, OSError):  # unknown, or written by hand
-        return mark, None
+        return min(datetime.fromtimestamp(float(each), UTC) for each in times.split(" "))
+    except (ValueError, OverflowError, OSError):  # none, unknown, or written by hand
+        return None
 
 
 class Blocker(NamedTuple):

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from pg_scheduler.events import ListenerConnected, ListenerLost
 from pg_scheduler.store.connections.listen import EVENTS, RESULT, SUBSCRIPTIONS, TASKS, Subscription
-from pg_scheduler.store.locks import DUE, read_due
+from pg_scheduler.store.locks import DUE, earliest_due
 from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.store.workers import HEARTBEAT_REQUEST
 from pg_scheduler.worker.event_relay import EventRelay
@@ -111,9 +111,9 @@ class Listener(Service):
             self._node.meter.count("notifications_received")
         kind, _, about = message.partition(" ")
         if kind == DUE:
-            mark, due = read_due(about)
+            mark, _, times = about.partition(" ")
             if mark != self._node.outbox.mark:
-                self._node.signals.due(due)
+                self._node.signals.due(earliest_due(times))
         elif kind == HEARTBEAT_REQUEST and about == self._node.worker_id:
             self._node.signals.heartbeat_requested()
         elif kind == PERIODIC:

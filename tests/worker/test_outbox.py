@@ -19,7 +19,7 @@ from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, PlainJob
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.locks import LockRepository, due_message, read_due
+from pg_scheduler.store.locks import LockRepository, due_message, earliest_due
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import NEVER
 from tests.support.dependencies import add, child
@@ -41,7 +41,7 @@ class Ear:
     def hear(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
         kind, _, about = str(message).partition(" ")
         if kind == "due":
-            self.due.append(read_due(about)[1])
+            self.due.append(earliest_due(about.partition(" ")[2]))
         self.heard.append(kind if kind == "due" else str(message))
         self._changed.set()
 
@@ -361,11 +361,11 @@ def test_due_message_can_be_read_by_every_release() -> None:
     message = due_message("mark", None, due)
     assert message.partition(" ")[0] == "due"
     assert message.partition(" ")[2] != "mark"
-    assert read_due(due_message("mark", due, due + timedelta(seconds=1)).partition(" ")[2]) == ("mark", due)
-    assert read_due("mark") == ("mark", None)  # of an older release
-    assert read_due("") == ("", None)
-    for about in ("mark 1 ?", "mark x", "mark nan", "mark 1e99", "mark "):
-        assert read_due(about) == ("mark", None)
+    kind, mark, times = due_message("mark", due, due + timedelta(seconds=1)).split(" ", 2)
+    assert (kind, mark, earliest_due(times)) == ("due", "mark", due)
+    assert earliest_due("") is None  # of an older release
+    for unknown in ("1 ?", "x", "nan", "1e99", " "):
+        assert earliest_due(unknown) is None
 
 
 # -- carried by inserts --------------------------------------------------------------------------------
