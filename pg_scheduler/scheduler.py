@@ -281,7 +281,7 @@ class Scheduler(
             ConfigurationError: The URL or a setting is invalid.
             ConnectionRejectedError: The server rejects the role, its password or the database.
             DatabaseUnavailableError: The server is unavailable.
-            TypeError: The URL is not a str.
+            TypeError: The URL is not a str, or ``start`` not a bool.
 
         Example::
 
@@ -289,6 +289,7 @@ class Scheduler(
                 await scheduler.enqueue("mail.send", args=("ada@example.org",))
         """
         check_count("pool_size", pool_size, least=1)
+        check_kind("start", start, bool)
         dsn = normalise_dsn(url, "url")
         with translated(), connecting(), reading_dsn("url"):
             pool = await asyncpg.create_pool(dsn, min_size=1, max_size=pool_size)

@@ -12,7 +12,7 @@ from pg_scheduler.errors import ConfigurationError, NotRunningError
 from pg_scheduler.events import Event, EventBus, EventsDropped, EventsMissed, EventStream, Subscriber
 from pg_scheduler.events.bus import check_kinds
 from pg_scheduler.events.wire import names_of
-from pg_scheduler.jobs.validation import check_timeout
+from pg_scheduler.jobs.validation import check_kind, check_timeout
 
 SUBSCRIBER_TIMEOUT_S: Final = 5.0
 """Seconds that async subscribers get at shutdown to handle their queued events."""
@@ -54,7 +54,8 @@ class EventMethods(SchedulerMethods):
             A function that ends the subscription. An async function is not called with queued events then.
 
         Raises:
-            TypeError: ``subscriber`` is not a function, or a kind is not an event class.
+            TypeError: ``subscriber`` is not a function, a kind is not an event class, or ``once`` or
+                ``cluster`` is not a bool.
             ValueError: ``cluster=True``, and a class concerns one process only, such as PassFinished.
             NotRunningError: ``cluster=True``, and the Scheduler is not running.
             ConfigurationError: ``cluster=True``, and notifications do not arrive: the pool is too small, or a
@@ -66,6 +67,7 @@ class EventMethods(SchedulerMethods):
 
             unsubscribe = scheduler.subscribe(print, JobFailed)
         """
+        check_kind("once", once, bool)
         bus, kinds = self._source(kinds, cluster=cluster)
         return bus.subscribe(subscriber, *kinds, once=once)
 
@@ -80,7 +82,7 @@ class EventMethods(SchedulerMethods):
             timeout: Seconds or a timedelta; None to wait without limit.
 
         Raises:
-            TypeError: A kind is not an event class.
+            TypeError: A kind is not an event class, or ``cluster`` is not a bool.
             ValueError: The timeout is not a positive number, or a class is not sent to other nodes.
             TimeoutError: There was no event in time.
             NotRunningError: The Scheduler stopped before there was one, or ``cluster=True`` and it is not
@@ -103,6 +105,9 @@ class EventMethods(SchedulerMethods):
         try:
             async with asyncio.timeout(limit_s):
                 return await anext(stream)
+        except TimeoutError:
+            names = " or ".join(kind.__name__ for kind in kinds) or "event"
+            raise TimeoutError(f"no {names} within {limit_s:g} s; pass a longer timeout=") from None
         except StopAsyncIteration:
             raise NotRunningError("the Scheduler stopped while next_event() waited") from None
         finally:
@@ -120,7 +125,7 @@ class EventMethods(SchedulerMethods):
             cluster: Iterate over the events of all nodes, and EventsMissed; see ``subscribe()``.
 
         Raises:
-            TypeError: A kind is not an event class.
+            TypeError: A kind is not an event class, or ``cluster`` is not a bool.
             ValueError: ``cluster=True``, and a class is not sent to other nodes.
             NotRunningError: ``cluster=True``, and the Scheduler is not running.
             ConfigurationError: ``cluster=True``, and notifications do not arrive.
@@ -143,7 +148,7 @@ class EventMethods(SchedulerMethods):
     ) -> tuple[EventBus, tuple[type[Event], ...]]:
         """Return the bus to subscribe to, and the classes."""
         check_kinds(kinds)
-        if not cluster:
+        if not check_kind("cluster", cluster, bool):
             return self._parts.events, kinds
         refusal = self._parts.running().listener.refusal
         if refusal is not None:

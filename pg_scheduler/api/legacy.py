@@ -80,7 +80,13 @@ class LegacyMethods(SchedulerMethods):
         await (await executor.submit_when_free(await self._claim_of(job_row)))
 
     async def _claim_of(self, job_row: Mapping[str, Any]) -> Claim:
-        job_id = check_job_id(job_row["job_id"])
+        try:
+            job_id = check_job_id(job_row["job_id"])
+        except KeyError:
+            raise ValueError(
+                f"job_row has no job_id, but the keys {[*job_row.keys()]}; "
+                "pass the row of a job that this worker claimed"
+            ) from None
         if job_id in self._parts.running().node.in_flight.held():
             raise ValueError(f"job {job_id!r} is already running on this worker; wait until it has finished")
         claim = await self._parts.store.claims.held_claim(job_id, self._parts.life.worker_id)

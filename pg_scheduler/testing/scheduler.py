@@ -45,7 +45,7 @@ class TestScheduler(JobAssertions):
         settings: Settings of the `Scheduler`. The delays of retries have no jitter here.
 
     Raises:
-        TypeError: A setting is one that the test kit sets itself.
+        TypeError: ``pool`` is neither a pool nor a DSN, or the test kit sets a setting itself.
         ValueError: ``now`` has no time zone, or ``concurrency`` is less than 1.
 
     Example::
@@ -70,6 +70,11 @@ class TestScheduler(JobAssertions):
     ) -> None:
         for name in settings.keys() & OWN_SETTINGS:
             raise TypeError(f"TestScheduler sets {name} itself; {OWN_SETTINGS[name]}")
+        if not isinstance(pool, asyncpg.Pool | str):
+            raise TypeError(
+                f"pool must be an asyncpg.Pool or a DSN, not {type(pool).__name__}; "
+                "pass the result of asyncpg.create_pool()"
+            )
         check_count("concurrency", concurrency, least=1)
         start = datetime.now(UTC) if now is None else check_execution_time(now, name="now")
         self._clock = FakeClock(start)
@@ -157,7 +162,7 @@ class TestScheduler(JobAssertions):
             The number of attempts that ran.
 
         Raises:
-            ValueError: The time has passed.
+            ValueError: The time has passed, or is out of range.
             RuntimeError: The caller is a job.
         """
         target = self._instant(until)
@@ -252,7 +257,10 @@ class TestScheduler(JobAssertions):
 
     def _instant(self, until: datetime | timedelta) -> datetime:
         if isinstance(until, timedelta):
-            return self.now + until
+            try:
+                return self.now + until
+            except OverflowError as error:
+                raise ValueError(f"until={until} is out of range; pass a datetime") from error
         return check_execution_time(until, name="until")
 
     async def _worker(self, *, maintains: bool) -> ManualRuntime:

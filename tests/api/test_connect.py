@@ -55,3 +55,6 @@ async def test_connect_rejects_an_invalid_url_or_role_without_showing_the_passwo
     with pytest.raises(ConfigurationError, match="pool_size"):
         async with Scheduler.connect(dsn, pool_size=0):
             pass
+    with pytest.raises(TypeError, match="start must be a bool, not str: 'no'"):
+        async with Scheduler.connect(dsn, start="no"):  # type: ignore[arg-type]
+            pass

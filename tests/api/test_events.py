@@ -50,14 +50,26 @@ async def test_next_event_returns_the_first_event_of_its_classes(scheduler: Sche
 
 async def test_next_event_raises_timeout_error_when_there_is_none(make: Make) -> None:
     scheduler = make()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=r"^no event within 0.001 s; pass a longer timeout=$"):
         await scheduler.next_event(timeout=timedelta(milliseconds=1))
+    with pytest.raises(TimeoutError, match=r"^no JobStarted or JobFailed within 0.001 s;"):
+        await scheduler.next_event(JobStarted, JobFailed, timeout=0.001)
     assert not scheduler._parts.events.wants(JobStarted), "the subscription has ended"
 
 
 async def test_next_event_raises_value_error_when_the_timeout_is_not_positive(make: Make) -> None:
     with pytest.raises(ValueError, match="timeout must be more than 0 seconds"):
         await make().next_event(JobFailed, timeout=-1)
+
+
+async def test_flags_of_subscriptions_must_be_bools(make: Make) -> None:
+    scheduler, text = make(), "no"
+    flag: Any = text
+    with pytest.raises(TypeError, match="once must be a bool, not str: 'no'"):
+        scheduler.subscribe(print, once=flag)
+    with pytest.raises(TypeError, match="cluster must be a bool, not str: 'no'"):
+        scheduler.subscribe(print, cluster=flag)
+    assert not scheduler._parts.events.wants(JobStarted)
 
 
 async def test_next_event_raises_not_running_error_when_the_scheduler_stops(make: Make) -> None:

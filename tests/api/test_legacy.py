@@ -125,6 +125,8 @@ async def test_execute_job_rejects_a_job_without_a_claim_of_this_worker(
             await call({"job_id": job_id})
         with pytest.raises(ValueError, match="is not claimed by worker"):
             await call({"job_id": "unknown"})
+        with pytest.raises(ValueError, match=r"no job_id, but the keys \['id'\]; pass the row of a job"):
+            await call({"id": job_id})
     assert not gate.calls
 
 

@@ -629,12 +629,17 @@ async def test_invalid_arguments_are_rejected_with_the_remedy(pool: Pool) -> Non
         TestScheduler(pool, now=datetime(2030, 1, 1))  # noqa: DTZ001 - the subject
     with pytest.raises(ValueError, match="concurrency"):
         TestScheduler(pool, concurrency=0)
+    with pytest.raises(TypeError, match=r"Pool or a DSN, not int; pass the result of asyncpg\.create_pool"):
+        TestScheduler(5)  # type: ignore[arg-type]
     kit = at_start(pool)
     with pytest.raises(NotRunningError, match="async with TestScheduler"):
         kit.ran(fail)
     async with kit as t:
         with pytest.raises(ValueError, match=r"until=2029.* has passed"):
             await t.run_until(START - DAY)
+        for far in (timedelta.min, timedelta.max):
+            with pytest.raises(ValueError, match=r"until=.* is out of range; pass a datetime"):
+                await t.run_until(far)
         with pytest.raises(ValueError, match="by must be between 0"):
             t.advance(-DAY)
 
