@@ -19,7 +19,7 @@ from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.text.values import copy_fields
 
-from .commands import Command, confirm
+from .commands import Command, confirm, reject_empty
 from .errors import ExitCode, NotFoundError, UsageError
 from .output import Column, Output, Shape
 from .progress import ProgressStyle, Reporter, read_style
@@ -122,7 +122,9 @@ Start = Callable[..., AsyncGenerator[Progress, None]]
 class BulkOptions:
     """The options that the commands ``cancel``, ``retry``, ``delete`` and ``move`` share."""
 
-    job_ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of jobs.")] = None
+    job_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID", help="The ids of jobs.", callback=reject_empty)
+    ] = None
     where: Annotated[str | None, typer.Option(metavar="SEARCH", help="Every job of a search instead.")] = None
     limit: Annotated[int | None, typer.Option(metavar="N", help="Change at most so many jobs.")] = None
     rate: Annotated[

@@ -175,6 +175,13 @@ def confirm(question: str, *, yes: bool) -> None:
         raise RefusedError("nothing was changed")
 
 
+def reject_empty(given: Any) -> Any:
+    """Return the text or texts of an argument or option, none of which may be empty."""
+    if "" in (given if isinstance(given, list | tuple) else [given]):
+        raise typer.BadParameter("it must not be empty")
+    return given
+
+
 def with_common_options(
     function: Function,
 ) -> Callable[..., Result]:

@@ -19,7 +19,7 @@ from typer.completion import (  # type: ignore[attr-defined] # it has no __all__
     install,
 )
 
-from .commands import Command, Group
+from .commands import Command, Group, reject_empty
 from .errors import UsageError
 from .output import Output
 from .settings import COMPLETE_VARIABLE, PROGRAM, read_settings
@@ -115,7 +115,10 @@ def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 TaskName = Annotated[
-    str, typer.Argument(metavar="NAME", help="The name of a task.", autocompletion=complete_names)
+    str,
+    typer.Argument(
+        metavar="NAME", help="The name of a task.", autocompletion=complete_names, callback=reject_empty
+    ),
 ]
 
 

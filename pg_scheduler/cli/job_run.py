@@ -14,7 +14,7 @@ from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.texts import counted
 
-from .commands import Command
+from .commands import Command, reject_empty
 from .completion import TaskName
 from .errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
 from .job_show import JOB, RESULT, JobId, job_row, progress_text
@@ -30,7 +30,9 @@ async def add(
     kwargs: Kwargs = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help="When it is due [now].")] = None,
     delay: Annotated[str | None, typer.Option("--in", metavar="5m", help="Or in how long.")] = None,
-    job_id: Annotated[str | None, typer.Option("--id", help="The id of the job [generated].")] = None,
+    job_id: Annotated[
+        str | None, typer.Option("--id", help="The id of the job [generated].", callback=reject_empty)
+    ] = None,
     priority: Priority = None,
     retries: Retries = None,
     on_conflict: Annotated[
@@ -194,7 +196,9 @@ LOOK_INTERVAL_S: Final = 1.0
 
 async def wait(
     command: Command,
-    job_ids: Annotated[list[str], typer.Argument(metavar="ID", help="The ids of jobs.")],
+    job_ids: Annotated[
+        list[str], typer.Argument(metavar="ID", help="The ids of jobs.", callback=reject_empty)
+    ],
     *,
     timeout: Annotated[
         str | None, typer.Option(metavar="5m", help="Exit with 7 if they have not ended by then.")

@@ -20,7 +20,7 @@ from pg_scheduler.inspect.timeline import Event, timeline_of
 from pg_scheduler.jobs.metadata import tags_of
 from pg_scheduler.text.values import copy_fields, plain
 
-from .commands import Command
+from .commands import Command, reject_empty
 from .errors import NotFoundError, UsageError, hint_at
 from .output import Column, Output, Shape, columns
 from .schedule_options import FiredJob
@@ -71,7 +71,7 @@ RESULT: Final = Shape(
 ARGUMENTS: Final = ("args", "kwargs", "metadata", "tags", "progress")
 """The keys that may hold personal data."""
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.", callback=reject_empty)]
 
 _KEYS: Final = tuple(each.name for each in fields(JobRow))
 

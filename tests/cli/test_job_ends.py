@@ -113,6 +113,7 @@ class TestSignal:
             (("none", "approval"), ExitCode.NOT_FOUND, "job 'none' does not exist"),
             (("none", "approval", "yes"), ExitCode.USAGE, "the value must be a JSON value"),
             (("none", ""), ExitCode.USAGE, "must not be empty"),
+            (("", "approval"), ExitCode.USAGE, "Invalid value for 'ID': it must not be empty"),
         ],
     )
     def test_mistake_has_its_exit_code(
@@ -194,7 +195,7 @@ class TestAdd:
             (("--priority", "urgent"), "urgent"),
             (("--retries", "-1"), "-1"),
             (("--on-conflict", "x"), "x"),
-            (("--id", ""), "job_id"),
+            (("--id", ""), "Invalid value for '--id': it must not be empty"),
         ],
     )
     def test_wrong_option_is_a_usage_error(self, on: Run, options: tuple[str, ...], message: str) -> None:
@@ -347,3 +348,18 @@ class TestExport:
                 pass
 
         run_on(dsn, work)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameter"),
+    [
+        (("show", ""), "ID"),
+        (("wait", "order:7", ""), "ID"),
+        (("cancel", "", "--yes"), "ID"),
+        (("add", ""), "NAME"),
+    ],
+)
+def test_empty_ids_and_names_are_usage_errors(arguments: tuple[str, ...], parameter: str, on: Run) -> None:
+    ran = on("jobs", *arguments)
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+    assert ran.err.endswith(f"Invalid value for '{parameter}': it must not be empty\n")
