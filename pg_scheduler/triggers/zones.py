@@ -67,7 +67,7 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
             f"Invalid timezone {shown}: it differs between machines; use an IANA name such as 'Europe/Berlin'"
         )
     try:
-        return ZoneInfo(timezone)
+        return ZoneInfo(str.__str__(timezone))  # zoneinfo would keep a member of an enum for everyone
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         similar = similar_zone(timezone)
         example = "'Europe/Berlin'" if similar is None else f"{similar!r}"
@@ -106,7 +106,7 @@ def named_zone(timezone: tzinfo | str) -> tuple[str, tzinfo]:
     Raises:
         ValueError: This machine has no time zone with the name, or the object has no IANA name.
     """
-    name = str(parse_timezone(timezone))
+    name = str.__str__(str(parse_timezone(timezone)))
     return name, parse_timezone(name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -148,3 +149,15 @@ def test_fire_times_increase_and_do_not_depend_on_the_start(
         assert following is None or following > fire
     except SearchLimitError:
         return
+
+
+class Zone(str, Enum):  # noqa: UP042 - str() of a StrEnum is its value
+    HOME = "America/Caracas"
+
+
+def test_zone_of_an_enum_is_described_by_its_name() -> None:
+    kept = ZoneInfo(Zone.HOME)  # zoneinfo has the member as the key of this zone from now on
+    for zone in (Zone.HOME, kept, "America/Caracas"):
+        cron = Cron("0 9 * * *", zone)
+        assert str(cron) == "at 09:00 every day, America/Caracas"
+        assert type(cron.timezone) is str
