@@ -44,3 +44,8 @@ def quote_identifier(name: str) -> str:
 def is_storable(text: str) -> bool:
     """Return whether PostgreSQL can store a text: one without NUL and lone surrogates."""
     return _STORABLE.fullmatch(text) is not None
+
+
+def storable(text: str) -> str:
+    """Return a text that PostgreSQL can store, with escapes for NUL and lone surrogates."""
+    return str.replace(text, "\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

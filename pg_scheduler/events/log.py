@@ -22,6 +22,7 @@ from pg_scheduler.events import types
 from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.foreign import class_name, exc_info_of, is_a, is_ctrl_c, traceback_lines
 from pg_scheduler.foreign import message_of as error_message_of
+from pg_scheduler.sqltext import is_storable, storable
 
 
 class _Logger(logging.LoggerAdapter[logging.Logger]):
@@ -54,8 +55,18 @@ class _Logger(logging.LoggerAdapter[logging.Logger]):
                 sys.stderr.write("".join(traceback_lines(mistake)))
 
 
+def _make_encodable(record: logging.LogRecord) -> bool:
+    """Format an exception whose message has a lone surrogate, which a file cannot have."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None and not is_storable("".join(traceback_lines(error, limit=1))):
+        record.exc_text = storable("".join(traceback_lines(error))).rstrip("\n")
+    return True
+
+
 logger = _Logger(logging.getLogger("pg_scheduler"))
 """The logger of every module of the package."""
+
+logger.logger.addFilter(_make_encodable)
 
 RETRY_REPORT_INTERVAL_S: Final = 10.0
 """Seconds of an outage between two records about the retries of its services."""

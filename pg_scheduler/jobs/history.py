@@ -21,6 +21,7 @@ from typing import Any, Final
 from pg_scheduler.foreign import cause_of, class_path, guarded, message_of, traceback_lines, traceback_of
 from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
 from pg_scheduler.jobs.payload import value_from
+from pg_scheduler.sqltext import storable
 
 PARENT: Final = "parent"
 """The outcome of a job that was cancelled because of another job."""
@@ -132,11 +133,6 @@ def entry_in_ascii(entry: str) -> str:
     if "traceback" in values:
         values["traceback"] = _end_of(values["traceback"])
     return json.dumps(values, separators=(",", ":"))
-
-
-def storable(text: str) -> str:
-    """Return a text that PostgreSQL can hold: without NUL and surrogates."""
-    return str.replace(text, "\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 def to_ascii(text: str) -> str:

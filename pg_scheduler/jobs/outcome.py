@@ -30,7 +30,7 @@ from pg_scheduler.events import (
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import class_name, guarded, is_a, message_of
 from pg_scheduler.jobs.codec import PayloadCodec
-from pg_scheduler.jobs.history import exception_entry, history_entry, storable
+from pg_scheduler.jobs.history import exception_entry, history_entry
 from pg_scheduler.jobs.result import KeptResult, keep_seconds, kept_error, kept_value
 from pg_scheduler.jobs.retry import (
     DEFAULT_RETRY_POLICY,
@@ -44,6 +44,7 @@ from pg_scheduler.jobs.retry import (
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.jobs.validation import check_delay
+from pg_scheduler.sqltext import storable
 from pg_scheduler.status import JobStatus
 
 T = TypeVar("T")

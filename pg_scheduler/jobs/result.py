@@ -11,9 +11,10 @@ from typing import Any, Final
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.foreign import MAX_MESSAGE_LENGTH, class_name, guarded, is_a, traceback_of
 from pg_scheduler.jobs.codec import PayloadCodec, decode_text, encoding_of, is_encoded
-from pg_scheduler.jobs.history import storable, to_ascii
+from pg_scheduler.jobs.history import to_ascii
 from pg_scheduler.jobs.payload import encode_value, object_from, size_beyond, value_from
 from pg_scheduler.jobs.validation import MAX_KEEP_S
+from pg_scheduler.sqltext import storable
 
 MAX_TRACEBACK_LENGTH: Final = 16_000
 """Characters of a traceback that are kept: the last ones, which name the place of the error."""

@@ -555,3 +555,18 @@ def test_log_does_not_report_the_end_of_an_outage_after_the_worker_stopped(
 def test_worker_started_record_contains_host_and_process() -> None:
     event = WorkerStarted("w")
     assert (event.hostname, event.pid) == (platform.node(), os.getpid())
+
+
+def test_log_escapes_lone_surrogates_in_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    handler, logger = logging.FileHandler(path, encoding="utf-8"), logging.getLogger("pg_scheduler")
+    logger.addHandler(handler)
+    error = ValueError("file \udcff")
+    error.__cause__ = KeyError("é")
+    EventLog()(JobFailed(*ATTEMPT, error="ValueError", exception=error))
+    logger.removeHandler(handler)
+    handler.close()
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith(f"{JOB} failed, no retry: ValueError\n")
+    assert "KeyError: 'é'\n" in text
+    assert text.endswith("\nValueError: file \\udcff\n")
