@@ -258,7 +258,7 @@ class _DeployCheck:
             extent = extent_of(jobs, total, is_complete=False, noun="unfinished job")
             count = 1 if total is None else total - jobs
             self._findings.add(DeployCode.NOT_EXAMINED, "", f"examined {extent}", count=count)
-        findings = tuple(self._findings.sorted(self._tasks.names))
+        findings = tuple(self._findings.sorted(self._tasks.lists.names))
         return DeployReport(findings, jobs, schedules, total, is_complete)
 
     async def _examine_jobs(self, most: int, *, is_migrated: bool, has_steps: bool) -> tuple[int, bool]:

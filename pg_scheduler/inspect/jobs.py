@@ -109,7 +109,7 @@ class JobReads(InspectorBase):
         """
         limits = LimitBook(())
         if self._scheduler is not None:
-            tasks = self._scheduler._parts.tasks.limited.values()  # noqa: SLF001
+            tasks = self._scheduler._parts.tasks.lists.limited.values()  # noqa: SLF001
             limits = LimitBook({task.name: task.limits for task in tasks}.items())
         facts = await collect_facts(self._reads, check_job_id(job_id), limits)
         if facts is None:

@@ -10,7 +10,7 @@ pg-scheduler 0.2.x wrote, and the default job name of a periodic function.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from types import FunctionType
 from typing import Final
@@ -26,6 +26,35 @@ COMPARED_TYPES: Final = (str, bytes, int, float)
 """Types whose captured values are compared by value."""
 
 
+class TaskLists:
+    """The names and tasks of a registry until it changes, each list from its first use on.
+
+    A change replaces them all, so that a thread which still derives one adds it to those of before.
+    """
+
+    def __init__(self, registry: TaskRegistry) -> None:
+        self._registry = registry
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Every name that resolves."""
+        return sorted(name for name in self._registry.every_name() if self._registry.resolve(name))
+
+    @cached_property
+    def limited(self) -> dict[str, Task]:
+        """The tasks with limits, by every name that resolves."""
+        return self._tasks_where(lambda task: bool(task.limits))
+
+    @cached_property
+    def shared(self) -> dict[str, Task]:
+        """The tasks with a share, by every name that resolves."""
+        return self._tasks_where(lambda task: task.share is not None)
+
+    def _tasks_where(self, condition: Callable[[Task], bool]) -> dict[str, Task]:
+        found = ((name, self._registry.resolve(name)) for name in self.names)
+        return {name: task for name, task in found if task is not None and condition(task)}
+
+
 class TaskRegistry:
     """Maps names to functions."""
 
@@ -35,6 +64,8 @@ class TaskRegistry:
         self._loose: dict[str, dict[str, Task]] = {}
         self.adopted: Final[dict[JobFunction, Task]] = {}
         """The tasks of functions ``adopt()`` has found; it compares closures and methods at each call."""
+        self.lists = TaskLists(self)
+        """Replaced when a name is added, or limits, a share or the executor of a task change."""
         self._children: WeakSet[TaskRegistry] = WeakSet()
         if parent is not None:
             parent._children.add(self)  # noqa: SLF001 - of this class
@@ -73,7 +104,6 @@ class TaskRegistry:
             self._check_is_free(each, task)
         if known:  # its other names resolve to the new task
             exact += [each for each, old in self._exact.items() if old is known]
-        self._forget_adopted()
         size = self._size()
         for each in exact:
             self._exact[each] = task
@@ -81,8 +111,7 @@ class TaskRegistry:
             self._loose.setdefault(each, {})[task.identity] = task
         has_moved = known is not None and known.executor != task.executor
         is_limited_otherwise = (task.limits, task.share) != (before.limits, before.share)
-        if self._size() != size or has_moved or is_limited_otherwise:
-            self._forget_names()
+        self._forget(lists=self._size() != size or has_moved or is_limited_otherwise)
         return task
 
     def adopt(self, func: JobFunction) -> Task:
@@ -106,11 +135,13 @@ class TaskRegistry:
             self.adopted[func] = task
         return task
 
-    def _forget_adopted(self) -> None:
-        """Forget the tasks that ``adopt()`` has found, here and in registries whose parent this is."""
+    def _forget(self, *, lists: bool) -> None:
+        """Forget what was derived before a change, here and in registries whose parent this is."""
         self.adopted.clear()
+        if lists:
+            self.lists = TaskLists(self)
         for child in list(self._children):
-            child._forget_adopted()  # noqa: SLF001
+            child._forget(lists=lists)  # noqa: SLF001
 
     def resolve(self, name: str) -> Task | None:
         """Return the task of a name, or None if the name is unknown or ambiguous."""
@@ -126,30 +157,6 @@ class TaskRegistry:
     def task_of(self, func: JobFunction) -> Task | None:
         """Return the task of a function, or None if it is not registered."""
         return self.find_exact(qualified_name(func))
-
-    @cached_property
-    def names(self) -> list[str]:
-        """Every name that resolves: the same list until one is added, or limits or a share change."""
-        return sorted(name for name in self.every_name() if self.resolve(name))
-
-    @cached_property
-    def limited(self) -> dict[str, Task]:
-        """The tasks with limits, by every name that resolves."""
-        found = ((name, self.resolve(name)) for name in self.names)
-        return {name: task for name, task in found if task is not None and task.limits}
-
-    @cached_property
-    def shared(self) -> dict[str, Task]:
-        """The tasks with a share, by every name that resolves."""
-        found = ((name, self.resolve(name)) for name in self.names)
-        return {name: task for name, task in found if task is not None and task.share is not None}
-
-    def _forget_names(self) -> None:
-        """Forget the lists of names and tasks, here and in registries whose parent this is."""
-        for name in ("names", "limited", "shared"):
-            self.__dict__.pop(name, None)
-        for child in list(self._children):
-            child._forget_names()  # noqa: SLF001
 
     def _size(self) -> tuple[int, int]:
         return len(self._exact), sum(map(len, self._loose.values()))

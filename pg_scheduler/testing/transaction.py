@@ -214,7 +214,7 @@ class KitScheduler(NamingScheduler):
                         await self._check_claim(tally.lost.pop())
                     if raises and tally.error is not None:
                         raise_of_job(tally.error)
-                names = set(await parts.store.jobs.waiting_names()) - set(parts.tasks.names)
+                names = set(await parts.store.jobs.waiting_names()) - set(parts.tasks.lists.names)
         finally:
             unsubscribe()
             await bench.stop()

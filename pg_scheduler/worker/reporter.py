@@ -87,15 +87,15 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
             "per_s": None if limit.per is None else limit.per.total_seconds(),
             "spread": limit.spread,
         }
-        for task in {task.name: task for task in tasks.limited.values()}.values()
+        for task in {task.name: task for task in tasks.lists.limited.values()}.values()
         for limit in task.limits
     ]
     shares = [
         {"task": task.name, "name": task.share.name or task.name}
-        for task in {task.name: task for task in tasks.shared.values()}.values()
+        for task in {task.name: task for task in tasks.lists.shared.values()}.values()
         if task.share is not None
     ]
-    resolved = ((name, tasks.resolve(name)) for name in tasks.names)
+    resolved = ((name, tasks.resolve(name)) for name in tasks.lists.names)
     aliases = {name: task.name for name, task in islice(resolved, MAX_ALIASES) if task and task.name != name}
     parameters = _parameters_of(tasks)
     positional = {task.name: _positional_of(task.arity) for task in tasks.tasks() if task.name in parameters}

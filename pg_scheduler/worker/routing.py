@@ -46,7 +46,7 @@ class Routing:
 
     def names(self) -> list[str]:
         """Return the names to claim. The list is the same object until it changes."""
-        registered = self._tasks.names
+        registered = self._tasks.lists.names
         if registered is not self._registered:
             self._registered = registered
             paused = {task.identity for name in self._paused if (task := self._tasks.resolve(name))}
@@ -57,7 +57,7 @@ class Routing:
 
     def claimable(self) -> list[str]:
         """Return the names to claim while nothing is paused. The list is the same object until it changes."""
-        registered = self._tasks.names
+        registered = self._tasks.lists.names
         if registered is not self._known:
             self._known = registered
             self._claimable = [name for name in registered if self._is_claimed(name, ())]
@@ -65,7 +65,7 @@ class Routing:
 
     def missing_executors(self) -> Mapping[str, str]:
         """Return which executors are missing here, by the names of the functions that run in them."""
-        registered = self._tasks.names
+        registered = self._tasks.lists.names
         if registered is not self._checked:
             self._checked = registered
             executors = {name: self._executor_of(name) for name in registered if self._is_selected(name)}
@@ -88,7 +88,7 @@ class Routing:
 
     def warn_of_patterns(self) -> None:
         """Log which patterns match no registered name."""
-        names = self._tasks.names
+        names = self._tasks.lists.names
         for option, patterns in (("only", self._only), ("skip", self._skip)):
             for pattern in patterns:
                 if not any(fnmatchcase(name, pattern) for name in names):

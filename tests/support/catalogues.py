@@ -45,6 +45,6 @@ def _restore(to: TaskRegistry | PeriodicCatalogue, state: dict[str, Any]) -> Non
     """Set the attributes. What other objects derived from the old ones is out of date."""
     if isinstance(to, TaskRegistry):
         vars(to).update(state, _children=to._children)
-        to._forget_names()
+        to._forget(lists=True)
     else:
         vars(to).update(state, version=to.version + 1)

@@ -57,7 +57,7 @@ async def task_of(scheduler: Scheduler, job_id: str) -> str | None:
 
 def registered_names(scheduler: Scheduler) -> list[str]:
     """Return the names of the registered functions, with their aliases."""
-    return scheduler._parts.tasks.names  # noqa: SLF001
+    return scheduler._parts.tasks.lists.names  # noqa: SLF001
 
 
 def claimed_names(scheduler: Scheduler) -> frozenset[str]:
@@ -71,7 +71,7 @@ def claimed_names(scheduler: Scheduler) -> frozenset[str]:
 def claims_nothing(scheduler: Scheduler) -> bool:
     """Return whether it has started to run jobs, and no function is registered."""
     runtime = scheduler._parts.runtime  # noqa: SLF001
-    return runtime is not None and runtime.node.config.runs_jobs and not scheduler._parts.tasks.names  # noqa: SLF001
+    return runtime is not None and runtime.node.config.runs_jobs and not scheduler._parts.tasks.lists.names  # noqa: SLF001
 
 
 def running_attempts(scheduler: Scheduler) -> Sequence[Attempt]:

@@ -85,7 +85,7 @@ class DeadlineScanner(Service):
         now = time.monotonic()
         if self._reported_at is not None and now < self._reported_at + self.report_interval_s:
             return
-        known = self._node.tasks.names
+        known = self._node.tasks.lists.names
         overdue = await self._node.store.jobs.overdue_names(self._node.worker_id, known, self.max_overdue)
         self._reported_at, tasks = now, [task.name for task in self._node.tasks.tasks()]
         for place, name in enumerate(overdue[: self.max_names], start=1):
@@ -127,7 +127,7 @@ class Expirer(Service):
     async def run_once(self) -> float:
         """Expire one batch of jobs."""
         expired = await self._node.store.jobs.expire(
-            self._node.worker_id, self._node.tasks.names, self.batch_size
+            self._node.worker_id, self._node.tasks.lists.names, self.batch_size
         )
         for job_id, job_name, attempt in expired:
             self._events.publish(JobExpired(job_id, job_name, attempt))

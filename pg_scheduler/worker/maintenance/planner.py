@@ -128,7 +128,7 @@ class Planner(Service):
             await self._write_switches()
         declared = self.declared.ids
         zone_data = data_version() if time.monotonic() >= self._check_zones_at else None
-        plannable = Plannable(declared, self._tasks.names, sorted(registered_kinds), zone_data)
+        plannable = Plannable(declared, self._tasks.lists.names, sorted(registered_kinds), zone_data)
         self.next_fire_in = None
         if not declared and not plannable.tasks:
             return SLOW_POLL_INTERVAL_S

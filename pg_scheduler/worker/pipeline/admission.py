@@ -65,7 +65,7 @@ class Admission(Service):
         Returns:
             The other claims.
         """
-        limited = self._tasks.limited
+        limited = self._tasks.lists.limited
         if limited.keys().isdisjoint(claim.function for claim in claims):
             return claims
         others = []
@@ -186,7 +186,7 @@ class Admission(Service):
     async def _block_surplus(self) -> None:
         """Block a number of due jobs that would be claimed in vain and delay those of other tasks."""
         key, (task, position) = self._surplus.popitem()
-        names = [name for name, each in self._tasks.limited.items() if each is task]
+        names = [name for name, each in self._tasks.lists.limited.items() if each is task]
         job_ids = None
         if not is_shared_by_all(task.limits, task.name, key):
             jobs = await self._limits.read_surplus(names, position, SURPLUS_SIZE, MAX_KEYED_BYTES)

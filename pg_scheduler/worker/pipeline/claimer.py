@@ -184,8 +184,8 @@ class Claimer(Service):
 
     async def _submit(self, jobs: list[Claim], *, starts_now: bool) -> None:
         """Start claimed jobs, now or once the next claim is sent; limited ones when they are admitted."""
-        others = self._admission.keep_limited(jobs) if self._tasks.limited else jobs
-        shared = self._tasks.shared
+        others = self._admission.keep_limited(jobs) if self._tasks.lists.limited else jobs
+        shared = self._tasks.lists.shared
         if shared and not shared.keys().isdisjoint(job.function for job in jobs):
             self._signals.shared_claimed()
         self._executor.submit_all(others, soon=not starts_now)

@@ -51,7 +51,7 @@ class Feeder(BlockedJobs):
 
     def announce(self, _due: datetime | None = None) -> None:
         """Look for new jobs of tenants."""
-        if self._tasks.shared:
+        if self._tasks.lists.shared:
             self.wake()
 
     def request_scan(self) -> None:
@@ -86,7 +86,7 @@ class Feeder(BlockedJobs):
         names = self._names()
         if names is not self._known[0]:
             found: defaultdict[str, list[str]] = defaultdict(list)
-            shared = self._tasks.shared
+            shared = self._tasks.lists.shared
             for name in names:
                 task = shared.get(name)
                 if task is not None and task.share is not None:
@@ -117,7 +117,9 @@ class Feeder(BlockedJobs):
         keys = await self._shares_of.tenants(since, self.batch_size)
         if keys:
             known = {
-                share_prefix(task.share, task.name) for task in self._tasks.shared.values() if task.share
+                share_prefix(task.share, task.name)
+                for task in self._tasks.lists.shared.values()
+                if task.share
             }
             if forgotten := [key for key in keys if prefix_of(BLOCKED_BY_SHARE, key) not in known]:
                 await self._unblock_forgotten(forgotten)

@@ -49,7 +49,7 @@ class BlockedJobs(Service):
     async def _unblock_forgotten(self, keys: list[str]) -> None:
         """Unblock jobs whose code does not have these limits or shares any more."""
         size = self.batch_size
-        unblocked = await self._limits.unblock_forgotten(keys, self._tasks.names, size)
+        unblocked = await self._limits.unblock_forgotten(keys, self._tasks.lists.names, size)
         self._report(unblocked, 0)
 
     async def _unblock_late(self, keys: list[str]) -> None:
@@ -105,7 +105,7 @@ class Unblocker(BlockedJobs):
     def book(self) -> LimitBook:
         """Return the limits of the registered tasks."""
         known, book = self._book
-        limited = self._tasks.limited
+        limited = self._tasks.lists.limited
         if known is not limited:
             book = LimitBook({task.name: task.limits for task in limited.values()}.items())
             self._book = (limited, book)
@@ -148,7 +148,7 @@ class Unblocker(BlockedJobs):
         is_behind = False
         if now >= self._next_pass:
             is_behind = await self._check()
-        is_scan_due = now >= self._next_scan and bool(self._tasks.limited)
+        is_scan_due = now >= self._next_scan and bool(self._tasks.lists.limited)
         if is_scan_due or self._is_scan_requested:
             is_behind = await self._scan() or is_behind
         return self._next_delay(is_behind=is_behind)
@@ -231,7 +231,7 @@ class Unblocker(BlockedJobs):
         times = [max(at, self._next_pass) for at in self._free_at.values()]
         if self._freed or self._blocked:
             times.append(self._next_pass)
-        if self._tasks.limited:
+        if self._tasks.lists.limited:
             times.append(self._next_scan)
         return max(min(times, default=NEVER) - now, 0)
 

@@ -175,25 +175,25 @@ def test_limit_book_has_a_set_of_numbers_for_each_task_that_shares_a_name() -> N
 def test_registry_lists_limited_tasks_by_every_name() -> None:
     parent = TaskRegistry()
     tasks = TaskRegistry(parent)
-    assert tasks.limited == {}
+    assert tasks.lists.limited == {}
     parent.register(
         work, name="app.work", aliases=["old"], options=TaskOptions(limits=(Limit(max_running=1),))
     )
-    assert set(tasks.limited) == {"app.work", "old", "work", f"{__name__}.work"}
-    assert tasks.limited is tasks.limited
+    assert set(tasks.lists.limited) == {"app.work", "old", "work", f"{__name__}.work"}
+    assert tasks.lists.limited is tasks.lists.limited
 
 
 def test_register_again_changes_the_limits_only_if_they_are_given() -> None:
     tasks = TaskRegistry()
     one, two = Limit(max_running=1), Limit(max_running=2)
     tasks.register(work, name="a")
-    assert tasks.limited == {}
+    assert tasks.lists.limited == {}
     tasks.register(work, options=TaskOptions(limits=(one,)))
-    assert tasks.limited["a"].limits == (one,)
+    assert tasks.lists.limited["a"].limits == (one,)
     tasks.register(work, options=TaskOptions(timeout=5))
-    assert tasks.limited["a"].limits == (one,)
+    assert tasks.lists.limited["a"].limits == (one,)
     tasks.register(work, options=TaskOptions(limits=(two,)))
-    assert tasks.limited["a"].limits == (two,)
+    assert tasks.lists.limited["a"].limits == (two,)
 
 
 def test_check_limits_accepts_any_iterable() -> None:

@@ -18,6 +18,7 @@ from pg_scheduler.errors import ConfigurationError, NameConflictError
 from pg_scheduler.jobs import decorator
 from pg_scheduler.jobs import registry as tasks
 from pg_scheduler.jobs.decorator import job
+from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority
 from pg_scheduler.jobs.naming import module_name, qualified_name
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
@@ -71,33 +72,33 @@ def test_function_resolves_by_module_and_qualname_and_by_its_bare_name(registry:
     assert (task.name, task.identity, task.func) == ("app.Mail.send", "app.Mail.send", send)
     assert registry.resolve("app.Mail.send") is registry.resolve("send") is task
     assert registry.resolve("Mail.send") is registry.resolve("app.send") is registry.resolve("") is None
-    assert registry.names == ["app.Mail.send", "send"]
+    assert registry.lists.names == ["app.Mail.send", "send"]
     assert registry.task_of(send) is task
 
 
 def test_function_resolves_by_its_given_name_and_aliases(registry: TaskRegistry) -> None:
     task = registry.register(make("send"), name="mail.send", aliases=["old.send", "older"])
     assert task.name == "mail.send"
-    assert registry.names == ["app.send", "mail.send", "old.send", "older", "send"]
-    assert {registry.resolve(name) for name in registry.names} == {task}
+    assert registry.lists.names == ["app.send", "mail.send", "old.send", "older", "send"]
+    assert {registry.resolve(name) for name in registry.lists.names} == {task}
 
 
 def test_registering_a_function_twice_changes_nothing(registry: TaskRegistry) -> None:
     options = TaskOptions(timeout=5, misfire_grace_time=7, max_retries=2, priority=JobPriority.LOW)
     send = make("send")
     task = registry.register(send, name="mail.send", aliases=["old"], options=options)
-    names = registry.names
+    names = registry.lists.names
     assert registry.register(send) is task
     assert registry.register(send, name="mail.send", aliases=["old"]) == task
-    assert registry.names is names
+    assert registry.lists.names is names
 
 
 def test_later_registration_adds_names_and_defaults(registry: TaskRegistry) -> None:
     send = make("send")
     registry.register(send)
-    names = registry.names
+    names = registry.lists.names
     task = registry.register(send, name="mail.send", options=TaskOptions(timeout=timedelta(seconds=5)))
-    assert registry.names != names
+    assert registry.lists.names != names
     assert {registry.resolve(name) for name in ("app.send", "send", "mail.send")} == {task}
     assert (task.timeout, task.misfire_grace_time) == (5.0, UNSET)
     again = registry.register(send, options=TaskOptions(misfire_grace_time=None))
@@ -114,12 +115,12 @@ def test_functions_of_the_same_name_in_two_modules_resolve_separately(registry: 
     here, there = make("send", "a"), make("send", "b")
     one = registry.register(here)
     assert registry.resolve("send") is one
-    names = registry.names
+    names = registry.lists.names
     two = registry.register(there)
     assert (registry.resolve("a.send"), registry.resolve("b.send")) == (one, two)
     assert registry.resolve("send") is None, "the bare name is nobody's any more"
-    assert registry.names == ["a.send", "b.send"]
-    assert registry.names is not names
+    assert registry.lists.names == ["a.send", "b.send"]
+    assert registry.lists.names is not names
 
 
 def test_exact_name_takes_precedence_over_a_loose_name(registry: TaskRegistry) -> None:
@@ -148,12 +149,12 @@ def test_register_raises_when_another_function_has_the_explicit_name(
     registry: TaskRegistry, second: dict[str, Any]
 ) -> None:
     registry.register(make("send"), name="mail.send", aliases=["old"])
-    before = registry.names
+    before = registry.lists.names
     with pytest.raises(
         NameConflictError, match=r"already registered for app\.send; .* to register app\.other"
     ):
         registry.register(make("other"), **second)
-    assert registry.names == before
+    assert registry.lists.names == before
 
 
 def test_register_raises_when_the_qualified_name_is_an_alias_of_another_function(
@@ -166,13 +167,13 @@ def test_register_raises_when_the_qualified_name_is_an_alias_of_another_function
 
 def test_reloaded_function_replaces_the_old_one(registry: TaskRegistry) -> None:
     registry.register(make("send"), name="mail.send", aliases=["old"], options=TaskOptions(timeout=5))
-    names = registry.names
+    names = registry.lists.names
     fresh = make("send")
     task = registry.register(fresh)
     assert task.func is fresh
     assert (task.name, task.timeout) == ("mail.send", 5.0)
     assert {registry.resolve(name) for name in ("app.send", "mail.send", "old", "send")} == {task}
-    assert registry.names is names
+    assert registry.lists.names is names
 
 
 def closure(number: int) -> JobFunction:
@@ -196,7 +197,7 @@ def test_register_raises_when_the_table_cannot_store_a_name(registry: TaskRegist
         with pytest.raises(ValueError, match="name") as caught:
             registry.register(make("send"), **values)
         assert repr(name) in str(caught.value)
-    assert registry.names == []
+    assert registry.lists.names == []
 
 
 def test_register_raises_type_error_when_the_name_is_not_a_str(registry: TaskRegistry) -> None:
@@ -306,15 +307,15 @@ def test_name_of_the_parent_registry_resolves(registry: TaskRegistry) -> None:
     send = make("send")
     task = registry.register(send, name="mail.send")
     assert grandchild.resolve("mail.send") is grandchild.resolve("send") is grandchild.register(send) is task
-    assert grandchild.names == ["app.send", "mail.send", "send"]
+    assert grandchild.lists.names == ["app.send", "mail.send", "send"]
     registry.register(make("late"))
-    assert "late" in grandchild.names, "the parent's growth is noticed"
+    assert "late" in grandchild.lists.names, "the parent's growth is noticed"
 
 
 def test_name_of_the_child_registry_does_not_resolve_in_the_parent(registry: TaskRegistry) -> None:
     child, sibling = TaskRegistry(registry), TaskRegistry(registry)
     child.register(make("send"))
-    assert registry.names == sibling.names == []
+    assert registry.lists.names == sibling.lists.names == []
     sibling.register(make("other"), name="app.send.v2")
     assert child.resolve("app.send.v2") is None
 
@@ -373,7 +374,7 @@ def test_job_registers_the_function_and_returns_it(own_catalogue: TaskRegistry) 
 def test_job_raises_with_the_remedy_when_it_is_used_without_parentheses(own_catalogue: TaskRegistry) -> None:
     with pytest.raises(TypeError, match=r"@job must be called; write @job\(\) above the function"):
         job(make("send"))  # type: ignore[arg-type]
-    assert own_catalogue.names == []
+    assert own_catalogue.lists.names == []
 
 
 def test_job_raises_type_error_when_it_decorates_a_plain_function(own_catalogue: TaskRegistry) -> None:
@@ -434,3 +435,19 @@ def test_adopt_accepts_a_closure_that_captures_a_variable_without_a_value() -> N
     assert registry.adopt(_forward(is_assigned=False)).name == task.name
     with pytest.raises(NameConflictError, match="captured"):
         registry.adopt(_forward(is_assigned=True))
+
+
+def test_lists_contain_a_function_that_another_thread_registers_while_they_are_made() -> None:
+    class Interrupted(TaskRegistry):
+        def every_name(self) -> set[str]:
+            found = super().every_name()
+            if "b" not in found:
+                late.register(make("late"), name="b", options=TaskOptions(limits=(Limit(max_running=1),)))
+            return found
+
+    late = TaskRegistry()
+    registry = Interrupted(late)
+    registry.register(make("early"), name="a")
+    assert "b" not in registry.lists.names
+    assert {"a", "b"} <= set(registry.lists.names)
+    assert registry.lists.limited.keys() == {"app.late", "b", "late"}

@@ -171,7 +171,7 @@ def test_periodic_raises_and_registers_nothing_when_a_parameter_is_invalid(
     with pytest.raises(error, match=rule):
         periodic(**values)(make())
     assert schedules.configs() == {}
-    assert tasks.names == []
+    assert tasks.lists.names == []
 
 
 def test_periodic_raises_before_it_decorates_when_the_schedule_is_invalid() -> None:
