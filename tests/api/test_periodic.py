@@ -14,10 +14,21 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import JobPriority, JobStatus, PeriodicJobConfig, Scheduler, current_job, periodic
+from pg_scheduler import (
+    JobPriority,
+    JobStatus,
+    PeriodicJobConfig,
+    PollingConfig,
+    Scheduler,
+    current_job,
+    job,
+    periodic,
+)
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCancelled, JobCompleted, JobStarted, PassFinished, PeriodicJobPlanned
 from pg_scheduler.schedules.declared import periodic_catalogue
+from pg_scheduler.triggers import Every
+from pg_scheduler.worker.maintenance.planner import POLL_INTERVAL_S
 from tests.api.conftest import Make
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE, PROMPT, Gate, Recorder, now
@@ -413,3 +424,21 @@ async def test_disabling_logs_an_error_when_the_database_write_fails(
         scheduler.disable_periodic_job(KEY)
         await scheduler.shutdown()
     assert "PoolClosedError" in caplog.text
+
+
+async def test_stored_schedule_fires_at_the_next_poll_when_its_module_is_imported_after_the_start(
+    make: Make,
+) -> None:
+    """The planner sleeps for 2 minutes, since it ignores the schedules of tasks that are not registered."""
+    scheduler = make(polling_config=PollingConfig(max_interval=0.1))
+    seen = Recorder(scheduler)
+    scheduler.register(work, name="test.other")
+    await scheduler.schedules.add("test.imported", Every(seconds=1))
+    await scheduler.start()
+    await seen.until(PassFinished, service="planner", next_in=POLL_INTERVAL_S)
+
+    @job(name="test.imported")
+    async def imported() -> None: ...
+
+    (started, *_) = await seen.until(JobStarted)
+    assert started.job_name == "test.imported"

@@ -196,7 +196,10 @@ class Claimer(Service):
 
     def _begin(self, names: Sequence[str], *, has_crashed_job: bool) -> ClaimPosition:
         """Return where the next claim begins: at the start if it looks for jobs that the last one left."""
-        if names is not self._searched_names or (self._left_crashed_jobs and not has_crashed_job):
+        has_changed = names is not self._searched_names
+        if has_changed and self._searched_names:  # a module was imported: its schedules may be due
+            self._signals.schedules_changed()
+        if has_changed or (self._left_crashed_jobs and not has_crashed_job):
             self._start_over()
         self._searched_names, self._left_crashed_jobs = names, has_crashed_job
         return self.cursor.since()
