@@ -101,8 +101,10 @@ class JobMethods(SchedulerMethods):
             JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE; or under
                 REPLACE, the id is that of one job and another one has the key; a ValueError.
             JobNotFoundError: A job in ``after`` does not exist. Nothing is stored.
-            DatabaseUnavailableError: The database is unavailable, or its response was lost and the job may
-                exist. Call again with the same ``job_id`` and ``ConflictResolution.IGNORE``.
+            DatabaseUnavailableError: The database is unavailable, ``connection`` is closed or was released,
+                or a response was lost and the job may exist. Call again with the same ``job_id`` and
+                ``ConflictResolution.IGNORE``.
+            Exception: That of your driver: an earlier error has aborted the transaction of ``connection``.
 
         Example::
 

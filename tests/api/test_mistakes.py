@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from pg_scheduler import (
     ConfigurationError,
     ConflictResolution,
+    DatabaseUnavailableError,
     JobSpec,
     NameConflictError,
     NotRunningError,
@@ -72,6 +73,38 @@ async def test_schedule_rejects_a_connection_outside_a_transaction(
                     [JobSpec(work, now())], connection=connection, conflict_resolution=mode
                 )
     await own.close()
+    assert await count_rows(pool) == 0
+
+
+async def test_schedule_raises_the_error_of_the_driver_in_an_aborted_transaction(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    scheduler = make()
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await connection.execute("SELECT 1 / 0")
+        with pytest.raises(asyncpg.InFailedSQLTransactionError):
+            await scheduler.schedule(work, execution_time=now(), connection=connection)
+        await transaction.rollback()
+    assert await count_rows(pool) == 0
+
+
+async def test_schedule_raises_database_unavailable_error_when_the_connection_has_ended(
+    make: Make, pool: asyncpg.Pool, dsn: str
+) -> None:
+    """asyncpg has the same state whether its owner or the server ended a connection."""
+    scheduler = make()
+    async with pool.acquire() as released:
+        pass
+    closed, lost = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+    await closed.close()
+    await lost.transaction().start()
+    await pool.execute("SELECT pg_terminate_backend($1)", lost.get_server_pid())
+    for connection in (released, closed, lost):
+        with pytest.raises(DatabaseUnavailableError):
+            await scheduler.schedule(work, execution_time=now(), connection=connection)
     assert await count_rows(pool) == 0
 
 
