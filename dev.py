@@ -80,7 +80,6 @@ def checks(python: str) -> dict[str, list[str]]:
         "layers": [f"{tools}/lint-imports", "--no-logo"],
         "language": [python, "-m", "tools.language"],
         "docs": sphinx(python),
-        "site": site(python),
     }
 
 
@@ -105,24 +104,23 @@ def package(python: str, action: str, arguments: list[str]) -> list[str]:
 
 
 def step(name: str, command: list[str]) -> bool:
-    """Run one step and print how long it took."""
-    note(f"{name} ...")
+    """Run one step, then print its output and how long it took."""
     started = time.monotonic()
-    code = call(command)
-    note(f"{name} {'ok' if code == 0 else 'FAILED'} in {time.monotonic() - started:.1f} s")
-    return code == 0
-
-
-def captured(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command in the checkout without printing."""
-    return subprocess.run(
+    done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
+    print(done.stdout, end="", flush=True)
+    note(f"{name} {'FAILED' if done.returncode else 'ok'} in {time.monotonic() - started:.1f} s")
+    return done.returncode == 0
 
 
 def run_steps(steps: dict[str, list[str]]) -> list[str]:
-    """Run the steps and return the names of those that failed."""
-    return [name for name, command in steps.items() if not step(name, command)]
+    """Run the steps side by side and return the names of those that failed."""
+    note(f"{', '.join(steps)} ...")
+    with ThreadPoolExecutor(CORES + 1) as threads:
+        return [
+            name for name, ok in zip(steps, threads.map(step, steps, steps.values()), strict=True) if not ok
+        ]
 
 
 def run_pytest(python: str, arguments: list[str], failed: list[str], not_run: str) -> int:
@@ -170,17 +168,13 @@ def coverage(environment: Environment, arguments: list[str]) -> int:
 
 
 def check(environment: Environment) -> list[str]:
-    """Run the checks during downloads and package step; return the names of those that failed."""
+    """Run the checks during the downloads; return the names of those that failed."""
     python = str(environment.python)
     with ThreadPoolExecutor() as threads:
         downloads = threads.submit(debian.fetch, environment.folder / "debian", note)
-        packaged = threads.submit(captured, package(python, "package", []))
-        failed = run_steps(checks(python))
+        failed = run_steps({"package": package(python, "package", []), **checks(python)})
         downloads.result()
-        done = packaged.result()
-    print(done.stdout, end="", flush=True)
-    note(f"package {'FAILED' if done.returncode else 'ok'}")
-    return [*failed, "package"] if done.returncode else failed
+    return [*failed, *run_steps({"site": site(python)})]
 
 
 def screenshots(environment: Environment, arguments: list[str]) -> int:
