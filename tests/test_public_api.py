@@ -519,6 +519,7 @@ assert not heavy, heavy
 """
 
 
+@pytest.mark.slow
 def test_importing_the_package_and_constructing_a_scheduler_has_no_global_effects() -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", GLOBALS], check=False, capture_output=True, text=True

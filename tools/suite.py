@@ -13,7 +13,7 @@ QUICK = ["tests/unit", "tests/docs", "-m", "not database and not slow"]
 """Tests that wait for nothing; the other folders have few of them, and take long to collect."""
 
 SLOW = ["-m", "slow"]
-"""The tests in real time, of several processes or in a browser, and others of more than a second."""
+"""The tests in real time, of several processes or in a browser, and others of about a second."""
 
 SLOW_FOLDERS = ("browser", "cluster", "typing")
 """The folders of ``tests`` in which every test is slow."""

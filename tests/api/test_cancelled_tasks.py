@@ -114,6 +114,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_asyncio_run_that_ends_without_a_shutdown_reports_no_cancellation(dsn: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", ENDING, dsn], capture_output=True, text=True, timeout=30, check=False

@@ -79,6 +79,7 @@ async def read(scheduler: Scheduler, job_id: str) -> Job:
     return found
 
 
+@pytest.mark.slow
 async def test_no_table_has_plaintext_whatever_the_way_in(
     make: Make, pool: asyncpg.Pool, dsn: str, tmp_path: Path
 ) -> None:

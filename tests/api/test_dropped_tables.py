@@ -60,6 +60,7 @@ async def test_initialize_db_recreates_tables_that_were_dropped_after_the_schedu
     await seen.until(JobCompleted)
 
 
+@pytest.mark.slow
 async def test_twenty_schedulers_start_at_once_after_tables_were_dropped(
     make: Make, pool: asyncpg.Pool, pools: Pools, open_gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:

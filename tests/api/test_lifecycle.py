@@ -381,6 +381,7 @@ async def test_two_schedulers_in_one_process_each_run_some_jobs(make: Make, gate
     assert [worker.worker_id for worker in await second.workers()] == [second.worker_id]
 
 
+@pytest.mark.slow
 async def test_twenty_schedulers_start_at_once_on_an_empty_database(empty_dsn: str) -> None:
     pools = [await asyncpg.create_pool(empty_dsn, min_size=1, max_size=2) for _ in range(20)]
     schedulers = [Scheduler(pool) for pool in pools]

@@ -103,6 +103,7 @@ async def test_backlog_of_a_full_task_is_blocked_without_claiming_each_job(
     await record.until(JobCompleted, 20, job_name="limited")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [None, KeyedCodec("k1")], ids=["plain", "encoded"])
 async def test_backlog_of_full_keys_is_blocked_without_claiming_each_job(
     make: Make, gate: Gate, pool: asyncpg.Pool, codec: Codec | None
@@ -228,6 +229,7 @@ async def test_rate_is_never_exceeded_and_fully_used_across_schedulers(
     assert await most_in_any_span(pool, "limit:api:", per) == 10
 
 
+@pytest.mark.slow
 async def test_starts_are_spread_over_the_time_span_when_a_limit_asks_for_it(
     make: Make, pools: Pools, pool: asyncpg.Pool
 ) -> None:

@@ -96,6 +96,7 @@ async def test_records_of_a_job_and_of_what_it_starts_have_its_fields(
     assert records["outside"] == dict.fromkeys((*FIELDS, "request_id"))
 
 
+@pytest.mark.slow
 async def test_records_of_a_job_in_a_process_have_its_fields(
     make: Make, records: dict[str, dict[str, Any]]
 ) -> None:

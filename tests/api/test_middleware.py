@@ -301,6 +301,7 @@ def sleep() -> None:
     time.sleep(60)  # its timeout ends the process
 
 
+@pytest.mark.slow
 async def test_process_runs_on_when_its_former_attempt_is_cancelled_in_middleware(make: Make) -> None:
     """The attempt no longer has the process, which may run another job."""
     returned = asyncio.Event()
@@ -324,6 +325,7 @@ async def test_process_runs_on_when_its_former_attempt_is_cancelled_in_middlewar
     assert not seen.of(JobRetried)
 
 
+@pytest.mark.slow
 async def test_thread_that_runs_on_at_shutdown_keeps_its_job_under_middleware(make: Make) -> None:
     begun, released = threading.Event(), threading.Event()
 

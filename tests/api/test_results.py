@@ -469,6 +469,7 @@ async def with_processes(make: Make) -> Scheduler:
     return scheduler
 
 
+@pytest.mark.slow
 async def test_process_job_returns_its_value_as_json(with_processes: Scheduler) -> None:
     scheduler = with_processes
     assert await scheduler.run_job(processes.give, args=("rows",)) == {"rows": [1, [2.5, None]], "name": "ä"}

@@ -206,6 +206,7 @@ async def test_scheduler_creates_and_uses_its_tables_in_the_given_schema(
     assert await pool.fetchval("SELECT count(*) FROM public.scheduler_workers") == 0
 
 
+@pytest.mark.slow
 def test_import_and_construction_have_no_global_effects() -> None:
     """In a separate process: no handlers, levels, signal handlers, event loop or output."""
     code = """

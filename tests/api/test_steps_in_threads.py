@@ -827,6 +827,7 @@ async def test_step_before_an_outage_of_the_database_runs_once(dsn: str, log: Lo
     assert log == ["kept"]
 
 
+@pytest.mark.slow
 def test_step_ends_the_attempt_when_the_event_loop_of_the_worker_has_ended(dsn: str, log: Log) -> None:
     blocker = Blocker()
     ended = threading.Event()
@@ -921,6 +922,7 @@ def outside() -> None:
     current_steps()
 
 
+@pytest.mark.slow
 async def test_process_has_no_steps(make: Make) -> None:
     scheduler = make()
     seen = Recorder(scheduler)

@@ -67,6 +67,7 @@ async def test_scheduler_claims_and_settles_jobs_when_jobs_hold_the_whole_pool(
     await seen.until(JobCompleted, count=3 + CROWD)
 
 
+@pytest.mark.slow
 async def test_scheduler_recovers_from_lost_connections_when_jobs_hold_the_whole_pool(
     crowded: Scheduler, make: Make, gate: Gate, pool: asyncpg.Pool
 ) -> None:

@@ -318,6 +318,7 @@ def test_hostile_ids_are_data_and_do_not_reach_the_terminal(call: Run, fill: Fil
     assert call("jobs", "cancel", "mail:00001").code == 0
 
 
+@pytest.mark.slow
 def test_interrupt_ends_after_a_batch_and_the_rest_can_be_continued(
     call: Run, fill: Fill, query: Query
 ) -> None:
@@ -355,6 +356,7 @@ def wait_until_moved(query: Query) -> None:
         time.sleep(0.02)  # no event comes from the process
 
 
+@pytest.mark.slow
 def test_closed_pipe_is_no_error(fill: Fill, query: Query) -> None:
     fill(600)
     command = (

@@ -355,6 +355,7 @@ class TestProgram:
         )
         assert (piped.stdout, piped.stderr) == ("0\n", "")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("command", ["migrate sql", "jobs --help"])
     def test_full_device_is_an_error_of_one_line(self, command: str) -> None:
         with Path("/dev/full").open("w", encoding="utf-8") as full:

@@ -50,6 +50,7 @@ def read(url: str) -> Exposition:
         return Exposition(answer.read().decode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_exporter_serves_the_metrics_of_all_workers_until_a_signal(
     started: tuple[subprocess.Popen[str], str], number: signal.Signals

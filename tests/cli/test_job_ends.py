@@ -258,6 +258,7 @@ class TestWait:
         thread.join()
         assert (ran.code, ran.checked("result")[0]["status"]) == (0, "completed")
 
+    @pytest.mark.slow
     def test_timeout_exits_with_7_after_the_ends_that_are_known(self, on: Run, ended: None) -> None:
         on("jobs", "add", "mail.send", "--id", "a", "--in", "1h")
         ran = on("jobs", "wait", "kept", "a", "--timeout", "0.5s")
@@ -307,6 +308,7 @@ class TestExport:
         ran = on("jobs", "export", "--after", "x")
         assert "--after is no position of this search: 'x'; pass the one that the command printed" in ran.err
 
+    @pytest.mark.slow
     def test_closed_pipe_is_no_error(self, on: Run, execute: Callable[[str], None]) -> None:
         execute(self.FILL)
         command = f"'{sys.executable}' -m pg_scheduler jobs export | head -1; echo ${{PIPESTATUS[0]}}"

@@ -134,6 +134,7 @@ def test_function_that_is_not_registered_here_is_a_usage_error(on: Callable[...,
     assert json.loads(on("jobs", "show", "gone").out)["status"] == "pending"
 
 
+@pytest.mark.slow
 def test_function_of_another_name_than_the_job_is_looked_up(on: Callable[..., Ran], dsn: str) -> None:
     execute(dsn, "UPDATE scheduled_jobs SET function = 'cliworker.elsewhere' WHERE job_id = 'write'")
     ran = on("jobs", "run", "write", "--here", JOBS)

@@ -17,6 +17,7 @@ PAGE = ROOT / "docs" / "operations" / "cli.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_commands_of_the_page_run_in_order(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
     commands = [snippet for snippet in snippets_of(PAGE) if snippet.kind == "console"]

@@ -204,6 +204,7 @@ async def test_resume_exits_with_1_when_another_process_stops_or_continues_the_r
     assert ran.lines[0]["phase"] == ("stopped" if is_stopped else "running")
 
 
+@pytest.mark.slow
 async def test_interrupted_resume_stops_the_run_which_can_be_continued(
     command: Command, inspector: Inspector, pool: asyncpg.Pool, dsn: str
 ) -> None:

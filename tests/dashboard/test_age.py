@@ -60,6 +60,7 @@ async def test_read_pool_on_the_primary_is_no_standby(build: Callable[..., App],
     assert "standby" not in read_of((await request(build(read_pool=pool), "/jobs")).text)
 
 
+@pytest.mark.slow
 async def test_page_states_how_far_a_standby_is_behind(scratch: Path | None) -> None:
     with primary_and_standby(FAST, scratch) as (primary, standby):
         async with (

@@ -522,6 +522,7 @@ async def test_restricted_overview_counts_visible_names_only(
     assert sum((await request(both, "/", headers=JSON)).data["charts"][0]["series"][0]["values"]) == 12
 
 
+@pytest.mark.slow
 async def test_restricted_overview_has_the_evidence_of_visible_names_only(
     pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:

@@ -251,6 +251,7 @@ async def test_page_states_how_far_the_search_got(inspector: Inspector, pool: as
     assert page.summary == "searched 29 of about 1,500 jobs, 10 found"
 
 
+@pytest.mark.slow
 async def test_page_examines_20000_jobs_at_most_and_the_next_one_continues(pool: asyncpg.Pool) -> None:
     inspector = Inspector(pool, bounds=Bounds(milliseconds=60_000))
     await fill(pool, 45_000)

@@ -301,6 +301,7 @@ with Operations.context(MigrationContext.configure(dialect_name="postgresql", op
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "imports",
     ["", "import pg_scheduler.integrations.alembic", "import pg_scheduler_plugins.alembic"],

@@ -344,6 +344,7 @@ async def test_lease_counts_from_the_request_when_the_response_is_slow(
     assert not holds(parts.lease.is_trusted)
 
 
+@pytest.mark.slow
 async def test_heartbeat_revokes_all_in_time_when_its_statement_hangs(
     parts: Parts, seen: Recorder, gate: Gate, dsn: str
 ) -> None:
@@ -428,6 +429,7 @@ async def test_heartbeat_revokes_nothing_when_the_keeper_confirms_an_extended_le
     await heartbeat.stop()
 
 
+@pytest.mark.slow
 async def test_heartbeat_revokes_all_at_once_when_an_outage_is_known(
     touchy: Store, bus: EventBus, seen: Recorder, gate: Gate, dsn: str
 ) -> None:

@@ -98,6 +98,7 @@ async def test_service_survives_500_starts_and_stops_from_10_tasks(
     assert await parts.store.workers.list_workers() == []
 
 
+@pytest.mark.slow
 async def test_scheduler_survives_starts_and_stops_from_10_tasks(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool)
     seen = Recorder(scheduler)

@@ -832,6 +832,7 @@ async def test_queue_one_drops_fire_times_while_a_limit_keeps_its_job_from_its_f
     assert (schedule.runs, schedule.skipped) == (1, 1)
 
 
+@pytest.mark.slow
 async def test_queue_one_runs_a_job_after_every_fire_time_and_never_two_at_once(
     bench: Bench, seen: Recorder
 ) -> None:
@@ -1662,6 +1663,7 @@ async def test_list_takes_any_mapping_and_rejects_what_json_cannot_represent(ben
             await bench.schedules.list(metadata={"tenant": value})
 
 
+@pytest.mark.slow
 async def test_pauses_resumes_and_updates_lose_nothing_against_a_planner_at_full_speed(
     bench: Bench, seen: Recorder
 ) -> None:

@@ -318,6 +318,7 @@ async def test_job_that_waits_for_its_consequences_is_deleted_after_them(
     assert await count(pool) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_passes_delete_exactly_what_is_past_its_retention(
     node: Node, clock: FakeClock, pool: asyncpg.Pool, seed: int

@@ -37,6 +37,7 @@ async def test_direct_connections_receive_notifications_and_keep_their_session(
     assert (diagnosis.findings, diagnosis.not_made) == ((), ())
 
 
+@pytest.mark.slow
 async def test_pooler_is_found_and_a_direct_dsn_receives_notifications(pooler_dsn: str, dsn: str) -> None:
     async with asyncpg.create_pool(pooler_dsn, min_size=1, max_size=3, statement_cache_size=0) as pooled:
         found = (await examine(pooled, *PROBES, notification_s=0.3)).findings

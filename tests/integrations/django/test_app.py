@@ -31,6 +31,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_application_starts_without_tasks_and_the_backend_names_the_package() -> None:
     words = [sys.executable, "-c", START]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -195,6 +195,7 @@ def test_id_of_the_caller_has_a_time_without_use_tz(shop: Any, job_id: str) -> N
         assert before - timedelta(seconds=1) < each.enqueued_at < before + timedelta(minutes=1)
 
 
+@pytest.mark.slow
 async def test_worker_keeps_jobs_as_long_as_their_results(dsn: str) -> None:
     with project(dsn, OPTIONS={"KEEP_RESULT": timedelta(days=5)}):
         async with worker.scheduler() as scheduler:
@@ -420,6 +421,7 @@ async def test_value_that_json_cannot_represent_fails_the_task(
     assert [status for status, _ in signals] == [FAILED]
 
 
+@pytest.mark.slow
 async def test_retried_task_has_all_attempts_and_one_final_signal(shop: Any, pool: asyncpg.Pool) -> None:
     async with working() as (scheduler, recorder):
         with received(compat.task_finished) as signals:

@@ -153,6 +153,7 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(anything, max_size=3), st.dictionaries(st.text(st.characters()) | st.integers(), anything))
 def test_encode_fast_path_accepts_only_values_that_the_full_check_accepts(
     args: list[Any], kwargs: dict[Any, Any]

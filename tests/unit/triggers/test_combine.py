@@ -313,6 +313,7 @@ def test_custom_trigger_combines_when_it_is_not_hashable() -> None:
     assert (Listed([9]) & Every(hours=1)).upcoming(1, after=START) == [START + 9 * HOUR]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(trigger=triggers, anchor=INSTANTS, after=INSTANTS, n=st.integers(0, 5))
 def test_upcoming_returns_the_results_of_next_after(

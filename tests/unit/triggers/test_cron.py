@@ -193,6 +193,7 @@ def test_cron_fires_as_debian_when_the_expression_is_arbitrary(
     check(expression, change[0], change[1], 26 * HOUR)
 
 
+@pytest.mark.slow
 @each_case(("name", "change"), CHANGES, ids=str)
 def test_cron_fires_as_debian_from_any_instant_near_a_clock_change(name: str, change: datetime) -> None:
     for expression in EXPRESSIONS:

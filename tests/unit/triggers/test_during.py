@@ -103,6 +103,7 @@ def test_algebra_of_sets_follows_boolean_logic(one: DuringSet, other: DuringSet,
     assert (one & other) & one == one & other
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(which=sets, instant=NEAR_CHANGES)
 def test_edges_of_combined_sets_are_in_order(which: DuringSet, instant: datetime) -> None:
