@@ -64,15 +64,23 @@ def test_entry_of_a_finding_begins_its_cause_and_remedy_with_the_advice() -> Non
     assert text == f"### STUCK\n\n{parts}\n\nMore.\n"
 
 
-def test_entry_has_the_verification_of_its_kind_and_an_alert_the_summary_of_its_rule() -> None:
-    reason, alert = with_findings(
-        "### AFTER\n\n**Symptom:** one. **Cause:** two. **Remedy:** three.\n\n"
-        "### PgSchedulerJobsLate\n\n**Cause:** two. **Remedy:** three.\n"
+def test_entry_of_a_reason_begins_its_cause_with_the_docstring_of_the_code() -> None:
+    after, failed = with_findings(
+        "### AFTER\n\n**Cause:** Two. **Remedy:** three.\n\n"
+        "### FAILED\n\n**Symptom:** one. **Remedy:** three.\n"
     ).split("\n\n")[1::2]
-    rest = "**Cause:** two. **Remedy:** three."
+    cause = "**Cause:** it waits for other jobs. Two. **Remedy:** three."
     check = "`pg-scheduler jobs explain ID` does not have this reason."
-    assert reason == f"**Symptom:** one. {rest} **Verification:** {check}"
-    assert alert == f"**Symptom:** jobs `job_name` are late. {rest} **Verification:** the alert ends.\n"
+    assert after == f"**Symptom:** the job does not start. {cause} **Verification:** {check}"
+    rest = "**Cause:** it failed. **Remedy:** three."
+    check = "`pg-scheduler jobs wait ID` ends with `completed`."
+    assert failed == f"**Symptom:** one. {rest} **Verification:** {check}\n"
+
+
+def test_entry_of_an_alert_begins_with_the_summary_of_its_rule() -> None:
+    (alert,) = with_findings("### PgSchedulerJobsLate\n\n**Cause:** two.\n").split("\n\n")[1::2]
+    rest = "**Cause:** two. **Remedy:** see there. **Verification:** the alert ends."
+    assert alert == f"**Symptom:** jobs `job_name` are late. {rest}\n"
 
 
 def test_entry_of_a_finding_with_an_unknown_part_is_rejected() -> None:

@@ -1,8 +1,9 @@
 """The pages about the doctor, completed by the advice that the doctor itself prints.
 
 A table of all findings takes the place of a comment. In the runbook, the entry of a finding has the symptom
-and what the advice omits; its cause and its remedy begin with the advice. An entry without a verification has
-that of its kind, and an alert without a symptom has the summary of its rule.
+and what the advice omits; its cause and its remedy begin with the advice. The cause of a reason begins with
+the docstring of its code. A part that an entry leaves out is that of its kind; an alert without a symptom has
+the summary of its rule.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import re
 from typing import Final
 
 from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode
+from pg_scheduler.inspect.reasons import ReasonCode
 from tools.environment import ROOT
+from tools.reference.source import find
 
 COMMENT: Final = "<!-- findings -->"
 """A page has the table of all findings in the place of this comment."""
@@ -21,6 +24,7 @@ _SUMMARY = re.compile(r'- alert: (\w+)\n.*?summary: "(.*?)"', re.DOTALL)
 _LABEL = re.compile(r"{{ \$labels\.(\w+) }}")
 _ENTRY = re.compile(r"^### (?P<code>[\w-]+)\n\n(?P<parts>.+?)(?=\n\n|\n?\Z)", re.MULTILINE | re.DOTALL)
 _PARTS = ("Symptom", "Cause", "Remedy", "Verification")
+_ENDED = {ReasonCode.FAILED, ReasonCode.QUARANTINED, ReasonCode.EXPIRED, ReasonCode.CANCELLED}
 _PART = re.compile(r"\*\*(\w+):\*\* (.*?)(?= \*\*|$)")
 _CODE = re.compile(
     r"pg-scheduler (?:(?:jobs|schedules|workers) [a-z]+|migrate indexes|[a-z]+)(?: --[a-z-]+(?: \d+m)?)?"
@@ -51,9 +55,10 @@ def _complete(entry: re.Match[str]) -> str:
     if name in set(FindingCode):
         default = _parts_of_finding(FindingCode(name), written)
     elif name.startswith("PgScheduler"):
-        default = {"Symptom": f"{_summaries()[name]}.", "Verification": "the alert ends."}
+        symptom = f"{_summaries()[name]}."
+        default = {"Symptom": symptom, "Remedy": "see there.", "Verification": "the alert ends."}
     else:
-        default = {"Verification": "`pg-scheduler jobs explain ID` does not have this reason."}
+        default = _parts_of_reason(ReasonCode(name), written)
     parts = {part: written.pop(part, None) or default[part] for part in _PARTS}
     if written:
         raise ValueError(f"the entry {name} of the runbook has unknown parts: {', '.join(written)}")
@@ -65,6 +70,20 @@ def _parts_of_finding(code: FindingCode, written: dict[str, str]) -> dict[str, s
     advice = {"Cause": ADVICE[code].meaning, "Remedy": ADVICE[code].remedy}
     parts = {name: f"{_markdown(text)}. {written.pop(name, '')}".strip() for name, text in advice.items()}
     return {**parts, "Verification": f"`pg-scheduler doctor --only {code}` finds nothing."}
+
+
+def _parts_of_reason(code: ReasonCode, written: dict[str, str]) -> dict[str, str]:
+    """Return the cause, which begins with the docstring of the code, and the parts of every reason."""
+    meaning = next(
+        each.text for each in find(ReasonCode.__module__, ReasonCode.__name__).fields() if each.name == code
+    )
+    has_ended = "`pg-scheduler jobs wait ID` ends with `completed`."
+    is_gone = "`pg-scheduler jobs explain ID` does not have this reason."
+    return {
+        "Symptom": "the job does not start.",
+        "Cause": f"{meaning[0].lower()}{meaning[1:]} {written.pop('Cause', '')}".strip(),
+        "Verification": has_ended if code in _ENDED else is_gone,
+    }
 
 
 def _summaries() -> dict[str, str]:
