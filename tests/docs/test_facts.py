@@ -60,7 +60,7 @@ def test_metrics_page_lists_every_family(of: str, documented: Collection[str]) -
 async def test_architecture_lists_services_in_the_order_of_their_start(scheduler: Scheduler) -> None:
     assert scheduler._parts.runtime
     services = [[type(service).__name__] for service in scheduler._parts.runtime.supervisor._parts]
-    rows = table("development/architecture.md", "| Part | Pass | Rhythm |")
+    rows = table("development/architecture.md", "| Part | Pass |")
     assert [code(row[0]) for row in rows] == services
 
 
