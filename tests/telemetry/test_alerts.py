@@ -12,6 +12,7 @@ import pytest
 from tests.docs.snippets import ROOT
 from tests.support.cases import each_case
 from tests.support.prometheus import promtool
+from tools.reference.extension import complete_metrics
 
 RULES = files("pg_scheduler") / "ops" / "alerts" / "pg_scheduler.rules.yaml"
 NAMES = re.findall(r"^      - alert: (\w+)$", RULES.read_text(), re.MULTILINE)
@@ -179,9 +180,11 @@ def test_every_alert_has_an_entry_in_the_runbook_and_a_link_to_it() -> None:
 
 
 def test_page_lists_every_alert_and_states_their_number() -> None:
-    page = (ROOT / "docs" / "operations" / "metrics.md").read_text(encoding="utf-8")
-    table = page.partition("| Alert | Fires |\n")[2].partition("\n\n")[0]
-    assert ["PgScheduler" + name for name in re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)] == NAMES
+    page = complete_metrics()["operations/metrics"]
+    table = page.partition("| Alert | Condition | For | Severity |\n")[2].partition("\n\n")[0]
+    assert ["PgScheduler" + name for name in re.findall(r"^\| \[`(\w+)`\]", table, re.MULTILINE)] == NAMES
+    late = "max without (instance) (pg_scheduler_cluster_oldest_due_seconds) > 60"
+    assert f"| [`JobsLate`](runbook.md#pgschedulerjobslate) | `{late}` | 5 min | warning |\n" in table
     assert re.findall(r"(\d+) rules", page) == [str(len(NAMES))] * 2
 
 

@@ -2,8 +2,9 @@
 
 The files in ``docs/reference`` hold the prose. Their comments name the parts that come from signatures,
 docstrings and commands; `tools.reference.pages` describes the form. `tools.reference.findings` completes the
-pages about the doctor, `tools.reference.metrics` that about metrics, `tools.reference.grants` that about the
-database. In the page about upgrading, a table of the public modules takes the place of a comment.
+pages about the doctor, `tools.reference.metrics` and `tools.reference.alerts` that about metrics,
+`tools.reference.grants` that about the database. In the page about upgrading, a table of the public modules
+takes the place of a comment.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tools.environment import ROOT
+from tools.reference.alerts import with_alerts
 from tools.reference.findings import with_findings
 from tools.reference.grants import with_grants
 from tools.reference.metrics import with_metrics
@@ -55,7 +57,8 @@ def complete_grants() -> dict[str, str]:
 
 def complete_metrics() -> dict[str, str]:
     """Return the text of the page about metrics, by the name that Sphinx gives it."""
-    return {METRICS_PAGE: with_metrics((DOCS / f"{METRICS_PAGE}.md").read_text(encoding="utf-8"))}
+    page = (DOCS / f"{METRICS_PAGE}.md").read_text(encoding="utf-8")
+    return {METRICS_PAGE: with_alerts(with_metrics(page))}
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -13,15 +13,12 @@ from typing import Final
 
 from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode
 from pg_scheduler.inspect.reasons import ReasonCode
-from tools.environment import ROOT
+from tools.reference.alerts import PREFIX, summaries
 from tools.reference.source import find
 
 COMMENT: Final = "<!-- findings -->"
 """A page has the table of all findings in the place of this comment."""
 
-_RULES = ROOT / "pg_scheduler" / "ops" / "alerts" / "pg_scheduler.rules.yaml"
-_SUMMARY = re.compile(r'- alert: (\w+)\n.*?summary: "(.*?)"', re.DOTALL)
-_LABEL = re.compile(r"{{ \$labels\.(\w+) }}")
 _ENTRY = re.compile(r"^### (?P<code>[\w-]+)\n\n(?P<parts>.+?)(?=\n\n|\n?\Z)", re.MULTILINE | re.DOTALL)
 _PARTS = ("Symptom", "Cause", "Remedy", "Verification")
 _ENDED = {ReasonCode.FAILED, ReasonCode.QUARANTINED, ReasonCode.EXPIRED, ReasonCode.CANCELLED}
@@ -54,8 +51,8 @@ def _complete(entry: re.Match[str]) -> str:
         return entry[0]
     if name in set(FindingCode):
         default = _parts_of_finding(FindingCode(name), written)
-    elif name.startswith("PgScheduler"):
-        symptom = f"{_summaries()[name]}."
+    elif name.startswith(PREFIX):
+        symptom = f"{summaries()[name]}."
         default = {"Symptom": symptom, "Remedy": "see there.", "Verification": "the alert ends."}
     else:
         default = _parts_of_reason(ReasonCode(name), written)
@@ -84,12 +81,6 @@ def _parts_of_reason(code: ReasonCode, written: dict[str, str]) -> dict[str, str
         "Cause": f"{meaning[0].lower()}{meaning[1:]} {written.pop('Cause', '')}".strip(),
         "Verification": has_ended if code in _ENDED else is_gone,
     }
-
-
-def _summaries() -> dict[str, str]:
-    """Return the summary of each alert, with the names of labels for their values."""
-    rules = _RULES.read_text(encoding="utf-8")
-    return {name: _LABEL.sub(lambda label: f"`{label[1]}`", text) for name, text in _SUMMARY.findall(rules)}
 
 
 def _markdown(text: str) -> str:
