@@ -1,17 +1,22 @@
 """Enqueue the ``on_failure`` task of a job in the transaction that writes its final failure, or its expiry.
 
-The id is derived from that of the failed job, so a job has one alert, even if it is run again and fails
-again. An event about the failure may be lost; this job is not.
+The transaction that clears ``on_end`` inserts the alert, so each failure has exactly one. Its id is derived
+from that of the failed job. If another job has that id, such as the alert of an earlier definition of the
+job, a random part is added, so that no alert is lost. An event about the failure may be lost; this job
+is not.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.writer import JobWriter
+from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.consequences import EndedJob
@@ -21,7 +26,8 @@ from pg_scheduler.store.store import Store
 
 SUFFIX: Final = ":failed"
 HASH_CHARACTERS: Final = 32
-
+RANDOM_BYTES: Final = 8
+"""The length of the random part of an id, which makes it unique."""
 
 FAILURES: Final = frozenset({JobStatus.FAILED, JobStatus.EXPIRED})
 """The ends of a job that no caller asked for."""
@@ -59,17 +65,36 @@ class FailureAlerts:
                 )
                 for job in failed
             ]
-            alerts.sort(key=lambda alert: alert.job_id)
-            await self._writer.insert(alerts, transaction.connection, message=due_message("", now))
+            await self._insert(alerts, now, transaction)
         return ()
+
+    async def _insert(self, alerts: Sequence[AnyJob], now: datetime, transaction: Transaction) -> None:
+        """Insert alerts; those whose ids are taken under ids that are not."""
+        message = due_message("", now)
+        ordered = sorted(alerts, key=lambda alert: alert.job_id)
+        inserted = await self._writer.insert(ordered, transaction.connection, message=message)
+        if taken := [alert for alert in ordered if alert.job_id not in inserted]:
+            renamed = [alert.with_id(distinct_alert_id(alert.job_id)) for alert in taken]
+            await self._writer.insert(renamed, transaction.connection, message=message)
 
 
 def alert_id(job_id: str) -> str:
     """Return the id of the alert of a failed job. A hash replaces the end of a job id that is too long."""
-    if len(job_id.encode()) + len(SUFFIX) > MAX_ID_BYTES:
-        start = job_id.encode()[: MAX_ID_BYTES - len(SUFFIX) - HASH_CHARACTERS].decode(errors="ignore")
-        job_id = start + sha256(job_id.encode()).hexdigest()[:HASH_CHARACTERS]
-    return job_id + SUFFIX
+    return _shortened(job_id, SUFFIX) + SUFFIX
+
+
+def distinct_alert_id(taken_id: str) -> str:
+    """Return an id that no other job has, for an alert whose id is taken."""
+    suffix = f":{os.urandom(RANDOM_BYTES).hex()}"
+    return _shortened(taken_id, suffix) + suffix
+
+
+def _shortened(job_id: str, suffix: str) -> str:
+    """Return an id to which a suffix can be appended."""
+    if len(job_id.encode()) + len(suffix) <= MAX_ID_BYTES:
+        return job_id
+    start = job_id.encode()[: MAX_ID_BYTES - len(suffix) - HASH_CHARACTERS].decode(errors="ignore")
+    return start + sha256(job_id.encode()).hexdigest()[:HASH_CHARACTERS]
 
 
 def _task_of(job: EndedJob) -> str:

@@ -37,6 +37,10 @@ class PlainJob(NamedTuple):
         """A plain job is not unique."""
         return
 
+    def with_id(self, job_id: str) -> PlainJob:
+        """Return the job with another id."""
+        return PlainJob(job_id, *self[1:])
+
     def due_at(self, execution_time: datetime) -> Self:
         """Return the job with another due time."""
         return self._replace(execution_time=execution_time)

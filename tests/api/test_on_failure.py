@@ -21,7 +21,7 @@ from pg_scheduler import (
     job,
 )
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.enqueue.failure_alerts import alert_id
+from pg_scheduler.enqueue.failure_alerts import alert_id, distinct_alert_id
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed
 from pg_scheduler.jobs.outcome import Outcome
@@ -284,6 +284,38 @@ async def test_replacing_a_job_replaces_its_alert(build: Build, pool: asyncpg.Po
     assert await pool.fetchval("SELECT on_end FROM scheduled_jobs") is None
 
 
+async def test_each_definition_of_a_job_alerts_once_when_it_fails(build: Build) -> None:
+    """Night after night under one id, as "Unique jobs" recommends; and jobs that expire unclaimed."""
+    bench = build()
+    for night in range(3):
+        await bench.scheduler.enqueue("app.work", job_id="a", conflict_resolution=ConflictResolution.REPLACE)
+        await bench.settle(Outcome.fail(f"night {night}"))
+    for _ in range(2):
+        await bench.scheduler.enqueue(
+            "app.work", job_id="a", delay=1, conflict_resolution=ConflictResolution.REPLACE
+        )
+        bench.clock.advance(timedelta(seconds=302))
+        assert len(await bench.store.jobs.expire("me", ["app.work"], 10)) == 1
+    alerts = await bench.scheduler.list_jobs(job_name="alerts.page")
+    errors = sorted(alert.kwargs["error"] for alert in alerts)
+    assert errors[:3] == ["night 0", "night 1", "night 2"]
+    assert [error[:11] for error in errors[3:]] == ["not started"] * 2
+    assert {alert.job_id[:9] for alert in alerts} == {"a:failed", "a:failed:"}
+
+
+async def test_other_job_with_the_id_of_an_alert_loses_none(build: Build) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("elsewhere.run", job_id="a:failed")
+    await bench.scheduler.enqueue("app.work", job_id="a")
+    await bench.settle(Outcome.fail("no"))
+    (alert,) = await bench.scheduler.list_jobs(job_name="alerts.page")
+    assert alert.job_id.startswith("a:failed:")
+    assert alert.kwargs["job_id"] == "a"
+    other = await bench.scheduler.get_job("a:failed")
+    assert other is not None
+    assert other.job_name == "elsewhere.run"
+
+
 def test_id_of_an_alert_is_shortened_when_it_would_be_too_long() -> None:
     assert alert_id("a") == "a:failed"
     longest = "é" * 1000
@@ -291,6 +323,9 @@ def test_id_of_an_alert_is_shortened_when_it_would_be_too_long() -> None:
     ids = {alert_id(longest), alert_id(longest[:-1] + "e"), alert_id(longest[:-1] + "f")}
     assert len(ids) == 3
     assert all(len(each.encode()) <= MAX_ID_BYTES and each.endswith(":failed") for each in ids)
+    others = {distinct_alert_id(each) for each in [*ids, *ids, "a"]}
+    assert len(others) == 7
+    assert all(len(each.encode()) <= MAX_ID_BYTES for each in others)
 
 
 @pytest.mark.parametrize("name", [5, "", "\x00"])
