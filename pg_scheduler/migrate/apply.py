@@ -23,7 +23,7 @@ from pg_scheduler.sqltext import qualify
 from .plan import Migration, Step, plan, shipped_migrations
 from .records import MIGRATION_TIMEOUT_S, RECORDS, create_records
 from .repair import recreate_tables, restore_records
-from .shape import check_relations, missing_shipped_indexes
+from .shape import ADDED_LATER, check_relations, missing_shipped_indexes
 from .sql import UNPIN, create_schema, lock, step_statements
 from .verify import check_shape, home_schema, missing_tables, read_state
 
@@ -127,7 +127,7 @@ async def _apply(
         await connection.execute(lock(home), timeout=MIGRATION_TIMEOUT_S)
         is_new = await _prepare(connection, home)
         state = await read_state(connection, home, shipped)
-        check_relations(state.parts, home)
+        check_relations(state.parts, home, ignored=ADDED_LATER)
         if not state.applied and await restore_records(
             connection, home, shipped, state.tables, is_new=is_new
         ):

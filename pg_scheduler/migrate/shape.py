@@ -76,14 +76,19 @@ PARTS: Final = qualify_builtins("""
         JOIN pg_catalog.pg_namespace AS spaces ON spaces.oid = child.relnamespace
         WHERE inhparent = relation.oid
         UNION ALL
-        SELECT 'publication', quote_ident(published.pubname::text), ''
+        SELECT CASE WHEN key.is_primary THEN 'publication' ELSE 'keyless' END,
+            quote_ident(published.pubname::text), ''
         FROM pg_catalog.pg_publication_tables AS published
         JOIN pg_catalog.pg_publication AS publication ON publication.pubname = published.pubname
-        WHERE (relation.relreplident = 'n' OR relation.relreplident = 'i')
-          AND NOT EXISTS (
-              SELECT FROM pg_catalog.pg_index
-              WHERE relation.relreplident = 'i' AND indrelid = relation.oid AND indisreplident
-          )
+        CROSS JOIN LATERAL (
+            SELECT coalesce(bool_or(indisprimary AND indisvalid), false) AS is_primary,
+                coalesce(bool_or(indisreplident AND indisvalid), false) AS is_identity
+            FROM pg_catalog.pg_index
+            WHERE indrelid = relation.oid
+        ) AS key
+        WHERE (relation.relreplident = 'n'
+               OR relation.relreplident = 'i' AND NOT key.is_identity
+               OR relation.relreplident = 'd' AND NOT key.is_primary)
           AND published.schemaname = relation.nspname AND published.tablename = relation.relname
           AND (publication.pubupdate OR publication.pubdelete)
         UNION ALL
@@ -145,6 +150,10 @@ _CAUSES: Final[dict[str, str]] = {
         "{table} has no replica identity and is in the publication {name}, so the server rejects updates; "
         "execute as the owner of the table: ALTER TABLE {table} REPLICA IDENTITY DEFAULT"
     ),
+    "keyless": (
+        "{table} has no primary key and no other replica identity, and is in the publication {name}, so the "
+        "server rejects updates; execute as the owner of the table: ALTER TABLE {table} REPLICA IDENTITY FULL"
+    ),
     "policy": (
         "row-level security of {table} may hide rows from the role {name}; create permissive policies with "
         "USING (true) for the role and no restrictive ones, or execute as a superuser: "
@@ -153,8 +162,17 @@ _CAUSES: Final[dict[str, str]] = {
 }
 
 
-def check_relations(parts: Iterable[Part], schema: str) -> None:
+ADDED_LATER: Final = frozenset({"keyless"})
+"""Kinds of parts that missing migrations may correct: an older schema has a table without a primary key."""
+
+
+def check_relations(parts: Iterable[Part], schema: str, *, ignored: Container[str] = ()) -> None:
     """Raise an error unless each table is an ordinary one, and nothing changes or rejects its statements.
+
+    Args:
+        parts: The parts of the tables, from the catalogue.
+        schema: The schema of the tables.
+        ignored: The kinds of parts that are not looked at.
 
     Raises:
         SchemaMismatchError: The message names what differs and the remedy.
@@ -168,7 +186,7 @@ def check_relations(parts: Iterable[Part], schema: str) -> None:
                 f"ALTER {command} {table} SET SCHEMA ..., then call scheduler.initialize_db() or "
                 "start(), which creates the table"
             )
-        if cause := _CAUSES.get(part.kind):
+        if part.kind not in ignored and (cause := _CAUSES.get(part.kind)):
             raise SchemaMismatchError(cause.format(table=table, name=part.name))
 
 

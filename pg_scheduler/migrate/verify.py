@@ -17,7 +17,7 @@ from pg_scheduler.sqltext import qualify, quote_identifier
 from ..errors import SchemaMismatchError, SchemaMissingError
 from .plan import Applied, Migration, check, shipped_migrations, table_names
 from .records import RECORDS
-from .shape import LATER_INDEXES, PARTS, Part, check_parts, check_relations, unlogged_tables
+from .shape import ADDED_LATER, LATER_INDEXES, PARTS, Part, check_parts, check_relations, unlogged_tables
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -138,7 +138,7 @@ async def verify_parts(
         state = await read_state(connection, home, shipped)
     except asyncpg.UndefinedTableError as error:
         raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler") from error
-    check_relations(state.parts, home)
+    check_relations(state.parts, home, ignored=ADDED_LATER)
     check(state.applied, shipped)
     missing = [f"{migration.version:04}" for migration in shipped if migration.version not in state.applied]
     if missing:

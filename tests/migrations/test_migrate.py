@@ -175,7 +175,9 @@ async def test_verify_names_the_missing_migrations(connection: asyncpg.Connectio
     with pytest.raises(SchemaMissingError, match="schema 'nowhere' has no tables"):
         await verify(connection, schema="nowhere")
     await migrate(connection, target=0)
-    with pytest.raises(SchemaMissingError, match=r"lack the migrations 0001, 0002; .*initialize_db\(\)"):
+    with pytest.raises(
+        SchemaMissingError, match=r"lack the migrations 0001, 0002, 0003; .*initialize_db\(\)"
+    ):
         await verify(connection)
 
 

@@ -7,7 +7,7 @@ import re
 import asyncpg
 import pytest
 
-from pg_scheduler.errors import SchemaMismatchError
+from pg_scheduler.errors import SchemaMismatchError, SchemaMissingError
 from pg_scheduler.migrate import build_indexes, migrate, shipped_migrations, verify
 from pg_scheduler.migrate.plan import table_names
 from tests.migrations.cases import check_each
@@ -58,7 +58,6 @@ PARTS = [
     *(
         (f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey", f"index {table}_pkey of {table}")
         for table in TABLES
-        if table != "scheduler_after"
     ),
     ("DROP INDEX scheduler_after_parent", "index scheduler_after_parent of scheduler_after"),
     ("DROP INDEX scheduler_after_child", "index scheduler_after_child of scheduler_after"),
@@ -313,6 +312,64 @@ async def test_replica_identity_is_checked_only_in_a_publication_of_updates(
     await verify(connection)
     await connection.execute("ALTER PUBLICATION one SET (publish = 'insert, update')")
     await mismatch(connection)
+
+
+WITHOUT_PRIMARY_KEY = """
+    SELECT relname FROM pg_class
+    WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+      AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = pg_class.oid AND indisprimary AND indisvalid)
+"""
+
+
+async def test_every_table_has_a_primary_key(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    assert await connection.fetch(WITHOUT_PRIMARY_KEY) == []
+
+
+OWNED_SEQUENCES = "SELECT relname FROM pg_class WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace"
+
+
+async def test_no_key_comes_from_a_sequence(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    assert await connection.fetch(OWNED_SEQUENCES) == []
+
+
+async def check_key(connection: asyncpg.Connection, table: str) -> None:
+    await connection.execute('DROP PUBLICATION IF EXISTS "all"')  # of the previous case
+    await migrate(connection)
+    await connection.execute(
+        f'CREATE PUBLICATION "all" FOR ALL TABLES; ALTER TABLE {table} DROP CONSTRAINT {table}_pkey'
+    )
+    message = await mismatch(connection)
+    assert message.startswith(f'"public".{table} has no primary key and no other replica identity, and is in')
+    await connection.execute(remedy(message))
+    await connection.execute(f"UPDATE {table} SET {READ_COLUMNS[table]} = {READ_COLUMNS[table]}")
+    message = await mismatch(connection)
+    assert f"index {table}_pkey of {table} is missing" in message
+    await connection.execute(remedy(message))
+    await connection.execute(f"ALTER TABLE {table} REPLICA IDENTITY DEFAULT")
+    await assert_repaired(connection)
+
+
+READ_COLUMNS = {table: name for table, name, _ in reversed(COLUMNS)}
+"""A column of each table."""
+
+
+async def test_table_without_a_primary_key_in_a_publication_is_rejected(
+    connection: asyncpg.Connection,
+) -> None:
+    await check_each(connection, check_key, [(table,) for table in TABLES])
+
+
+async def test_migration_adds_the_key_for_want_of_which_a_publication_rejects_updates(
+    connection: asyncpg.Connection,
+) -> None:
+    await migrate(connection, target=2)
+    await connection.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+    with pytest.raises(SchemaMissingError, match="lack the migrations 0003"):
+        await verify(connection)
+    assert await migrate(connection) == [3]
+    await verify(connection)
 
 
 POLICIES = [

@@ -1,0 +1,13 @@
+-- Number the records by a sequence again, from the last one on, and drop the key of the edges.
+
+ALTER TABLE {schema}scheduler_audit
+    ALTER COLUMN id DROP DEFAULT,
+    ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY;
+
+SELECT setval(
+    pg_get_serial_sequence($table${schema}scheduler_audit$table$, 'id'),
+    coalesce((SELECT max(id) FROM {schema}scheduler_audit), 0) + 1,
+    false
+);
+
+ALTER TABLE {schema}scheduler_after DROP COLUMN edge_id;

@@ -1,0 +1,21 @@
+-- expand
+-- Every table has a primary key, so that a publication of all tables rejects no statement. No key comes from a sequence,
+-- whose value logical replication does not copy. And the database that the tables belong to is recorded.
+
+-- Both ids of an edge are too long for one index, and the pair may be deleted and inserted again in one statement.
+ALTER TABLE {schema}scheduler_after
+    ADD COLUMN edge_id uuid NOT NULL DEFAULT gen_random_uuid() CONSTRAINT scheduler_after_pkey PRIMARY KEY;
+
+-- Records are read in the order of their ids: the microseconds since 2020, and 12 bits that count the records of a
+-- transaction from a random number on. Ids of the former sequence are smaller.
+ALTER TABLE {schema}scheduler_audit
+    ALTER COLUMN id DROP IDENTITY,
+    ALTER COLUMN id SET DEFAULT (
+        (extract(epoch FROM clock_timestamp()) * 1000000 - 1577836800000000)::bigint * 4096
+        + set_config(
+            'pg_scheduler.audit',
+            ((coalesce(nullif(current_setting('pg_scheduler.audit', true), ''), floor(random() * 4096)::text)::integer
+                + 1) % 4096)::text,
+            true
+        )::bigint
+    );
