@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
-from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.schedules.declared import NO_CHANGES, PeriodicCatalogue, PeriodicJobConfig, plan_sync
+from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig, plan_sync
 from pg_scheduler.schedules.row import ScheduleRow
+from pg_scheduler.store.faults import is_locked_out
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.serialization import kinds_of
+
+LOCK_TIMEOUT_MS: Final = 100
+"""Longest wait for the lock of a schedule that the code declares."""
+
+APART_TIMEOUT_MS: Final = 10
+"""The same of a transaction that leaves the schedules whose locks others hold."""
 
 UNWRITTEN: Final = (
     "schedules not stored: %s; switch them in the event loop, and call await scheduler.shutdown() before the "
@@ -31,6 +39,8 @@ class DeclaredSchedules:
         self._store = store
         self._catalogue = catalogue
         self._synced_version: int | None = None
+        self._late: set[str] = set()
+        """The schedules that the last ``sync()`` could not write, because another transaction holds them."""
         self.ids: list[str] = []
         """The ids of the schedules that the last ``sync()`` wrote or found unchanged."""
         self._switches: dict[str, bool] = {}
@@ -111,53 +121,105 @@ class DeclaredSchedules:
         return written
 
     async def _switch(self, dedup_key: str, enabled: bool) -> bool:
-        if enabled:
-            changed = await self._store.schedules.resume(dedup_key, from_now=True)
-        else:
-            changed = await self._store.schedules.pause(dedup_key, None)
+        """Write one switch; return False if no row has it, or another transaction holds the row."""
+        schedules, statements = self._store.schedules, self._store.statements
+        try:
+            async with statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as (connection, _):
+                if enabled:
+                    changed = await schedules.resume(dedup_key, from_now=True, on=connection)
+                else:
+                    changed = await schedules.pause(dedup_key, None, on=connection)
+        except DatabaseUnavailableError as fault:
+            if not is_locked_out(fault):
+                raise
+            return False
         return changed is not None
 
     def forget_sync(self) -> None:
         """Make the next ``sync()`` compare every schedule again."""
         self._synced_version = None
+        self._late.clear()
 
     async def sync(self) -> None:
         """Write the schedules declared in code to the database, unless they are unchanged.
 
-        A transaction that writes schedules excludes others, so it begins only if there is a change.
+        A transaction that writes schedules excludes others, so it begins only if there is a change, and waits
+        for no lock longer than a moment. A schedule that another transaction holds is left to the next call.
         """
         version = self._catalogue.version
         if self._synced_version != version:
             configs = self._catalogue.configs()
-            if configs and not await self._is_in_sync(configs):
-                await self._write(configs)
-            self._synced_version, self.ids = version, list(configs)
+            changed = await self._changed(configs) if configs else set()
+            if changed:
+                changed = await self._write_unlocked(configs, changed)
+            self._late = changed
+            self.ids = [key for key in configs if key not in changed]
+            self._synced_version = None if changed else version
 
-    async def _write(self, configs: Mapping[str, PeriodicJobConfig]) -> None:
+    async def _write_unlocked(self, configs: Mapping[str, PeriodicJobConfig], changed: set[str]) -> set[str]:
+        """Write the schedules that no other transaction holds for long; return those of the others."""
+        if not changed <= self._late:
+            try:
+                return await self._write(configs, apart=False)
+            except DatabaseUnavailableError as fault:
+                if not is_locked_out(fault):
+                    raise
+        try:
+            return await self._write(configs, apart=True)
+        except DatabaseUnavailableError as fault:
+            if not is_locked_out(fault):
+                raise
+            return changed  # another process writes its schedules, or the table is being vacuumed
+
+    async def _write(self, configs: Mapping[str, PeriodicJobConfig], *, apart: bool) -> set[str]:
+        """Write schedules in one transaction; return those that another one holds.
+
+        Args:
+            configs: The schedules that the code declares.
+            apart: Whether to leave those that are locked. Otherwise a lock is an error.
+        """
         schedules = self._store.schedules
-        async with schedules.declaring() as connection:
+        timeout_ms = APART_TIMEOUT_MS if apart else LOCK_TIMEOUT_MS
+        async with schedules.declaring(lock_timeout_ms=timeout_ms) as transaction:
+            connection = transaction.connection
             rows, _ = await schedules.declared(configs, on=connection)
             new = [key for key in configs if key not in rows]
             chained = await schedules.chained_runs(new, on=connection)
             now = await schedules.now(on=connection)
             plan = plan_sync(configs, rows, now=now, chained=chained)
             # A planner may have advanced a row in the meantime: read those to change again, locked.
-            ids = {row.schedule_id for row in plan.write} | set(plan.delete)
-            locked = await schedules.lock(ids, on=connection)
+            ids = {row.schedule_id for row in plan.write} | {*plan.delete}
+            locked = await schedules.lock(ids, skip_locked=apart, on=connection)
+            held = (ids & rows.keys()) - locked.keys()
             rows |= {key: row for key, (row, _) in locked.items()}
             plan = plan_sync(configs, rows, now=now, chained=chained)
-            for key in plan.delete:
-                await schedules.remove(key, on=connection, via="code")
+            late: set[str] = set()
             for row in plan.write:
-                kinds = sorted(kinds_of(configs[row.schedule_id].trigger))
-                if not await schedules.insert(row, kinds, on=connection, via="code"):
-                    await schedules.write(row, kinds, on=connection, via="code")
+                key, former = row.schedule_id, plan.moved.get(row.schedule_id)
+                if key in held or former in held:
+                    late.add(key)
+                    continue
+                try:
+                    async with (
+                        self._store.statements.transaction(within=transaction) if apart else nullcontext()
+                    ):
+                        if former is not None:
+                            await schedules.remove(former, on=connection, via="code")
+                        kinds = sorted(kinds_of(configs[key].trigger))
+                        if not await schedules.insert(row, kinds, on=connection, via="code"):
+                            await schedules.write(row, kinds, on=connection, via="code")
+                except DatabaseUnavailableError as fault:
+                    if not (apart and is_locked_out(fault)):
+                        raise
+                    late.add(key)
+            return late
 
-    async def _is_in_sync(self, configs: Mapping[str, PeriodicJobConfig]) -> bool:
+    async def _changed(self, configs: Mapping[str, PeriodicJobConfig]) -> set[str]:
+        """Return the schedules whose rows are not as the code declares them."""
         rows, now = await self._store.schedules.declared(configs)
-        if now is None or not configs.keys() <= rows.keys():
-            return False
-        return plan_sync(configs, rows, now=now, chained={}) == NO_CHANGES
+        if now is None:
+            return {*configs}
+        return {row.schedule_id for row in plan_sync(configs, rows, now=now, chained={}).write}
 
     async def refresh(self) -> None:
         """Read the rows of the schedules of this process."""

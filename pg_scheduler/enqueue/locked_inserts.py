@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.faults import REFUSALS, is_conflict, is_lock_timeout
+from pg_scheduler.store.faults import is_locked_out
 from pg_scheduler.store.locks import Blocker
 from pg_scheduler.store.store import Store
 
@@ -87,7 +87,7 @@ class LockedInserts:
                         wait = LockWait(timeout, may_carry=False, session=partial(self._session, blockers))
                         return bool(await write([job], wait))
                 except DatabaseUnavailableError as fault:
-                    if not (is_lock_timeout(fault) or is_conflict(fault)):
+                    if not is_locked_out(fault):
                         raise  # else the next turn may succeed
                     if time.monotonic() >= deadline:
                         raise DatabaseUnavailableError(
@@ -110,21 +110,11 @@ class LockedInserts:
     @asynccontextmanager
     async def _session(self, blockers: list[Blocker]) -> AsyncIterator[Connection]:
         """Yield a transaction, and meanwhile look up which transactions it waits for."""
-        async with self._store.connections.transaction() as connection:
-            pid = await self._store.locks.session_pid(connection)
-            looking = asyncio.create_task(self._find_blockers(pid, blockers), name="pg_scheduler blockers")
-            try:
-                yield connection
-            finally:
-                looking.cancel()
-
-    async def _find_blockers(self, pid: int, blockers: list[Blocker]) -> None:
-        found: list[Blocker] = []
-        with suppress(DatabaseUnavailableError, *REFUSALS):  # they are for the message only
-            while not found:
-                await asyncio.sleep(MIN_TURN_S)  # until the statement waits
-                found = await self._store.locks.blockers(pid)
-            blockers[:] = found
+        async with (
+            self._store.connections.transaction() as connection,
+            self._store.locks.watching(connection, blockers),
+        ):
+            yield connection
 
 
 def _names_of(job: AnyJob) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
@@ -221,13 +221,15 @@ def new_row(config: PeriodicJobConfig, now: datetime, chained: datetime | None =
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """Rows to write, and keys of rows to delete because their schedule has a new key."""
+    """The rows to write, and the former keys of schedules with a new one, by that: their rows are deleted."""
 
-    write: tuple[ScheduleRow, ...]
-    delete: tuple[str, ...]
+    write: tuple[ScheduleRow, ...] = ()
+    moved: Mapping[str, str] = field(default_factory=dict)
 
-
-NO_CHANGES: Final = SyncPlan((), ())
+    @property
+    def delete(self) -> tuple[str, ...]:
+        """The keys of the rows to delete."""
+        return tuple(self.moved.values())
 
 
 def plan_sync(
@@ -252,25 +254,25 @@ def plan_sync(
             job is the first fire time.
     """
     write: list[ScheduleRow] = []
-    delete: list[str] = []
+    moved: dict[str, str] = {}
     for key, config in configs.items():
-        old = rows.get(key) or _moved_from(config, configs, rows, delete)
+        old = rows.get(key) or _moved_from(config, configs, rows, moved.values())
         if old is None:
             write.append(new_row(config, now, chained.get(key)))
             continue
         if old.schedule_id != key:
-            delete.append(old.schedule_id)
+            moved[key] = old.schedule_id
         new = _edited(config, old, now)
         if new != old:
             write.append(replace(new, version=next_version(old), updated_at=now))
-    return SyncPlan(tuple(write), tuple(delete))
+    return SyncPlan(tuple(write), moved)
 
 
 def _moved_from(
     config: PeriodicJobConfig,
     configs: Mapping[str, PeriodicJobConfig],
     rows: Mapping[str, ScheduleRow],
-    taken: list[str],
+    taken: Collection[str],
 ) -> ScheduleRow | None:
     if not config.derived_key:
         return None

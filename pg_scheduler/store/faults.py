@@ -165,6 +165,11 @@ def is_lock_timeout(fault: DatabaseUnavailableError) -> bool:
     return sqlstate_of(fault.__cause__) == LOCK_NOT_AVAILABLE
 
 
+def is_locked_out(fault: DatabaseUnavailableError) -> bool:
+    """Return whether a transaction met the locks of others: a part of its work may have no such fault."""
+    return is_lock_timeout(fault) or is_conflict(fault)
+
+
 def is_timeout(fault: DatabaseUnavailableError) -> bool:
     """Return whether a statement failed because it was not answered in time."""
     return isinstance(fault.__cause__, TimeoutError)

@@ -126,10 +126,10 @@ class JobRepository(JobInserts):
     # -- change ----------------------------------------------------------------------------------------
 
     async def cancel(
-        self, job_id: str, reason: str = BY_CALLER, connection: Connection | None = None
+        self, job_id: str, reason: str = BY_CALLER, within: Connection | Transaction | None = None
     ) -> StatusChange:
         """Cancel a pending or running job, for a reason that its row states."""
-        return await self._change("cancel_job", job_id, self._statements.now, reason, within=connection)
+        return await self._change("cancel_job", job_id, self._statements.now, reason, within=within)
 
     async def retry(self, job_id: str, connection: Connection | None = None) -> datetime | None:
         """Make a finished job due now and reset its retries and crashes; return its time, None without one.
@@ -177,10 +177,11 @@ class JobRepository(JobInserts):
         return await self._unique_keys.restart(job_id, lambda: self._change("set_status", job_id, *args))
 
     async def _change(
-        self, name: str, job_id: str, *args: object, within: Connection | None = None
+        self, name: str, job_id: str, *args: object, within: Connection | Transaction | None = None
     ) -> StatusChange:
         """Change one job; in a transaction if its end has consequences."""
-        rows = await self._statements.fetch(name, job_id, *args, False, on=within)
+        connection = within.connection if isinstance(within, Transaction) else within
+        rows = await self._statements.fetch(name, job_id, *args, False, on=connection)
         if rows and not rows[0]["changed"]:
 
             async def change(transaction: Transaction) -> list[asyncpg.Record]:

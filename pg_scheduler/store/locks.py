@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.store.connections.session import Connection, is_open
-from pg_scheduler.store.faults import translated
+from pg_scheduler.store.faults import REFUSALS, translated
 from pg_scheduler.store.statements import Repository
+
+LOOK_INTERVAL_S: Final = 0.02
+"""Seconds until a transaction is looked at that may wait for a lock by then."""
 
 DUE: Final = "due"
 """The message that a job is due, or will be soon; see ``store/connections/listen.py``."""
@@ -69,6 +74,24 @@ class LockRepository(Repository):
     async def blockers(self, pid: int) -> list[Blocker]:
         """Return the sessions that a session waits for; none if it does not wait."""
         return await self._rows(Blocker, "find_blockers", pid)
+
+    @asynccontextmanager
+    async def watching(self, connection: Connection, blockers: list[Blocker]) -> AsyncIterator[None]:
+        """Look up the sessions for which a transaction waits within the block, and add them to the list."""
+        pid = await self.session_pid(connection)
+        looking = asyncio.create_task(self._find_blockers(pid, blockers), name="pg_scheduler blockers")
+        try:
+            yield
+        finally:
+            looking.cancel()
+
+    async def _find_blockers(self, pid: int, blockers: list[Blocker]) -> None:
+        found: list[Blocker] = []
+        with suppress(DatabaseUnavailableError, *REFUSALS):  # they are for a message only
+            while not found:
+                await asyncio.sleep(LOOK_INTERVAL_S)  # until the statement waits
+                found = await self.blockers(pid)
+            blockers[:] = found
 
     @asynccontextmanager
     async def advisory_lock(self, key: int) -> AsyncIterator[bool]:

@@ -121,10 +121,14 @@ class ScheduleRepository:
         return [schedule_from(row) for row in rows]
 
     async def lock(
-        self, schedule_ids: Collection[str], *, on: Connection
+        self, schedule_ids: Collection[str], *, skip_locked: bool = False, on: Connection
     ) -> dict[str, tuple[ScheduleRow, datetime]]:
-        """Lock schedules and return them by id, each with the current time."""
-        rows = await self._statements.fetch("lock_schedules", list(schedule_ids), self._statements.now, on=on)
+        """Lock schedules and return them by id, each with the current time; if wanted, unlocked ones only."""
+        args = list(schedule_ids), self._statements.now
+        if skip_locked:
+            rows = await self._statements.fetch("lock_free_schedules", *args, on=on)
+        else:
+            rows = await self._statements.fetch("lock_schedules", *args, on=on)
         return {row["schedule_id"]: (schedule_from(row), row["now"]) for row in rows}
 
     async def insert(
@@ -160,6 +164,7 @@ class ScheduleRepository:
         *,
         until: datetime | None = None,
         keeps_fire_times: bool = False,
+        on: Connection | None = None,
     ) -> bool | None:
         """Pause a schedule; return whether it was changed, None if it does not exist.
 
@@ -168,28 +173,37 @@ class ScheduleRepository:
             note: The reason.
             until: When the pause ends by itself; None if it does not.
             keeps_fire_times: Whether its fire times are missed ones then; otherwise they are discarded.
+            on: The connection of a transaction.
         """
         end: dict[str, Any] = (
             {} if until is None else {"until": until.isoformat(), "from_now": not keeps_fire_times}
         )
         author = self._statements.author.values(note=note, **end)
         changed: bool | None = await self._statements.value(
-            "pause_schedule", schedule_id, note, until, keeps_fire_times, self._statements.now, *author
+            "pause_schedule", schedule_id, note, until, keeps_fire_times, self._statements.now, *author, on=on
         )
         return changed
 
-    async def resume(self, schedule_id: str, *, from_now: bool, since: datetime | None = None) -> bool | None:
+    async def resume(
+        self,
+        schedule_id: str,
+        *,
+        from_now: bool,
+        since: datetime | None = None,
+        on: Connection | None = None,
+    ) -> bool | None:
         """Resume a schedule; return whether it was changed, None if it does not exist.
 
         Args:
             schedule_id: The schedule.
             from_now: Whether the fire times of the pause are discarded.
             since: Fire times after this instant are missed; None for all of the pause.
+            on: The connection of a transaction.
         """
         since_text = None if since is None else since.isoformat()
         author = self._statements.author.values(from_now=from_now, since=since_text)
         changed: bool | None = await self._statements.value(
-            "resume_schedule", schedule_id, from_now, since, self._statements.now, *author
+            "resume_schedule", schedule_id, from_now, since, self._statements.now, *author, on=on
         )
         return changed
 
@@ -214,11 +228,14 @@ class ScheduleRepository:
         return {row["schedule_id"]: schedule_from(row) for row in rows}
 
     @asynccontextmanager
-    async def declaring(self) -> AsyncIterator[Connection]:
-        """Yield a transaction in which no other process writes the schedules of its code."""
-        async with self._statements.connections.transaction(reserved=True) as connection:
-            await self._statements.execute("lock_declarations", on=connection)
-            yield connection
+    async def declaring(self, *, lock_timeout_ms: int | None = None) -> AsyncIterator[Transaction]:
+        """Yield a transaction in which no other process writes the schedules of its code.
+
+        Its statements fail if they wait longer than ``lock_timeout_ms``, that of the session by default.
+        """
+        async with self._statements.transaction(lock_timeout_ms=lock_timeout_ms) as transaction:
+            await self._statements.execute("lock_declarations", on=transaction.connection)
+            yield transaction
 
     async def chained_runs(self, dedup_keys: Sequence[str], *, on: Connection) -> dict[str, datetime]:
         """Return the times of the last pending jobs that pg_scheduler 0.2 planned, by dedup key."""
@@ -232,15 +249,34 @@ class ScheduleRepository:
     # -- planning --------------------------------------------------------------------------------------
 
     async def lock_due(
-        self, plannable: Plannable, limit: int, *, on: Connection
+        self,
+        plannable: Plannable,
+        limit: int,
+        *,
+        left_out: Sequence[str] = (),
+        only: Sequence[str] | None = None,
+        on: Connection,
     ) -> tuple[list[ScheduleRow], datetime | None]:
-        """Lock and return due schedules that no other process has locked, and the time if there are any."""
-        rows = await self._statements.fetch("due_schedules", self._statements.now, *plannable, limit, on=on)
+        """Lock and return due schedules that no other process has locked, and the time if there are any.
+
+        Args:
+            plannable: What the node can plan.
+            limit: The maximum number of schedules.
+            left_out: Schedules to leave.
+            only: The schedules to lock; None for all others.
+            on: The connection of the transaction.
+        """
+        args = *plannable, limit, left_out, only
+        rows = await self._statements.fetch("due_schedules", self._statements.now, *args, on=on)
         return [schedule_from(row) for row in rows], rows[0]["now"] if rows else None
 
-    async def next_fire_in(self, plannable: Plannable) -> float | None:
-        """Return the seconds until the next fire time, which may have passed; None if there is none."""
-        seconds: float | None = await self._statements.value("next_fire", self._statements.now, *plannable)
+    async def next_fire_in(self, plannable: Plannable, left_out: Sequence[str] = ()) -> float | None:
+        """Return the seconds until the next fire time, which may have passed; None if there is none.
+
+        Schedules that are ``left_out`` do not count.
+        """
+        args = *plannable, left_out
+        seconds: float | None = await self._statements.value("next_fire", self._statements.now, *args)
         return seconds
 
     async def advance(self, changes: Sequence[ScheduleChange], *, on: Connection) -> None:

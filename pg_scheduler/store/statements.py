@@ -122,6 +122,7 @@ class Statements:
         within: Connection | Transaction | None = None,
         reserved: bool = True,
         savepoints: bool = True,
+        lock_timeout_ms: int | None = None,
     ) -> AsyncIterator[Transaction]:
         """Yield a transaction for statements that belong together; publish its events after the commit.
 
@@ -132,6 +133,7 @@ class Statements:
             within: The other transaction, or the connection of a caller in one; None for none.
             reserved: Whether it may use the connection of the hot path, which must be for a short time.
             savepoints: Whether others may be within it.
+            lock_timeout_ms: The longest wait for a lock, after which it fails; None for that of the session.
         """
         events: list[Event] = []
         if within is not None:
@@ -141,7 +143,9 @@ class Statements:
                     yield Transaction(outer.connection, events)
             outer.events.extend(events)
             return
-        async with self.connections.transaction(reserved=reserved, savepoints=savepoints) as connection:
+        async with self.connections.transaction(
+            reserved=reserved, savepoints=savepoints, lock_timeout_ms=lock_timeout_ms
+        ) as connection:
             yield Transaction(connection, events)
         for event in events:
             self.publish(event)

@@ -75,6 +75,7 @@ class OwnConnection(Connections):
         hot: bool = False,  # noqa: ARG002 - every transaction is within that of the test
         reserved: bool = False,  # noqa: ARG002
         savepoints: bool = True,  # noqa: ARG002
+        lock_timeout_ms: int | None = None,  # noqa: ARG002 - it would stay for the statements of the test
     ) -> AsyncIterator[Connection]:
         """Yield the connection within a savepoint, or in a transaction if it is in none."""
         foreign = as_foreign(self._connection)

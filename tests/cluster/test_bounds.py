@@ -395,6 +395,7 @@ STORE_CALLS: dict[str, Call] = {
     "insert, of a schedule": lambda it, _: it.schedules.insert(new_schedule(), ["every"]),
     "write, of a schedule": lambda it, conn: it.schedules.write(new_schedule(), ["every"], on=conn),
     "lock": lambda it, conn: it.schedules.lock(["key"], on=conn),
+    "lock, of free schedules": lambda it, conn: it.schedules.lock(["key"], skip_locked=True, on=conn),
     "remove": lambda it, _: it.schedules.remove("key"),
     "pause": lambda it, _: it.schedules.pause("key", None),
     "resume": lambda it, _: it.schedules.resume("key", from_now=True),

@@ -586,7 +586,7 @@ class Session(Connections):
         """Set when it begins to wait for a turn, or ends."""
         self._turn = asyncio.Event()
 
-    def transaction(self, *, hot: bool = False, reserved: bool = False, savepoints: bool = True) -> Any:
+    def transaction(self, **_options: Any) -> Any:
         return _Transaction(self, self._connection.transaction())
 
     def acquire(self, *, reserved: bool = False) -> Any:

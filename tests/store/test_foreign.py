@@ -66,6 +66,7 @@ SERVICES = {
     "find_blockers",
     "last_chained_run",
     "lock_declarations",
+    "lock_free_schedules",
     "overdue_names",
     "suspect_workers",
 }

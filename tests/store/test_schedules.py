@@ -123,10 +123,10 @@ async def test_declarations_are_written_by_one_process_at_a_time_and_planners_do
     await insert(store, new_schedule(next_fire_at=NOW))
 
     async def other() -> list[str]:
-        async with store.schedules.declaring() as connection:
+        async with store.schedules.declaring() as (connection, _):
             return list((await store.schedules.declared([], on=connection))[0])
 
-    async with store.schedules.declaring() as connection:
+    async with store.schedules.declaring() as (connection, _):
         await store.schedules.insert(new_schedule("mine", owner="code"), ["every"], on=connection)
         waiting = asyncio.create_task(other())
         assert await due(store) == ["key"]
@@ -268,6 +268,6 @@ async def test_chained_runs_returns_the_last_pending_job_of_a_0_2_chain(store: S
     )
     await store.jobs.cancel("periodic:gone:4")
     await pool.execute("UPDATE scheduled_jobs SET retry_count = 1 WHERE job_id = 'periodic:key:0'")
-    async with store.schedules.declaring() as connection:
+    async with store.schedules.declaring() as (connection, _):
         found = await store.schedules.chained_runs(["key", "gone", "none", "own"], on=connection)
     assert found == {"key": NOW + 2 * SECOND}  # 0.2 numbered its runs; later ids contain instants

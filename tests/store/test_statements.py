@@ -230,7 +230,7 @@ async def use_schedules(store: Store) -> object:
     """Call every method of the repository, and return what is left of the schedules."""
     kinds, anyone = ["every"], Plannable(["declared"], [NAME], ["every"])
     row, declared = new_schedule(paused_at=NOW), new_schedule("declared", owner="code")
-    async with store.schedules.declaring() as connection:
+    async with store.schedules.declaring() as (connection, _):
         now = await store.schedules.now(on=connection)
         assert await store.schedules.chained_runs(["key"], on=connection) == {}
         assert await store.schedules.insert(row, kinds, on=connection)
@@ -632,6 +632,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
     elsewhere = {
         "schema",
         "locks.channel",
+        "locks.watching",
         "jobs.statuses_of",
         "jobs.read_revoked",
         "claims.held_claim",

@@ -399,9 +399,9 @@ async def test_planner_writes_a_schedule_switched_while_another_switch_was_writt
     await planner.run_once()
     real = parts.store.schedules.pause
 
-    async def meanwhile(dedup_key: str, note: str | None) -> bool | None:
+    async def meanwhile(dedup_key: str, note: str | None, *, on: asyncpg.Connection) -> bool | None:
         planner.declared.enable(dedup_key, True)
-        return await real(dedup_key, note)
+        return await real(dedup_key, note, on=on)
 
     monkeypatch.setattr(parts.store.schedules, "pause", meanwhile)
     planner.declared.enable(KEY, False)

@@ -84,6 +84,7 @@ class ReadingConnections(Connections):
         hot: bool = False,  # noqa: ARG002 - every transaction is alike
         reserved: bool = False,
         savepoints: bool = True,  # noqa: ARG002
+        lock_timeout_ms: int | None = None,  # noqa: ARG002
     ) -> AsyncIterator[Connection]:
         """Yield a connection in a read-only transaction."""
         async with self.acquire(reserved=reserved) as connection:

@@ -227,15 +227,23 @@ class Connections:
 
     @asynccontextmanager
     async def transaction(
-        self, *, hot: bool = False, reserved: bool = False, savepoints: bool = True
+        self,
+        *,
+        hot: bool = False,
+        reserved: bool = False,
+        savepoints: bool = True,
+        lock_timeout_ms: int | None = None,
     ) -> AsyncIterator[Connection]:
         """Yield a connection in a transaction with planner settings; ``reserved`` as in ``acquire()``.
 
         If this process is suspended within the block, the server ends the transaction and frees its locks.
-        Without ``savepoints`` it begins in one round trip instead of two, and has no other within it.
+        Without ``savepoints`` it begins in one round trip instead of two, and has no other within it. Where
+        it waits for a lock longer than ``lock_timeout_ms``, it fails; None for the setting of the session.
         """
         timeout_s = self.options.hot_timeout_s if hot else self.options.call_timeout_s
         settings = HOT_TRANSACTION_SETTINGS if hot else TRANSACTION_SETTINGS
+        if lock_timeout_ms is not None:
+            settings = f"{settings}; SET LOCAL lock_timeout = {lock_timeout_ms}"
         if not savepoints:
             async with (
                 self.acquire(reserved=reserved) as connection,

@@ -39,6 +39,16 @@ WHERE schedule_id = ANY ($1::text[])
 ORDER BY schedule.schedule_id
 FOR UPDATE;
 
+-- name: lock_free_schedules
+-- route: caller
+-- Return and lock those of the schedules $1 that no other transaction has locked, and the time.
+SELECT {schedule_columns},
+    coalesce($2, now()) AS now
+FROM {schema}scheduler_schedules AS schedule
+WHERE schedule_id = ANY ($1::text[])
+ORDER BY schedule.schedule_id
+FOR UPDATE SKIP LOCKED;
+
 -- name: list_schedules
 -- route: pool
 -- Return a page of schedules in the order of their ids.
@@ -186,7 +196,7 @@ WHERE finished_at IS NULL
 -- name: due_schedules
 -- route: caller
 -- Return and lock due schedules that this node can plan, the longest due first, and the time; then also those whose
--- next fire times older time zone data ($5) gave.
+-- next fire times older time zone data ($5) gave. The schedules $7 are left out, and all others than $8 unless NULL.
 --
 -- Without $5, a scan of the index ends at the due ones under any plan. SKIP LOCKED: another process may be planning
 -- the same schedules.
@@ -196,22 +206,25 @@ FROM {schema}scheduler_schedules AS schedule
 WHERE {plannable}
   AND {due_at} <= CASE WHEN $5::text IS NULL THEN coalesce($1, now()) ELSE 'infinity' END
   AND ({due_at} <= coalesce($1, now()) OR {is_outdated})
+  AND schedule_id <> ALL ($7::text[])
+  AND ($8::text[] IS NULL OR schedule_id = ANY ($8))
 ORDER BY {due_at}
 LIMIT $6
 FOR UPDATE SKIP LOCKED;
 
 -- name: next_fire
 -- route: shared, reserved
--- Return the seconds until the next fire time, or the end of a pause, of a schedule that this node can plan; 0
--- if there is one whose next fire time older time zone data ($5) gave.
+-- Return the seconds until the next fire time, or the end of a pause, of a schedule that this node can plan, besides
+-- $6; 0 if there is one whose next fire time older time zone data ($5) gave.
 SELECT CASE
     WHEN $5::text IS NOT NULL AND EXISTS (
-        SELECT FROM {schema}scheduler_schedules AS schedule WHERE {is_outdated} AND {plannable}
+        SELECT FROM {schema}scheduler_schedules AS schedule WHERE {is_outdated} AND {plannable} AND schedule_id <> ALL ($6::text[])
     ) THEN 0
     ELSE extract(epoch FROM least(greatest({due_at}, {first_day}), {last_fire_day}) - coalesce($1, now()))
 END::double precision AS seconds
 FROM {schema}scheduler_schedules AS schedule
 WHERE {plannable}
+  AND schedule_id <> ALL ($6::text[])
 ORDER BY {due_at}
 LIMIT 1;
 

@@ -12,13 +12,18 @@ data is planned as after a downtime.
 An error of one trigger pauses its own schedule only. Triggers of the application, which may take any time,
 are called in a thread, and planned in a transaction without the others. It keeps their rows locked, so no
 other node calls a trigger that hangs here.
+
+A lock of the application delays the schedules that need it only: rows of schedules and of their last jobs are
+skipped, and a transaction that waits for anything else, such as the unique key of a job that another one has
+inserted, gives up after a moment. Its schedules then have turns of their own, until the lock is free.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -26,7 +31,7 @@ from typing import ClassVar, Final
 
 from pg_scheduler.enqueue.own_thread import search_in_own_thread
 from pg_scheduler.enqueue.writer import JobWriter, Queue
-from pg_scheduler.errors import JobConflictError
+from pg_scheduler.errors import DatabaseUnavailableError, JobConflictError
 from pg_scheduler.events import (
     Event,
     JobCancelled,
@@ -39,14 +44,19 @@ from pg_scheduler.events import (
     ScheduleResumed,
     ScheduleSkipped,
 )
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, has_built_in_trigger
 from pg_scheduler.schedules.timing import Advance, pass_time, without_rejected, zone_data_of
+from pg_scheduler.store.faults import is_locked_out
+from pg_scheduler.store.locks import Blocker
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.triggers.serialization import registered_kinds
 from pg_scheduler.triggers.zones import data_version
+from pg_scheduler.worker.maintenance.late_schedules import REPORT_INTERVAL_S, LateGroup, LateSchedules
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
 
@@ -62,6 +72,23 @@ two passes without a read while nothing is registered, since a module may be imp
 
 LOCKED_RETRY_S: Final = 0.05
 """Seconds until the next pass if no due row could be planned: all are locked, or wait for ends of jobs."""
+
+LOCK_TIMEOUT_MS: Final = 50
+"""Longest wait for a lock of a transaction that plans all due schedules."""
+
+TURN_TIMEOUT_MS: Final = 10
+"""The same of one that plans schedules which have met a lock before."""
+
+REPORT_TIMEOUT_MS: Final = 100
+"""The same of one in which the holder of the lock is looked up."""
+
+MAX_TURNS: Final = 5
+"""Turns of one pass, so that those that meet locks do not delay other schedules."""
+
+LATE: Final = (
+    "schedule %r is %d s late, because it needs a lock that an open transaction holds: %s; end that "
+    "transaction"
+)
 
 MAX_ROWS: Final = 500
 """Schedules that one transaction plans."""
@@ -116,6 +143,9 @@ class Planner(Service):
         """How many jobs it has enqueued, for the test kit."""
         self._check_zones_at = 0.0
         """When a pass next looks for fire times that older time zone data gave, by the monotonic clock."""
+        self._late = LateSchedules()
+        self._to_cancel: dict[str, None] = {}
+        """Last jobs that new ones replace, and that are not cancelled yet: they were locked."""
 
     async def prepare(self) -> None:
         """Make the first pass write the schedules declared in code."""
@@ -132,24 +162,33 @@ class Planner(Service):
         self.next_fire_in = None
         if not declared and not plannable.tasks:
             return SLOW_POLL_INTERVAL_S
-        next_in = await self._store.schedules.next_fire_in(plannable)
+        late = self._late.ids
+        next_in = await self._store.schedules.next_fire_in(plannable, late)
         soonest, changed = 0.0, 0
         if next_in is not None and next_in <= 0:
-            changed, others = await self._plan(plannable, built_in=True)
+            changed, others = await self._plan(plannable, built_in=True, left_out=late)
             if others:
-                changed += (await self._plan(plannable, built_in=False))[0]
+                changed += (await self._plan(plannable, built_in=False, left_out=late))[0]
             soonest = 0.0 if changed else LOCKED_RETRY_S
-            next_in = await self._store.schedules.next_fire_in(plannable)
+        if self._late.ids:
+            await self._take_turns(plannable)
+        if next_in is not None and (next_in <= 0 or late != self._late.ids):
+            next_in = await self._store.schedules.next_fire_in(plannable, self._late.ids)
         if zone_data is not None and (not changed or next_in is None or next_in > 0):
             self._check_zones_at = time.monotonic() + POLL_INTERVAL_S
         if declared:
             await self.declared.refresh()
+        await self._cancel_replaced()
         self.next_fire_in = next_in
         if self._signals.notifications_up.is_set:
             poll = POLL_INTERVAL_S
         else:
             poll = SLOW_POLL_INTERVAL_S if next_in is None and not declared else FAST_POLL_INTERVAL_S
-        return poll if next_in is None else max(min(next_in, poll), soonest)
+        if (turn_in := self._late.next_turn_in()) is not None:
+            poll = min(poll, turn_in)
+        if self._to_cancel or not self.declared.is_written:
+            poll = min(poll, FAST_POLL_INTERVAL_S)
+        return poll if next_in is None else max(min(next_in, poll), min(soonest, poll))
 
     async def drain(self) -> None:
         """Write the schedules that were enabled or disabled during the last pass."""
@@ -159,50 +198,134 @@ class Planner(Service):
         if await self.declared.write_switches():
             self._signals.switches_written()
 
-    async def _plan(self, plannable: Plannable, *, built_in: bool) -> tuple[int, int]:
+    async def _plan(
+        self,
+        plannable: Plannable,
+        *,
+        built_in: bool,
+        left_out: Sequence[str] = (),
+        group: LateGroup | None = None,
+    ) -> tuple[int, int]:
         """Plan due schedules with built-in triggers, or the others, in one transaction.
 
+        Args:
+            plannable: What this node can plan.
+            built_in: Whether to plan those with built-in triggers.
+            left_out: Schedules that have turns of their own.
+            group: Those whose turn it is; None for all others that are due.
+
         Returns:
-            How many it has changed, and how many others are due.
+            How many it has changed or postponed, and how many others are due.
         """
-        schedules = self._store.schedules
-        async with self._store.statements.transaction(savepoints=False) as transaction:
-            connection, events = transaction
-            locked, now = await schedules.lock_due(plannable, MAX_ROWS, on=connection)
-            if now is None:
-                return 0, 0
-            rows = [row for row in locked if _is_built_in(row) == built_in]
-            last_jobs = [row.last_job_id for row in rows if row.last_job_id and row.overlap != Overlap.ALLOW]
-            unfinished = await schedules.lock_last_jobs(last_jobs, on=connection) if last_jobs else {}
-            planned = await self._plan_rows(rows, now, unfinished, built_in=built_in)
-            first = min((due for plan in planned.plans for due in plan.advance.due_times), default=None)
-            message = None if first is None else self._outbox.message_to_carry(first)
-            began = time.monotonic()
-            queues = [plan.queue for plan in planned.plans]
-            queued = await self._writer.insert_queues(queues, transaction, message=message)
-            for plan, (new, conflict) in zip(planned.plans, queued, strict=True):
-                _add(planned, plan, new, conflict)
-            if planned.changes:
-                await schedules.advance(planned.changes, on=connection)
-            events[:0] = planned.events  # before those of blocked jobs
-        if inserted := sum(len(new) for new, _ in queued):
+        schedules, planned = self._store.schedules, Planned()
+        first: datetime | None = None
+        began = time.monotonic()
+        try:
+            async with self._transaction(group) as transaction:
+                connection, events = transaction
+                only = None if group is None else group.schedule_ids
+                locked, now = await schedules.lock_due(
+                    plannable, MAX_ROWS, left_out=left_out, only=only, on=connection
+                )
+                if now is None:
+                    return 0, 0
+                rows = [row for row in locked if _is_built_in(row) == built_in]
+                last_jobs = [
+                    row.last_job_id for row in rows if row.last_job_id and row.overlap != Overlap.ALLOW
+                ]
+                unfinished = await schedules.lock_last_jobs(last_jobs, on=connection) if last_jobs else {}
+                planned = await self._plan_rows(rows, now, unfinished, built_in=built_in)
+                first = min((due for plan in planned.plans for due in plan.advance.due_times), default=None)
+                # The commit of a notification takes a lock too, for which a turn is too short.
+                message = None if first is None or group is not None else self._outbox.message_to_carry(first)
+                began = time.monotonic()
+                queues = [plan.queue for plan in planned.plans]
+                queued = await self._writer.insert_queues(queues, transaction, message=message)
+                for plan, (new, conflict) in zip(planned.plans, queued, strict=True):
+                    _add(planned, plan, new, conflict)
+                if planned.changes:
+                    await schedules.advance(planned.changes, on=connection)
+                events[:0] = planned.events  # before those of blocked jobs
+        except DatabaseUnavailableError as fault:
+            if not is_locked_out(fault) or not planned.plans:
+                raise
+            return self._put_apart(planned.plans, group, built_in=built_in), 0
+        if (inserted := sum(len(new) for new, _ in queued)) and first is not None:
             self.jobs_planned += inserted
-            self._outbox.carried(began, first)
+            if group is None:
+                self._outbox.carried(began, first)
+            else:
+                await self._outbox.notify_due(first)
         if self._meter is not None:
             for change in planned.changes:
                 if change.runs:
                     self._meter.count("fire_times_planned", change.schedule_id, by=change.runs)
-        for job_id in planned.cancelled:
-            await self._cancel(job_id)
+        self._to_cancel |= dict.fromkeys(planned.cancelled)
         return len(planned.changes), len(locked) - len(rows)
 
-    async def _cancel(self, job_id: str) -> None:
-        """Cancel the job that a new one replaces. If the planner dies before, the new one waits for it."""
-        change = await self._store.jobs.cancel(job_id, BY_SCHEDULE)
-        if change.worker_id is not None:  # it publishes the event
-            await self._outbox.notify_worker(change.worker_id)
-        elif change.changed:
-            self._events.publish(JobCancelled(job_id, change.job_name, change.attempt, reason=BY_SCHEDULE))
+    def _put_apart(self, plans: Sequence[Plan], group: LateGroup | None, *, built_in: bool) -> int:
+        """Give the schedules of a transaction that met a lock turns of their own; return how many."""
+        if group is not None:
+            self._late.postpone(group)
+            return 0
+        for is_unique in (False, True):  # what holds the key of a unique job is the most usual lock
+            ids = [plan.row.schedule_id for plan in plans if plan.queue.is_unique == is_unique]
+            self._late.put_apart(ids, is_built_in=built_in)
+        return len(plans)
+
+    async def _take_turns(self, plannable: Plannable) -> None:
+        """Plan some of the schedules that have met a lock, those that have waited longest first."""
+        for _ in range(MAX_TURNS):
+            group = self._late.take_next()
+            if group is None:
+                return
+            await self._plan(plannable, built_in=group.is_built_in, group=group)
+
+    @asynccontextmanager
+    async def _transaction(self, group: LateGroup | None) -> AsyncIterator[Transaction]:
+        """Yield a transaction that does not wait long for a lock; report who has held one for long."""
+        statements = self._store.statements
+        is_reported = (
+            group is not None and len(group.schedule_ids) == 1 and time.monotonic() > group.report_at
+        )
+        if group is None or not is_reported:
+            timeout_ms = LOCK_TIMEOUT_MS if group is None else TURN_TIMEOUT_MS
+            async with statements.transaction(savepoints=False, lock_timeout_ms=timeout_ms) as transaction:
+                yield transaction
+            return
+        blockers: list[Blocker] = []
+        try:
+            async with (
+                statements.transaction(lock_timeout_ms=REPORT_TIMEOUT_MS) as transaction,
+                self._store.locks.watching(transaction.connection, blockers),
+            ):
+                yield transaction
+        except DatabaseUnavailableError as fault:
+            if is_locked_out(fault):
+                now = time.monotonic()
+                group.report_at = now + REPORT_INTERVAL_S
+                holders = " and ".join(map(str, blockers)) or "which pg_stat_activity may show"
+                late_s = now - group.since
+                logger.warning(LATE, group.schedule_ids[0], late_s, holders, extra=record_fields())
+            raise
+
+    async def _cancel_replaced(self) -> None:
+        """Cancel the jobs that new ones replace, unless they are locked. Until then the new ones wait."""
+        for job_id in list(self._to_cancel):
+            try:
+                async with self._store.statements.transaction(lock_timeout_ms=TURN_TIMEOUT_MS) as transaction:
+                    change = await self._store.jobs.cancel(job_id, BY_SCHEDULE, transaction)
+            except DatabaseUnavailableError as fault:
+                if not is_locked_out(fault):
+                    raise
+                continue
+            del self._to_cancel[job_id]
+            if change.worker_id is not None:  # it publishes the event
+                await self._outbox.notify_worker(change.worker_id)
+            elif change.changed:
+                self._events.publish(
+                    JobCancelled(job_id, change.job_name, change.attempt, reason=BY_SCHEDULE)
+                )
 
     async def _plan_rows(
         self, rows: Sequence[ScheduleRow], now: datetime, unfinished: Mapping[str, LastJob], *, built_in: bool

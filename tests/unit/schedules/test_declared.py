@@ -76,13 +76,13 @@ def test_new_cron_schedule_fires_at_its_first_time() -> None:
 def test_unchanged_schedule_is_not_written() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     row = replace(stored(config), last_fire_at=NOW + HOUR, next_fire_at=NOW + 2 * HOUR)
-    assert write(config, rows=(row,), now=NOW + 90 * MINUTE) == SyncPlan((), ())
+    assert write(config, rows=(row,), now=NOW + 90 * MINUTE) == SyncPlan()
 
 
 def test_due_row_stays_due_when_its_schedule_is_unchanged() -> None:
     """A restart does not skip the fire time that was missed meanwhile."""
     config = PeriodicJobConfig(make(), HOUR)
-    assert write(config, rows=(stored(config),), now=NOW + 5 * HOUR) == SyncPlan((), ())
+    assert write(config, rows=(stored(config),), now=NOW + 5 * HOUR) == SyncPlan()
 
 
 def test_changed_name_or_priority_is_written_and_keeps_the_fire_time() -> None:
@@ -177,15 +177,15 @@ def test_schedule_row_moves_to_one_key_only() -> None:
 
 
 def test_schedule_row_without_a_function_in_this_process_is_not_changed() -> None:
-    assert write(rows=(stored(PeriodicJobConfig(make(), HOUR)),)) == SyncPlan((), ())
+    assert write(rows=(stored(PeriodicJobConfig(make(), HOUR)),)) == SyncPlan()
 
 
 def test_enabled_is_set_by_the_latest_change_in_code_or_by_a_call() -> None:
     on, off = (PeriodicJobConfig(make(), HOUR, enabled=enabled) for enabled in (True, False))
     switched_off = replace(stored(on), paused_at=NOW)
     switched_on = replace(stored(off), paused_at=None)
-    assert write(on, rows=(switched_off,)) == SyncPlan((), ()), "the call came after the code"
-    assert write(off, rows=(switched_on,)) == SyncPlan((), ())
+    assert write(on, rows=(switched_off,)) == SyncPlan(), "the call came after the code"
+    assert write(off, rows=(switched_on,)) == SyncPlan()
     (row,) = write(off, rows=(stored(on),)).write
     assert (row.enabled, row.enabled_in_code) == (False, False), "the code came last"
     (row,) = write(on, rows=(replace(stored(off), paused_at=NOW),)).write
@@ -211,7 +211,7 @@ def test_overdue_job_of_a_0_2_chain_keeps_the_interval() -> None:
 def test_0_2_chain_is_ignored_when_the_schedule_has_a_row() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     chained = {config.dedup_key: NOW + 20 * MINUTE}
-    assert write(config, rows=(stored(config),), chained=chained) == SyncPlan((), ())
+    assert write(config, rows=(stored(config),), chained=chained) == SyncPlan()
 
 
 def test_new_schedule_with_a_start_is_anchored_there_and_fires_then() -> None:

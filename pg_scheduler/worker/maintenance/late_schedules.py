@@ -1,0 +1,93 @@
+"""Hold schedules that could not be planned with the others of their pass, until their turns.
+
+An open transaction of the application may hold the unique key of a schedule's job, its id, or a job before
+it. The planner then gives up after a moment, and postpones the schedules. Groups of them have turns: one that
+meets a lock again is halved, until the schedule is alone whose lock it is. All others are planned meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+FIRST_PAUSE_S: Final = 0.05
+"""Seconds until the next turn of a schedule that is alone; each further pause is twice as long."""
+
+LONGEST_PAUSE_S: Final = 1.0
+"""The longest pause between two turns: a schedule is planned within this time after its lock is free."""
+
+REPORT_AFTER_S: Final = 5.0
+"""Seconds after which a record names the holder of the lock."""
+
+REPORT_INTERVAL_S: Final = 60.0
+"""Seconds between two records about one schedule."""
+
+
+@dataclass(eq=False, slots=True)
+class LateGroup:
+    """Schedules that are planned in one transaction.
+
+    Attributes:
+        schedule_ids: Their ids.
+        is_built_in: Whether their triggers are built in.
+        since: When they met a lock first, by the monotonic clock.
+        turn_at: When their next turn is, by the same clock.
+        report_at: When a record is due about them, by the same clock.
+        pause_s: The pause before that turn; 0 while they are being divided.
+    """
+
+    schedule_ids: Sequence[str]
+    is_built_in: bool
+    since: float
+    turn_at: float
+    report_at: float
+    pause_s: float = 0.0
+
+
+class LateSchedules:
+    """The schedules that one planner has postponed."""
+
+    def __init__(self) -> None:
+        self._groups: list[LateGroup] = []
+
+    @property
+    def ids(self) -> list[str]:
+        """The schedules that have turns of their own."""
+        return [schedule_id for group in self._groups for schedule_id in group.schedule_ids]
+
+    def put_apart(self, schedule_ids: Sequence[str], *, is_built_in: bool) -> None:
+        """Give schedules a turn at once, apart from the others."""
+        if schedule_ids:
+            now = time.monotonic()
+            self._groups.append(LateGroup(schedule_ids, is_built_in, now, now, now + REPORT_AFTER_S))
+
+    def take_next(self) -> LateGroup | None:
+        """Remove and return a group whose turn it is; None if there is none."""
+        due = min(self._groups, key=lambda group: group.turn_at, default=None)
+        if due is None or due.turn_at > time.monotonic():
+            return None
+        self._groups.remove(due)
+        return due
+
+    def postpone(self, group: LateGroup) -> None:
+        """Divide a group that met a lock, or let the schedule that is alone in it wait longer than before."""
+        ids = group.schedule_ids
+        group.turn_at = time.monotonic()
+        if len(ids) == 1:
+            group.pause_s = min(2 * group.pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
+            group.turn_at += group.pause_s
+            self._groups.append(group)
+            return
+        middle = len(ids) // 2
+        for half in (ids[:middle], ids[middle:]):
+            self._groups.append(
+                LateGroup(half, group.is_built_in, group.since, group.turn_at, group.report_at)
+            )
+
+    def next_turn_in(self) -> float | None:
+        """Return the seconds until the next turn; None for none."""
+        if not self._groups:
+            return None
+        return max(min(group.turn_at for group in self._groups) - time.monotonic(), 0.0)
