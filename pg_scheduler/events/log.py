@@ -139,6 +139,8 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
             template += "" if event.note is None else ": %(note)s"
         case types.TaskResumed(actor=None):
             template = "task %(task_name)s resumed, its pause has ended"
+        case types.OutcomesDelayed(holders=()):
+            template = template.replace(": %(holders)s; end that transaction", "; see pg_locks")
         case types.LoopBlocked(job_id=None):
             template = "event loop was blocked for %(seconds)s, not by a job"
         case types.JobsReclaimed(dead_workers=()):

@@ -438,6 +438,33 @@ class LeaseLost(Event):
     """The id of the Scheduler's worker."""
 
 
+@logged(
+    logging.WARNING,
+    "outcome of job %(job_name)s (id %(job_id)s, attempt %(attempt)s) not written for %(seconds)s, because "
+    "a row is locked: %(holders)s; end that transaction (outcomes that wait: %(number)s)",
+)
+@dataclass(frozen=True, slots=True)
+class OutcomesDelayed(Event):
+    """Outcomes of this worker wait for rows that other transactions have locked. The others are written.
+
+    It is published five seconds after the first attempt to write them, and every minute from then on.
+    """
+
+    job_id: str
+    """The id of the job whose outcome waits longest."""
+    job_name: str
+    """The name of the job."""
+    attempt: int
+    """The number of its attempt."""
+    seconds: float
+    """Seconds for which its outcome has waited."""
+    holders: tuple[str, ...]
+    """The sessions that hold the locks: process id, application, and the start of the transaction. Empty if
+    the locks were free for a moment."""
+    number: int
+    """How many outcomes wait."""
+
+
 @logged(logging.DEBUG, "lease keeper connected, liveness lock held")
 @dataclass(frozen=True, slots=True)
 class KeeperConnected(Event):

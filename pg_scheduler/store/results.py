@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import asyncpg
 
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
 from pg_scheduler.jobs.outcome import Outcome, RowChange
 from pg_scheduler.jobs.progress import JobProgress, progress_text
@@ -17,13 +19,13 @@ from pg_scheduler.jobs.rows import EPOCH, Claim
 from pg_scheduler.jobs.step_values import CHILD, SIGNAL
 from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.status import JobStatus
-from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS
+from pg_scheduler.store.connections.options import LOCK_TIMEOUT_MS, TRANSACTION_SETTINGS
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
-from pg_scheduler.store.faults import translated
+from pg_scheduler.store.faults import REFUSALS, translated
 from pg_scheduler.store.kept_results import KeptResultRepository
-from pg_scheduler.store.locks import due_message
+from pg_scheduler.store.locks import Blocker, LockRepository, due_message
 from pg_scheduler.store.passed_results import PassedResultRepository
 from pg_scheduler.store.statements import Repository, Statements, Transaction
 
@@ -37,18 +39,43 @@ UNSTORABLE_TEXTS: Final = (asyncpg.UntranslatableCharacterError, asyncpg.Charact
 """Errors of a text with characters that the encoding of the database lacks."""
 
 
+TURN_TIMEOUT_MS: Final = 20
+"""Longest wait for a lock of outcomes that have met one before, while others wait for their turn."""
+
+REPORT_TIMEOUT_MS: Final = 500
+"""Longest wait of an outcome for a lock whose holder is looked up meanwhile."""
+
+
+class Settled(NamedTuple):
+    """What became of outcomes.
+
+    Attributes:
+        accepted: The ids of the jobs that were still held.
+        locked: The ids of the jobs whose outcomes were not written, because a row is locked.
+    """
+
+    accepted: set[str]
+    locked: set[str]
+
+
+class _NotLockedError(Exception):
+    """Rolls back a transaction that was only to wait for a lock."""
+
+
 class ResultRepository:
     """Results of attempts, each fenced by its worker and attempt."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the repositories whose rows an outcome changes
         self,
         statements: Statements,
         consequences: Consequences,
         dependencies: DependencyRepository,
         kept: KeptResultRepository,
         passed: PassedResultRepository,
+        locks: LockRepository,
     ) -> None:
         self._statements = statements
+        self._locks = locks
         self._dependencies = dependencies
         self._kept = kept
         self._passed = passed
@@ -71,7 +98,7 @@ class ResultRepository:
         *,
         deleted: Counter[JobStatus] | None = None,
     ) -> set[str]:
-        """Write outcomes, each job once, in one transaction.
+        """Write outcomes, each job once, in one transaction that fails if it has to wait for a lock.
 
         If the encoding of the database lacks a character of an error message, the messages and the history
         are written in ASCII, with escapes.
@@ -84,11 +111,40 @@ class ResultRepository:
         Returns:
             The ids of the jobs that were still held. A replacement that waited has taken their rows.
         """
-        changes = {(claim.job_id, claim.attempt): outcome.change for claim, outcome in outcomes}
+        changes = _changes_of(outcomes)
         try:
             return await self._write_all(changes, worker_id, deleted)
         except UNSTORABLE_TEXTS:
             return await self._write_all(_in_ascii(changes), worker_id, deleted)
+
+    async def settle_unlocked(
+        self,
+        worker_id: str,
+        outcomes: Sequence[tuple[Claim, Outcome]],
+        *,
+        deleted: Counter[JobStatus] | None = None,
+    ) -> Settled:
+        """Write those outcomes of which no other transaction has locked a row; see ``settle()``.
+
+        Rows that an outcome changes are those of its job, of jobs that wait for it, and of its schedule. The
+        transaction may still meet other locks, such as that of a unique key, and then it fails soon.
+        """
+        changes = _changes_of(outcomes)
+        try:
+            return await self._write_unlocked(changes, worker_id, deleted)
+        except UNSTORABLE_TEXTS:
+            return await self._write_unlocked(_in_ascii(changes), worker_id, deleted)
+
+    async def find_blockers(self, worker_id: str, claim: Claim, outcome: Outcome) -> list[Blocker]:
+        """Return the sessions for whose locks an outcome waits, and write nothing."""
+        changes = {(claim.job_id, claim.attempt): outcome.change}
+        blockers: list[Blocker] = []
+        with suppress(_NotLockedError, DatabaseUnavailableError, *REFUSALS):  # they are for a message only
+            async with self._statements.transaction(lock_timeout_ms=REPORT_TIMEOUT_MS) as transaction:
+                async with self._locks.watching(transaction.connection, blockers):
+                    await self.settle_within(changes, worker_id, transaction)
+                raise _NotLockedError
+        return blockers
 
     async def complete_own(
         self, claim: Claim, change: RowChange, worker_id: str, transaction: Transaction, *, is_own: bool
@@ -143,20 +199,52 @@ class ResultRepository:
     async def _write_all(
         self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None
     ) -> set[str]:
-        count = 0
-        async with self._statements.transaction() as transaction:
-            accepted = await self.settle_within(changes, worker_id, transaction)
-            completed = [
-                job_id
-                for (job_id, _), change in changes.items()
-                if job_id in accepted and change.status is JobStatus.COMPLETED
-            ]
-            if deleted is not None and completed:
-                rows = await self._statements.fetch("delete_completed", completed, on=transaction.connection)
-                count = len(rows)
+        async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
+            accepted, number = await self._write(changes, worker_id, transaction, deletes=deleted is not None)
         if deleted is not None:
-            deleted[JobStatus.COMPLETED] += count
+            deleted[JobStatus.COMPLETED] += number
         return accepted
+
+    async def _write_unlocked(
+        self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None
+    ) -> Settled:
+        ending = [job_id for (job_id, _), change in changes.items() if change.status is not JobStatus.PENDING]
+        async with self._statements.transaction(lock_timeout_ms=TURN_TIMEOUT_MS) as transaction:
+            locked = await self._lock_unlocked([job_id for job_id, _ in changes], ending, transaction)
+            unlocked = {key: change for key, change in changes.items() if key[0] not in locked}
+            accepted, number = set[str](), 0
+            if unlocked:
+                deletes = deleted is not None
+                accepted, number = await self._write(unlocked, worker_id, transaction, deletes=deletes)
+        if deleted is not None:
+            deleted[JobStatus.COMPLETED] += number
+        return Settled(accepted, locked)
+
+    async def _lock_unlocked(
+        self, job_ids: Sequence[str], ending: Sequence[str], transaction: Transaction
+    ) -> set[str]:
+        """Lock the rows that outcomes change, and return the jobs of which another transaction holds one."""
+        try:
+            rows = await self._statements.fetch("lock_settled", job_ids, ending, on=transaction.connection)
+        except DatabaseUnavailableError as fault:
+            # It waits for no row, so a whole table is locked, and no outcome can be written.
+            raise DatabaseUnavailableError(f"a table is locked: {fault}") from fault
+        return {row["job_id"] for row in rows}
+
+    async def _write(
+        self, changes: Changes, worker_id: str, transaction: Transaction, *, deletes: bool
+    ) -> tuple[set[str], int]:
+        """Write changes; return the accepted ids, and the number of completed jobs that were deleted."""
+        accepted = await self.settle_within(changes, worker_id, transaction)
+        completed = [
+            job_id
+            for (job_id, _), change in changes.items()
+            if job_id in accepted and change.status is JobStatus.COMPLETED
+        ]
+        if not (deletes and completed):
+            return accepted, 0
+        rows = await self._statements.fetch("delete_completed", completed, on=transaction.connection)
+        return accepted, len(rows)
 
     async def settle_within(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Write changes in the caller's transaction, with the consequences of the jobs that end.
@@ -292,6 +380,10 @@ class ResultRepository:
 def _arrays(changes: Changes) -> tuple[list[str], list[int]]:
     """Return the ids of the jobs and the attempts, as statements take them."""
     return [job_id for job_id, _ in changes], [attempt for _, attempt in changes]
+
+
+def _changes_of(outcomes: Sequence[tuple[Claim, Outcome]]) -> Changes:
+    return {(claim.job_id, claim.attempt): outcome.change for claim, outcome in outcomes}
 
 
 def _in_ascii(changes: Changes) -> Changes:

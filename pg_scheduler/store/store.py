@@ -65,8 +65,14 @@ class Store:
         )
         self.unique_keys: Final = UniqueKeyRepository(self.statements)
         self.jobs: Final = JobRepository(self.statements, self.consequences, self.unique_keys)
+        self.locks: Final = LockRepository(self.statements)
         self.results: Final = ResultRepository(
-            self.statements, self.consequences, self.dependencies, self.kept_results, self.passed_results
+            self.statements,
+            self.consequences,
+            self.dependencies,
+            self.kept_results,
+            self.passed_results,
+            self.locks,
         )
         self.claims: Final = ClaimRepository(self.statements, self.results)
         self.workers: Final = WorkerRepository(self.statements, self.results, server_start_grace_s)
@@ -78,7 +84,6 @@ class Store:
         self.steps: Final = StepRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)
         self.shares: Final = ShareRepository(self.statements)
-        self.locks: Final = LockRepository(self.statements)
         self.statistics: Final = StatisticsRepository(self.statements)
 
     async def schema(self, *, on: Connection | None = None) -> str:

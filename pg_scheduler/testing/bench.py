@@ -89,7 +89,9 @@ class Bench:
     async def settle(self) -> None:
         """Write the outcomes."""
         while self.node.results.has_results:
-            await self._completer.run_once()
+            delay = await self._completer.run_once()
+            if self.node.results.has_results:  # a row is locked
+                await asyncio.sleep(delay)
 
     def take_outcome(self) -> Outcome | None:
         """Return the outcome of the only attempt instead of writing it; None for a plain completion."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,9 @@ from pg_scheduler.worker.statistics import StatisticsWriter
 
 POLL_INTERVAL_S: Final = 0.2
 """Seconds of real time between two looks for cancellations and new jobs while attempts run."""
+
+MAX_LOCKED_S: Final = 10.0
+"""Seconds of real time for which an outcome may wait for a lock, which the test itself may hold."""
 
 MAX_FAILED_PASSES: Final = 10
 """Passes in succession that may fail because the database is unavailable."""
@@ -86,6 +90,7 @@ class ManualRuntime(Runtime):
     is_dead = False
     """Whether the worker has crashed: nothing of it is written any more."""
 
+    _locked_since: float | None = None
     renewed_at: datetime | None = None
     """When the lease was renewed last, by the virtual clock."""
 
@@ -182,7 +187,7 @@ class ManualRuntime(Runtime):
     async def _claim(self, most: int | None) -> None:
         """Claim jobs for the free slots, one by one."""
         started = self.jobs_started
-        while self.node.config.runs_jobs and self.executor.free and not self.is_dead:
+        while self.node.config.runs_jobs and self.executor.room and not self.is_dead:
             if most is not None and self.jobs_started - started >= most:
                 return
             if not self.node.lease.is_trusted:  # it ends in real time
@@ -224,6 +229,16 @@ class ManualRuntime(Runtime):
         if self.is_dead or not self.node.in_flight.unwritten():
             return False
         await self._pass_while_behind(self.completer)
+        delay = self.node.results.late.next_turn_in()
+        if delay is None:
+            self._locked_since = None
+            return True
+        now = time.monotonic()
+        if self._locked_since is None:
+            self._locked_since = now
+        if now > self._locked_since + MAX_LOCKED_S:
+            raise await self.completer.unwritten_error(None)
+        await asyncio.sleep(delay)
         return True
 
     async def _pass_while_behind(self, service: Service) -> None:

@@ -22,12 +22,11 @@ from pg_scheduler.events import (
     ServiceRetrying,
 )
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
-from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
-from tests.support.worker import PATIENCE, Recorder, claim, completed, locked, new_job, now, statuses, wire_to
+from tests.support.worker import Recorder, claim, completed, locked, new_job, now, statuses, wire_to
 
 
 async def test_completer_sleeps_when_there_is_nothing_to_write(parts: Parts) -> None:
@@ -102,25 +101,23 @@ async def test_completer_writes_all_kinds_of_outcomes_in_one_pass(parts: Parts, 
     assert len(seen.events) == 4
 
 
-async def test_executor_waits_when_the_result_buffer_is_full(parts: Parts) -> None:
+async def test_no_job_is_claimed_while_too_many_outcomes_are_not_written(parts: Parts) -> None:
     parts.results.batch_size, parts.results.capacity = 2, 4
-    held = await claim(parts.store, *(new_job(str(n)) for n in range(6)))
     completer = parts.completer()
-
-    async def hand_over(each: Claim) -> None:
+    executor = parts.executor(completer, slots=10)
+    claimer = parts.claimer(executor)
+    for each in await claim(parts.store, *(new_job(str(n)) for n in range(6))):
         parts.results.put(each, COMPLETE)
-        if parts.results.is_full:
-            await parts.results.room()
-
-    putting = [asyncio.create_task(hand_over(each)) for each in held]
-    done, waiting = await asyncio.wait(putting, timeout=0.02)  # real time: they must wait
-    assert (len(done), len(waiting)) == (3, 3)
+    assert (executor.free, executor.room) == (10, 0)
+    await parts.store.jobs.insert([new_job("later")])
+    await claimer.run_once()
+    assert await statuses(parts.store, "later") == ["pending"]
     await completer.run_once()
-    assert not any(task.done() for task in waiting)  # four are left: still too many
+    assert executor.room == 0, "four are left: still too many"
+    parts.calls.clear()
     await completer.run_once()
-    await asyncio.gather(*waiting)
-    await completer.run_once()
-    assert await statuses(parts.store, *"012345") == ["completed"] * 6
+    assert executor.room == 10
+    assert "slot_free" in parts.calls, "the claimer wakes"
 
 
 @pytest.mark.parametrize("outcomes", list(itertools.product([COMPLETE, Outcome.fail("no")], repeat=2)))
@@ -271,21 +268,6 @@ async def test_completer_drain_raises_with_the_jobs_whose_results_were_not_writt
         with pytest.raises(DatabaseUnavailableError, match="one, two") as raised:
             await completer.drain()
     assert isinstance(raised.value.__cause__, DatabaseUnavailableError)
-
-
-async def test_completer_drain_unblocks_waiting_executors_when_the_flush_timeout_expires(
-    touchy: Store, bus: EventBus, dsn: str
-) -> None:
-    parts = Parts(touchy, bus)
-    parts.results.capacity = 1
-    completer = parts.completer(flush_timeout=0)
-    (held,) = await claim(touchy, new_job("a"))
-    parts.results.put(held, COMPLETE)
-    waiting = asyncio.create_task(parts.results.room())
-    async with locked(dsn, "scheduled_jobs"):
-        with pytest.raises(DatabaseUnavailableError):
-            await completer.drain()
-    await asyncio.wait_for(waiting, PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,51 @@ WHERE job_id = ANY ($1)
   AND (on_end -> 'replacement') IS NULL
 RETURNING job_id, on_end IS NOT NULL AND finished_at IS NOT NULL AS has_consequences;
 
+-- name: lock_settled
+-- route: caller
+-- Lock the rows that the outcomes of jobs ($1) change, and return the jobs of which another transaction holds one.
+--
+-- Those that end ($2) change the jobs that wait for them, and their schedules. SKIP LOCKED: it waits for no row.
+WITH held AS MATERIALIZED (
+    SELECT job_id, on_end, options
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($1)
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+edge AS MATERIALIZED (
+    SELECT parent_id, child_id FROM {schema}scheduler_after WHERE parent_id = ANY ($2)
+),
+child AS MATERIALIZED (
+    SELECT job_id
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY (ARRAY (SELECT child_id FROM edge))
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+planned AS MATERIALIZED (
+    SELECT job_id, options ->> 'schedule_id' AS schedule_id
+    FROM held
+    WHERE job_id = ANY ($2) AND (on_end -> 'schedule') IS NOT NULL
+),
+schedule AS MATERIALIZED (
+    SELECT schedule_id
+    FROM {schema}scheduler_schedules
+    WHERE schedule_id = ANY (ARRAY (SELECT schedule_id FROM planned))
+    FOR UPDATE SKIP LOCKED
+)
+SELECT job.job_id
+FROM {schema}scheduled_jobs AS job
+WHERE job.job_id = ANY ($1) AND job.job_id <> ALL (ARRAY (SELECT job_id FROM held))
+UNION
+SELECT edge.parent_id
+FROM edge
+JOIN {schema}scheduled_jobs AS job ON job.job_id = edge.child_id
+WHERE edge.child_id <> ALL (ARRAY (SELECT job_id FROM child))
+UNION
+SELECT planned.job_id
+FROM planned
+JOIN {schema}scheduler_schedules AS row ON row.schedule_id = planned.schedule_id
+WHERE planned.schedule_id <> ALL (ARRAY (SELECT schedule_id FROM schedule));
+
 -- name: already_settled
 -- route: caller
 -- Return the ids of changes ($1, $2 attempts, $3 statuses) that are in their rows: the answer was lost.

@@ -140,7 +140,7 @@ class Claimer(Service):
         self.wake()
 
     async def _claim(self) -> float:
-        limit = min(self._executor.free, self._size.limit)
+        limit = min(self._executor.room, self._size.limit)
         if limit == 0:
             if self._results.has_results:  # more jobs run than there are slots: no claim follows
                 self._signals.results_waiting()

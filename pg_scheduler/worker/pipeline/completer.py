@@ -2,7 +2,10 @@
 
 A batch contains the outcomes that arrived while the previous one was written, so a single outcome is written
 at once and many are written in large statements. While one claim follows another, the claimer writes
-completions in the statement of the claim. Executors that outrun the database wait (back-pressure).
+completions in the statement of the claim. While too many outcomes are not written, no job is claimed.
+
+No outcome waits for a lock of the application that concerns another one. A batch that meets a lock for longer
+than ``LOCK_TIMEOUT_MS`` leaves out what ``lock_settled`` finds locked; ``late_outcomes`` has it from then on.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from datetime import UTC, datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
-from pg_scheduler.events import JobFailed, JobReleased
+from pg_scheduler.events import JobFailed, JobReleased, OutcomesDelayed
 from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.faults import is_locked_out
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
+from pg_scheduler.worker.pipeline.result_buffer import OutcomeBatch
 from pg_scheduler.worker.service import NEVER, Service, Wakeup
 
 RETRY_DELAY_S: Final = 0.2
@@ -29,6 +34,10 @@ class Completer(Service):
     """Write outcomes in batches."""
 
     name: ClassVar[str] = "completer"
+    report_after_s = 5.0
+    """Seconds for which an outcome waits for a lock before its holder is reported."""
+    report_interval_s = 60.0
+    """Seconds between two such reports."""
 
     def __init__(self, node: Node, progress: ProgressWriter) -> None:
         super().__init__(node.events)
@@ -39,9 +48,10 @@ class Completer(Service):
         self._flush_timeout = node.config.shutdown_timeout
         self._signals = node.signals
         self._failures = node.waiters.failures
+        self._report_at = 0.0
 
     async def run_once(self) -> float:
-        """Write one batch of completions, and one of all other outcomes."""
+        """Write one batch of completions, one of all other outcomes, and those late ones whose turn it is."""
         results = self._results
         if results.has_completions:
             with results.completions() as completions:
@@ -50,21 +60,81 @@ class Completer(Service):
                 )
         if results.has_others:
             with results.others() as others:
-                await self._progress.write_last(claim for claim, _ in others.outcomes)
-                if any(outcome.after_crashes for _, outcome in others.outcomes):
-                    others.outcomes = await self._store.results.count_crashes(others.outcomes)
-                self._announce_failures(others.outcomes)
-                others.accepted = await self._store.results.settle(
-                    self._worker_id,
-                    others.outcomes,
-                    deleted=None if results.keeps_completed else results.deleted,
-                )
-            due = _due(others.outcomes)
-            if any(outcome.make_event is JobReleased for _, outcome in others.outcomes):
+                await self._write(others)
+        if results.late.next_turn_in() == 0:
+            with results.turn() as late:
+                await self._write(late)
+            await self._report_late()
+        if results.has_new:
+            return 0
+        delay = results.late.next_turn_in()
+        return NEVER if delay is None else delay
+
+    async def _write(self, batch: OutcomeBatch) -> None:
+        """Write the outcomes of a batch, and tell the parts of this worker about it."""
+        await self._progress.write_last(claim for claim, _ in batch.outcomes)
+        if any(outcome.after_crashes for _, outcome in batch.outcomes):
+            batch.outcomes = await self._store.results.count_crashes(batch.outcomes)
+        if batch.former is None:
+            self._announce_failures(batch.outcomes)
+        try:
+            await self._settle(batch)
+        except DatabaseUnavailableError as fault:
+            if not is_locked_out(fault):
+                raise
+            self._postpone(batch)
+        written = [outcome for outcome in batch.outcomes if outcome[0].job_id not in batch.late]
+        if written:
+            due = _due(written)
+            if any(outcome.make_event is JobReleased for _, outcome in written):
                 self._signals.jobs_released(due)
             # Also if all have ended: without LISTEN, nothing else announces a replacement that was applied.
             self._signals.due(due)
-        return 0 if results.has_results else NEVER
+
+    async def _settle(self, batch: OutcomeBatch) -> None:
+        """Write outcomes together, or if rows are locked, those whose rows are not."""
+        store, results = self._store.results, self._results
+        deleted = None if results.keeps_completed else results.deleted
+        if batch.former is None:
+            try:
+                batch.accepted = await store.settle(self._worker_id, batch.outcomes, deleted=deleted)
+            except DatabaseUnavailableError as fault:
+                if not is_locked_out(fault):
+                    raise
+            else:
+                return
+        settled = await store.settle_unlocked(self._worker_id, batch.outcomes, deleted=deleted)
+        locked = [outcome for outcome in batch.outcomes if outcome[0].job_id in settled.locked]
+        results.late.postpone(locked, former=batch.former)
+        batch.accepted, batch.late = settled
+
+    def _postpone(self, batch: OutcomeBatch) -> None:
+        """Divide a batch that waits for a lock which no row has, or let the only outcome wait."""
+        batch.late = {claim.job_id for claim, _ in batch.outcomes}
+        if len(batch.outcomes) > 1:
+            self._results.late.divide(batch.outcomes, former=batch.former)
+        else:
+            self._results.late.postpone(batch.outcomes, former=batch.former)
+
+    async def _report_late(self) -> None:
+        """Publish for which sessions outcomes have waited for some seconds, from time to time."""
+        now, late = time.monotonic(), self._results.late
+        oldest = min(late.groups, key=lambda group: group.since, default=None)
+        if oldest is None or now < oldest.since + self.report_after_s or now < self._report_at:
+            return
+        self._report_at = now + self.report_interval_s
+        claim, outcome = oldest.outcomes[0]
+        blockers = await self._store.results.find_blockers(self._worker_id, claim, outcome)
+        self._events.publish(
+            OutcomesDelayed(
+                claim.job_id,
+                claim.job_name,
+                claim.attempt,
+                seconds=now - oldest.since,
+                holders=tuple(map(str, blockers)),
+                number=len(late.claims()),
+            )
+        )
 
     def _announce_failures(self, outcomes: Iterable[tuple[Claim, Outcome]]) -> None:
         if self._failures.wants(JobFailed):
@@ -77,22 +147,36 @@ class Completer(Service):
         """Write the remaining outcomes, within the flush timeout.
 
         Raises:
-            DatabaseUnavailableError: The database was unavailable for the whole time. The jobs run again when
-                their lease expires.
+            DatabaseUnavailableError: The database was unavailable for the whole time, or rows were locked.
+                The jobs run again when their lease expires.
         """
         deadline = time.monotonic() + self._flush_timeout
         pause = Wakeup()
+        self._results.late.hurry()
         while self._results.has_results:
+            fault: DatabaseUnavailableError | None = None
+            delay = RETRY_DELAY_S
             try:
-                await self.run_once()
-            except DatabaseUnavailableError as fault:
-                if time.monotonic() > deadline or isinstance(fault, PoolClosedError):
-                    self._results.release_waiters()
-                    raise DatabaseUnavailableError(
-                        "results could not be written before the shutdown ended: "
-                        + ", ".join(self._results.unwritten())
-                    ) from fault
-                await pause.wait(RETRY_DELAY_S)
+                delay = min(await self.run_once(), delay)
+            except DatabaseUnavailableError as error:
+                fault = error
+            if (fault is not None or delay) and self._results.has_results:
+                if time.monotonic() >= deadline or isinstance(fault, PoolClosedError):
+                    raise await self.unwritten_error(fault) from fault
+                await pause.wait(delay)
+
+    async def unwritten_error(self, fault: DatabaseUnavailableError | None) -> DatabaseUnavailableError:
+        """Return the error about outcomes that are not written, because of a fault or, if None, of a lock."""
+        jobs = ", ".join(self._results.unwritten())
+        if fault is not None:
+            return DatabaseUnavailableError(f"results could not be written before the shutdown ended: {jobs}")
+        claim, outcome = self._results.late.groups[0].outcomes[0]
+        blockers = await self._store.results.find_blockers(self._worker_id, claim, outcome)
+        holders = " and ".join(map(str, blockers)) or "see pg_locks"
+        return DatabaseUnavailableError(
+            f"results could not be written before the shutdown ended, because rows are locked ({holders}): "
+            f"{jobs}"
+        )
 
 
 def _due(outcomes: Iterable[tuple[Claim, Outcome]]) -> datetime:

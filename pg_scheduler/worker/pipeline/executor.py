@@ -90,6 +90,11 @@ class Executor:
         """The number of free slots."""
         return max(self._slots - len(self._attempts), 0)
 
+    @property
+    def room(self) -> int:
+        """The number of jobs that may be claimed: none while too many outcomes wait to be written."""
+        return 0 if self._results.is_full else self.free
+
     def submit(self, claim: Claim) -> asyncio.Task[None]:
         """Start a claimed job, even if no slot is free."""
         return self.begin(self.take_slot(claim))
@@ -289,8 +294,6 @@ class Executor:
                 self._results.put(attempt.claim, REVOKED)
             elif not is_taken:
                 self._put(attempt.claim, result, attempt.steps, apart=completion is not None)
-                if self._results.is_full:
-                    await self._results.room()
         finally:
             self._free_slot(attempt, was_full=was_full)
 

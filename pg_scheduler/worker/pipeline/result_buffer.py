@@ -7,7 +7,6 @@ error loses none.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.status import JobStatus
+from pg_scheduler.worker.pipeline.late_outcomes import AttemptOutcome, LateGroup, LateOutcomes, merge
 from pg_scheduler.worker.signals import Signals
 
 
@@ -31,7 +31,7 @@ class ResultBuffer:
     batch_size = 500
     """The maximum number of outcomes of one batch."""
     capacity = 2000
-    """Outcomes that may wait before executors must wait too."""
+    """Outcomes that are not written at which the claimer claims no more jobs."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class ResultBuffer:
         self.on_settled: Callable[[Iterable[Claim]], None] | None = None
         """Called with the attempts of each batch that was written, while attempts within limits run."""
         self._completed: dict[int, list[Claim]] = {}  # by attempt number, as they are written
-        self._others: deque[tuple[Claim, Outcome]] = deque()
+        self._others: deque[AttemptOutcome] = deque()
+        self.late: Final = LateOutcomes()
+        """Outcomes that could not be written with the others of their batch."""
         self._in_batches: dict[CompletionBatch | OutcomeBatch, list[Claim]] = {}
-        self._waiting = 0
-        self._room = asyncio.Event()
-        self._room.set()
+        self._unwritten = 0
 
     def put(self, claim: Claim, outcome: Outcome, *, apart: bool = False) -> None:
-        """Add an outcome. If ``is_full`` is True afterwards, await ``room()`` before adding another.
+        """Add an outcome.
 
         Args:
             claim: The attempt.
@@ -69,13 +69,13 @@ class ResultBuffer:
         if outcome is COMPLETE and not apart:
             self.put_completed(claim)
         else:
-            self._waiting += 1
+            self._unwritten += 1
             self._others.append((claim, outcome))
             self._signals.results_waiting()
 
     def put_completed(self, claim: Claim) -> None:
         """Add a completion: a fast path, since nearly all jobs complete."""
-        self._waiting += 1
+        self._unwritten += 1
         same = self._completed.get(claim.attempt)
         if same is None:
             self._completed[claim.attempt] = [claim]
@@ -86,8 +86,13 @@ class ResultBuffer:
 
     @property
     def has_results(self) -> bool:
-        """Whether any outcomes are not yet written."""
-        return self._waiting > 0
+        """Whether any outcomes are not yet written, besides those of batches in progress."""
+        return bool(self._completed or self._others or self.late.groups)
+
+    @property
+    def has_new(self) -> bool:
+        """Whether any outcomes were not yet tried."""
+        return bool(self._completed or self._others)
 
     @property
     def has_completions(self) -> bool:
@@ -101,18 +106,8 @@ class ResultBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the buffer has reached its limit."""
-        return self._waiting >= self.capacity
-
-    async def room(self) -> None:
-        """Wait until the buffer is no longer full."""
-        self._room.clear()
-        self._signals.results_waiting()
-        await self._room.wait()
-
-    def release_waiters(self) -> None:
-        """End every ``room()`` call, since no more outcomes are written."""
-        self._room.set()
+        """Whether as many outcomes are not yet written as may be, those of batches in progress included."""
+        return self._unwritten >= self.capacity
 
     def unwritten(self) -> dict[str, int]:
         """Return the attempt numbers of all outcomes whose write is not confirmed, by job id.
@@ -127,7 +122,8 @@ class ResultBuffer:
     def _buffered(self) -> list[Claim]:
         """Return the attempts whose outcomes are in no batch."""
         completed = [claim for claims in list(self._completed.values()) for claim in list(claims)]
-        return completed + [claim for claim, _ in list(self._others)]
+        # Of two attempts of a job, the later one is behind the one that is late.
+        return self.late.claims() + completed + [claim for claim, _ in list(self._others)]
 
     @contextmanager
     def completions(self) -> Iterator[CompletionBatch]:
@@ -154,6 +150,24 @@ class ResultBuffer:
             raise
         self._settle_others(batch)
 
+    @contextmanager
+    def turn(self) -> Iterator[OutcomeBatch]:
+        """Take late outcomes whose turn it is for a ``with`` block."""
+        groups = self.late.due_groups(self.batch_size)
+        batch = OutcomeBatch()
+        if groups:
+            batch.former = merge(groups)
+            batch.outcomes = list(batch.former.outcomes)
+        self._in_batches[batch] = [claim for claim, _ in batch.outcomes]
+        self.late.remove(groups)
+        try:
+            yield batch
+        except BaseException:  # whatever it was, no outcome is lost
+            self.late.groups.extend(groups)
+            del self._in_batches[batch]
+            raise
+        self._settle_others(batch)
+
     def _take_completions(self, batch: CompletionBatch) -> None:
         """Move completions into a batch."""
         if not self._completed:
@@ -164,7 +178,6 @@ class ResultBuffer:
         if len(claims) > self.batch_size:
             self._completed[attempt] = claims[self.batch_size :]  # behind those of other numbers
             del claims[self.batch_size :]
-        self._waiting -= len(claims)
         if self._completed:
             self._signals.results_waiting()
         batch.claims = claims
@@ -178,7 +191,7 @@ class ResultBuffer:
             self.deleted[JobStatus.COMPLETED] += len(claims) - len(refused)
         if refused:
             self._return_others([(claim, COMPLETE) for claim in claims if claim.job_id in refused])
-        self._end(batch)
+        self._end(batch, len(claims) - len(refused))
         if self.on_settled is not None:
             self.on_settled(claims)
         self._report(claims if not refused else [each for each in claims if each.job_id not in refused])
@@ -203,13 +216,12 @@ class ResultBuffer:
         if claims:
             attempt = claims[0].attempt
             self._completed[attempt] = [*claims, *self._completed.pop(attempt, ())]
-            self._waiting += len(claims)
             del self._in_batches[batch]
         self._signals.results_waiting()
 
     def _take_others(self, batch: OutcomeBatch) -> None:
         """Move other outcomes into a batch, each job once."""
-        taken: dict[str, tuple[Claim, Outcome]] = {}
+        taken: dict[str, AttemptOutcome] = {}
         for claim, outcome in self._others:
             # Another attempt of the same job has its turn after this one's.
             if claim.job_id in taken or len(taken) == self.batch_size:
@@ -218,15 +230,17 @@ class ResultBuffer:
         self._in_batches[batch] = [claim for claim, _ in taken.values()]
         for _ in taken:
             self._others.popleft()
-        self._waiting -= len(taken)
         batch.outcomes = list(taken.values())
 
     def _settle_others(self, batch: OutcomeBatch) -> None:
-        """Publish accepted outcomes, and refused ones as lost."""
-        self._end(batch)
+        """Publish accepted outcomes, and refused ones as lost; keep those that are late."""
+        outcomes = batch.outcomes
+        if batch.late:
+            outcomes = [outcome for outcome in outcomes if outcome[0].job_id not in batch.late]
+        self._end(batch, len(self._in_batches[batch]) - len(batch.late))
         if self.on_settled is not None:
-            self.on_settled(claim for claim, _ in batch.outcomes)
-        for claim, outcome in batch.outcomes:
+            self.on_settled(claim for claim, _ in outcomes)
+        for claim, outcome in outcomes:
             event = outcome.event_of(claim, accepted=claim.job_id in batch.accepted)
             # Other outcomes are counted by their events.
             if self._meter is not None and isinstance(event, JobCompleted):
@@ -234,15 +248,17 @@ class ResultBuffer:
             if event is not None:
                 self._events.publish(event)
 
-    def _return_others(self, outcomes: list[tuple[Claim, Outcome]]) -> None:
+    def _return_others(self, outcomes: list[AttemptOutcome]) -> None:
         self._others.extendleft(reversed(outcomes))
-        self._waiting += len(outcomes)
         self._signals.results_waiting()
 
-    def _end(self, batch: CompletionBatch | OutcomeBatch) -> None:
+    def _end(self, batch: CompletionBatch | OutcomeBatch, written: int) -> None:
+        """Forget a batch of which so many outcomes need not be written any more."""
+        was_full = self.is_full
         del self._in_batches[batch]
-        if not self.is_full:
-            self._room.set()
+        self._unwritten -= written
+        if was_full and not self.is_full:
+            self._signals.slot_free()
 
 
 @dataclass(eq=False, slots=True)
@@ -264,8 +280,12 @@ class OutcomeBatch:
 
     Attributes:
         outcomes: The attempts with their outcomes.
+        former: The late group that the outcomes are; None for those that were not tried before.
         accepted: Ids of jobs whose outcome the database accepted; set within the block.
+        late: Ids of jobs whose outcome the block has added to ``ResultBuffer.late``.
     """
 
-    outcomes: list[tuple[Claim, Outcome]] = field(default_factory=list)
+    outcomes: list[AttemptOutcome] = field(default_factory=list)
+    former: LateGroup | None = None
     accepted: Collection[str] = ()
+    late: Collection[str] = ()

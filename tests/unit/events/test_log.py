@@ -166,6 +166,24 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         {"job_id": "7f3a", "job_name": "mail.send"},
     ),
     (
+        events.OutcomesDelayed("7f3a", "mail.send", 2, 5.0, ("pid 7, application 'psql'", "pid 8"), 12),
+        "WARNING",
+        (
+            "outcome of job mail.send (id 7f3a, attempt 2) not written for 5.0 s, because a row is locked: "
+            "pid 7, application 'psql', pid 8; end that transaction (outcomes that wait: 12)"
+        ),
+        {"job_id": "7f3a", "job_name": "mail.send", "attempt": 2},
+    ),
+    (
+        events.OutcomesDelayed("7f3a", "mail.send", 2, 5.0, (), 1),
+        "WARNING",
+        (
+            "outcome of job mail.send (id 7f3a, attempt 2) not written for 5.0 s, because a row is locked; "
+            "see pg_locks (outcomes that wait: 1)"
+        ),
+        {"job_id": "7f3a", "job_name": "mail.send", "attempt": 2},
+    ),
+    (
         events.LoopBlocked(None, None, 1.0, stack=""),
         "WARNING",
         "event loop was blocked for 1.0 s, not by a job",

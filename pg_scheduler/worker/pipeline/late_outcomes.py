@@ -1,0 +1,124 @@
+"""Hold outcomes that could not be written with the others of their batch, until their turns.
+
+An open transaction of the application may hold the row of a job, of a job that waits for it, or of its
+schedule, and the table may refuse a row. The batch is then divided. A group whose rows are locked waits for a
+moment before its next turn. Another group that failed is halved until the outcome is alone that caused it.
+Meanwhile all other outcomes are written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from pg_scheduler.jobs.outcome import Outcome
+from pg_scheduler.jobs.rows import Claim
+
+AttemptOutcome: TypeAlias = tuple[Claim, Outcome]
+
+FIRST_PAUSE_S: Final = 0.05
+"""Seconds until the first turn of outcomes whose rows are locked; each further pause is twice as long."""
+
+LONGEST_PAUSE_S: Final = 1.0
+"""The longest pause between two turns."""
+
+
+@dataclass(eq=False, slots=True)
+class LateGroup:
+    """Outcomes that are tried together.
+
+    Attributes:
+        outcomes: The attempts with their outcomes.
+        since: When they were to be written first, by the monotonic clock.
+        due_at: When their next turn is, by the same clock.
+        pause_s: The pause before that turn; 0 for a part of a group that is being divided.
+    """
+
+    outcomes: Sequence[AttemptOutcome]
+    since: float
+    due_at: float
+    pause_s: float
+
+
+class LateOutcomes:
+    """The groups of one worker, in the order in which they failed."""
+
+    def __init__(self) -> None:
+        self.groups: Final[list[LateGroup]] = []
+
+    def claims(self) -> list[Claim]:
+        """Return the attempts of all groups; callable from any thread."""
+        return [claim for group in list(self.groups) for claim, _ in group.outcomes]
+
+    def next_turn_in(self) -> float | None:
+        """Return the seconds until the next turn; None without any."""
+        if not self.groups:
+            return None
+        return max(min(group.due_at for group in self.groups) - time.monotonic(), 0.0)
+
+    def hurry(self) -> None:
+        """End every pause."""
+        for group in self.groups:
+            group.due_at = 0.0
+
+    def postpone(self, outcomes: Sequence[AttemptOutcome], *, former: LateGroup | None) -> None:
+        """Let outcomes wait whose rows are locked, longer than before.
+
+        Args:
+            outcomes: The outcomes.
+            former: The group that they were in at their last turn; None if this was the first.
+        """
+        if outcomes:
+            now = time.monotonic()
+            pause_s = FIRST_PAUSE_S
+            if former is not None and former.pause_s:
+                pause_s = min(former.pause_s * 2, LONGEST_PAUSE_S)
+            self.groups.append(LateGroup(outcomes, _since(former, now), now + pause_s, pause_s))
+
+    def divide(self, outcomes: Sequence[AttemptOutcome], *, former: LateGroup | None) -> None:
+        """Let each half of outcomes that failed together have a turn at once; see ``postpone()``."""
+        now, middle = time.monotonic(), len(outcomes) // 2
+        for half in (outcomes[:middle], outcomes[middle:]):
+            self.groups.append(LateGroup(half, _since(former, now), now, 0.0))
+
+    def due_groups(self, size: int) -> list[LateGroup]:
+        """Return the groups that have a turn now: one that is being divided, or some that wait for locks.
+
+        Args:
+            size: The maximum number of outcomes, unless the first group has more.
+        """
+        now = time.monotonic()
+        due: list[LateGroup] = []
+        job_ids: set[str] = set()
+        for group in self.groups:
+            if group.due_at > now:
+                continue
+            ids = {claim.job_id for claim, _ in group.outcomes}
+            if due and not (due[0].pause_s and group.pause_s and len(job_ids) + len(ids) <= size):
+                continue
+            # A statement writes a job once: another attempt of it has the next turn.
+            if job_ids.isdisjoint(ids):
+                due.append(group)
+                job_ids |= ids
+        return due
+
+    def remove(self, groups: Iterable[LateGroup]) -> None:
+        """Remove groups whose turn has begun."""
+        for group in groups:
+            self.groups.remove(group)
+
+
+def merge(groups: Sequence[LateGroup]) -> LateGroup:
+    """Return one group of those that have a turn at the same time."""
+    return LateGroup(
+        [outcome for group in groups for outcome in group.outcomes],
+        min(group.since for group in groups),
+        0.0,
+        max(group.pause_s for group in groups),
+    )
+
+
+def _since(former: LateGroup | None, now: float) -> float:
+    return now if former is None else former.since

@@ -1,0 +1,221 @@
+"""A transaction of the application that holds a row delays the outcome of that job, and of no other one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, ClassVar, TypeAlias
+
+import asyncpg
+import pytest
+
+from pg_scheduler import DatabaseUnavailableError, JobFailedError, current_job
+from pg_scheduler.events import OutcomesDelayed
+from pg_scheduler.triggers import Every
+from pg_scheduler.worker.pipeline.completer import Completer
+from tests.api.conftest import Make
+from tests.support.worker import PATIENCE, Gate, Recorder
+
+KEPT = timedelta(hours=1)
+
+Hold: TypeAlias = "Callable[[World, asyncpg.Connection], Awaitable[object]]"
+
+
+async def quick(value: int) -> int:
+    return value
+
+
+async def fails() -> None:
+    raise ValueError("as it must")
+
+
+async def sleeps() -> int:
+    await current_job().steps.sleep("nap", 0.05)
+    return 1
+
+
+async def dependent() -> None: ...
+
+
+async def add_dependent(world: World, connection: asyncpg.Connection) -> None:
+    await world.client.enqueue("dependent", after=[world.job_id], connection=connection)
+
+
+async def cancel(world: World, connection: asyncpg.Connection) -> None:
+    await world.client.cancel_job(world.job_id, connection=connection)
+
+
+async def signal(world: World, connection: asyncpg.Connection) -> None:
+    await world.client.signal(world.job_id, "go", 1, connection=connection)
+
+
+async def cancel_dependent(world: World, connection: asyncpg.Connection) -> None:
+    await world.client.cancel_job("dependent", connection=connection)
+
+
+async def trigger_schedule(world: World, connection: asyncpg.Connection) -> None:
+    await world.client.schedules.trigger("schedule", connection=connection)
+
+
+class Locks:
+    """Statements of an application that lock what an outcome of the job changes."""
+
+    texts: ClassVar[dict[str, str]] = {
+        "row": "SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE",
+        "share of the row": "SELECT FROM scheduled_jobs WHERE job_id = $1 FOR SHARE",
+        "dependent": "SELECT FROM scheduled_jobs WHERE job_id = 'dependent' AND $1 <> '' FOR UPDATE",
+        "edge": "SELECT FROM scheduler_after WHERE parent_id = $1 FOR UPDATE",
+        "id of the alert": """
+            INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data)
+            VALUES ($1 || ':failed', 'other', now(), '{}')
+        """,
+        "result": """
+            INSERT INTO scheduler_results (job_id, status, attempts, finished_at, expires_at)
+            VALUES ($1, 'failed', 7, now(), now())
+        """,
+    }
+
+    @classmethod
+    def hold(cls, name: str) -> Hold:
+        async def run(world: World, connection: asyncpg.Connection) -> None:
+            await connection.execute(cls.texts[name], world.job_id)
+
+        return run
+
+
+HOLDS: dict[str, Hold] = {
+    "enqueue(after=)": add_dependent,
+    "cancel_job()": cancel,
+    "signal()": signal,
+    "cancel_job() of a dependent": cancel_dependent,
+    "schedules.trigger()": trigger_schedule,
+    **{name: Locks.hold(name) for name in Locks.texts},
+}
+
+
+class World:
+    """A worker whose job is about to end, and an application that holds a row meanwhile."""
+
+    def __init__(self, dsn: str, make: Make, gate: Gate) -> None:
+        self.scheduler = make(shutdown_timeout=0.3, stop_grace=0.1)
+        self.client = make()
+        self.gate = gate
+        self._dsn = dsn
+        self.job_id = ""
+
+    async def begin(self) -> None:
+        """Run a job that waits, with everything that may follow from its end."""
+        scheduler = self.scheduler
+        for each in (scheduler, self.client):
+            each.register(self.work, name="work", on_failure="dependent")
+            for function in (quick, fails, sleeps, dependent):
+                each.register(function, name=function.__name__)
+        await scheduler.start()
+        options: dict[str, Any] = {"pause_after_failures": 3, "keep_result": KEPT}
+        await scheduler.schedules.add("work", Every(days=300), schedule_id="schedule", **options)
+        job_id = await self.client.schedules.trigger("schedule")
+        assert job_id is not None
+        self.job_id = job_id
+        await self.gate.wait_begun()
+        await self.client.enqueue("dependent", job_id="dependent", after=[self.job_id], after_outcome="ended")
+
+    async def work(self) -> None:
+        await self.gate.job()
+        raise ValueError("its alert follows")
+
+    @asynccontextmanager
+    async def holding(self, hold: Hold) -> AsyncIterator[None]:
+        """Hold the rows in a transaction, and let the job end within it."""
+        connection = await asyncpg.connect(self._dsn, server_settings={"application_name": "debugger"})
+        try:
+            transaction = connection.transaction()
+            await transaction.start()
+            await hold(self, connection)
+            self.gate.open.set()
+            yield
+            await transaction.rollback()
+        finally:
+            await connection.close()
+
+    async def check_others(self) -> None:
+        """Run jobs of each kind whose end waits for nothing."""
+        client = self.client
+        async with asyncio.timeout(PATIENCE):
+            for number in range(3):
+                assert await client.run_job("quick", args=(number,), keep_result=KEPT) == number
+                with pytest.raises(JobFailedError, match="as it must"):
+                    await client.run_job("fails")
+                assert await client.run_job("sleeps", keep_result=KEPT) == 1
+
+    async def has_ended(self) -> bool:
+        job = await self.client.get_job(self.job_id)
+        return job is not None and job.finished_at is not None
+
+
+@pytest.fixture
+async def world(dsn: str, make: Make, gate: Gate) -> World:
+    world = World(dsn, make, gate)
+    await world.begin()
+    return world
+
+
+@pytest.mark.parametrize("name", HOLDS)
+async def test_outcomes_of_other_jobs_are_written_while_the_application_holds_a_row(
+    world: World, name: str
+) -> None:
+    async with world.holding(HOLDS[name]):
+        await world.check_others()
+        assert not await world.has_ended(), "it waits for the transaction"
+    async with asyncio.timeout(PATIENCE):
+        assert (await world.client.get_job_result(world.job_id, timeout=PATIENCE)).error is not None
+
+
+async def test_holder_of_the_row_is_reported(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Completer, "report_after_s", 0.0)
+    seen = Recorder(world.scheduler)
+    with caplog.at_level(logging.WARNING, "pg_scheduler"):
+        async with world.holding(HOLDS["row"]):
+            (event,) = await seen.until(OutcomesDelayed)
+    assert (event.job_id, event.attempt, event.number) == (world.job_id, 1, 1)
+    (holder,) = event.holders
+    assert "application 'debugger', in transaction since" in holder
+    assert any(f"locked: {holder}; end that transaction" in record.message for record in caplog.records)
+
+
+async def test_shutdown_ends_in_time_and_names_the_jobs_whose_rows_are_locked(world: World) -> None:
+    async with world.holding(HOLDS["row"]):
+        await world.check_others()
+        with pytest.raises(
+            DatabaseUnavailableError, match=r"because rows are locked \(pid .*debugger.*: schedule:"
+        ):
+            await world.scheduler.shutdown()
+
+
+async def test_many_outcomes_whose_rows_are_locked_delay_no_other_one(
+    dsn: str, make: Make, gate: Gate
+) -> None:
+    number = 40
+    scheduler = make(max_concurrent_jobs=2 * number)
+    scheduler.register(quick, name="quick")
+    scheduler.register(gate.job, name="gate")
+    await scheduler.start()
+    ids = [await scheduler.enqueue("gate", args=(n,), keep_result=KEPT) for n in range(number)]
+    async with asyncio.timeout(PATIENCE):
+        while len(gate.calls) < number:
+            await gate.wait_begun()
+    connection = await asyncpg.connect(dsn)
+    query = "SELECT FROM scheduled_jobs WHERE job_id = ANY ($1) FOR UPDATE"
+    async with connection.transaction():
+        await connection.execute(query, ids[::2])
+        gate.open.set()
+        for job_id in ids[1::2]:
+            await scheduler.get_job_result(job_id, timeout=PATIENCE)
+        assert await scheduler.run_job("quick", args=(5,), keep_result=KEPT) == 5
+    for job_id in ids[::2]:
+        await scheduler.get_job_result(job_id, timeout=PATIENCE)
+    await connection.close()
