@@ -19,6 +19,7 @@ from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
+from pg_scheduler.jobs.step_values import CHILD
 from pg_scheduler.measure.figures import Histogram
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.status import JobStatus
@@ -107,7 +108,9 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
     is_due = is_pending and job.execution_time <= found.now and job.blocked_on is None
     is_limited = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
     is_shared = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_SHARE)
-    has_parents = is_pending and job.blocked_on is not None and not is_limited and not is_shared
+    waits = await store.inspections.waits(job_id) if is_pending and found.has_steps else []
+    waits_for_jobs = is_pending and job.blocked_on is not None and not is_limited and not is_shared
+    has_parents = waits_for_jobs or any(wait.is_open and wait.kind == CHILD for wait in waits)
     workers = [] if job.status.is_finished else await store.worker_reads.workers()
     tasks = tasks_of_aliases(workers)
     pauses = await store.pauses.paused() if is_pending else []
@@ -120,7 +123,7 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
         pause=_pause(found.task, pauses, tasks),
         limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
         tenant_queue=await store.inspections.tenant_queue(job) if is_shared else None,
-        waits=await store.inspections.waits(job_id) if is_pending and found.has_steps else (),
+        waits=waits,
         parents=await store.inspections.parents(job_id) if has_parents else (),
         schedule=None if job.schedule_id is None else await store.schedules.get(job.schedule_id),
         queue=await store.inspections.queue(job, _paused_names(pauses, tasks)) if is_due else None,

@@ -16,7 +16,7 @@ from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, limit_of
 from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE, share_of
-from pg_scheduler.jobs.step_values import NO_TIMEOUT, SIGNAL, SLEEP
+from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, SIGNAL, SLEEP
 
 START_DELAY: Final = timedelta(seconds=10)
 """How long after its due time a job without an obstacle may still be pending: two polls, and a margin."""
@@ -50,8 +50,8 @@ def explain_pending(facts: Facts) -> Explanation:
     is_prevented = any(reason.code in HOLDING for reason in holding) and not _ends_by_itself(facts, holding)
     if not decisive:
         decisive = [_should_run_now(facts)]
-    is_signalled = _codes(timing) == {ReasonCode.SIGNAL}
-    eta = None if blocking or is_prevented or is_signalled else _start(facts, queueing)
+    has_no_end = bool(timing) and _codes(timing) <= {ReasonCode.SIGNAL, ReasonCode.AFTER}
+    eta = None if blocking or is_prevented or has_no_end else _start(facts, queueing)
     is_held = is_prevented and not timing
     expiry = _near_expiry(facts, eta, is_held=is_held)
     return Explanation(Verdict.HELD if is_held else Verdict.WAITING, (*decisive, *expiry), eta)
@@ -66,14 +66,7 @@ def _blocking(facts: Facts) -> Iterator[Reason]:
             yield _waits_for_its_turn(facts)
         return
     if not blocked_on.startswith(BLOCKED_BY_LIMIT):
-        parents = [f"{job_id!r} ({status or 'does not exist'})" for job_id, status in facts.parents]
-        about = f"{counted(len(parents), 'job')}: {listed(parents)}" if parents else "other jobs"
-        yield Reason(
-            ReasonCode.AFTER,
-            f"waits for {about}",
-            "let these jobs end, or cancel this one",
-            facts.job.created_at,
-        )
+        yield _waits_for_jobs(facts, facts.job.created_at)
         return
     limit = facts.limit
     name, key = limit_of(blocked_on)
@@ -94,6 +87,12 @@ def _blocking(facts: Facts) -> Iterator[Reason]:
         f"waits for the limit {name!r}{of_key}" + (f": {', '.join(used)}" if used else "") + spread,
         "wait until attempts end, or raise the limit in the code",
     )
+
+
+def _waits_for_jobs(facts: Facts, since: datetime) -> Reason:
+    parents = [f"{job_id!r} ({status or 'does not exist'})" for job_id, status in facts.parents]
+    about = f"{counted(len(parents), 'job')}: {listed(parents)}" if parents else "other jobs"
+    return Reason(ReasonCode.AFTER, f"waits for {about}", "let these jobs end, or cancel this one", since)
 
 
 def _waits_for_its_turn(facts: Facts) -> Reason:
@@ -137,6 +136,7 @@ def _suspended(facts: Facts) -> Iterator[Reason]:
     """Yield what a job waits for whose last attempt was suspended."""
     signals = [each for each in facts.waits if each.is_open and each.kind == SIGNAL]
     sleeps = [each for each in facts.waits if each.is_open and each.kind == SLEEP]
+    children = [each for each in facts.waits if each.is_open and each.kind == CHILD]
     if signals:
         early = [repr(each.name) for each in facts.waits if not each.is_open]
         came = f"; other signals, sent before a wait: {listed(early)}" if early else ""
@@ -154,6 +154,8 @@ def _suspended(facts: Facts) -> Iterator[Reason]:
             None,
             sleeps[0].since,
         )
+    if children:
+        yield _waits_for_jobs(facts, children[0].since)
 
 
 def _described(wait: WaitRow, now: datetime) -> str:

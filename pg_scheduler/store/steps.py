@@ -121,6 +121,10 @@ class StepRepository(Repository):
             raise JobLostError(claim.job_id)
         return FormerJobs(*map(frozenset, rows[0]))
 
+    async def is_locked_by(self, job_id: str, transaction_id: int) -> bool:
+        """Return whether a transaction lasts, and the row of a job is locked."""
+        return bool(await self._statements.value("is_locked_by", job_id, transaction_id))
+
     async def end(self, worker_id: str, claim: Claim, name: str) -> bool:
         """End a sleep or a wait; return False if it had ended before.
 

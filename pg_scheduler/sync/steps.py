@@ -7,6 +7,7 @@ step.
 from __future__ import annotations
 
 import functools
+import threading
 from asyncio import Future
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
@@ -24,6 +25,7 @@ from pg_scheduler.jobs.model import UNSET, Call
 from pg_scheduler.jobs.step_values import is_coroutine_function
 from pg_scheduler.jobs.steps import StepCursor
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter
+from pg_scheduler.worker.pipeline.steps import calling_thread
 from pg_scheduler.worker.runners.call import RaisedError
 from pg_scheduler.worker.runners.jobs_view import CHECK_INTERVAL_S, AttemptInThread, Watch
 
@@ -273,12 +275,15 @@ class _Call:
         check_may_block(self._method, "a job in a thread", self._path)
         loop = self._attempt.loop
         watch = Watch(loop, self._attempt.flag)
+        calling = calling_thread.set(threading.current_thread())
         try:
             crossing = Crossing(
                 loop, lambda: function(*args, **options), lambda: self._passed_back.put(_do_nothing)
             )
         except RuntimeError:  # it is closed
             raise _ended(self._attempt) from None
+        finally:
+            calling_thread.reset(calling)
         try:
             while not crossing.has_ended:
                 try:

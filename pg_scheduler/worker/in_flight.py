@@ -106,6 +106,8 @@ class Attempt:
         measured_for: How many attempts its duration stands for in the statistics; 0 if it is not measured.
         durability: Makes what its code stores by while it runs; set before its code.
         steps: Its durable steps; None until its code asks for them.
+        exit_error: The SystemExit or KeyboardInterrupt of a step in another task of it, which ends it; else
+            None.
     """
 
     __slots__ = (
@@ -113,6 +115,7 @@ class Attempt:
         "claim",
         "completion",
         "durability",
+        "exit_error",
         "has_begun",
         "has_timed_out",
         "is_awaited",
@@ -134,6 +137,7 @@ class Attempt:
         self.is_awaited = False
         self.revocation: Revocation | None = None
         self.completion: Completion | None = None
+        self.exit_error: BaseException | None = None
         self.durability: Durability
         self.steps: OpenSteps | None = None
 
@@ -177,6 +181,11 @@ class Attempt:
             if self.has_begun:  # a task cancelled before its first step would not clean up
                 self.interrupt()
 
+    def exit(self, error: BaseException) -> None:
+        """End the attempt by an error that asyncio would raise in the event loop, and so in the worker."""
+        self.exit_error = self.exit_error or error
+        self.interrupt()
+
     def interrupt(self) -> None:
         """Cancel the task, or the call that it waits for; later if its code writes the completion now."""
         completion = self.completion
@@ -201,10 +210,12 @@ class Attempt:
         GeneratorExit does so only if Python closes the coroutine of the attempt, which no task steps then.
         """
         if is_a(error, GeneratorExit):
-            return not self._is_stepped()
+            return not self.is_stepped
         return is_a(error, asyncio.CancelledError) or is_ctrl_c(error)
 
-    def _is_stepped(self) -> bool:
+    @property
+    def is_stepped(self) -> bool:
+        """Whether the event loop runs its own task now, and no other one that its code has made."""
         task = current_task()
         if task is None or self.task is not None:
             return task is not None and task is self.task

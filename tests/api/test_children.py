@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import asyncpg
@@ -562,6 +563,56 @@ async def test_job_that_races_a_child_against_a_sleep_ends_with_the_first(
     await t.run_until(min(seconds, 20) * SECOND)
     assert await value_of(t) == [["limit"], ["child"]][seconds == 30]
     assert (await state(t))[2] == 2
+
+
+async def test_job_that_waits_for_a_child_a_sleep_and_a_signal_continues_at_the_end_of_each_only(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> list[Any]:
+        steps = current_job().steps
+        child = steps.child("label", call(log.slow, "label", 86400))
+        return list(await asyncio.gather(child, steps.sleep("remind", HOUR), steps.wait("approval")))
+
+    await enqueue(t, place)
+    await t.run_until(2 * HOUR)
+    assert await state(t) == (JobStatus.PENDING, None, 2)
+    await t.run_until(2 * DAY)
+    assert await state(t) == (JobStatus.PENDING, None, 3)
+    assert await t.scheduler.signal("job", "approval", 7)
+    await t.run_until(HOUR)
+    assert await value_of(t) == ["label", None, 7]
+    assert (await state(t))[2] == 4
+
+
+async def test_values_of_children_have_the_types_that_their_functions_return(t: TestScheduler) -> None:
+    async def sizes() -> tuple[int, ...]:
+        return 320, 1280
+
+    async def total(number: int) -> Decimal:
+        return str(number)  # type: ignore[return-value]
+
+    async def place() -> None:
+        steps = current_job().steps
+        assert await steps.child("sizes", call(sizes)) == (320, 1280)
+        values = await steps.gather("all", [call(sizes), call(total, 7)])
+        assert values == [(320, 1280), Decimal(7)]
+
+    await enqueue(t, place)
+    await t.run_until(HOUR)
+    assert await value_of(t) is None
+
+
+async def test_value_of_a_child_that_its_annotation_does_not_accept_fails_the_job(t: TestScheduler) -> None:
+    async def number() -> int:
+        return "seven"  # type: ignore[return-value]
+
+    async def place() -> None:
+        await current_job().steps.child("number", call(number))
+
+    await enqueue(t, place, max_retries=5)
+    await t.run_until(HOUR)
+    with pytest.raises(JobFailedError, match=r"step 'number' does not fit the return annotation"):
+        await value_of(t)
 
 
 async def test_job_that_waits_for_two_children_continues_at_the_end_of_each(

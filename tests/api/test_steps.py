@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -15,6 +17,7 @@ import pytest
 from pg_scheduler import (
     ConfigurationError,
     ConflictResolution,
+    Connection,
     DuplicateStepError,
     JobLostError,
     JobStatus,
@@ -35,6 +38,7 @@ from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler, job_context
 from pg_scheduler.worker.pipeline import steps as worker_steps
+from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.codecs import KeyedCodec
 from tests.support.statements import Sent, Statements
 from tests.support.worker import Recorder, wire_to
@@ -358,6 +362,37 @@ async def test_step_calls_methods_partials_and_objects_with_their_arguments(t: T
         ]
 
     assert await run(t, place) == [1, 2, 3, "ab"]
+
+
+async def together(*steps: Coroutine[Any, Any, Any]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for step in steps:
+            group.create_task(step)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseException("why")])
+@pytest.mark.parametrize("combined", [asyncio.gather, together])
+async def test_exit_of_a_step_beside_others_ends_its_attempt_only(
+    t: TestScheduler, log: Log, combined: Callable[..., Awaitable[Any]], error: BaseException
+) -> None:
+    async def leave() -> None:
+        raise error
+
+    async def place() -> None:
+        steps = current_job().steps
+        await combined(steps.run("a", log.note, "a"), steps.run("leave", leave))
+        log.append("went on")
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in a program whose event loop handles Ctrl-C
+    try:
+        job_id = await t.scheduler.enqueue(place, max_retries=0)
+        await t.drain()
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    status, message = await ended(t, job_id)
+    assert status is JobStatus.FAILED
+    assert "BaseExceptionGroup" in str(message) or type(error).__name__ in str(message)
+    assert log == ["a"]
 
 
 async def test_two_steps_run_at_once(t: TestScheduler, log: Log) -> None:
@@ -1365,6 +1400,66 @@ async def test_step_in_the_transaction_of_the_caller_commits_or_rolls_back_with_
 
 
 @pytest.mark.usefixtures("stock")
+@pytest.mark.parametrize("kind", ["run", "transaction", "save", "sleep", "wait", "child", "cursor"])
+async def test_step_that_would_wait_for_the_transaction_of_its_caller_raises_at_once(
+    t: TestScheduler, pool: Pool, log: Log, kind: str
+) -> None:
+    async def write(connection: Connection) -> None: ...
+
+    async def use(kind: str) -> None:
+        steps = current_job().steps
+        match kind:
+            case "run":
+                await steps.run("b", log.note, "b")
+            case "transaction":
+                await steps.transaction("b", write)
+            case "sleep":
+                await steps.sleep("b", 0)
+            case "wait":
+                await steps.wait("b", timeout=0)
+            case "child":
+                await steps.child("b", call(log.note, "child"))
+            case "save" | "cursor":
+                async with steps.cursor("b") as cursor:
+                    await cursor.save(1)
+
+    async def place() -> None:
+        steps = current_job().steps
+        async with pool.acquire() as connection, connection.transaction():
+            if kind == "save":
+                async with steps.cursor("a") as cursor:
+                    await cursor.save(1, connection=connection)
+            else:
+                await steps.transaction("a", write, connection=connection)
+            if current_job().attempt == 1:  # the one after the child finds step 'a' stored
+                for _ in range(2):
+                    with pytest.raises(RuntimeError, match=r"step 'b' .* would wait .* step 'a' commits"):
+                        await use(kind)
+            await steps.transaction("c", write, connection=connection)
+        with suppress(TimeoutError):
+            await use(kind)
+
+    await run(t, place)
+    assert len(log) <= 1, "its function was not called before"
+
+
+async def test_step_of_another_task_waits_for_the_transaction_of_a_step(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    async def write(connection: Connection) -> None: ...
+
+    async def place() -> None:
+        steps = current_job().steps
+        async with pool.acquire() as connection, connection.transaction():
+            await steps.transaction("a", write, connection=connection)
+            beside = asyncio.create_task(steps.run("b", log.note, "b"))
+            await until_a_lock_is_awaited(pool)
+        await beside
+
+    await run(t, place)
+    assert log == ["b"]
+
+
 async def test_step_that_the_caller_rolls_back_does_not_begin_the_retries_again(t: TestScheduler) -> None:
     async def place() -> None:
         async with t.pool.acquire() as connection:

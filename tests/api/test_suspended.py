@@ -38,6 +38,37 @@ KINDS = ["sleep", "wait", "child"]
 TENANT = Share("suspended", key=lambda tenant: tenant)
 
 
+async def test_crashes_before_a_stored_step_do_not_count(pool: asyncpg.Pool) -> None:
+    """Each month a machine dies while a subscription is billed; a job that only crashes is quarantined."""
+    billed: list[str] = []
+
+    async with TestScheduler(pool, now=START, max_crashes=3) as t:
+
+        async def bill(month: str) -> None:
+            billed.append(month)
+
+        async def subscribe(*, is_poison: bool) -> None:
+            me = current_job()
+            for month in range(5):
+                if me.attempt == 2 * month + 1 or is_poison:
+                    t.crash()
+                await me.steps.run(f"bill-{month}", bill, f"{me.job_id} {month}")
+                await me.steps.sleep(f"month-{month}", 30 * DAY)
+
+        options: dict[str, Any] = {"job_id": "job", "keep_result": 3650 * DAY}
+        await t.scheduler.enqueue(subscribe, kwargs={"is_poison": False}, **options)
+        await t.run_until(200 * DAY)
+        result = await t.scheduler.get_job_result("job", wait=False)
+        assert result is not None
+        result.unwrap()
+        assert billed == [f"job {month}" for month in range(5)]
+        await t.scheduler.enqueue(subscribe, kwargs={"is_poison": True}, job_id="poison")
+        await t.run_until(DAY)
+        job = await t.scheduler.get_job("poison")
+        assert job is not None
+        assert (job.status, job.crash_count) == (JobStatus.FAILED, 3)
+
+
 async def noop(*_: Any) -> None: ...
 
 
@@ -274,7 +305,7 @@ async def test_worker_that_dies_while_a_job_is_suspended_is_no_crash_of_the_job(
     assert await pool.fetchval("SELECT max(crash_count) FROM scheduled_jobs") == 0
 
 
-async def test_crashes_before_and_after_a_suspension_count_together(pool: asyncpg.Pool) -> None:
+async def test_crashes_after_a_suspension_count_from_its_step_on(pool: asyncpg.Pool) -> None:
     async with TestScheduler(pool, now=START, max_crashes=2) as t:
 
         async def kill() -> None:
@@ -287,7 +318,7 @@ async def test_crashes_before_and_after_a_suspension_count_together(pool: asyncp
         await t.run_until(DAY)
         found = await t.scheduler.get_job("job")
         assert found
-        assert (found.status, found.attempt) == (JobStatus.FAILED, 3)
+        assert (found.status, found.attempt) == (JobStatus.FAILED, 4)
         assert str(found.error_message).startswith("quarantined: 2 workers died")
 
 

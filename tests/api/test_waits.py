@@ -11,7 +11,14 @@ import asyncpg
 import pytest
 from pydantic import BaseModel
 
-from pg_scheduler import ConfigurationError, ConflictResolution, JobStatus, Scheduler, current_job
+from pg_scheduler import (
+    ConfigurationError,
+    ConflictResolution,
+    JobStatus,
+    RetryPolicy,
+    Scheduler,
+    current_job,
+)
 from pg_scheduler.errors import DuplicateStepError
 from pg_scheduler.events import JobCompleted, JobSuspended
 from pg_scheduler.testing import TestScheduler
@@ -267,6 +274,31 @@ async def test_job_waits_for_several_signals_at_once(t: TestScheduler) -> None:
     assert await t.scheduler.signal("job", "a", 1)
     await t.run_until(NOW)
     assert await value_of(t.scheduler) == [1, 2]
+
+
+async def test_signal_does_not_shorten_the_delay_of_a_retry(t: TestScheduler) -> None:
+    async def fail() -> None:
+        while await t.pool.fetchval("SELECT count(*) FROM scheduler_steps") < 2:
+            pass  # it does not wait yet
+        raise ValueError
+
+    async def place() -> list[Any]:
+        steps = current_job().steps
+        waits = steps.wait("paid"), steps.wait("packed", timeout=DAY)
+        failed = [steps.run("fail", fail)] if current_job().attempt == 1 else []
+        return list(await asyncio.gather(*waits, *failed))
+
+    t.scheduler.register(place, name="place", retry=RetryPolicy(HOUR, maximum=HOUR, jitter=0))
+
+    await enqueue(t, place, max_retries=3)
+    await t.run_until(NOW)
+    assert await due(t) == START + HOUR
+    assert await t.scheduler.signal("job", "paid", 1)
+    assert await t.scheduler.signal("job", "packed", 2)
+    assert await due(t) == START + HOUR
+    await t.run_until(HOUR)
+    assert await value_of(t.scheduler) == [1, 2]
+    assert await attempts(t) == 2
 
 
 async def test_value_stays_for_the_retries_of_a_job(t: TestScheduler) -> None:

@@ -42,24 +42,27 @@ WHERE job_id = $1
 --
 -- The lock of the job's row orders this with reclaiming, cancelling and replacing: either the step is committed first,
 -- and the next attempt, claimed later, loads it; or the row has changed, and nothing is stored. The first step marks
--- the job. Older rows of its id, of a job before it, are deleted then; one of the same name is overwritten.
+-- the job. Older rows of its id, of a job before it, are deleted then; one of the same name is overwritten. Each step
+-- is progress, which a job that kills its workers does not make, so the crashes before it do not count any more.
 --
 -- started_at is the order of the steps, also of those of one transaction, and while the clock is behind an earlier step
 -- because it was set back.
 WITH held AS (
     SELECT job_id, (options -> 'steps') IS NULL AS is_unmarked,
-        coalesce(options -> 'steps', '0') = '0' AS lacks_version
+        coalesce(options -> 'steps', '0') = '0' AS lacks_version, crash_count > 0 AS has_crashed
     FROM {schema}scheduled_jobs
     WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
     FOR NO KEY UPDATE
 ),
 marked AS (
     UPDATE {schema}scheduled_jobs AS job SET
-        options            = {options_object} || jsonb_build_object('steps', $7::integer),
+        options            = CASE WHEN held.lacks_version
+            THEN {options_object} || jsonb_build_object('steps', $7::integer) ELSE options END,
         misfire_grace_time = NULL,
-        expires_at         = NULL
+        expires_at         = NULL,
+        crash_count        = 0
     FROM held
-    WHERE job.job_id = held.job_id AND held.lacks_version
+    WHERE job.job_id = held.job_id AND (held.lacks_version OR held.has_crashed)
 ),
 stale AS (
     DELETE FROM {schema}scheduler_steps
@@ -109,6 +112,14 @@ ended AS (
     RETURNING name
 )
 SELECT EXISTS (SELECT FROM ended) AS was_open FROM held;
+
+-- name: is_locked_by
+-- route: step
+-- Return whether the transaction $2 lasts, and the row of the job $1 is locked.
+WITH free AS (
+    SELECT FROM {schema}scheduled_jobs WHERE job_id = $1 FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT coalesce(txid_status($2::bigint) = 'in progress', false) AND NOT EXISTS (SELECT FROM free);
 
 -- name: delete_steps_from
 -- route: caller
@@ -195,8 +206,14 @@ WHERE job_id = $1;
 -- Make a suspended job ($1) due now whose wait store_signal has ended, and return when that is.
 --
 -- A statement of its own: store_signal may have waited for look_at_waits, and its snapshot lacks that suspension.
-UPDATE {schema}scheduled_jobs SET execution_time = coalesce($2, now())
+-- A suspended job is due at the end of one of its steps, which a job that waits for its retry is not.
+UPDATE {schema}scheduled_jobs AS job SET execution_time = coalesce($2, now())
 WHERE job_id = $1 AND status = 'pending' AND blocked_on IS NULL AND execution_time > coalesce($2, now())
+  AND EXISTS (
+    SELECT FROM {schema}scheduler_steps AS step
+    WHERE step.job_id = $1 AND {bounded_until} = job.execution_time
+    OFFSET 0
+)
 RETURNING execution_time AS due;
 
 -- name: look_at_waits

@@ -255,7 +255,9 @@ class Executor:
                     self.in_flight.leave(attempt)
                     return
                 result = self._cancelled(attempt, error)
-            if attempt.steps is not None and attempt.steps.suspensions:
+            if attempt.exit_error is not None:
+                result = ErrorResult(attempt.exit_error)  # whatever its function made of it
+            elif attempt.steps is not None and attempt.steps.suspensions:
                 result = SuspendResult(attempt.steps.suspensions)  # whatever its function made of it
             await self._end(attempt, result)
         except (asyncio.CancelledError, GeneratorExit):  # the event loop may be ending

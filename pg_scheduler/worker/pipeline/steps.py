@@ -7,13 +7,14 @@ coroutine ends. Only then the row changes, in the batch of the other outcomes, s
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from pg_scheduler.errors import (
     DatabaseUnavailableError,
@@ -24,6 +25,7 @@ from pg_scheduler.errors import (
     PoolClosedError,
     SchedulerError,
 )
+from pg_scheduler.foreign import current_task, is_ctrl_c
 from pg_scheduler.jobs.model import UNSET, Call
 from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.step_values import (
@@ -72,6 +74,19 @@ _called_by: Final[ContextVar[str]] = ContextVar("pg_scheduler_step")
 """The name of the step whose function runs."""
 
 
+calling_thread: Final[ContextVar[threading.Thread]] = ContextVar("pg_scheduler_calling_thread")
+"""The thread that calls a step from outside of the event loop."""
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction of the caller that has locked the row of its job, by a step that commits with it."""
+
+    step: str
+    connection: Connection
+    transaction_id: int
+    caller: object
+
+
 class AttemptSteps(OpenSteps):
     """The durable steps of one attempt.
 
@@ -82,6 +97,7 @@ class AttemptSteps(OpenSteps):
     def __init__(self, node: Node, attempt: Attempt) -> None:
         claim = attempt.claim
         self._repository = node.store.steps
+        self._results = node.store.results
         self._passed = node.store.passed_results
         self._connections = node.store.connections
         self._children = Children(node)
@@ -103,6 +119,7 @@ class AttemptSteps(OpenSteps):
         self._has_failed = False
         self._waiting: dict[asyncio.Future[NoReturn], Suspension] = {}
         self._is_closed = False
+        self._open_transaction: OpenTransaction | None = None
 
     @property
     def version(self) -> int:
@@ -135,12 +152,14 @@ class AttemptSteps(OpenSteps):
         """See `Steps`."""
         check_step_function(func)
         kind = ReturnType(func)
-        async with self._step(name, STEP) as former:
+        async with self._step(name, STEP, connection) as former:
             if (stored := former) is None:
                 async with self._transaction(connection) as (given, own):
                     with self._calling(name, func):
                         value = await func(given, *args, **kwargs)
                     stored = await self._store(name, STEP, kind.to_json(name, value), connection=own)
+                    if connection is not None:
+                        await self._note_transaction(name, own)
                 if connection is None:  # else it is unknown whether the transaction commits
                     self._keep(stored)
             found: R = kind.from_json(name, step_value(name, stored.value, self._codec))
@@ -236,6 +255,7 @@ class AttemptSteps(OpenSteps):
     async def _values_of(self, name: str, jobs: Sequence[ChildJob]) -> list[Any]:
         """Return the values of children, or raise the error of the first one that has none."""
         self._check_may_wait(name)
+        kinds = [ReturnType(job.call.func) for job in jobs]
         waiter, results = None, list[JobResult]()
         async with self._step(name, CHILD) as former:
             if (stored := former) is None or not (stored.has_ended or stored.is_awaited):
@@ -250,7 +270,9 @@ class AttemptSteps(OpenSteps):
                 waiter = self._wait_for(stored)
         if waiter is not None:
             await self._suspended(waiter)
-        return [result.unwrap() for result in results]
+        values = [result.unwrap() for result in results]
+        converted = [kind.from_json(name, value) for kind, value in zip(kinds, values, strict=False)]
+        return [*converted, *values[len(kinds) :]]  # the calls are those of the first attempt
 
     def close(self) -> None:
         """See `OpenSteps`."""
@@ -260,10 +282,11 @@ class AttemptSteps(OpenSteps):
     # -- a step ----------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _step(self, name: str, kind: str) -> AsyncIterator[StoredStep | None]:
+    async def _step(self, name: str, kind: str, connection: Any = None) -> AsyncIterator[StoredStep | None]:
         """Use a name in a block, and yield the step that is stored under it; None if there is none.
 
-        The attempt is not suspended within the block. A block that raises an exception may be repeated.
+        ``connection`` is that of the caller, if the step commits with its transaction. The attempt is not
+        suspended within the block. A block that raises an exception may be repeated.
         """
         check_step_name(name)
         await self._check_open()
@@ -275,7 +298,10 @@ class AttemptSteps(OpenSteps):
         self._names.add(name)
         try:
             with self._progressing():
-                yield self._checked(kind, (await self._load()).get(name))
+                stored = self._checked(kind, (await self._load()).get(name))
+                if stored is None or not stored.has_ended:
+                    await self._check_transaction(name, connection)
+                yield stored
         except BaseException as error:
             self._names.discard(name)
             if isinstance(error, asyncio.CancelledError):  # its row may be committed nevertheless
@@ -391,7 +417,10 @@ class AttemptSteps(OpenSteps):
         self._check_held()
         with self._progressing():
             own = None if connection is None else await self._connections.check_transaction(connection)
+            await self._check_transaction(name, own)
             await self._store(name, CURSOR, value, connection=own)
+            if own is not None:
+                await self._note_transaction(name, own)
 
     def cursor_text(self, name: str, value: Any) -> str:
         """Return the value of a cursor as JSON, which it is compared by.
@@ -409,6 +438,30 @@ class AttemptSteps(OpenSteps):
             return
         async with self._connections.transaction_of_job() as connection:
             yield connection, connection
+
+    async def _note_transaction(self, name: str, connection: Connection) -> None:
+        """Note that the transaction of the caller has locked the row of the job by a step."""
+        transaction = await self._results.transaction_id(connection)
+        self._open_transaction = OpenTransaction(name, connection, transaction, _caller())
+
+    async def _check_transaction(self, name: str, given: Any) -> None:
+        """Raise RuntimeError if a step would wait for the transaction of its own caller.
+
+        Another task or thread of the job may commit it meanwhile, so a step of those waits.
+        """
+        noted = self._open_transaction
+        if noted is None or noted.caller is not _caller():
+            return
+        own = None if given is None else await self._connections.check_transaction(given)
+        if own is noted.connection:
+            return
+        if await self._repository.is_locked_by(self._claim.job_id, noted.transaction_id):
+            raise RuntimeError(
+                f"step {name!r} of job {self._claim.job_id!r} would wait for the transaction with which step "
+                f"{noted.step!r} commits, and which is still open; commit it before, or pass the same "
+                "connection= to this step"
+            )
+        self._open_transaction = None
 
     def _check_room(
         self, name: str, stored: dict[str, StoredStep], text: str | None, *, count: int = 1
@@ -452,6 +505,12 @@ class AttemptSteps(OpenSteps):
         token = _called_by.set(name)
         try:
             yield
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            # asyncio passes the first two on to the event loop, unless the task of the attempt raises them.
+            if self._attempt.is_stepped or current_task() is None or is_ctrl_c(error):
+                raise
+            self._attempt.exit(error)
+            raise asyncio.CancelledError from error
         finally:
             _called_by.reset(token)
 
@@ -468,7 +527,9 @@ class AttemptSteps(OpenSteps):
         """End the attempt after the block of this step, unless others are in progress then."""
         assert stored.until is not None  # noqa: S101 - of every sleep and wait
         waiter: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
-        self._waiting[waiter] = Suspension(stored.kind, stored.name, stored.until)
+        # The end of children is not a time: that of their row is when the job was due before.
+        until = NO_TIMEOUT if stored.kind == CHILD else stored.until
+        self._waiting[waiter] = Suspension(stored.kind, stored.name, until)
         return waiter
 
     async def _suspended(self, waiter: asyncio.Future[NoReturn]) -> NoReturn:
@@ -553,6 +614,11 @@ class AttemptCursor(StepCursor):
             raise RuntimeError(
                 f"the block of cursor {self._name!r} has ended; set its value within the block"
             )
+
+
+def _caller() -> object:
+    """Return the thread or the task that calls a step."""
+    return calling_thread.get(None) or current_task()
 
 
 def _size(step: StoredStep | None) -> int:
