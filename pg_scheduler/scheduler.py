@@ -47,6 +47,7 @@ from pg_scheduler.settings import Notify, PollingConfig, SchedulerConfig, Vacuum
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.faults import connecting, reading_dsn, translated
 from pg_scheduler.store.store import Store
+from pg_scheduler.threads import resolve_in_threads
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.call import JobExecutor
@@ -291,6 +292,7 @@ class Scheduler(
         check_count("pool_size", pool_size, least=1)
         check_kind("start", start, bool)
         dsn = normalise_dsn(url, "url")
+        resolve_in_threads(asyncio.get_running_loop())
         with translated(), connecting(), reading_dsn("url"):
             pool = await asyncpg.create_pool(dsn, min_size=1, max_size=pool_size)
         try:

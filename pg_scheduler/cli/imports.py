@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pg_scheduler.enqueue.writer import JobWriter
 from pg_scheduler.integrations.imported import FoundJob, FoundSchedule, Source, StoreUnreadableError
 from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.store.locks import due_message
+from pg_scheduler.threads import run_in_thread
 
 from .commands import Command, Group
 from .connections import APPLICATION_NAME
@@ -84,7 +84,7 @@ async def apscheduler(
     with _needing("APScheduler 3 and SQLAlchemy"):
         from pg_scheduler.integrations import apscheduler as store  # noqa: PLC0415 - of the user's environment
     with _reading():
-        sources = await asyncio.to_thread(store.read_store, url, table, table_schema, datetime.now(UTC))
+        sources = await run_in_thread(store.read_store, url, table, table_schema, datetime.now(UTC))
     await _import(command, store.PREFIX, sources, dry_run=dry_run)
 
 
@@ -104,7 +104,7 @@ async def django_celery_beat(
     with _needing("Django and django-celery-beat"):
         from pg_scheduler.integrations import django_celery_beat as store  # noqa: PLC0415 - the same
     with _reading():
-        sources = await asyncio.to_thread(store.read_store, django_settings, database, datetime.now(UTC))
+        sources = await run_in_thread(store.read_store, django_settings, database, datetime.now(UTC))
     load_targets(jobs or [])  # such modules may need Django
     await _import(command, store.PREFIX, sources, dry_run=dry_run)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from math import inf
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
+from pg_scheduler.threads import run_in_thread
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -41,4 +41,4 @@ async def metrics(request: PageRequest, *, is_head: bool) -> Response:
         return registry
 
     registry = await request.cache.get("metrics", inf, register, is_data=False)
-    return Response(await asyncio.to_thread(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(await run_in_thread(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)

@@ -13,13 +13,13 @@ takes the iterations of the derivation. With enough computing power it can be fo
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import hmac
 from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.threads import run_in_thread
 
 KEY_AGE_S: Final = 3600.0
 ITERATIONS: Final = 600_000
@@ -54,7 +54,7 @@ async def _key(request: PageRequest) -> bytes:
     async def derive() -> bytes:
         times = await request.inspector.migrated_at()
         secret = " ".join(each.isoformat() for each in times).encode()
-        return await asyncio.to_thread(hashlib.pbkdf2_hmac, "sha256", secret, b"positions", ITERATIONS)
+        return await run_in_thread(hashlib.pbkdf2_hmac, "sha256", secret, b"positions", ITERATIONS)
 
     return await request.cache.get("key of positions", KEY_AGE_S, derive, is_data=False)
 

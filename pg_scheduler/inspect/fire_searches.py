@@ -6,7 +6,6 @@ its own, for a limited time. Built-in triggers share one, since a search with th
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 from pg_scheduler.enqueue.own_thread import search_in_own_thread
 from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.threads import run_in_thread
 from pg_scheduler.triggers import Trigger
 from pg_scheduler.triggers.serialization import is_built_in
 
@@ -64,7 +64,7 @@ async def search_each(
             except ValueError as error:  # the search takes too many steps
                 found[place] = on_error(schedules[place], error)
 
-    await asyncio.to_thread(search_built_in)
+    await run_in_thread(search_built_in)
     for place in (place for place, is_ours in places.items() if not is_ours):
         if monotonic() > ends_at:
             break

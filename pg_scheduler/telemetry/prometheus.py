@@ -6,7 +6,6 @@ from a thread. Both read memory and make no query.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.families import Families
 from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges
 from pg_scheduler.telemetry.server import Answer, App, Request, ThreadServer, answering, listen, text_answer
+from pg_scheduler.threads import run_in_thread
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.health import gauges_of
 
@@ -96,7 +96,7 @@ def metrics_app(source: Scheduler | Collector) -> App:
     registry = _registry_of(source)
 
     async def answer(request: Request) -> Answer:
-        return await asyncio.to_thread(_answer, registry, request)  # it may take tens of ms
+        return await run_in_thread(_answer, registry, request)  # it may take tens of ms
 
     return answering(answer)
 

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -37,7 +38,7 @@ from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.service import BackoffOptions, Service
 from tests.support.parts import Parts
-from tests.support.worker import PATIENCE, Recorder, wire_to
+from tests.support.worker import PATIENCE, Recorder, locked, wire_to
 from tools.chaos.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("debugged_loop")
@@ -195,6 +196,38 @@ async def test_keeper_renews_the_lease_of_a_blocked_loop_and_reports_the_stack(
         health = json.loads(await pool.fetchval("SELECT health FROM scheduler_workers"))
         assert "loop_blocked_s" not in health
         assert health["last_blocked"]["seconds"] == round(blocked.seconds, 1)
+
+
+async def test_keeper_renews_the_lease_when_no_heartbeat_does_although_the_loop_runs(
+    parts: Parts, pool: asyncpg.Pool
+) -> None:
+    """Real time: half a lease of one second. Nothing but the keeper renews it."""
+    async with Kept(parts, poll_interval_s=0.02) as kept:
+        renewals = kept.lease.renewals
+        async with asyncio.timeout(PATIENCE):
+            while kept.lease.renewals < renewals + 2:  # noqa: ASYNC110 - nothing reports it
+                await asyncio.sleep(0.01)
+        assert kept.lease.is_trusted
+        assert await pool.fetchval("SELECT lease_until > now() FROM scheduler_workers")
+
+
+async def test_keeper_keeps_its_lock_when_the_server_does_not_answer_a_renewal_in_time(
+    parts: Parts, pool: asyncpg.Pool, dsn: str, seen: Recorder
+) -> None:
+    """Real time: a lease of one second, and answers within a tenth."""
+    async with Kept(parts, poll_interval_s=0.02) as kept:
+        kept.lease_connection._options = replace(kept.lease_connection._options, lease_timeout_s=0.1)
+        key, requests = kept.lease_connection.key, {kept.keeper._renewed_at}
+        async with locked(dsn, "scheduler_workers"), asyncio.timeout(PATIENCE):
+            while len(requests) < 3:  # the second request follows the end of the first one
+                await asyncio.sleep(0.01)
+                requests.add(kept.keeper._renewed_at)
+            renewals = kept.lease.renewals
+        async with asyncio.timeout(PATIENCE):
+            while kept.lease.renewals == renewals:  # noqa: ASYNC110 - nothing reports it
+                await asyncio.sleep(0.01)
+        assert await key_of(pool) == key
+        assert seen.of(KeeperLost) == []
 
 
 async def test_keeper_releases_the_lease_when_the_loop_is_blocked_for_too_long(

@@ -13,6 +13,7 @@ from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.store.author import Author, acting_as
+from pg_scheduler.threads import run_in_thread
 
 from .inside import (
     add_middleware,
@@ -96,7 +97,7 @@ async def _debug(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
     except Snooze:
         raise
     except Exception as error:  # user code: the job
-        await asyncio.to_thread(_post_mortem, error)  # the event loop keeps the lease meanwhile
+        await run_in_thread(_post_mortem, error)  # the event loop keeps the lease meanwhile
         raise
 
 

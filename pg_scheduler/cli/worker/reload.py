@@ -18,6 +18,7 @@ from typing import Final, NoReturn, TypeAlias
 
 from pg_scheduler.cli.errors import CommandError
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.threads import run_in_thread
 
 from .target import Source, load_targets
 
@@ -47,7 +48,7 @@ _INSTALLED: Final = tuple(
 
 async def read_sources(others: Collection[str] = ()) -> Sources:
     """Return the state of the sources of the loaded modules and of other files, and of their folders."""
-    return await asyncio.to_thread(_read_states, others)
+    return await run_in_thread(_read_states, others)
 
 
 async def wait_for_change(known: Sources) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import calendar
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Final
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
 from pg_scheduler.inspect.calendar import FirePlan, ScheduleFires, plan_fires
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.threads import run_in_thread
 from pg_scheduler.triggers.zones import named_zone
 
 SPANS: Final = ("day", "week", "month")
@@ -126,7 +126,7 @@ async def build(request: PageRequest) -> View:
         )
 
     # Up to 20,000 fire times take a tenth of a second, so other requests continue meanwhile.
-    return await asyncio.to_thread(page)
+    return await run_in_thread(page)
 
 
 def _day(text: str | None, today: date) -> date:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -14,6 +13,7 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.statistics import MAX_STATISTICS_AGE, Statistics
 from pg_scheduler.measure.figures import OUTCOMES, Histogram, JobFigures
+from pg_scheduler.threads import run_in_thread
 
 RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
     "1h": (timedelta(hours=1), timedelta(minutes=1)),
@@ -131,7 +131,7 @@ async def read_period(request: PageRequest, names: Sequence[str] | None = None) 
         )
         releases = await read_releases(request.inspector, statistics.until - since)
         # Adding many histograms takes time, so other requests continue meanwhile.
-        return await asyncio.to_thread(_period, chosen, statistics, releases)
+        return await run_in_thread(_period, chosen, statistics, releases)
 
     return await request.cache.get(("period", chosen, chosen_names), HISTORY_AGE_S, read)
 

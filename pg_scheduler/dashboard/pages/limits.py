@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,6 +15,7 @@ from pg_scheduler.inspect.limits import LimitJobs, LimitOverview, limit_jobs, li
 from pg_scheduler.inspect.shares import ShareOverview, read_shares
 from pg_scheduler.inspect.store.limits import LimitJobRow
 from pg_scheduler.inspect.texts import counted, quoted
+from pg_scheduler.threads import run_in_thread
 
 AGE_S: Final = 2.0
 """Seconds for which limits are kept: each costs a statement."""
@@ -110,7 +110,7 @@ async def build_one(request: PageRequest) -> View:
         for each in keys
     ]
     period = await read_period(request, limit.tasks[:MAX_NAMES])
-    outcomes, lateness, _ = await asyncio.to_thread(period.charts)
+    outcomes, lateness, _ = await run_in_thread(period.charts)
     where = f"name:{','.join(map(quoted, limit.tasks[:MAX_NAMES]))}"
     return View(
         limit=limit,

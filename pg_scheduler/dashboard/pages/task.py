@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -26,6 +25,7 @@ from pg_scheduler.inspect.texts import quoted
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.status import JobStatus
+from pg_scheduler.threads import run_in_thread
 
 MAX_WORKERS: Final = 20
 MAX_CHANGED: Final = 5
@@ -83,7 +83,7 @@ async def build(request: PageRequest) -> View:
         values=[(each.label, each.jobs) for each in frequent_values(ended, request)],
         settings=await _settings(own, request),
         changes=await _changes(own[:MAX_CHANGED], request),
-        charts=await asyncio.to_thread(period.charts, task.oldest_due_at),
+        charts=await run_in_thread(period.charts, task.oldest_due_at),
         _pause=PauseForm(),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -17,6 +16,7 @@ from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.tasks import TaskList, fold_tasks
 from pg_scheduler.measure.figures import JobFigures
+from pg_scheduler.threads import run_in_thread
 
 RANGES: Final = {name: history.RANGES[name][0] for name in ("1h", "6h", "1d", "7d")}
 """The length of the period of the figures, by the parameter ``range``."""
@@ -193,7 +193,7 @@ async def _figures(request: PageRequest, chosen: str) -> Figures:
     async def read() -> Figures:
         found = await request.inspector.statistics(RANGES[chosen])
         # Adding many histograms takes time, so other requests continue meanwhile.
-        return Figures(await asyncio.to_thread(_by_name, found), found.is_complete, found.uncounted)
+        return Figures(await run_in_thread(_by_name, found), found.is_complete, found.uncounted)
 
     return await request.cache.get(("figures", chosen), FIGURES_AGE_S, read)
 

@@ -15,6 +15,7 @@ from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS, Connect
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection, transact_with
 from pg_scheduler.store.faults import connecting, reading_dsn, translated
+from pg_scheduler.threads import resolve_in_threads
 
 ANSWER_MARGIN_S: Final = 3.0
 """Seconds by which a client waits longer for an answer than the server works on it."""
@@ -108,6 +109,7 @@ async def open_connection(
         ConnectionRejectedError: The server rejects the role, its password or the database.
         DatabaseUnavailableError: The server is unavailable.
     """
+    resolve_in_threads(asyncio.get_running_loop())
     with _opening():
         connection = await asyncpg.connect(dsn, **_options(application_name))
     try:
@@ -126,6 +128,7 @@ async def open_pool(
 
     With ``is_pooled``, the DSN may lead to a pooler, which does not keep prepared statements.
     """
+    resolve_in_threads(asyncio.get_running_loop())
     with _opening():
         pool = await asyncpg.create_pool(
             dsn, min_size=1, max_size=max_size, **_options(application_name, is_pooled=is_pooled)

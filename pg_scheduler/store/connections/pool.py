@@ -55,6 +55,7 @@ from pg_scheduler.store.connections.session import (
 from pg_scheduler.store.faults import connecting, raise_translated, reading_dsn, translated
 from pg_scheduler.store.foreign.adapter import AnyConnection, asyncpg_connection_of
 from pg_scheduler.store.foreign.connection import as_foreign
+from pg_scheduler.threads import resolve_in_threads
 
 DEFAULT_OPTIONS: Final = ConnectionOptions()
 
@@ -82,6 +83,7 @@ class Connections:
         self._pool = pool
         self._callers_databases = CallersDatabases(pool, options.lease_timeout_s)
         self._loop: Final = loop_of(pool)
+        resolve_in_threads(self._loop)
         self._direct_dsn = direct_dsn
         self._keeper_dsn = keeper_dsn
         size = pool.get_max_size()
@@ -360,6 +362,7 @@ class Connections:
 
     async def connect(self) -> Connection:
         """Open a connection outside of the pool, in the caller's event loop, with the hooks of the pool."""
+        resolve_in_threads(asyncio.get_running_loop())
         dsn = self._keeper_dsn or self._direct_dsn
         if dsn:
             with reading_dsn("keeper_dsn" if self._keeper_dsn else "direct_dsn"):

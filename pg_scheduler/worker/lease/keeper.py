@@ -1,8 +1,12 @@
-"""Keep the lease while the event loop is blocked, in a thread with its own event loop and connection.
+"""Keep the lease while no heartbeat does, in a thread with its own event loop and connection.
 
 A job that blocks the event loop stops the heartbeats too, and without them another worker would run every
 job of this worker a second time. While the watchdog finds the loop blocked, the keeper renews the lease in
 its place. A loop that stays blocked for too long is taken for hung: the keeper releases the lease.
+
+Heartbeats also fail while the loop runs but its connections do not, for example if the pool cannot open one.
+The keeper renews whenever a heartbeat is overdue, for whatever reason: the jobs run, so no other worker may
+run them too.
 
 The same connection holds the worker's liveness lock, an advisory lock of the session under a key that each
 heartbeat writes into the worker's row. The server releases it when the process ends, however that ends, so
@@ -32,7 +36,7 @@ from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events import KeeperConnected, KeeperLost, ServiceFaulted
 from pg_scheduler.events.log import log_in_thread, logger, record_fields
 from pg_scheduler.store.connections.lease import LeaseConnection
-from pg_scheduler.store.faults import REFUSALS
+from pg_scheduler.store.faults import REFUSALS, is_timeout
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.reporter import Reporter
@@ -48,8 +52,13 @@ NO_LOCK: Final = (
 )
 
 
+OVERDUE_INTERVALS: Final = 1.5
+"""Intervals between two renewals after which a heartbeat is overdue. The keeper then renews before the worker
+stops trusting its lease, and it leaves the lease to heartbeats that are in time."""
+
+
 class LeaseKeeper:
-    """Renew the lease while the event loop is blocked. Create it in that loop."""
+    """Renew the lease while no heartbeat does. Create it in the event loop of the heartbeat."""
 
     poll_interval_s = 0.25
     """Seconds between two checks of the event loop."""
@@ -147,7 +156,7 @@ class LeaseKeeper:
                 if not self._connection.is_open:
                     if time.monotonic() >= self._connect_at:
                         await self._connect()
-                elif self._is_renewal_due():
+                elif self._is_renewal_due(intervals=1):
                     await self._renew()
             except (DatabaseUnavailableError, *REFUSALS) as error:
                 await self._lose(error)
@@ -161,15 +170,31 @@ class LeaseKeeper:
             elif not self._connection.is_open:
                 if time.monotonic() >= self._connect_at:
                     await self._connect()
-            elif self._watchdog.is_blocked and self._is_renewal_due():
-                await self._renew()
+            elif self._watchdog.is_blocked:
+                if self._is_renewal_due(intervals=1):
+                    await self._renew()
+            elif self._is_renewal_due(intervals=OVERDUE_INTERVALS):
+                await self._renew_for_loop()
         except (DatabaseUnavailableError, *REFUSALS) as error:
             await self._lose(error)
         self._watchdog.report()
 
-    def _is_renewal_due(self) -> bool:
-        last = max(self._lease.renewed_at, self._renewed_at)
-        return time.monotonic() > last + self._lease.renewal_interval
+    def _is_renewal_due(self, *, intervals: float) -> bool:
+        renewed_at = max(self._lease.renewed_at, self._renewed_at)
+        return time.monotonic() > renewed_at + intervals * self._lease.renewal_interval
+
+    async def _renew_for_loop(self) -> None:
+        """Renew the lease; keep a connection whose answer takes too long.
+
+        The server may be as slow for the heartbeat. Without the connection there would be no liveness lock,
+        and other workers would take the jobs although this process lives. TCP keepalives end a connection
+        that leads nowhere.
+        """
+        try:
+            await self._renew()
+        except DatabaseUnavailableError as fault:
+            if not is_timeout(fault) or not self._connection.is_open:
+                raise
 
     async def _connect(self) -> None:
         try:

@@ -8,7 +8,6 @@ rows that were written after it.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from typing import ClassVar
@@ -16,6 +15,7 @@ from typing import ClassVar
 from pg_scheduler.events import JobExpired, UnregisteredName
 from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.store.dependencies import ScanPosition
+from pg_scheduler.threads import run_in_thread
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
 
@@ -94,7 +94,7 @@ class DeadlineScanner(Service):
                     job_name=name.name,
                     jobs=name.jobs,
                     due_since=name.due_since,
-                    suggestion=await asyncio.to_thread(likely_new_name, name.name, tasks),
+                    suggestion=await run_in_thread(likely_new_name, name.name, tasks),
                     busy_workers=name.busy_workers,
                     more_names=len(overdue) - place if place == self.max_names else 0,
                 )
