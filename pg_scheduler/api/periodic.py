@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -60,18 +60,26 @@ class PeriodicMethods(SchedulerMethods):
 
         Raises:
             JobConflictError: The task is unique, and another job has the key; a ValueError.
+            SchemaForbiddenError: The role may insert plain jobs only, and the task has other options.
         """
         config = self._parts.declared.configs().get(_check_key(dedup_key))
         if config is None:
             return None
-        with suppress(SchemaForbiddenError):  # a role that may only insert jobs
+        is_enqueuer = False
+        try:
             job_id = await self.schedules.trigger(dedup_key)
             if job_id is not None:
                 return job_id
+        except SchemaForbiddenError:  # a role that may only insert plain jobs
+            is_enqueuer = True
+        # No node has stored the schedule yet, or this role may not read it. The job has all options of its
+        # task, but later jobs of the schedule do not wait for its end. The enqueuer calls the middleware.
         row = new_row(config, await self._parts.store.schedules.now())
-        # No node has stored the schedule yet, or this role may not read it: the job is a plain one.
-        job = self._parts.schedule_jobs.builder(row).manual_job(row.created_at)
-        return await self._parts.enqueuer.insert(job.row, ConflictResolution.RAISE, None)
+        builder = replace(self._parts.schedule_jobs.builder(row), sender=None)
+        job = builder.manual_job(row.created_at)
+        # Such a role cannot store the id of the schedule. It is refused a job with options of its task.
+        is_row = is_enqueuer and builder.is_plain
+        return await self._parts.enqueuer.insert(job.row if is_row else job, ConflictResolution.RAISE, None)
 
     def get_periodic_job_status(self, dedup_key: str) -> dict[str, Any] | None:
         """Return a description of one schedule, or None if the key is unknown in this process.

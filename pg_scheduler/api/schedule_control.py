@@ -195,6 +195,8 @@ class ScheduleControl:
     async def trigger(self, schedule_id: str, *, connection: AnyConnection | None = None) -> str | None:
         """Enqueue one job now, also if the schedule is paused or has finished. Its fire times do not change.
 
+        As a job of ``enqueue()``, it expires only if the schedule or the task gives a misfire grace time.
+
         Args:
             schedule_id: The schedule.
             connection: A connection of yours in a transaction, as in ``schedule()``: the job exists if and

@@ -16,7 +16,7 @@ from typing import Final
 
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.writer import JobWriter
-from pg_scheduler.jobs.rows import AnyJob
+from pg_scheduler.jobs.rows import AnyJob, ExtendedJob
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.consequences import EndedJob
@@ -69,13 +69,21 @@ class FailureAlerts:
         return ()
 
     async def _insert(self, alerts: Sequence[AnyJob], now: datetime, transaction: Transaction) -> None:
-        """Insert alerts; those whose ids are taken under ids that are not."""
+        """Insert alerts; those whose ids are taken under ids that are not.
+
+        An alert of a unique task is there already if another job has its key or the id of its time span.
+        """
         message = due_message("", now)
         ordered = sorted(alerts, key=lambda alert: alert.job_id)
         inserted = await self._writer.insert(ordered, transaction.connection, message=message)
-        if taken := [alert for alert in ordered if alert.job_id not in inserted]:
+        taken = [alert for alert in ordered if alert.job_id not in inserted and not _is_of_a_span(alert)]
+        if taken:
             renamed = [alert.with_id(distinct_alert_id(alert.job_id)) for alert in taken]
             await self._writer.insert(renamed, transaction.connection, message=message)
+
+
+def _is_of_a_span(alert: AnyJob) -> bool:
+    return isinstance(alert, ExtendedJob) and alert.span is not None
 
 
 def alert_id(job_id: str) -> str:

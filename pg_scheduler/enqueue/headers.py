@@ -31,8 +31,9 @@ class Sender:
         self._headers: Final[list[Any]] = [method for method in headers if method is not None]
         self._sending: Final = [each.sending for each in middleware if isinstance(each, SendingMiddleware)]
 
-    def call_of(self, job: AnyJob, due: datetime, schedule_id: str | None = None) -> ScheduledCall:
+    def call_of(self, job: AnyJob, due: datetime) -> ScheduledCall:
         """Return a job as middleware sees it."""
+        schedule_id = job.schedule_id if isinstance(job, ExtendedJob) else None
         return ScheduledCall(job.job_id, job.job_name, due, schedule_id, job.task_data, self._codec)
 
     @property
@@ -69,7 +70,7 @@ class Sender:
     def add_to_planned(self, job: ExtendedJob, schedule_id: str) -> ExtendedJob:
         """Return a job of a schedule with the headers; without them if a middleware raises an exception."""
         try:
-            call = self.call_of(job, job.execution_time, schedule_id)
+            call = self.call_of(job, job.execution_time)
             return job.with_task_data(self.with_headers(job.task_data, call))
         except BaseException as error:  # user code, which must not stop a schedule
             if is_ctrl_c(error):

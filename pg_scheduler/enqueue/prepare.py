@@ -178,7 +178,8 @@ class JobPreparer:
     ) -> AnyJob:
         """Return the row of a job that follows the failure of another one, with the defaults of its task.
 
-        Its arguments are not checked: an error here would undo the failure, so the attempt reports it.
+        If the task is unique with a time span, the id is that of the span. The arguments are not checked: an
+        error here would undo the failure, so the attempt reports it.
 
         Args:
             name: The task.
@@ -204,9 +205,10 @@ class JobPreparer:
         if next_alert is not None and next_alert not in chain:
             on_end = json.dumps({"on_failure": next_alert, "failed_tasks": chain})
         extras = (common.extras or NO_EXTRAS)._replace(on_end=on_end)
-        if extras == NO_EXTRAS and share is None:
+        unique = common.unique
+        if extras == NO_EXTRAS and unique is None and share is None:
             return row
-        return build(row, task, extras, share=share)
+        return build(row, task, extras, unique=unique, arguments=arguments, share=share)
 
     def _common(self, spec: JobSpec, *, allows_names: bool) -> Common:
         """Return what follows from the function and options of a job. An alias stays the name of the job."""

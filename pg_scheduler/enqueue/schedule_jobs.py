@@ -32,6 +32,9 @@ from pg_scheduler.triggers.serialization import UnknownKindError
 MAX_BUILDERS: Final = 1000
 """Schedules whose builders are remembered."""
 
+GRACE: Final = [name for name, option in JOB_OPTIONS.items() if option.is_column].index("misfire_grace_time")
+"""The place of the misfire grace time among the columns of options."""
+
 MAX_REMEMBERED_LENGTH: Final = 10_000
 """Characters of the values of a schedule whose builder is remembered."""
 
@@ -56,6 +59,8 @@ class JobBuilder:
     Attributes:
         source: The values of the row that it follows from.
         template: A job with the values that all of them have, and the misfire grace time of one on time.
+        manual_grace: The misfire grace time of a job that a call enqueues now: as for a job of ``enqueue()``,
+            None unless the schedule or the task gives one.
         options: The options that all of them have.
         on_end: The consequences of their ends as JSON; None for none.
         task: Its task; None if it is not registered here.
@@ -70,6 +75,7 @@ class JobBuilder:
     owner: str
     source: tuple[object, ...]
     template: PlainJob
+    manual_grace: int | None
     options: Mapping[str, Any]
     on_end: str | None
     task: Task | None
@@ -95,7 +101,14 @@ class JobBuilder:
     def manual_job(self, now: datetime) -> ExtendedJob:
         """Return a job without a fire time that is due now."""
         job_id = f"{job_id_prefix(self.schedule_id, self.owner)}manual:{new_job_id()}"
-        return self._build(self.template._replace(job_id=job_id, execution_time=now), self.options)
+        row = self.template._replace(job_id=job_id, execution_time=now, misfire_grace_time=self.manual_grace)
+        return self._build(row, self.options)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its jobs without a fire time have no option but their schedule that a plain job lacks."""
+        has_options = self.options.keys() != {"schedule_id"} or self.on_end is not None
+        return not has_options and self.unique is None and self.share is None
 
     def _build(self, row: PlainJob, options: Mapping[str, Any]) -> ExtendedJob:
         extras = Extras(options=json.dumps(options), on_end=self.on_end)
@@ -171,6 +184,7 @@ class ScheduleJobs:
             row.owner,
             source,
             template,
+            _given_grace(given, task),
             of_jobs,
             _on_end(row, task),
             task,
@@ -223,6 +237,13 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
 def advisory_lock_key(schedule_id: str) -> int:
     """Return the key of a schedule's advisory lock, a signed 64-bit integer."""
     return int.from_bytes(hashlib.sha256(schedule_id.encode()).digest()[:8], signed=True)
+
+
+def _given_grace(given: Mapping[str, Any], task: Task | None) -> int | None:
+    """Return the misfire grace time that the schedule or its task gives; None without one."""
+    columns, _ = resolve_options(given, task, misfire_grace_time=None)
+    grace: int | None = columns[GRACE]
+    return grace
 
 
 def _may_follow_jobs(row: ScheduleRow) -> bool:

@@ -118,16 +118,20 @@ def encode_object(name: str, value: object) -> str:
     return to_json(dict(value))
 
 
-def encode_value(value: object) -> str:
-    """Return what a job returned as JSON.
+def encode_value(value: object, verb: str = "return") -> str:
+    """Return a value that a job returned, or that a caller sends, as JSON.
+
+    Args:
+        value: The value.
+        verb: What to do with another value, for the remedy of an error.
 
     Raises:
         PayloadError: JSON cannot represent it; a TypeError and a ValueError.
     """
-    _check(value, "the value", 1)
+    _check(value, "the value", 1, verb)
     text = to_json(value)
     if "\\u0000" in text or "\\ud" in text:  # a lazy value may have changed since
-        _check(_read(text)[0], "the value", 1)
+        _check(_read(text)[0], "the value", 1, verb)
     return text
 
 
@@ -225,49 +229,51 @@ def _is_plain(text: str) -> bool:
     )
 
 
-def _check(value: Any, path: str, depth: int) -> None:
+def _check(value: Any, path: str, depth: int, verb: str = "pass") -> None:
     if depth > MAX_DEPTH:
-        _reject(path, f"is nested deeper than {MAX_DEPTH} levels (or contains itself)")
+        _reject(path, f"is nested deeper than {MAX_DEPTH} levels (or contains itself)", verb)
     match value:
         case None | bool():
             pass
         case str():
-            _check_text(value, path)
+            _check_text(value, path, verb)
         case int():
             if value.bit_length() > MAX_INT_BITS:
-                _reject(path, f"is an int of {value.bit_length()} bits, more than {MAX_INT_BITS}")
+                _reject(path, f"is an int of {value.bit_length()} bits, more than {MAX_INT_BITS}", verb)
         case float():
             if not math.isfinite(value):
-                _reject(path, f"is {value}, which JSON cannot represent")
+                _reject(path, f"is {value}, which JSON cannot represent", verb)
         case list() | tuple():
             for index, item in enumerate(value):
-                _check(item, f"{path}[{index}]", depth + 1)
+                _check(item, f"{path}[{index}]", depth + 1, verb)
         case dict():
             for key, item in value.items():
-                _check_key(key, path)
-                _check(item, f"{path}[{key!r}]", depth + 1)
+                _check_key(key, path, verb)
+                _check(item, f"{path}[{key!r}]", depth + 1, verb)
         case _:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            _reject(path, f"is a {kind}, which JSON cannot represent", _conversion(value))
+            _reject(path, f"is a {kind}, which JSON cannot represent", verb, _conversion(value))
 
 
-def _check_key(key: object, path: str) -> None:
+def _check_key(key: object, path: str, verb: str) -> None:
     if not isinstance(key, str):
-        _reject(path, f"has the key {key!r}, but JSON keys are str")
-    _check_text(key, f"{path} key {key!r}")
+        _reject(path, f"has the key {key!r}, but JSON keys are str", verb)
+    _check_text(key, f"{path} key {key!r}", verb)
 
 
-def _check_text(value: str, path: str) -> None:
+def _check_text(value: str, path: str, verb: str) -> None:
     if value.isascii():
         if "\x00" in value:
-            _reject(path, "contains a NUL character, which PostgreSQL cannot store")
+            _reject(path, "contains a NUL character, which PostgreSQL cannot store", verb)
         return
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        _reject(path, f"contains a lone surrogate at position {error.start}, which PostgreSQL cannot store")
+        _reject(
+            path, f"contains a lone surrogate at position {error.start}, which PostgreSQL cannot store", verb
+        )
     if "\x00" in value:
-        _reject(path, "contains a NUL character, which PostgreSQL cannot store")
+        _reject(path, "contains a NUL character, which PostgreSQL cannot store", verb)
 
 
 def _conversion(value: object) -> str:
@@ -282,8 +288,8 @@ def _conversion(value: object) -> str:
     return "dataclasses.asdict(...)" if is_dataclass(value) else ""
 
 
-def _reject(path: str, reason: str, conversion: str = "") -> NoReturn:
-    remedy = f"pass {conversion} of it, or " if conversion else "pass "
+def _reject(path: str, reason: str, verb: str, conversion: str = "") -> NoReturn:
+    remedy = f"{verb} {conversion} of it, or " if conversion else f"{verb} "
     raise PayloadError(f"{path} {reason}; {remedy}None, bool, int, float, str, list or dict")
 
 

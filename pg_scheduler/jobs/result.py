@@ -101,7 +101,7 @@ def kept_value(
         text, encoding = encoded_value(encode_value(value), codec, job_name)
         check_value_size(text, limit)
     except PayloadError as error:
-        return KeptResult(seconds, no_value_reason=storable(str(error)).replace("; pass ", "; return "))
+        return KeptResult(seconds, no_value_reason=storable(str(error)))
     except BaseException as mistake:  # noqa: BLE001 - user code; sys.exit() and the like leave the value out only
         remedy = "return None, bool, int, float, str, list or dict"
         return KeptResult(
@@ -122,12 +122,15 @@ def encoded_value(text: str, codec: PayloadCodec | None, job_name: str) -> tuple
     return json.dumps({**encoded, "job_name": job_name}), encoding_of(encoded)
 
 
-def check_value_size(text: str, limit: int | None) -> None:
-    """Raise PayloadError if the JSON of a value is longer than a limit in bytes of UTF-8."""
+def check_value_size(text: str, limit: int | None, verb: str = "return") -> None:
+    """Raise PayloadError if the JSON of a value is longer than a limit in bytes of UTF-8.
+
+    The verb is what to do with an id instead, for the remedy.
+    """
     if (size := size_beyond(limit, text)) is not None:
         raise PayloadError(
             f"the value has {size} bytes of JSON, more than max_result_bytes = {limit}; "
-            "store it elsewhere and return an id or a path, or increase max_result_bytes="
+            f"store it elsewhere and {verb} an id or a path, or increase max_result_bytes="
         )
 
 

@@ -143,6 +143,12 @@ class ExtendedJob:
         return self.extras.unique_key
 
     @property
+    def schedule_id(self) -> str | None:
+        """The schedule of the job; None without one."""
+        schedule_id: str | None = json.loads(self.extras.options or "{}").get("schedule_id")
+        return schedule_id
+
+    @property
     def keeps_result(self) -> bool:
         """Whether the result of the job is kept after its end."""
         return "keep_result" in json.loads(self.extras.options or "{}")

@@ -131,11 +131,10 @@ def step_text(
             "add another key"
         )
     try:
-        text, _ = encoded_value(encode_value(value), codec, job_name)
-        check_value_size(text, limit)
+        text, _ = encoded_value(encode_value(value, verb), codec, job_name)
+        check_value_size(text, limit, verb)
     except PayloadError as error:
-        reason = str(error).replace("; pass ", f"; {verb} ").replace("and return an id", f"and {verb} an id")
-        raise PayloadError(f"step {name!r}: {reason}") from error
+        raise PayloadError(f"step {name!r}: {error}") from error
     return text
 
 

@@ -206,6 +206,8 @@ class BlockingSchedules(BlockingFacet):
     def trigger(self, schedule_id: str, *, connection: AnySyncConnection | None = None) -> str | None:
         """Enqueue one job now, also if the schedule is paused or has finished. Its fire times do not change.
 
+        As a job of ``enqueue()``, it expires only if the schedule or the task gives a misfire grace time.
+
         Parameters, values and errors are those of ``Scheduler.schedules.trigger()``.
         """
     def backfill(

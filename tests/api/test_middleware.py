@@ -521,6 +521,19 @@ async def test_headers_receive_the_id_of_the_time_span_of_a_fire_time(make: Make
     assert [each.job_id for each in trail.scheduled] == [job_id]
 
 
+async def test_periodic_job_that_is_triggered_before_its_schedule_is_stored_asks_for_headers_once(
+    make: Make,
+) -> None:
+    trail = Trail("a")
+    periodic(every=timedelta(hours=1), dedup_key="hourly")(nothing)
+    scheduler = make(middleware=[trail])
+    await scheduler.initialize_db()
+    job_id = await scheduler.trigger_periodic_job("hourly")
+    (scheduled,) = trail.scheduled
+    assert (scheduled.job_id, scheduled.schedule_id) == (job_id, "hourly")
+    assert await trace_of(scheduler, job_id) == {"number": "1", "a": scheduled.job_name}
+
+
 async def test_jobs_of_schedules_and_of_run_job_have_the_headers(pool: asyncpg.Pool) -> None:
     traces: list[Any] = []
 

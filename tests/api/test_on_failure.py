@@ -18,6 +18,7 @@ from pg_scheduler import (
     Overlap,
     RetryPolicy,
     Scheduler,
+    Unique,
     job,
 )
 from pg_scheduler.clock import FakeClock
@@ -314,6 +315,35 @@ async def test_other_job_with_the_id_of_an_alert_loses_none(build: Build) -> Non
     other = await bench.scheduler.get_job("a:failed")
     assert other is not None
     assert other.job_name == "elsewhere.run"
+
+
+@pytest.mark.parametrize(
+    ("unique", "alerts"),
+    [
+        ("on call", 1),
+        (Unique(args=()), 1),
+        (Unique(args=("job_name",)), 1),
+        (Unique(args=(), per=timedelta(hours=1)), 1),
+        (Unique(), 3),
+    ],
+)
+async def test_alert_is_there_already_when_another_one_has_the_key_of_its_task(
+    build: Build, unique: Unique | str, alerts: int
+) -> None:
+    bench = build(unique=unique)
+    for number in range(3):
+        await bench.scheduler.enqueue("app.work", job_id=str(number))
+        await bench.settle(Outcome.fail("no"))
+    assert len(await bench.scheduler.list_jobs(job_name="alerts.page")) == alerts
+    assert (await bench.scheduler.count_jobs(job_name="app.work")).failed == 3
+
+
+async def test_job_fails_again_when_the_alert_before_has_ended(build: Build) -> None:
+    bench = build(unique="on call")
+    for number in range(2):
+        await bench.scheduler.enqueue("app.work", job_id=str(number))
+        await bench.settle(Outcome.fail("no"))
+        assert await bench.scheduler.cancel_job(f"{number}:failed")
 
 
 def test_id_of_an_alert_is_shortened_when_it_would_be_too_long() -> None:

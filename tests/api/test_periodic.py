@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import subprocess
 import sys
@@ -15,11 +16,15 @@ import asyncpg
 import pytest
 
 from pg_scheduler import (
+    UNSET,
+    JobConflictError,
     JobPriority,
     JobStatus,
     PeriodicJobConfig,
     PollingConfig,
     Scheduler,
+    Share,
+    Unique,
     current_job,
     job,
     periodic,
@@ -35,6 +40,7 @@ from tests.support.worker import PATIENCE, PROMPT, Gate, Recorder, now
 
 KEY = "the key"
 HOUR = timedelta(hours=1)
+START = datetime(2040, 1, 1, tzinfo=UTC)
 
 
 async def work() -> None: ...
@@ -359,6 +365,67 @@ async def test_triggered_job_stays_pending_until_the_start(make: Make) -> None:
     assert waiting.status is JobStatus.PENDING
     await scheduler.start()
     await seen.until(JobCompleted, job_id=job_id)
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_triggered_job_has_the_options_of_its_task(
+    make: Make, pool: asyncpg.Pool, is_stored: bool
+) -> None:
+    """Also before any node has stored the schedule, and with the same values."""
+
+    @periodic(every=HOUR, dedup_key=KEY)
+    @job(
+        name="mine.full",
+        unique=Unique(),
+        keep_result=HOUR,
+        on_failure="mine.alert",
+        share=Share(key=lambda: "acme"),
+        metadata={"team": "ops"},
+    )
+    async def full() -> None: ...
+
+    scheduler = make()
+    await scheduler.initialize_db()
+    if is_stored:
+        await scheduler._parts.declared.sync()
+    job_id = await scheduler.trigger_periodic_job(KEY)
+    with pytest.raises(JobConflictError):
+        await scheduler.trigger_periodic_job(KEY)
+    with pytest.raises(JobConflictError):
+        await scheduler.enqueue(full)
+    stored = await pool.fetchrow("SELECT * FROM scheduled_jobs")
+    assert stored is not None
+    assert stored["job_id"] == job_id
+    assert stored["blocked_on"] == "share:mine.full:acme"
+    assert stored["unique_key"].startswith("unique:mine.full:")
+    assert json.loads(stored["options"]) == {"keep_result": 3600.0, "schedule_id": KEY}
+    assert json.loads(stored["on_end"]) == {"on_failure": "mine.alert"}
+    assert json.loads(stored["task_data"])["metadata"] == {"team": "ops"}
+
+
+@pytest.mark.parametrize(("grace", "expires"), [(UNSET, None), (None, None), (60, 60)])
+async def test_job_enqueued_now_expires_only_with_a_misfire_grace_time_of_its_task_or_schedule(
+    make: Make, grace: Any, expires: int | None
+) -> None:
+    """As one of enqueue(): nobody waits for a worker within five minutes of a request."""
+    scheduler = make(clock=FakeClock(START))
+    await scheduler.initialize_db()
+    scheduler.register(work, name="mine.graced", misfire_grace_time=grace)
+    await scheduler.schedules.add("mine.graced", Every(HOUR), schedule_id="task", run_now=True)
+    await scheduler.schedules.add(work, Every(HOUR), schedule_id="schedule", misfire_grace_time=90)
+    ids = [
+        (await scheduler.list_jobs())[0].job_id,
+        await scheduler.schedules.trigger("task"),
+        await scheduler.enqueue("mine.graced"),
+    ]
+    expected = None if expires is None else START + timedelta(seconds=expires)
+    for job_id in ids:
+        stored = await scheduler.get_job(job_id or "")
+        assert stored is not None
+        assert stored.expires_at == expected
+    stored = await scheduler.get_job(await scheduler.schedules.trigger("schedule") or "")
+    assert stored is not None
+    assert stored.expires_at == START + timedelta(seconds=90)
 
 
 async def test_triggered_job_is_due_by_the_clock_of_the_database(make: Make) -> None:

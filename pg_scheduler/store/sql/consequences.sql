@@ -10,7 +10,16 @@ FOR NO KEY UPDATE;
 -- name: clear_consequences
 -- route: caller
 -- Record that the consequences of jobs that have ended are applied.
-UPDATE {schema}scheduled_jobs SET on_end = NULL WHERE job_id = ANY ($1) AND finished_at IS NOT NULL;
+--
+-- Those that belong to the definition of a job are moved to "options", from where retry_job takes them back. A job has
+-- one alert: that of a failure or an expiry is not among them.
+UPDATE {schema}scheduled_jobs SET
+    on_end  = NULL,
+    options = CASE WHEN {retriable_on_end} <> jsonb_build_object()
+        THEN {options_after_end}
+            || jsonb_build_object('ended', {taken_at_end} || jsonb_build_object('on_end', {retriable_on_end}))
+        ELSE options END
+WHERE job_id = ANY ($1) AND finished_at IS NOT NULL;
 
 -- name: find_ended
 -- route: reserved

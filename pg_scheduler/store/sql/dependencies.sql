@@ -179,6 +179,7 @@ UPDATE {schema}scheduled_jobs AS job SET
         || jsonb_build_object('outcome', 'parent', 'message', ($2::text[])[{place}],
             'ended_at', coalesce($3, now()))) ELSE errors END,
     blocked_on    = NULL,
+    options       = CASE WHEN status = 'pending' THEN {options_with_wait} ELSE options END,
     on_end        = CASE WHEN status = 'pending' THEN {on_end_with_result} ELSE on_end - 'replacement' END
 FROM place
 WHERE job_id = ANY ($1)

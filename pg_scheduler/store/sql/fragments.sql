@@ -7,6 +7,55 @@
 -- fragment: definition_keys
 ARRAY ['replacement', 'schedule', 'on_failure', 'failed_tasks', 'alive', 'result']
 
+-- The keys of "on_end" that no retry of a finished job restores: they follow from its rows, or from its last end.
+
+-- fragment: row_keys
+ARRAY ['replacement', 'child', 'alive', 'result']
+
+-- fragment: retriable_on_end
+CASE
+        WHEN jsonb_typeof(on_end) <> 'object' THEN jsonb_build_object()
+        WHEN status = ANY (ARRAY ['failed', 'expired']) THEN on_end - {row_keys} - ARRAY ['on_failure', 'failed_tasks']
+        ELSE on_end - {row_keys} END
+
+-- The end of a job takes its consequences, and a cancellation takes what the job waited for. The key "ended" of
+-- "options" keeps them, as "on_end" and "blocked_on", until a retry restores them. A function waits for the children of
+-- its steps again by itself.
+
+-- fragment: options_after_end
+CASE WHEN jsonb_typeof(options) = 'object' THEN options ELSE jsonb_build_object() END
+
+-- fragment: taken_at_end
+CASE WHEN jsonb_typeof(options -> 'ended') = 'object' THEN options -> 'ended' ELSE jsonb_build_object() END
+
+-- fragment: options_with_wait
+CASE WHEN blocked_on > 'share:' OR blocked_on = 'after' AND (options -> 'children') IS NULL
+            THEN {options_after_end}
+                || jsonb_build_object('ended', {taken_at_end} || jsonb_build_object('blocked_on', blocked_on))
+        ELSE options END
+
+-- fragment: restored_on_end
+coalesce(on_end, CASE WHEN jsonb_typeof(options #> ARRAY ['ended', 'on_end']) = 'object'
+        THEN options #> ARRAY ['ended', 'on_end'] END)
+
+-- fragment: restored_options
+CASE WHEN (options -> 'ended') IS NULL THEN options
+        WHEN (options - 'ended') <> jsonb_build_object() THEN options - 'ended' END
+
+-- The job waits for the others that have not ended, else for the turn of its tenant.
+
+-- fragment: restored_blocked_on
+CASE
+        WHEN (options -> 'ended') IS NULL THEN NULL
+        WHEN (options #>> ARRAY ['ended', 'blocked_on']) = 'after' THEN
+            CASE WHEN EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = scheduled_jobs.job_id)
+                    THEN 'after'
+                WHEN left(options ->> 'share', 6) = 'share:' AND octet_length(options ->> 'share') <= 2000
+                    THEN options ->> 'share' END
+        WHEN left(options #>> ARRAY ['ended', 'blocked_on'], 6) = 'share:'
+            AND octet_length(options #>> ARRAY ['ended', 'blocked_on']) <= 2000
+            THEN options #>> ARRAY ['ended', 'blocked_on'] END
+
 -- Whether the result of a job is kept.
 
 -- fragment: keeps_result
@@ -48,6 +97,7 @@ status        = 'cancelled',
     error_message = concat_ws('; ', $3::text, 'error of the last attempt: ' || job.error_message),
     lease_until   = NULL,
     blocked_on    = NULL,
+    options       = {options_with_wait},
     on_end        = {kept_on_end},
     errors        = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
         || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, now()))) ELSE job.errors END
@@ -65,7 +115,10 @@ status         = 'pending',
     started_at     = NULL,
     finished_at    = NULL,
     last_heartbeat = NULL,
-    lease_until    = NULL
+    lease_until    = NULL,
+    blocked_on     = {restored_blocked_on},
+    on_end         = {restored_on_end},
+    options        = {restored_options}
 
 -- The consequences of a job that is ended by hand: without its replacement, and marked if its attempt runs on.
 

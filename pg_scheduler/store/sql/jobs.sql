@@ -55,9 +55,11 @@ changed AS (
             THEN coalesce(job.error_message, $5) ELSE job.error_message END,
         blocked_on     = NULL,
         on_end         = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN {kept_on_end}
-            WHEN jsonb_typeof(job.on_end) = 'object'
-                AND (job.on_end - ARRAY ['replacement', 'alive', 'result']) <> jsonb_build_object()
-                THEN job.on_end - ARRAY ['replacement', 'alive', 'result'] END,
+            WHEN jsonb_typeof({restored_on_end}) = 'object'
+                AND ({restored_on_end} - ARRAY ['replacement', 'alive', 'result']) <> jsonb_build_object()
+                THEN {restored_on_end} - ARRAY ['replacement', 'alive', 'result'] END,
+        options        = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN job.options
+            ELSE {restored_options} END,
         errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
             || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, now()))) ELSE job.errors END
     FROM old
