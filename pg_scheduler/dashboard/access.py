@@ -140,6 +140,11 @@ class Access:
         """The patterns of ``names``; None for all names."""
         return None if self.names is None else tuple(self.names)
 
+    @property
+    def sees_everything(self) -> bool:
+        """Whether no job and no part of one is hidden from the request."""
+        return self.names is None and self.sees_arguments
+
     def may(self, right: Right) -> bool:
         """Return whether the request has a right."""
         return right in self.rights

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -15,11 +15,13 @@ from starlette.requests import Request
 from pg_scheduler.dashboard.access import Access, Authorize, Right
 from pg_scheduler.dashboard.cache import SharedReads
 from pg_scheduler.dashboard.operations import Operations
-from pg_scheduler.dashboard.redaction import HIDDEN, Redaction, without_key
+from pg_scheduler.dashboard.redaction import HIDDEN, Redaction, without_key, without_other_job
 from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage, parse_search
+from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.names import Parameter, TaskNames, parameters_of, positional_names
+from pg_scheduler.inspect.other_jobs import class_about_other_job
 from pg_scheduler.inspect.texts import term
-from pg_scheduler.jobs.history import PARENT
+from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.model import Job, Worker
 from pg_scheduler.text.times import OutOfRangeError, TimeError, read_instant
 from pg_scheduler.triggers.zones import named_zone
@@ -173,11 +175,14 @@ class PageRequest:
 
         Without arguments, there are no metadata, progress notes and log lines either, and the keys of limits
         and of unique jobs are hidden; the latter also with any value, because it may be a digest of the
-        arguments. With ``names=``, the history has no entry that names another job.
+        arguments. With ``names=``, the history has no entry that names another job, and errors that carry
+        something of another job are hidden.
         """
         hide, errors = self.settings.redaction.values, job.errors
         if self.access.visible_names is not None:
-            errors = tuple(each for each in errors if each.outcome != PARENT)
+            errors = tuple(_own_part(entry) for entry in errors if entry.outcome != PARENT)
+            if job.error_message is not None:
+                job = replace(job, error_message=without_other_job(job.error_message))
         if self.access.sees_arguments:
             return replace(
                 job,
@@ -197,6 +202,18 @@ class PageRequest:
             unique_key=job.unique_key and HIDDEN,
             blocked_on=without_key(job.blocked_on),
         )
+
+    def visible_error(self, error: str) -> str:
+        """Return an error as far as the request may see it; see ``visible_job()``."""
+        return error if self.access.visible_names is None else without_other_job(error)
+
+    def visible_groups(self, groups: Iterable[ErrorGroup]) -> list[ErrorGroup]:
+        """Return the groups of errors of visible names, as far as the request may see them."""
+        return [
+            replace(group, text=self.visible_error(group.text), example=self.visible_error(group.example))
+            for group in groups
+            if self.access.sees_name(group.job_name)
+        ]
 
     def sees_all(self, job: Job) -> bool:
         """Return whether the request sees every argument and all metadata of a job."""
@@ -318,6 +335,14 @@ def path_of(request: Request) -> str:
     if root and (path == root or path.startswith(f"{root}/")):
         path = path[len(root) :]
     return path.rstrip("/") or "/"
+
+
+def _own_part(entry: AttemptError) -> AttemptError:
+    """Return an entry of the history without what it carries of another job."""
+    texts = entry.error_type, entry.message, entry.traceback
+    if not any(map(class_about_other_job, texts)):
+        return entry
+    return replace(entry, message=HIDDEN, traceback=None)
 
 
 def entered_instant(name: str, text: str, now: datetime, zone: str = "") -> datetime | None:

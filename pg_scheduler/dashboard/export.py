@@ -17,6 +17,7 @@ from pg_scheduler.dashboard.pages import audit
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.inspect import AuditPage, AuditRecord, SearchPage
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.text.values import csv_cell
 
 PAGE_LENGTH: Final = 500
 
@@ -26,10 +27,6 @@ COLUMNS: Final = (
 )  # fmt: skip
 CLOSED_COLUMNS: Final = ("args", "kwargs", "metadata")
 """Columns of requests that may see arguments."""
-
-FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""Starts of texts that spreadsheets execute."""
-
 
 AUDIT_COLUMNS: Final = ("id", "at", "actor", "via", "action", "subject", "details")
 
@@ -75,12 +72,12 @@ def _row(request: PageRequest, item: Job | AuditRecord) -> dict[str, Any]:
     """Return a job or a record with what the request may see."""
     if isinstance(item, AuditRecord):
         return dict(plain(audit.visible(item, request)))
+    item = request.visible_job(item)
     listed = row_of(item, request, with_arguments=False)
     row = {name: getattr(listed, name) for name in COLUMNS}
     row |= {"error": item.error_message, "tags": tags_of(item, request)}  # a list shortens them
     if request.access.sees_arguments:
-        hide = request.settings.redaction.values
-        row |= {"args": hide(item.args), "kwargs": hide(item.kwargs), "metadata": hide(item.metadata)}
+        row |= {"args": item.args, "kwargs": item.kwargs, "metadata": item.metadata}
     return dict(plain(row))
 
 
@@ -90,14 +87,8 @@ def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
     lines = io.StringIO()
-    csv.writer(lines).writerows([_cell(each) for each in row.values()] for row in rows)
+    csv.writer(lines).writerows([csv_cell(value) for value in row.values()] for row in rows)
     return lines.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """Return a value as a cell, with an apostrophe before texts that a spreadsheet would execute."""
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
-    return f"'{text}" if isinstance(text, str) and text.startswith(FORMULA) else text
 
 
 FORMATS: Final[Mapping[str, tuple[str, Callable[[Iterable[Mapping[str, Any]]], str]]]] = {

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pauses import pauses_of
-from pg_scheduler.dashboard.redaction import without_key
 from pg_scheduler.dashboard.texts import plain, short
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import read_blockers
@@ -172,6 +171,7 @@ def row_of(
     with_arguments: bool = True,
 ) -> JobRow:
     """Return a job as lists show it, with the names of its worker, and of what it waits for."""
+    job = request.visible_job(job)
     return copy_fields(
         JobRow,
         job,
@@ -186,12 +186,12 @@ def row_of(
         worker_name=(workers or {}).get(job.worker_id or "", job.worker_id),
         schedule=job.schedule_id,
         paused_task=pause.name if pause is not None and job.status is JobStatus.PENDING else None,
-        blocked_on=job.blocked_on if request.access.sees_arguments else without_key(job.blocked_on),
+        blocked_on=job.blocked_on,
         blockers=blockers,
         error=None if job.error_message is None else short(job.error_message, MAX_ERROR_LENGTH),
         tags=[short(tag) for tag in tags_of(job, request)],
         progress=share_done(job),
-        note=job.progress.note if job.progress is not None and request.access.sees_arguments else None,
+        note=None if job.progress is None else job.progress.note,
         actions=[action for action, statuses in ALLOWED.items() if job.status in statuses],
     )
 
@@ -229,7 +229,7 @@ def _arguments(job: Job, request: PageRequest) -> str | None:
         return short(job.no_args_reason)
     if request.settings.format_arguments is None:
         return arguments_line(job.args, job.kwargs, request.settings.redaction.is_hidden)
-    return short(str(request.settings.format_arguments(request.visible_job(job))))
+    return short(str(request.settings.format_arguments(job)))
 
 
 def arguments_line(args: Sequence[Any], kwargs: Mapping[str, Any], is_hidden: Callable[[str], bool]) -> str:

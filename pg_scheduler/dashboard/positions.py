@@ -1,8 +1,9 @@
-"""Positions of lists in the addresses of requests that see some names only.
+"""Positions of lists in the addresses of requests that may not see everything.
 
-A position contains the key of the last row that was examined, and how many were, also of rows that such a
-request does not see. Its address therefore has the position encrypted: XORed with a stream of HMACs that
-starts at the authentication tag, which is an HMAC of the position itself, a synthetic initialization vector.
+A position contains the key of the last row that was examined, which can be that of a limit, and how many
+were, also of rows that such a request does not see. Its address therefore has the position encrypted: XORed
+with a stream of HMACs that starts at the authentication tag, which is an HMAC of the position itself, a
+synthetic initialization vector.
 
 Every process of the dashboard derives the same key from when the migrations of the database were applied, to
 the microsecond, so a list continues in any of them, and nothing has to be configured. The key keeps positions
@@ -38,14 +39,14 @@ async def read_after(request: PageRequest) -> str | None:
         ValueError: It is not a position that such a request was given.
     """
     text = request.parameters.get("after") or None
-    if text is None or request.access.visible_names is None:
+    if text is None or request.access.sees_everything:
         return text
     return _opened(await _key(request), text)
 
 
 async def write_next(request: PageRequest, position: str | None) -> str | None:
     """Return the position of the following page as the request may see it; None if there is none."""
-    if position is None or request.access.visible_names is None:
+    if position is None or request.access.sees_everything:
         return position
     return _sealed(await _key(request), position)
 

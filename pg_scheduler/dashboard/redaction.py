@@ -9,7 +9,8 @@ from typing import Any, Final, TypeAlias
 from pg_scheduler.dashboard.access import Access
 from pg_scheduler.dashboard.texts import MAX_DEPTH
 from pg_scheduler.inspect import Search, SearchError
-from pg_scheduler.inspect.search.terms import JsonTerm, TextField, TextTerm
+from pg_scheduler.inspect.other_jobs import class_about_other_job
+from pg_scheduler.inspect.search.terms import JsonTerm, Pattern, TextField, TextTerm
 from pg_scheduler.jobs.keys import name_and_key
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
@@ -90,12 +91,18 @@ class Redaction:
         for term in search.terms:
             if isinstance(term, JsonTerm):
                 self._check_json(term, access)
-            elif (
-                isinstance(term, TextTerm)
-                and term.field is TextField.TAG
-                and (not access.sees_arguments or self.is_hidden("tags"))
-            ):
-                raise SearchError("you may not search tags; remove tag:", 0)
+            elif isinstance(term, TextTerm):
+                self._check_text(term, access)
+
+    def _check_text(self, term: TextTerm, access: Access) -> None:
+        if term.field is TextField.TAG and (not access.sees_arguments or self.is_hidden("tags")):
+            raise SearchError("you may not search tags; remove tag:", 0)
+        # The name of a limit stays searchable. A pattern, or a text with a colon, could match the key of one.
+        may_show_keys = term.field is TextField.LIMIT and not all(map(_is_whole_name, term.patterns))
+        if may_show_keys and not access.sees_arguments:
+            raise SearchError(
+                "you may not search keys of limits; write limit: with the whole name of a limit", 0
+            )
 
     def _check_json(self, term: JsonTerm, access: Access) -> None:
         if not access.sees_arguments:
@@ -107,6 +114,16 @@ class Redaction:
         # The text of an object or a list contains what is hidden in it, so it is compared with no pattern.
         if any(each.literal is None or each.is_part or each.literal[:1] in "{[" for each in term.patterns):
             raise SearchError("some values are hidden, so write arg. and metadata. with whole values", 0)
+
+
+def _is_whole_name(pattern: Pattern) -> bool:
+    return pattern.literal is not None and not pattern.is_part and ":" not in pattern.literal
+
+
+def without_other_job(error: str) -> str:
+    """Return an error; if it carries something of another job, only its class."""
+    kind = class_about_other_job(error)
+    return error if kind is None else f"{kind}: {HIDDEN}"
 
 
 def without_key(blocked_on: str | None) -> str | None:

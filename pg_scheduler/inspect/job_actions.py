@@ -94,19 +94,19 @@ class JobActions(InspectorBase):
         if details is not None:
             encode_object("details", details)
         searched = {"where": where} if where else {}
-        restricted = () if names is None else (names_term(names),)
+        visible = None if names is None else names_term(names)
         run = BulkRun(
             store=self._store,
             reads=self._reads,
             author=self._author(),
             batch=replace(
                 batch,
-                conditions=conditions_of(Search(restricted, datetime.now(UTC))),
+                conditions=conditions_of(Search(() if visible is None else (visible,), datetime.now(UTC))),
                 details={**(details or {}), **searched, **batch.details},
                 subject=None if run_id is None else check_text("run_id", run_id),
             ),
             job_ids=None if ids is None else _checked(ids, after),
-            wanted=Wanted(where or "", tz, (*terms, *restricted), sort="id" if action == "move" else None),
+            wanted=Wanted(where or "", tz, terms, visible, sort="id" if action == "move" else None),
             limit=limit,
             rate=rate,
             is_dry=dry_run,

@@ -140,6 +140,7 @@ class JobReads(InspectorBase):
             exhaustive: Whether to examine jobs until the page is full or the search complete, however long
                 that takes.
             names: Names to which the search is restricted, in which ``*`` stands for any text; None for all.
+                Terms about errors then find no error that carries something of another job.
             sort: ``due`` for unfinished jobs that are not blocked, by due time; ``finished`` for failed,
                 expired and cancelled jobs, the newest end first; ``id`` for all jobs, the greatest id first.
                 None for the order of the indexes that the search reads.
@@ -158,7 +159,7 @@ class JobReads(InspectorBase):
         """
         if sort is not None and sort not in SORTS:
             raise ValueError(f"sort must be one of {', '.join(SORTS)}, not {sort!r}")
-        wanted = Wanted(where, tz, () if names is None else (names_term(names),), sort)
+        wanted = Wanted(where, tz, visible=None if names is None else names_term(names), sort=sort)
         page = await self._search(wanted, limit, after)
         items = list(page.items)
         while exhaustive and page.next is not None and len(items) < limit:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from time import monotonic
 from typing import Final
 
+from pg_scheduler.inspect.other_jobs import OWN_ERRORS
 from pg_scheduler.inspect.paths import Key, Path, Plan, Segment, Sort, plan_search
 from pg_scheduler.inspect.positions import START, Position, read_now, read_position, write_position
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import parse_search
-from pg_scheduler.inspect.search.terms import Search, StatusTerm, Term
+from pg_scheduler.inspect.search.terms import Search, StatusTerm, Term, TextField, TextTerm
 from pg_scheduler.inspect.store.searches import Condition, Examined, Scan, SearchRepository, Sizes
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import extent_of
@@ -194,6 +195,8 @@ class Wanted:
         where: The search text.
         tz: The time zone of days, and of times without one; None rejects such times.
         terms: Terms that hold besides.
+        visible: The term of the names that may be seen; None for all. Terms about errors then find no error
+            that carries something of another job.
         sort: The order in which the jobs are read; None for that of the indexes. No change of a job disturbs
             that by ``id``.
     """
@@ -201,7 +204,18 @@ class Wanted:
     where: str = ""
     tz: tzinfo | None = None
     terms: Sequence[Term] = ()
+    visible: TextTerm | None = None
     sort: Sort | None = None
+
+    def search(self, now: datetime) -> tuple[Search, bool]:
+        """Return all terms, and whether the search text has terms about the status only."""
+        parsed = parse_search(self.where, now=now, tz=self.tz)
+        terms = [*parsed.terms, *self.terms]
+        if self.visible is not None:
+            terms.append(self.visible)
+            if any(isinstance(term, TextTerm) and term.field is TextField.ERROR for term in parsed.terms):
+                terms.append(OWN_ERRORS)
+        return Search(tuple(terms), parsed.now), all(isinstance(term, StatusTerm) for term in parsed.terms)
 
 
 async def find_page(
@@ -220,9 +234,7 @@ async def find_page(
         sizes = await store.searches.sizes(on=connection)
         if after is not None:
             sizes = sizes._replace(now=read_now(after))
-        parsed = parse_search(wanted.where, now=sizes.now, tz=wanted.tz)
-        search = Search((*parsed.terms, *wanted.terms), parsed.now)
-        is_list = all(isinstance(each, StatusTerm) for each in parsed.terms)
+        search, is_list = wanted.search(sizes.now)
         plan = plan_search(search, sizes.estimates, sort=wanted.sort, is_list=is_list)
         position = START if after is None else read_position(after, plan)
         conditions = conditions_of(search)

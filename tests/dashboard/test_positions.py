@@ -89,3 +89,21 @@ async def test_position_that_was_not_given_is_rejected(
         answer = await request(create(), f"/schedules?after={quote(after)}")
         assert (answer.status, "no position of this list" in answer.text) == (404, True), after
     assert (await request(app, f"/jobs?after={plain}")).status == 200
+
+
+async def test_position_shows_no_key_of_a_limit_to_those_who_see_no_arguments(
+    build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on) "
+        "SELECT n::text, 'billing.mail', now(), $1 FROM generate_series(1, 100) AS n",
+        "limit:cards:4242-1881",
+    )
+    for access, is_shown in ((Access("ada"), True), (Access("bob", sees_arguments=False), False)):
+        app = build(authorize=lambda _, access=access: access)
+        url = "/jobs?q=status%3Ablocked"
+        first = await read(app, url)
+        assert (b"4242-1881" in urlsafe_b64decode(f"{first['next']}===")) is is_shown
+        second = await read(app, f"{url}&after={first['next']}")
+        ids = {job["job_id"] for page in (first, second) for job in page["items"]}
+        assert len(ids) == 100

@@ -104,6 +104,8 @@ def search_of(group: ErrorGroup) -> str:
 
 def _like(group: ErrorGroup) -> str:
     """Return the terms of a search for jobs with the error of a group."""
+    if group.text.endswith(HIDDEN):
+        return term("name", group.job_name)
     error = "*".join(quoted(part) for part in group.text.split("#") if part)
     return f"{term('name', group.job_name)} error:~{error}" if error else term("name", group.job_name)
 
@@ -128,7 +130,7 @@ async def read_groups(request: PageRequest) -> tuple[str, ErrorGroups, Sequence[
         )
 
     found = await request.cache.get(("errors", since), GROUPS_AGE_S, read)
-    return since, found, [group for group in found.items if request.access.sees_name(group.job_name)]
+    return since, found, request.visible_groups(found.items)
 
 
 async def build(request: PageRequest) -> View:
@@ -176,6 +178,7 @@ async def build_one(request: PageRequest) -> View:
     found = await request.sample_jobs(where, SAMPLE, SAMPLE_AGE_S, version=group.last_at)
     jobs = [job for job in found if is_in_group(job, group)]
     newest = await request.inspector.get_job(group.last_job_id)
+    newest = None if newest is None else request.visible_job(newest)
     attempts = () if newest is None else newest.errors
     releases = await read_releases(request.inspector, None)
     known = {worker.worker_id: worker for worker in await request.workers()}

@@ -97,7 +97,7 @@ async def build(request: PageRequest) -> View:
         dependencies=dependencies,
         last_runs=await last_runs_of(job, results, request),
         schedule_results=results,
-        siblings=await siblings_of(job, request),
+        siblings=await siblings_of(raw, request),
         changes=await _changes(job.job_id, request),
         workers={id_: name for id_, name in (await request.worker_names()).items() if id_ in used},
         actions=list(_actions(raw, dependencies, steps, request)),
@@ -163,7 +163,8 @@ def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRequest)
         hidden = {*hidden, ReasonCode.LIMIT, ReasonCode.SHARE}
     if request.access.visible_names is not None:
         hidden = OTHERS
-    reasons = [_without_others(each) if each.code in hidden else each for each in explanation.reasons]
+    reasons = [_without_others(reason) if reason.code in hidden else reason for reason in explanation.reasons]
+    reasons = [replace(reason, text=request.visible_error(reason.text)) for reason in reasons]
     return replace(explanation, reasons=tuple(reasons))
 
 

@@ -142,7 +142,7 @@ async def build(request: PageRequest) -> View:
         releases=[] if period is None else period.releases,
         is_history_complete=period is None or period.is_complete,
         uncounted=None if period is None else request.uncounted(period.uncounted),
-        errors=[group for group in slow.groups or () if access.sees_name(group.job_name)][:SHOWN_GROUPS],
+        errors=request.visible_groups(slow.groups or ())[:SHOWN_GROUPS],
         tasks=by_load(
             [
                 load_of(

@@ -1,0 +1,44 @@
+"""Errors that carry something of another job: its id, and the text of its error.
+
+The library raises them where a job waits for another one, such as a child. Who may see only jobs of some
+names sees the class of such an error, and cannot search its text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pg_scheduler.errors import JobConflictError, JobEndedError
+from pg_scheduler.inspect.search.terms import Pattern, TextField, TextTerm
+
+
+def _class_names(kind: type[Exception]) -> Iterator[str]:
+    yield kind.__name__
+    for subclass in kind.__subclasses__():
+        yield from _class_names(subclass)
+
+
+CLASS_NAMES: Final = tuple(sorted({*_class_names(JobEndedError), *_class_names(JobConflictError)}))
+"""The classes of these errors. The text of an error in a row contains the name of its class."""
+
+_CLASS: Final = re.compile(rf"\b(?:{'|'.join(CLASS_NAMES)})\b")
+
+OWN_ERRORS: Final = TextTerm(
+    TextField.ERROR, tuple(Pattern(f"%{name}%", None) for name in CLASS_NAMES), is_negated=True
+)
+"""The term of jobs whose error carries nothing of another job."""
+
+
+def class_about_other_job(text: str | None) -> str | None:
+    """Return the class of an error that carries something of another job; None if the text names none.
+
+    Example:
+        >>> class_about_other_job("JobFailedError: job 'order:7:label' failed: OSError: no paper")
+        'JobFailedError'
+        >>> class_about_other_job("ValueError: no paper") is None
+        True
+    """
+    match = _CLASS.search(text or "")
+    return None if match is None else match[0]
