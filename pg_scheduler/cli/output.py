@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TextIO, TypeVar, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pg_scheduler.text.values import escape, plain
+from pg_scheduler.text.values import csv_cell, escape, json_text, plain
 
 from .errors import UsageError
 from .schema import NUMBERS, field_types, without_none
@@ -177,7 +176,7 @@ class Output:
                 self._write_json({"v": SHAPE_VERSION, "items": items, **plain(about)})
             case "jsonl" | None:
                 for row in rows:
-                    self._out.write(f"{json.dumps(plain(row), ensure_ascii=False)}\n")
+                    self._out.write(f"{json_text(plain(row))}\n")
             case "csv":
                 self._write_csv(rows, has_header=is_continued)
             case "ids":
@@ -236,7 +235,7 @@ class Output:
         return instant.astimezone(self.zone).isoformat(sep=" ", timespec="seconds")
 
     def _write_json(self, document: Any) -> None:
-        self._out.write(f"{json.dumps(document, ensure_ascii=False, indent=2)}\n")
+        self._out.write(f"{json_text(document, indent=2)}\n")
 
     def _write_csv(self, rows: Sequence[Row], *, has_header: bool) -> None:
         writer = csv.writer(self._out, lineterminator="\n")
@@ -244,7 +243,7 @@ class Output:
             keys = [key for key in rows[0] if key != "v"]
             if not has_header:
                 writer.writerow(keys)
-            writer.writerows([_csv_value(plain(row[key])) for key in keys] for row in rows)
+            writer.writerows([_csv_cell(plain(row[key])) for key in keys] for row in rows)
 
     def _write_table(self, shape: Shape[Any], rows: Sequence[Row]) -> None:
         from .tables import draw_list  # noqa: PLC0415 - rich is for tables only
@@ -271,7 +270,7 @@ class Output:
             return "yes" if value else "no"
         if isinstance(value, str):
             return escape(value, kept="")
-        return escape(json.dumps(value, ensure_ascii=False))
+        return json_text(value)
 
 
 def _row(shape: Shape[T], value: T | Row) -> Row:
@@ -297,7 +296,8 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _csv_value(value: Any) -> Any:
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)
+def _csv_cell(value: Any) -> Any:
+    """Return a value as a cell that controls no terminal; booleans and numbers are as JSON has them."""
+    if value is None:
+        return None
+    return json_text(value) if isinstance(value, bool | int | float) else escape(csv_cell(value))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -38,6 +39,40 @@ def escape(text: str, *, kept: str = "\n") -> str:
         ascii(each)[1:-1] if unicodedata.category(each) in _CONTROLS and each not in kept else each
         for each in text
     )
+
+
+def json_text(
+    value: object, *, indent: int | None = None, default: Callable[[Any], Any] | None = None
+) -> str:
+    r"""Return a value as JSON, in which the characters that ``escape()`` replaces are escapes of JSON.
+
+    Example:
+        >>> print(json_text({"error": "zu spät: " + chr(155) + "31m"}))
+        {"error": "zu spät: \\u009b31m"}
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=default)
+    if text.isascii():  # json.dumps() escapes the control characters of ASCII
+        return text
+    return "".join(
+        json.dumps(char)[1:-1] if unicodedata.category(char) in _CONTROLS and char != "\n" else char
+        for char in text
+    )
+
+
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""Starts of texts that spreadsheets execute."""
+
+
+def csv_cell(value: Any) -> Any:
+    """Return a value as a cell of CSV, with an apostrophe before a text that a spreadsheet would execute.
+
+    Example:
+        >>> csv_cell("=1+1"), csv_cell(-1), csv_cell(["a"])
+        ("'=1+1", -1, '["a"]')
+    """
+    if isinstance(value, list | dict):
+        value = json.dumps(value, ensure_ascii=False)
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def plain(value: Any, levels: int = sys.maxsize) -> Any:

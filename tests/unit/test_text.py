@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pg_scheduler.cli.job_show import JOB
+from pg_scheduler.cli.output import Format, Output
 from pg_scheduler.cli.values import read_duration
 from pg_scheduler.inspect import parse_search
 from pg_scheduler.text import values
@@ -45,3 +50,30 @@ def test_value_is_shown_to_any_depth_unless_levels_are_given() -> None:
         value = [value]
     assert values.plain(value) == value
     assert values.plain(value, 2) == [["…"]]
+
+
+EVIL = "\x1b]0;owned\x07\x9b31m\u202e\u2028 ü"
+
+
+@pytest.mark.parametrize("form", ["table", "wide", "json", "jsonl", "csv", "ids"])
+def test_no_output_of_a_command_controls_a_terminal(form: Format) -> None:
+    out = io.StringIO()
+    row = dict.fromkeys(column.key for column in JOB.columns) | {"job_id": EVIL, "error_message": EVIL}
+    Output(form, UTC, out=out).write_list(JOB, [row])
+    Output(form, UTC, out=out).write_one(JOB, row)
+    assert "ü" in out.getvalue()
+    assert not set(EVIL) & set(out.getvalue()) - set("ü ]0;owned31m")
+
+
+def test_json_of_a_command_has_the_whole_text() -> None:
+    out = io.StringIO()
+    Output("jsonl", UTC, out=out).write_list(JOB, [{"job_id": f"{EVIL}\U000e0001"}])
+    assert json.loads(out.getvalue()) == {"job_id": f"{EVIL}\U000e0001"}
+
+
+def test_csv_of_a_command_has_no_formulas_and_all_numbers() -> None:
+    out = io.StringIO()
+    row = {"a": "=1+1", "b": -1, "c": "-x", "d": "plain", "e": True, "f": None, "g": ["=x"], "h": -0.5}
+    Output("csv", UTC, out=out).write_list(JOB, [row])
+    _, cells = csv.reader(io.StringIO(out.getvalue()))
+    assert cells == ["'=1+1", "-1", "'-x", "plain", "true", "", '["=x"]', "-0.5"]

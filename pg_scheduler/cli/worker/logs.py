@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from pg_scheduler.telemetry.logging import FIELDS, JobContextFilter
+from pg_scheduler.text.values import json_text
 
 _OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 """Attributes of every record, which are no fields of their own."""
@@ -35,7 +35,7 @@ class JsonFormatter(logging.Formatter):
             line["traceback"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json_text(line, default=str)
 
 
 class _TextFormatter(logging.Formatter):
