@@ -202,3 +202,17 @@ async def test_unblocker_ignores_the_end_of_another_attempt_of_an_admitted_job(p
     assert list(bench.unblocker._admitted) == ["a"]
     await bench.end()
     assert bench.unblocker._admitted == {}
+
+
+async def test_admission_forgets_the_limits_that_refused_attempts_long_ago(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker may admit the next attempt of an account, so a number bounds the memory."""
+    monkeypatch.setattr("pg_scheduler.worker.pipeline.admission.MAX_COUNTED_LIMITS", 3)
+    bench = Bench(parts, 1)
+    (held,) = await claim(parts.store, new_job("held"))
+    for account in range(10):
+        bench.admission._note_surplus(held, f"limit:accounts:{account}")
+        bench.admission._note_surplus(held, "limit:accounts:busy")
+    assert [*bench.admission._refused] == [f"limit:accounts:{n}" for n in (8, 9)] + ["limit:accounts:busy"]
+    assert bench.admission._refused["limit:accounts:busy"] == 10

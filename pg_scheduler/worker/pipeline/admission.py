@@ -7,7 +7,7 @@ pass decides about many of them, in one transaction; see ``store/limits.py``. Ot
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
@@ -39,6 +39,11 @@ SURPLUS_FROM: Final = 50
 """Attempts in a row that a limit blocks before other jobs are blocked unclaimed. Where attempts end all the
 time, this would cost throughput, because each job has to be unblocked again."""
 
+MAX_COUNTED_LIMITS: Final = 100
+"""Limits whose refused attempts are counted: those that refused one last. There may be a limit for each
+account of the application, and the next attempt within it may be admitted by another worker, so that it would
+never be forgotten."""
+
 
 class Admission(Service):
     """Admit the attempts of limited tasks, or block their jobs."""
@@ -56,7 +61,8 @@ class Admission(Service):
         self._worker_id = node.worker_id
         self._unblocker = unblocker
         self._waiting: deque[Attempt] = deque()
-        self._refused: Counter[str] = Counter()  # attempts in a row, by limit
+        # Attempts in a row that a limit has refused, by limit. The limit that refused one last is at the end.
+        self._refused: OrderedDict[str, int] = OrderedDict()
         self._surplus: dict[str, tuple[Task, SurplusPosition]] = {}  # by limit
 
     def keep_limited(self, claims: list[Claim]) -> list[Claim]:
@@ -179,7 +185,10 @@ class Admission(Service):
         task = self._tasks.resolve(claim.function)
         if task is None:
             return
-        self._refused[key] += 1
+        self._refused[key] = self._refused.get(key, 0) + 1
+        self._refused.move_to_end(key)
+        if len(self._refused) > MAX_COUNTED_LIMITS:
+            self._refused.popitem(last=False)
         if self._refused[key] >= SURPLUS_FROM:
             self._surplus[key] = (task, SurplusPosition(claim.priority, claim.execution_time, claim.job_id))
 
