@@ -62,8 +62,9 @@ async def door(pool: asyncpg.Pool, dsn: str) -> AsyncIterator[Door]:
 
 async def insert(pool: asyncpg.Pool, count: int) -> None:
     await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, lock_key) "
-        "SELECT 'locked ' || n, 'locked', now(), $1 + n FROM generate_series(1, $2::integer) AS n",
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, lock_key, options) "
+        "SELECT 'locked ' || n, 'locked', now(), $1 + n, '{\"schedule_id\": \"locked\"}' "
+        "FROM generate_series(1, $2::integer) AS n",
         KEY,
         count,
     )

@@ -28,7 +28,8 @@ from pg_scheduler import (
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import run
 from pg_scheduler.dashboard import Access, dashboard
-from pg_scheduler.events import JobCompleted, ListenerConnected
+from pg_scheduler.enqueue.schedule_jobs import advisory_lock_key
+from pg_scheduler.events import JobCompleted, JobStarted, ListenerConnected
 from pg_scheduler.inspect import Inspector, Severity
 from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges_of
 from pg_scheduler.migrate import migrate, shipped_migrations
@@ -582,6 +583,24 @@ async def test_enqueuer_role_can_only_schedule(roles: Roles) -> None:
     ):
         with pytest.raises(DENIED):
             await pool.execute(statement)
+
+
+async def test_enqueuer_role_cannot_hold_the_advisory_lock_of_a_schedule(roles: Roles) -> None:
+    enqueuer, workers = await roles.connect(ENQUEUER), await roles.connect(WORKER)
+    may_end = asyncio.Event()
+    worker = Scheduler(workers, schema="jobs")
+    worker.register(may_end.wait, name="long")
+    seen = Recorder(worker)
+    async with worker:
+        await enqueuer.execute(
+            f"{INSERT} (job_id, job_name, execution_time, lock_key) VALUES ('taker', 'long', now(), $1)",
+            advisory_lock_key("nightly"),
+        )
+        await seen.until(JobStarted, job_id="taker")
+        locked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND objid = $1"
+        key = advisory_lock_key("nightly") & 0xFFFFFFFF
+        assert await workers.fetchval(locked, key) == 0
+        may_end.set()
 
 
 async def test_enqueuer_role_sends_signals_with_the_privileges_for_that(roles: Roles) -> None:

@@ -17,7 +17,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.events import Event, Subscriber
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
-from pg_scheduler.jobs.rows import Claim, PlainJob
+from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras, PlainJob
 from pg_scheduler.store.store import Store
 
 E = TypeVar("E", bound=Event)
@@ -29,6 +29,8 @@ PROMPT = 10.0
 """Seconds within which a busy machine handles a notification or a timer; heartbeats are 20 seconds apart."""
 
 LEASE = 60.0
+SCHEDULED = '{"schedule_id": "a schedule"}'
+"""The options of a job of a schedule: only such a job runs under an advisory lock."""
 
 
 class Source(Protocol):
@@ -124,7 +126,9 @@ async def claim(
 ) -> list[Claim]:
     """Insert jobs and claim them for a worker that is registered for it."""
     await store.workers.register(new_worker(worker_id), lease)
-    await store.jobs.insert(jobs)
+    await store.jobs.insert([job for job in jobs if job.lock_key is None])
+    of_schedules = [ExtendedJob(job, Extras(SCHEDULED)) for job in jobs if job.lock_key is not None]
+    await store.jobs.insert_extended(of_schedules)
     return (await store.claims.exchange(worker_id, sorted({job.job_name for job in jobs}), limit)).jobs
 
 

@@ -34,6 +34,7 @@ from pg_scheduler.jobs.outcome import (
     UnrunnableResult,
     decide,
 )
+from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import version_of
 from pg_scheduler.worker.in_flight import (
@@ -246,7 +247,7 @@ class Executor:
             try:
                 if attempt.revocation is not None:
                     result: Result = InterruptResult()
-                elif (key := attempt.claim.lock_key) is None:
+                elif (key := _advisory_lock_of(attempt.claim)) is None:
                     result = await self._runner.run(attempt)
                 else:
                     result = await self._runner.run_under_lock(attempt, key)
@@ -366,6 +367,17 @@ class Executor:
                 outcome = outcome.after_progress(claim)
             # The completer deletes the steps of a job with its row.
             self._results.put(claim, outcome, apart=apart or version_of(claim.options) is not None)
+
+
+def _advisory_lock_of(claim: Claim) -> int | None:
+    """Return the key of the advisory lock under which an attempt runs; None without one.
+
+    Only jobs of schedules have one. A role that may insert plain jobs alone can write the key, but not the
+    schedule, so it cannot hold the lock of a schedule and have its jobs skipped.
+    """
+    if claim.lock_key is None or object_from(claim.options).get("schedule_id") is None:
+        return None
+    return claim.lock_key
 
 
 def _event(attempt: Attempt) -> JobCancelled | JobLost:
