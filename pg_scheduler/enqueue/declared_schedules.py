@@ -6,12 +6,14 @@ import weakref
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig, plan_sync
 from pg_scheduler.schedules.row import ScheduleRow
+from pg_scheduler.store.author import with_record
 from pg_scheduler.store.faults import is_locked_out
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.serialization import kinds_of
@@ -111,7 +113,8 @@ class DeclaredSchedules:
         """Write which schedules this process enabled or disabled; return whether a row changed."""
         written = False
         for dedup_key, enabled in dict(self._switches).items():
-            if not await self._switch(dedup_key, enabled):
+            switch = partial(self._switch, dedup_key, enabled=enabled)
+            if not await with_record(f"the record of schedule {dedup_key!r}", switch):
                 continue  # no node has written the schedule yet; the next sync does
             written = True
             if row := self._rows.get(dedup_key):
@@ -120,7 +123,7 @@ class DeclaredSchedules:
                 del self._switches[dedup_key]
         return written
 
-    async def _switch(self, dedup_key: str, enabled: bool) -> bool:
+    async def _switch(self, dedup_key: str, *, enabled: bool) -> bool:
         """Write one switch; return False if no row has it, or another transaction holds the row."""
         schedules, statements = self._store.schedules, self._store.statements
         try:
@@ -151,7 +154,8 @@ class DeclaredSchedules:
             configs = self._catalogue.configs()
             changed = await self._changed(configs) if configs else set()
             if changed:
-                changed = await self._write_unlocked(configs, changed)
+                write = partial(self._write_unlocked, configs, changed)
+                changed = await with_record("the records of declared schedules", write)
             self._late = changed
             self.ids = [key for key in configs if key not in changed]
             self._synced_version = None if changed else version

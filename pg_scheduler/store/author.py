@@ -1,15 +1,24 @@
-"""The author of a change, for the audit."""
+"""The author of a change, for the audit.
+
+What a service does, such as the rescue of jobs, is also recorded for people. The service does it without the
+record if the server refuses that one. What a person does is part of one transaction with its record.
+"""
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.store.faults import RECORD_REFUSALS
 
 MAX_RELEASE_LENGTH: Final = 200
+
+T = TypeVar("T")
 
 
 class Author(NamedTuple):
@@ -38,6 +47,7 @@ def release_of(metadata: Mapping[str, Any] | None) -> str | None:
 
 
 _acting: ContextVar[Author | None] = ContextVar("pg_scheduler_author", default=None)
+_records: ContextVar[bool] = ContextVar("pg_scheduler_records", default=True)
 
 
 @contextmanager
@@ -53,3 +63,48 @@ def acting_as(author: Author) -> Iterator[None]:
 def current_author() -> Author | None:
     """Return the author of the caller's context; None for the Scheduler itself."""
     return _acting.get()
+
+
+def writes_records() -> bool:
+    """Return whether the caller's statements are to write records."""
+    return _records.get()
+
+
+async def with_record(subject: str, write: Callable[[], Awaitable[T]]) -> T:
+    """Run what a service writes with a record, and without it if the server refuses the record.
+
+    Args:
+        subject: What the record is, for the log.
+        write: Writes all in one transaction; it may run twice.
+    """
+    try:
+        return await write()
+    except RECORD_REFUSALS as refusal:
+        token = _records.set(False)
+        try:
+            result = await write()  # raises the error again if the record is not its cause
+        finally:
+            _records.reset(token)
+        report_refused(subject, refusal)
+        return result
+
+
+@contextmanager
+def for_people(subject: str) -> Iterator[None]:
+    """Log what the server refuses within, which only people read, instead of raising it."""
+    try:
+        yield
+    except RECORD_REFUSALS as refusal:
+        report_refused(subject, refusal)
+
+
+def report_refused(subject: str, refusal: Exception) -> None:
+    """Log that the server refused what only people read."""
+    logger.warning(
+        "the server refused %s (%s: %s); jobs run on without it; check the triggers, constraints and "
+        "privileges of the table",
+        subject,
+        type(refusal).__name__,
+        refusal,
+        extra=record_fields(),
+    )

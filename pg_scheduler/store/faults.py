@@ -29,6 +29,9 @@ from pg_scheduler.errors import (
 REFUSALS: Final = (asyncpg.PostgresError, SchemaError, PayloadError)
 """Errors of a statement that the database received and rejected."""
 
+RECORD_REFUSALS: Final = (asyncpg.PostgresError, SchemaForbiddenError)
+"""Errors after which a service continues without a record that only people read."""
+
 ROW_ERRORS: Final = (asyncpg.PostgresError, ValueError)
 """Errors that a row may cause by being read: in the server, or when its values are decoded here."""
 

@@ -73,6 +73,7 @@ class Query:
         routes: The connections that may run it, the default first.
         is_shareable: Whether it runs on the shared connection if that is free.
         timeout: Its time limit.
+        is_recorded: Whether it also writes a record of what it does, for people.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Query:
     routes: tuple[Route, ...]
     is_shareable: bool
     timeout: Timeout
+    is_recorded: bool = False
 
 
 FOLDERS: Final = ("store/sql", "inspect/store/sql")
@@ -89,6 +91,7 @@ _MARK: Final = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _DECLARATION: Final = re.compile(r"-- (route|timeout): (.*)\n")
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"\{(?!schema\})(\w+)\}")
+_OF_RECORDS: Final = ("into_audit", "once_per_release")
 _PRIORITIES: Final = {priority.value: str(priority.db_value) for priority in JobPriority}
 
 
@@ -101,6 +104,12 @@ def load_queries(schema: str) -> Mapping[str, Query]:
 def load_query(schema: str, name: str) -> Query:
     """Return one statement. To load all would block the event loop for 14 ms."""
     return compose_query(schema, name)
+
+
+@cache
+def load_unrecorded(schema: str, name: str) -> Query:
+    """Return a statement that writes no record of what it does."""
+    return compose_query(schema, name, **dict.fromkeys(_OF_RECORDS, ""))
 
 
 def compose_query(schema: str, name: str, **fragments: str) -> Query:
@@ -159,6 +168,7 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
     if "route" not in declared:
         raise LookupError(f"statement {name!r} declares no route; write '-- route: ...' below its name")
     routes = declared["route"].removeprefix("shared, ")
+    is_recorded = "{into_audit}" in text
     try:
         text = _expand(text, fragments).strip()
     except KeyError as error:
@@ -174,6 +184,7 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
             routes=tuple(Route(route) for route in routes.split(" | ")),
             is_shareable=routes != declared["route"],
             timeout=Timeout(declared.get("timeout", Timeout.CALL)),
+            is_recorded=is_recorded,
         )
     except ValueError as error:
         raise LookupError(f"statement {name!r} has the invalid declaration {declared!r}: {error}") from error

@@ -16,12 +16,12 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.migrate import home_schema
-from pg_scheduler.store.author import Author, current_author
+from pg_scheduler.store.author import Author, current_author, writes_records
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.faults import is_conflict, raise_translated, translated
-from pg_scheduler.store.queries import Query, Route, Timeout, channel_of, load_query
+from pg_scheduler.store.queries import Query, Route, Timeout, channel_of, load_query, load_unrecorded
 
 MAX_ATTEMPTS: Final = 5
 """Attempts of a statement that lost a deadlock."""
@@ -162,6 +162,8 @@ class Statements:
             route: One of the statement's routes; None for the default.
         """
         query = load_query(self._schema or await self.schema(on=on), name)
+        if query.is_recorded and not writes_records():
+            query = load_unrecorded(await self.schema(on=on), name)
         if on is not None:
             try:
                 return list(await on.fetch(query.text, *args, timeout=self.call_timeout_s))

@@ -11,11 +11,13 @@ from typing import Any, Final, NamedTuple
 
 import asyncpg
 
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.outcome import RowChange, reclaim_change
 from pg_scheduler.status import JobStatus
-from pg_scheduler.store.author import release_of
+from pg_scheduler.store.author import release_of, report_refused, with_record
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.faults import RECORD_REFUSALS
 from pg_scheduler.store.records import worker_from
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.statements import Statements
@@ -156,8 +158,7 @@ class WorkerRepository:
             report: The report of the worker about itself.
             wanted: The request to the worker when it still had a row.
         """
-        await self._statements.fetch(
-            "register_worker",
+        values = (
             worker.worker_id,
             worker.hostname,
             worker.pid,
@@ -175,6 +176,11 @@ class WorkerRepository:
             wanted,
             release_of(worker.metadata),
         )
+
+        async def write() -> None:
+            await self._statements.fetch("register_worker", *values)
+
+        await with_record(f"the record of the start of worker {worker.worker_id}", write)
 
     async def renew(
         self,
@@ -319,7 +325,7 @@ class WorkerRepository:
                 by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
             for worker_id, own in by_worker.items():
                 rescued |= await self._results.settle_within(own, worker_id, transaction)
-            await self._record(rows, orphans, rescued, connection)
+        await self._record(rows, orphans, rescued)
         quarantined = [
             Quarantined(row["job_id"], row["job_name"], row["attempt"], changes[row["job_id"]].error or "")
             for row in orphans
@@ -334,9 +340,11 @@ class WorkerRepository:
         workers: Sequence[asyncpg.Record],
         orphans: Sequence[asyncpg.Record],
         rescued: Collection[str],
-        connection: Connection,
     ) -> None:
-        """Record which workers were declared dead, without those that had shut down before."""
+        """Record which workers were declared dead, without those that had shut down before.
+
+        It is a transaction of its own: what people read never keeps jobs from being reclaimed.
+        """
         jobs = Counter(row["worker_id"] for row in orphans if row["job_id"] in rescued)
         dead = [
             {**json.loads(row["described"]), "count": jobs[row["worker_id"]]}
@@ -345,7 +353,12 @@ class WorkerRepository:
         ]
         if dead:
             record = self._statements.now, json.dumps(dead), *self._statements.author.values("worker")
-            await self._statements.fetch("record_dead_workers", *record, on=connection)
+            try:
+                await self._statements.fetch("record_dead_workers", *record)
+            except (DatabaseUnavailableError, *RECORD_REFUSALS) as refusal:
+                report_refused(
+                    f"the record of the dead workers {[worker['worker_id'] for worker in dead]}", refusal
+                )
 
 
 def _columns(report: WorkerReport | None) -> tuple[str | None, str | None, list[str] | None]:

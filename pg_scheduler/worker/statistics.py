@@ -40,6 +40,8 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.events.types import LOCK_TAKEN
 from pg_scheduler.measure.meter import Meter
+from pg_scheduler.store.author import report_refused
+from pg_scheduler.store.faults import RECORD_REFUSALS
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
@@ -117,12 +119,22 @@ class StatisticsWriter(Service):
         self._statistics = node.store.statistics
         self._meter = meter
         self._worker_id = node.worker_id
+        self._is_refused = False
 
     async def run_once(self) -> float:
         """Write what was counted since the last pass."""
         batch = self._meter.batch()
-        # A worker that was declared dead has no row until its next heartbeat: the batch waits for it.
-        if batch is not None and await self._statistics.add(self._worker_id, batch.number, batch.jobs):
+        if batch is None:
+            return self.interval_s
+        try:
+            is_added = await self._statistics.add(self._worker_id, batch.number, batch.jobs)
+        except RECORD_REFUSALS as refusal:  # figures for people never stop a worker
+            if not self._is_refused:
+                report_refused("statistics of jobs", refusal)
+            self._is_refused = True
+            return self.interval_s
+        self._is_refused = False
+        if is_added:  # else the worker was declared dead, and the batch waits for its next heartbeat
             self._meter.settle(batch)
         return self.interval_s
 

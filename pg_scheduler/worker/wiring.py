@@ -42,7 +42,7 @@ def wiring(to: Runtime) -> Wiring:
         ),
         (signals.clock_stepped, (to.planner.wake, to.pauses.wake)),
         (signals.subscriptions_changed, (to.relay.follow,)),
-        (signals.worker_registered, (to.relay.announce_again,)),
+        (signals.worker_registered, (to.relay.announce_again, to.planner.declare_again)),
         (signals.database_up, (to.supervisor.retry,)),
     )
 

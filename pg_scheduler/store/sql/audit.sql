@@ -1,9 +1,17 @@
+-- A service that may not write a record runs the statement without these two.
+
+-- fragment: into_audit
+INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+
+-- fragment: once_per_release
+ON CONFLICT (subject) WHERE action = 'start_release' DO NOTHING
+
 -- name: insert_audit
 -- route: pool
 -- Record an action $2 on the subject $3 by the actor $4, with the way $5 and the details $6; return its id.
 --
 -- The statements that change schedules and the pauses of tasks record themselves.
-INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+{into_audit}
 VALUES (coalesce($1, now()), $2, left($3, 500), $4, $5, $6::text::jsonb)
 RETURNING id;
 

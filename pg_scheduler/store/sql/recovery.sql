@@ -58,11 +58,11 @@ RETURNING worker_id, stopping, jsonb_build_object(
     'last_beat', least(greatest(last_beat, {first_instant}), {last_instant}))::text AS described;
 
 -- name: record_dead_workers
--- route: caller
+-- route: reserved
 -- Record that workers were declared dead: $2 is an array of their descriptions, each with the "count" of their jobs.
 --
 -- The ids may have been written by hand, and the subject of a record has at most 2,000 bytes.
-INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+{into_audit}
 SELECT coalesce($1, now()), 'declare_dead', left(dead.worker ->> 'worker_id', 500), $3, $4,
     $5::text::jsonb || jsonb_build_object(
         'worker', dead.worker - ARRAY ['worker_id', 'count'], 'count', dead.worker -> 'count')

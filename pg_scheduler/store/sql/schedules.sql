@@ -78,7 +78,7 @@ WITH inserted AS (
     RETURNING schedule_id, {schedule_definition} AS definition
 ),
 audited AS (
-    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    {into_audit}
     SELECT coalesce($46, now()), 'add_schedule', schedule_id, $43, $44,
         $45::text::jsonb || jsonb_build_object('after', definition)
     FROM inserted
@@ -102,7 +102,7 @@ written AS (
     WHERE schedule_id = $1
     RETURNING schedule_id, {schedule_definition} AS definition
 )
-INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+{into_audit}
 SELECT coalesce($46, now()), 'update_schedule', written.schedule_id, $43, $44,
     $45::text::jsonb || jsonb_build_object('before', old.definition, 'after', written.definition)
 FROM written
@@ -117,7 +117,7 @@ WITH removed AS (
     RETURNING schedule_id, {schedule_definition} AS definition
 ),
 audited AS (
-    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    {into_audit}
     SELECT coalesce($5, now()), 'remove_schedule', schedule_id, $2, $3,
         $4::text::jsonb || jsonb_build_object('before', definition)
     FROM removed
@@ -142,7 +142,7 @@ WITH changed AS (
     RETURNING schedule_id
 ),
 audited AS (
-    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    {into_audit}
     SELECT coalesce($5, now()), 'pause_schedule', schedule_id, $6, $7, $8::text::jsonb FROM changed
 )
 SELECT EXISTS (SELECT FROM changed) AS changed FROM {schema}scheduler_schedules WHERE schedule_id = $1;
@@ -174,7 +174,7 @@ WITH changed AS (
     RETURNING schedule_id
 ),
 audited AS (
-    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    {into_audit}
     SELECT coalesce($4, now()), 'resume_schedule', schedule_id, $5, $6, $7::text::jsonb FROM changed
 )
 SELECT EXISTS (SELECT FROM changed) AS changed FROM {schema}scheduler_schedules WHERE schedule_id = $1;

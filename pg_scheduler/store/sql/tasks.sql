@@ -15,7 +15,7 @@ WITH paused AS (
     RETURNING name
 ),
 audited AS (
-    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    {into_audit}
     SELECT coalesce($5, now()), 'pause_task', name, $4, $6, $7::text::jsonb FROM paused
 )
 SELECT name FROM paused;
@@ -29,7 +29,7 @@ WITH resumed AS (
     RETURNING name, coalesce(paused_until > coalesce($2, now()), true) AS was_in_effect
 ),
 audited AS (
-    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    {into_audit}
     SELECT coalesce($2, now()), 'resume_task', name, $3, $4, $5::text::jsonb FROM resumed WHERE was_in_effect
 )
 SELECT was_in_effect FROM resumed;

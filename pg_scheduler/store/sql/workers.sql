@@ -2,11 +2,11 @@
 -- route: reserved
 -- Write a worker's row with a new lease, and record the first worker of a release ($18).
 WITH released AS (
-    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    {into_audit}
     SELECT coalesce($7, now()), 'start_release', $18, coalesce($11, $1), 'worker',
         jsonb_build_object('host', $2::text, 'version', $4::text)
     WHERE $18::text IS NOT NULL
-    ON CONFLICT (subject) WHERE action = 'start_release' DO NOTHING
+    {once_per_release}
 )
 INSERT INTO {schema}scheduler_workers (
     worker_id, hostname, pid, version, max_concurrent_jobs, liveness_key, lease_extension,
@@ -124,7 +124,7 @@ requested AS (
     RETURNING worker_id
 ),
 audited AS (
-    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    {into_audit}
     SELECT coalesce($4, now()), $5, worker_id, $6, $7, $8::text::jsonb FROM asked WHERE is_new
 )
 SELECT worker_id, pg_notify({channel}, $3 || ' ' || worker_id) FROM requested;

@@ -147,6 +147,11 @@ class Planner(Service):
         self._to_cancel: dict[str, None] = {}
         """Last jobs that new ones replace, and that are not cancelled yet: they were locked."""
 
+    def declare_again(self) -> None:
+        """Write the schedules declared in code again: with the row of this worker, theirs may be lost."""
+        self.declared.forget_sync()
+        self.wake()
+
     async def prepare(self) -> None:
         """Make the first pass write the schedules declared in code."""
         self.declared.forget_sync()

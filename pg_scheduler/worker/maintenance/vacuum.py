@@ -21,6 +21,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobsVacuumed
 from pg_scheduler.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.author import for_people
 from pg_scheduler.store.retention import BlockRange, Cutoffs
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import Service
@@ -181,11 +182,13 @@ class Vacuum(Service):
     async def _delete_others(self) -> AsyncIterator[Counter[JobStatus]]:
         """Delete what no walk over the table finds, and yield the number of jobs after each batch."""
         await self._delete_schedules()
-        await self._delete_audit()
-        size = self.statistics_batch_size
-        for span_s, longer_s, days in STATISTICS_DAYS:
-            while await self._store.statistics.fold(span_s, longer_s, days, size) == size:
-                yield Counter()
+        with for_people("the deletion of old records"):
+            await self._delete_audit()
+        with for_people("to merge old statistics"):
+            size = self.statistics_batch_size
+            for span_s, longer_s, days in STATISTICS_DAYS:
+                while await self._store.statistics.fold(span_s, longer_s, days, size) == size:
+                    yield Counter()
         batch_size = self.surplus_batch_size
         while await self._store.kept_results.vacuum(batch_size) == batch_size:
             yield Counter()
@@ -222,7 +225,8 @@ class Vacuum(Service):
         if not deleted.total():
             return
         if self._config.track_metrics:
-            await self._store.retention.record_vacuum(deleted, self._worker_id)
+            with for_people("the number of deleted jobs"):
+                await self._store.retention.record_vacuum(deleted, self._worker_id)
         self._events.publish(JobsVacuumed(**{status.value: deleted[status] for status in self._policies}))
 
 
