@@ -375,6 +375,7 @@ PRIVATE_PACKAGES = {
     "worker",
 }
 PRIVATE_MODULES = {
+    "annotations",
     "blocking",
     "dsn",
     "foreign",
@@ -383,6 +384,7 @@ PRIVATE_MODULES = {
     "sqlbuiltins",
     "sqltext",
     "status",
+    "threads",
     "validators",
     "version",
 }

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_origin
 
+from pg_scheduler.annotations import signature_of, text_of
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import JobFunction
 
@@ -30,7 +31,7 @@ def own_signature(func: JobFunction) -> inspect.Signature:
         ConfigurationError: An injected parameter is positional-only, or precedes one that is positional.
         TypeError: The function has no signature that can be read, as for ValueError.
     """
-    signature = inspect.signature(func, follow_wrapped=False)
+    signature = signature_of(func, follow_wrapped=False)
     parameters = list(signature.parameters.values())
     injected = [each for each in parameters if _is_injected(each.annotation, func)]
     if not injected:
@@ -48,11 +49,11 @@ def own_signature(func: JobFunction) -> inspect.Signature:
 
 def _is_injected(annotation: object, func: JobFunction) -> bool:
     """Return whether an annotation is ``Injected[T]``. The type T need not exist yet."""
-    if isinstance(annotation, str):
-        if "[" not in annotation:
+    if (text := text_of(annotation)) is not None:
+        if "[" not in text:
             return False
         try:
-            node = ast.parse(annotation.strip(), mode="eval").body
+            node = ast.parse(text.strip(), mode="eval").body
         except SyntaxError:
             return False
         namespace: Mapping[str, Any] = getattr(inspect.unwrap(func), "__globals__", {})

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pg_scheduler.annotations import signature_of
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.payload import decode
@@ -108,7 +109,7 @@ def check_middleware(given: Sequence[Middleware]) -> tuple[Middleware, ...]:
                 f"call_next), not {each!r}"
             )
         try:
-            inspect.signature(each).bind(None, None)
+            signature_of(each).bind(None, None)
         except TypeError:
             raise TypeError(f"{name} must take two arguments, call and call_next: {each!r}") from None
         headers = getattr(each, "headers", None)

@@ -2,7 +2,8 @@
 
 Supported values are None, bool, int, finite float, str, and lists, tuples and dicts with str keys of these.
 They are restored unchanged, except that tuples become lists, members of str and int enums become plain
-values, and floats from 1e16 on become int, since jsonb has one kind of number.
+values, and the keys of a dict come in another order. Since jsonb has one kind of number, ``-0.0`` becomes
+``0.0``, and floats from 1e16 on become int: ``float()`` of that is the same float.
 
 Everything else is rejected when the job is scheduled, with the path of the value: NaN and infinities, which
 are not JSON; NUL characters and lone surrogates, which PostgreSQL cannot store; keys that are not str; sets,
@@ -133,6 +134,11 @@ def encode_value(value: object, verb: str = "return") -> str:
     if "\\u0000" in text or "\\ud" in text:  # a lazy value may have changed since
         _check(_read(text)[0], "the value", 1, verb)
     return text
+
+
+def check_json(value: object, path: str) -> None:
+    """Raise PayloadError unless JSON can represent a value, with the path of the part that is the reason."""
+    _check(value, path, 1)
 
 
 def split_task_data(task_data: object) -> tuple[Any, Any]:

@@ -14,6 +14,9 @@ from pg_scheduler.sqltext import storable
 
 MAX_NUMBER: Final = 1e300
 
+LEAST_LARGE: Final = 1e16
+"""From here on the database writes a float without a point."""
+
 MAX_NOTE_LENGTH: Final = 200
 """Characters of a note that are kept."""
 
@@ -105,7 +108,8 @@ def _checked(name: str, value: Any) -> float:
     if not _is_number(value):
         shown = f"{value}" if isinstance(value, float) else f"an int of {value.bit_length()} bits"
         raise ValueError(f"{name} must be finite and at most 1e300, not {shown}")
-    return value
+    # The database returns such a float as its shortest digits, which are another number as an int.
+    return int(value) if abs(value) >= LEAST_LARGE else value
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic_core import to_jsonable_python
-
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.step_values import step_text
+from pg_scheduler.jobs.values import encode_by_class
 
 
 def signal_text(
@@ -18,16 +15,17 @@ def signal_text(
 
     Args:
         name: The name of the signal.
-        value: What pydantic serializes to JSON.
+        value: What pydantic serializes to JSON, by the classes of its objects.
         limit: The maximum size of the result in bytes; None for no limit.
         codec: Encodes it; None for none.
         job_name: The name of the job, for the codec.
 
     Raises:
-        PayloadError: The value cannot be serialized, the codec failed, or it is too large.
+        PayloadError: The value cannot be serialized, would not arrive equal, or is too large; or the codec
+            failed.
     """
     try:
-        plain: Any = to_jsonable_python(value, by_alias=True)
-    except (ValueError, RecursionError) as error:
-        raise PayloadError(f"step {name!r}: pydantic cannot serialize the value: {error}") from error
+        plain = encode_by_class(value, "the value")
+    except PayloadError as error:
+        raise PayloadError(f"step {name!r}: {error}") from error
     return step_text(name, plain, limit, codec, job_name, verb="send")

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
-from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 from pydantic.errors import PydanticUserError
 
+from pg_scheduler.annotations import UNDECLARED, return_annotation, unwrapped
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec, decode_text, is_encoded
 from pg_scheduler.jobs.payload import encode_value, object_from, value_from
 from pg_scheduler.jobs.result import check_value_size, encoded_value
 from pg_scheduler.jobs.retry import Abort
 from pg_scheduler.jobs.validation import check_text
-from pg_scheduler.validators import adapter_of
+from pg_scheduler.jobs.values import ValueType, is_json
 
 MARK: Final = "steps"
 """The key in the ``options`` of a job that marks it: stored steps of its id count only then.
@@ -159,31 +157,36 @@ class ReturnType:
     def __init__(self, func: Callable[..., Any]) -> None:
         inner = unwrapped(func)
         self._name = inner.__qualname__
+        self._type: ValueType | None = None
+        self._undefined: Exception | None = None
         try:
-            self._adapter = adapter_of(_return_annotation(inner))
-        except (PydanticUserError, NameError, TypeError, SyntaxError) as error:
-            raise ConfigurationError(
-                f"a step cannot use the return annotation of {self._name}(): {error}; "
-                "define the type at the top level of a module, or remove the annotation"
-            ) from error
+            annotation = return_annotation(inner)
+            self._type = None if annotation is UNDECLARED else ValueType(annotation)
+        except NameError as error:  # a name for type checkers only, which a value may not need
+            self._undefined = error
+        except (PydanticUserError, TypeError, SyntaxError) as error:
+            raise self._unusable(error) from error
 
     def to_json(self, step: str, value: Any) -> Any:
         """Return a value in a form that JSON can represent.
 
         Raises:
-            PayloadError: It does not fit the annotation.
+            PayloadError: It does not fit the annotation, or it would not arrive equal.
+            ConfigurationError: It is no JSON, and the annotation has an undefined name.
         """
-        if self._adapter is None:
+        if self._type is None:
+            if self._undefined is not None and not is_json(value):
+                raise self._unusable(self._undefined) from self._undefined
             return value
         try:
-            plain = self._adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
-            self._adapter.validate_json(json.dumps(plain))
-        except (ValueError, RecursionError) as error:  # ValidationError and the like are ValueErrors
+            return self._type.encode(value, "the value")
+        except PayloadError as error:
+            raise PayloadError(f"step {step!r}: {error}") from error
+        except ValidationError as error:
             raise PayloadError(
                 f"step {step!r}: the value does not fit the return annotation of {self._name}(): {error}; "
                 "return a value that fits, or change the annotation"
             ) from error
-        return plain
 
     def from_json(self, step: str, plain: Any) -> Any:
         """Return a value from the form that JSON represents.
@@ -191,15 +194,21 @@ class ReturnType:
         Raises:
             Abort: It does not fit the annotation, which has changed. A retry would not change that.
         """
-        if self._adapter is None:
+        if self._type is None:
             return plain
         try:
-            return self._adapter.validate_json(json.dumps(plain))
+            return self._type.read(plain)
         except ValidationError as error:
             raise Abort(
                 f"the stored value of step {step!r} does not fit the return annotation of {self._name}(): "
                 f"{error}; accept former values, or give the step another name"
             ) from error
+
+    def _unusable(self, error: Exception) -> ConfigurationError:
+        return ConfigurationError(
+            f"a step cannot use the return annotation of {self._name}(): {error}; "
+            "define the type at the top level of a module, or remove the annotation"
+        )
 
 
 class SignalType:
@@ -208,7 +217,7 @@ class SignalType:
     def __init__(self, kind: Any) -> None:
         self._kind = kind
         try:
-            self._adapter = None if kind is None else adapter_of(kind)
+            self._type = None if kind is None else ValueType(kind)
         except PydanticUserError as error:
             raise ConfigurationError(f"kind={kind!r} of a wait is no type for pydantic: {error}") from error
 
@@ -218,31 +227,12 @@ class SignalType:
         Raises:
             Abort: It does not fit the type, which a retry would not change.
         """
-        if self._adapter is None:
+        if self._type is None:
             return plain
         try:
-            return self._adapter.validate_json(json.dumps(plain))
+            return self._type.read(plain)
         except ValidationError as error:
             raise Abort(
                 f"the value of the signal {name!r} does not fit kind={self._kind!r}: {error}; send a value "
                 "that fits, or accept this one"
             ) from error
-
-
-def unwrapped(func: Any) -> Any:
-    """Return the function behind a partial, a method, a decorator or an object that is called."""
-    func = inspect.unwrap(func)
-    if isinstance(func, functools.partial):
-        return unwrapped(func.func)
-    if inspect.isroutine(func) or isinstance(func, type):
-        return func
-    return inspect.unwrap(getattr(type(func), "__call__", func))  # noqa: B004 - not whether, but what is called
-
-
-def _return_annotation(func: Any) -> Any:
-    """Return the return annotation of a function; Any without one. The others may be unknown here."""
-    annotation = getattr(func, "__annotations__", {}).get("return", Any)
-    if not isinstance(annotation, str):
-        return annotation
-    holder = SimpleNamespace(__annotations__={"return": annotation})
-    return get_type_hints(holder, getattr(func, "__globals__", {}), include_extras=True)["return"]

@@ -319,6 +319,10 @@ class Task:
         ):
             self.arity.check(args, kwargs)
 
+    def form_of_result(self, value: object) -> object:
+        """Return what an attempt returned in the form in which it is stored; see ``TypedArguments``."""
+        return value if self.typed is None else self.typed.form_of_result(value)
+
     def share_key(self, arguments: str | None) -> str | None:
         """Return the share and the tenant of a job; None without a share.
 

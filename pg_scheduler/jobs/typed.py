@@ -1,60 +1,158 @@
 """Bind the arguments of typed tasks with pydantic, when they are scheduled and when they run.
 
 A row holds the arguments as JSON in the shape in which they were given. Before they are stored, the same code
-validates that JSON as later in the attempt, so arguments that are stored fit the function of the caller.
+validates that JSON as later in the attempt, so arguments that are stored fit the function of the caller, and
+what it gets is compared with what the caller passed.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias, cast, get_type_hints
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from pydantic_core import ArgsKwargs, to_jsonable_python
+from pydantic_core import ArgsKwargs
 
+from pg_scheduler.annotations import UNDECLARED, return_annotation, type_hints, unwrapped
 from pg_scheduler.errors import ConfigurationError, PayloadError
+from pg_scheduler.foreign import guarded
 from pg_scheduler.jobs.injected import own_signature
 from pg_scheduler.jobs.model import JobFunction
-from pg_scheduler.jobs.payload import encode
+from pg_scheduler.jobs.payload import decode, encode
+from pg_scheduler.jobs.result import NoValue
+from pg_scheduler.jobs.values import LARGE, ValueType, as_returned, first_difference, path_of
 
 Bound: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
+ANY_TYPE: Final = ValueType(Any)
 
 MAX_SHOWN: Final = 5
 """Invalid values that a message names."""
 
 
 class TypedArguments:
-    """Validates the arguments of one function by its annotations.
+    """Validates the arguments of one function by its annotations, and converts what it returns.
 
-    The validator is built by the first use, when every module has been imported.
+    The validators are built by the first use, when every module has been imported.
     """
 
     def __init__(self, func: JobFunction) -> None:
         self._func = func
         self._adapter: TypeAdapter[Bound] | None = None
+        self._types: dict[str, ValueType] = {}
+        self._rest = self._others = ANY_TYPE
+        self._returned: ValueType | None = None
         self._signature = own_signature(func)
         parameters = self._signature.parameters.values()
         # JSON has objects with names, or arrays: strict types accept texts as dates in these only.
         self._names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+        self._positional = [
+            each.name
+            for each in parameters
+            if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}
+        ]
         self._has_positional_only = any(each.kind is each.POSITIONAL_ONLY for each in parameters)
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
         """Return the arguments of a job as the text of the ``task_data`` column.
 
         Raises:
-            PayloadError: They do not fit the annotations, or JSON cannot represent a value.
+            PayloadError: They do not fit the annotations, JSON cannot represent a value, or it would not
+                arrive equal.
             ConfigurationError: pydantic does not support an annotation.
         """
         if not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping | None):
             return encode(args, kwargs)  # raises the error
-        plain = [_to_json(value, f"args[{index}]") for index, value in enumerate(args)]
-        named = {name: _to_json(value, f"kwargs[{name!r}]") for name, value in (kwargs or {}).items()}
+        if self._adapter is None:
+            self._build()
+        if any(isinstance(value, Iterator) for value in args):  # it is dumped, and compared
+            args = [list(value) if isinstance(value, Iterator) else value for value in args]
+        values = kwargs or {}
+        types = [self._type_of(index) for index in range(len(args))]
+        plain = [
+            kind.dump(value, f"args[{index}]")
+            for index, (kind, value) in enumerate(zip(types, args, strict=True))
+        ]
+        named = {
+            name: self._type_named(name).dump(value, f"kwargs[{name!r}]") for name, value in values.items()
+        }
+        task_data = encode(plain, named)
+        if self._arrive(args, values, plain, named, task_data):
+            return task_data
+        plain = [
+            _form(kind, value, f"args[{index}]")
+            for index, (kind, value) in enumerate(zip(types, args, strict=True))
+        ]
+        named = {
+            name: _form(self._type_named(name), value, f"kwargs[{name!r}]") for name, value in values.items()
+        }
         task_data = encode(plain, named)
         self.check(plain, named)
         return task_data
+
+    def form_of_result(self, value: Any) -> Any:
+        """Return what the function returned, in the form in which it is stored; ``NoValue`` if it has none.
+
+        A value that does not fit the return annotation stays as it is, as without one.
+        """
+        if value is None or type(value) in {bool, int}:
+            return value
+        remedy = "return a value that the return annotation can carry through JSON"
+        return guarded(
+            lambda: self._form_of_result(value),
+            lambda kind: NoValue(f"reading the value raised {kind}; {remedy}"),
+        )
+
+    def _form_of_result(self, value: Any) -> Any:
+        try:
+            if self._returned is None:
+                annotation = return_annotation(unwrapped(self._func))
+                if annotation is UNDECLARED:
+                    return value
+                self._returned = ValueType(annotation)
+            return self._returned.encode(value, "the value")
+        except PayloadError as error:
+            return NoValue(str(error))
+        except (PydanticUserError, ValidationError, NameError, TypeError, SyntaxError):
+            return value
+
+    def _arrive(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        plain: Sequence[Any],
+        named: Mapping[str, Any],
+        task_data: str,
+    ) -> bool:
+        """Return whether the function would get these arguments, if they are stored in this form."""
+        if LARGE in task_data:
+            plain, named = decode(as_returned(task_data))
+        try:
+            bound, others = self._validate(plain, named)
+        except ValidationError:
+            return False
+        positional = self._positional
+        for index, value in enumerate(args):
+            name = positional[index] if index < len(positional) else None
+            arrived = others[name] if name is not None and name in others else bound[index]
+            if first_difference(value, arrived) is not None:
+                return False
+        for name, value in kwargs.items():
+            arrived = others[name] if name in others else bound[positional.index(name)]
+            if first_difference(value, arrived) is not None:
+                return False
+        return True
+
+    def _type_of(self, index: int) -> ValueType:
+        """Return the type of a positional argument."""
+        return self._types[self._positional[index]] if index < len(self._positional) else self._rest
+
+    def _type_named(self, name: str) -> ValueType:
+        """Return the type of a keyword argument."""
+        return self._types.get(name, self._others)
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise unless arguments as a row has them fit the annotations.
@@ -99,29 +197,55 @@ class TypedArguments:
         def capture(*args: Any, **kwargs: Any) -> Bound:
             return args, kwargs
 
-        config = ConfigDict(hide_input_in_errors=True)
-        capture.__annotations__ = {  # those of injected parameters may be unknown here
-            name: annotation
-            for name, annotation in capture.__annotations__.items()
-            if name in self._signature.parameters or name == "return"
+        parameters = self._signature.parameters
+        # Those of injected parameters, and of what it returns, may be undefined.
+        needed = {
+            name: each.annotation for name, each in parameters.items() if each.annotation is not each.empty
         }
         try:
-            capture.__annotations__ = get_type_hints(capture, include_extras=True)
-            capture.__signature__ = self._signature  # type: ignore[attr-defined]
-            self._adapter = TypeAdapter(cast("Any", capture), config=config)
+            hints = type_hints(self._func, needed)
+            capture.__annotations__ = hints
+            capture.__signature__ = self._signature.replace(return_annotation=Any)  # type: ignore[attr-defined]
+            adapter = TypeAdapter(cast("Any", capture), config=ConfigDict(hide_input_in_errors=True))
         except (PydanticUserError, NameError, TypeError) as error:
             raise ConfigurationError(
                 f"typed=True cannot use the annotations of {self._func.__qualname__}: {error}; "
                 "define the types at the top level of a module, or omit typed="
             ) from error
-        return self._adapter
+        for name, each in parameters.items():
+            kind = _value_type(hints.get(name, Any))
+            if each.kind is each.VAR_POSITIONAL:
+                self._rest = kind
+            elif each.kind is each.VAR_KEYWORD:
+                self._others = kind
+                self._types |= _unpacked_types(hints.get(name))
+            else:
+                self._types[name] = kind
+        self._adapter = adapter
+        return adapter
 
 
-def _to_json(value: Any, path: str) -> Any:
+def _value_type(annotation: Any) -> ValueType:
     try:
-        return to_jsonable_python(value, by_alias=True)
-    except (ValueError, RecursionError) as error:
-        raise PayloadError(f"{path} cannot be serialized by pydantic: {error}") from error
+        return ValueType(annotation)
+    except PydanticUserError:  # valid for a parameter only, such as Unpack
+        return ANY_TYPE
+
+
+def _unpacked_types(annotation: Any) -> dict[str, ValueType]:
+    """Return the types of keyword arguments that are declared as ``**kwargs: Unpack[...]``."""
+    if getattr(get_origin(annotation), "__name__", "") != "Unpack":
+        return {}
+    (kind,) = get_args(annotation)
+    return {name: _value_type(each) for name, each in get_type_hints(kind, include_extras=True).items()}
+
+
+def _form(kind: ValueType, value: Any, path: str) -> Any:
+    """Return the form of an argument that arrives as it was sent; the usual one if it does not fit."""
+    try:
+        return kind.encode(value, path)
+    except ValidationError:
+        return kind.dump(value, path)
 
 
 def problems(error: ValidationError, *, root: str | None = None) -> list[str]:
@@ -133,7 +257,7 @@ def problems(error: ValidationError, *, root: str | None = None) -> list[str]:
     """
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return [
-        f"{_path(each['loc']) if root is None else root + _below(each['loc'])}: {each['msg']}"
+        f"{_path(each['loc']) if root is None else root + path_of(each['loc'])}: {each['msg']}"
         for each in found
     ]
 
@@ -142,8 +266,4 @@ def _path(place: tuple[int | str, ...]) -> str:
     """Return the path of a value such as ``order.lines[0].price``."""
     first, *rest = place or ("arguments",)
     start = f"args[{first}]" if isinstance(first, int) else first
-    return start + _below(rest)
-
-
-def _below(place: Sequence[int | str]) -> str:
-    return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place)
+    return start + path_of(rest)

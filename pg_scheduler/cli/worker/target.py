@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler import Scheduler
+from pg_scheduler.annotations import signature_of
 from pg_scheduler.cli.errors import CommandError, UsageError, hint_at
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.jobs.naming import most_similar
@@ -167,7 +168,7 @@ def _call(source: Source) -> Any:
     function = source.value
     assert callable(function)  # noqa: S101 - checked when it was loaded
     try:
-        inspect.signature(function).bind()
+        signature_of(function).bind()
     except TypeError:
         raise UsageError(f"{source.name} must be callable without arguments") from None
     except ValueError:  # a callable without a signature

@@ -6,7 +6,6 @@ the modules named here may declare some.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
+from pg_scheduler.annotations import signature_of
 from pg_scheduler.integrations.django.connections import DjangoProcesses, DjangoThreads
 from pg_scheduler.integrations.django.options import Options
 from pg_scheduler.jobs.codec import Codec, check_codec
@@ -90,7 +90,7 @@ def _imported(path: str) -> Any:
     if not isinstance(found, type):
         return found
     try:
-        inspect.signature(found).bind()
+        signature_of(found).bind()
     except TypeError:
         raise TypeError(
             f"the class {path!r} requires arguments; name an object in your code instead"

@@ -17,6 +17,7 @@ from typing import Any, Final
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
+from pg_scheduler.annotations import signature_of
 from pg_scheduler.foreign import current_task, ends_task, is_a
 from pg_scheduler.integrations.django.compat import (
     Task,
@@ -108,7 +109,7 @@ def _runner_of(task: Task) -> Callable[..., Any]:
     func = task.func
     run: Any = _async_runner_of(task) if inspect.iscoroutinefunction(func) else _plain_runner_of(task)
     functools.update_wrapper(run, func)
-    parameters = list(inspect.signature(func).parameters.values())
+    parameters = list(signature_of(func).parameters.values())
     run.__signature__ = inspect.Signature(parameters[1:] if task.takes_context else parameters)
     run.__qualname__ = job_name(func.__qualname__, task.queue_name)
     run.django_task = task

@@ -39,6 +39,7 @@ class Completions:
         self._results = node.store.results
         self._statements = node.store.statements
         self._worker_id = node.worker_id
+        self._tasks = node.tasks
         self._buffer = node.results
         self._progress = progress
         self._signals = node.signals
@@ -113,7 +114,9 @@ class Completions:
             raise error
         await self._progress.write_last((claim,))
         codec = self._statements.codec
-        change = completion_of(claim, completion.value, self._max_result_bytes, codec).change
+        task = self._tasks.resolve(claim.function)
+        value = completion.value if task is None else task.form_of_result(completion.value)
+        change = completion_of(claim, value, self._max_result_bytes, codec).change
         found = await self._results.complete_own(claim, change, self._worker_id, transaction, is_own=is_own)
         if found is None:
             raise JobLostError(claim.job_id)

@@ -22,6 +22,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.jobs.executors import PROCESS
 from pg_scheduler.jobs.history import kept_lines, kept_log
 from pg_scheduler.jobs.outcome import (
     REVOKED,
@@ -35,8 +36,10 @@ from pg_scheduler.jobs.outcome import (
     decide,
 )
 from pg_scheduler.jobs.payload import object_from
+from pg_scheduler.jobs.result import keep_seconds
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import version_of
+from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import (
     TASK_NAME_PREFIX,
     Attempt,
@@ -353,6 +356,8 @@ class Executor:
             self._results.put_completed(claim)
         else:
             task = self._tasks.resolve(claim.function)
+            if isinstance(result, ReturnResult) and task is not None and task.typed is not None:
+                result = _in_stored_form(claim, task, result)
             policy = self._policy if task is None or task.retry is None else task.retry
             spread = random.uniform(-1, 1) if self.has_jitter else 0.0  # noqa: S311 - jitter, no secret
             outcome = decide(
@@ -378,6 +383,13 @@ def _advisory_lock_of(claim: Claim) -> int | None:
     if claim.lock_key is None or object_from(claim.options).get("schedule_id") is None:
         return None
     return claim.lock_key
+
+
+def _in_stored_form(claim: Claim, task: Task, result: ReturnResult) -> ReturnResult:
+    """Return the result of a typed task with its value as it is stored. Processes return that form."""
+    if task.executor == PROCESS or keep_seconds(claim.options) is None:
+        return result
+    return ReturnResult(task.form_of_result(result.value))
 
 
 def _event(attempt: Attempt) -> JobCancelled | JobLost:

@@ -24,6 +24,7 @@ from pg_scheduler.errors import NotRunningError
 from pg_scheduler.jobs.context import cancellation, current
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler.jobs.result import keep_seconds
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.worker.runners.call import invoke
@@ -144,9 +145,13 @@ class _Child:
                 self._invoke = _found(*path.split(":"))(self._start["parameters"]) if path else invoke
             func = _found(message["module"], message["path"])
             args, kwargs = decode(claim.task_data)
-            if message["typed"]:
-                args, kwargs = TypedArguments(func).bind(args, kwargs)
-            return value_to(claim.options, self._invoke(func, args, {**kwargs, **message["kwargs"]}))
+            typed = TypedArguments(func) if message["typed"] else None
+            if typed is not None:
+                args, kwargs = typed.bind(args, kwargs)
+            value = self._invoke(func, args, {**kwargs, **message["kwargs"]})
+            if typed is not None and keep_seconds(claim.options) is not None:
+                value = typed.form_of_result(value)
+            return value_to(claim.options, value)
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             return {"error": error_to(error)}
 

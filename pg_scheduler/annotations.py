@@ -1,0 +1,91 @@
+"""Read signatures and annotations without evaluating what the caller does not need.
+
+Since Python 3.14 annotations are evaluated when they are read, and a module may name types there that it
+imports for type checkers only. So every signature and annotation of user code is read here, in the format
+that leaves undefined names as references. Only who converts values evaluates them, by ``return_annotation()``
+and ``type_hints()``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, ForwardRef, get_type_hints
+
+UNDECLARED: Final = inspect.Signature.empty
+"""Stands for the annotation of what has none."""
+
+if sys.version_info >= (3, 14) and not TYPE_CHECKING:
+    from annotationlib import Format, get_annotations
+
+    def signature_of(func: Callable[..., Any], *, follow_wrapped: bool = True) -> inspect.Signature:
+        """Return the signature of a function, with undefined names of its annotations as references.
+
+        Raises:
+            TypeError: The object has no signature, as for ValueError.
+        """
+        return inspect.signature(func, follow_wrapped=follow_wrapped, annotation_format=Format.FORWARDREF)
+
+    def annotations_of(value: Any) -> Mapping[str, Any]:
+        """Return the annotations of a function or a class; none for other objects."""
+        try:
+            return get_annotations(value, format=Format.FORWARDREF)
+        except TypeError:
+            return getattr(value, "__annotations__", {})
+
+else:
+
+    def signature_of(func: Callable[..., Any], *, follow_wrapped: bool = True) -> inspect.Signature:
+        """Return the signature of a function.
+
+        Raises:
+            TypeError: The object has no signature, as for ValueError.
+        """
+        return inspect.signature(func, follow_wrapped=follow_wrapped)
+
+    def annotations_of(value: Any) -> Mapping[str, Any]:
+        """Return the annotations of a function or a class; none for other objects."""
+        return getattr(value, "__annotations__", {})
+
+
+def text_of(annotation: object) -> str | None:
+    """Return the source of an annotation that is not evaluated; None for others."""
+    if isinstance(annotation, ForwardRef):
+        return annotation.__forward_arg__
+    return annotation if isinstance(annotation, str) else None
+
+
+def return_annotation(func: Any) -> Any:
+    """Return the evaluated return annotation of a function; UNDECLARED without one. Others may be undefined.
+
+    Raises:
+        NameError: It has an undefined name; or a TypeError, SyntaxError or the like of its evaluation.
+    """
+    annotations = annotations_of(func)
+    if "return" not in annotations:
+        return UNDECLARED
+    return type_hints(func, {"return": annotations["return"]})["return"]
+
+
+def type_hints(func: Any, annotations: Mapping[str, Any]) -> dict[str, Any]:
+    """Return annotations of a function, evaluated in its namespace.
+
+    Raises:
+        NameError: One has an undefined name; or a TypeError, SyntaxError or the like of its evaluation.
+    """
+    holder = SimpleNamespace(__annotations__=dict(annotations))
+    namespace = getattr(inspect.unwrap(func), "__globals__", {})
+    return get_type_hints(holder, namespace, include_extras=True)
+
+
+def unwrapped(func: Any) -> Any:
+    """Return the function behind a partial, a method, a decorator or an object that is called."""
+    func = inspect.unwrap(func)
+    if isinstance(func, functools.partial):
+        return unwrapped(func.func)
+    if inspect.isroutine(func) or isinstance(func, type):
+        return func
+    return inspect.unwrap(getattr(type(func), "__call__", func))  # noqa: B004 - not whether, but what is called

@@ -1,0 +1,606 @@
+"""Carry values through JSON, so that they arrive as they were sent.
+
+A value is dumped by its declared type. What a reader would get from that JSON is compared with the value, at
+the call: a value that would not arrive equal is refused, with its path and a remedy. Nothing is lost in
+silence, whichever way a value takes: as an argument, a result, the value of a step, or a signal.
+
+JSON has several forms for some values. A model is dumped without the fields that were not set, by its
+aliases; where that would not arrive equal, by its names, or with the fields that only this object has.
+Members of sets are sorted, since the order of a set differs between processes.
+
+"Equal" is ``==``, with differences where that compares too little or too much: which fields of a model are
+set counts, and the comparison does not distinguish NaN from NaN, a time zone from its offset at that time, or
+objects whose class defines no equality.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from numbers import Number
+from typing import Any, Final, Literal, NamedTuple, get_origin
+from uuid import UUID
+
+from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from pg_scheduler.errors import PayloadError
+from pg_scheduler.foreign import is_ctrl_c
+from pg_scheduler.jobs.payload import check_json
+from pg_scheduler.validators import adapter_of
+
+PLAIN: Final = frozenset({type(None), bool, int, float, str})
+"""The classes of values that are JSON as they are."""
+
+COMPARABLE: Final = PLAIN | {bytes, Decimal, UUID, date, timedelta}
+"""The classes of values without parts, which ``==`` compares completely."""
+
+CONTAINERS: Final = (list, tuple, dict, set, frozenset)
+
+LARGE: Final = "e+"
+"""Occurs in the JSON of a float from 1e16 on. The database returns its digits, which are read as an int."""
+
+DECLARE: Final = (
+    "declare the type of the value instead of Any, or pass None, bool, int, float, str, list or dict"
+)
+
+_ANY: Final[TypeAdapter[Any]] = TypeAdapter(Any)
+_MISSING: Final = object()
+
+
+class Difference(NamedTuple):
+    """Why a value does not arrive as it was sent."""
+
+    reason: str
+    remedy: str
+    path: str = ""
+
+    def within(self, part: str) -> Difference:
+        """Return the difference as one of the value that has this part."""
+        return self._replace(path=part + self.path)
+
+    def error(self, root: str) -> PayloadError:
+        """Return the error for a value."""
+        return PayloadError(f"{root}{self.path} {self.reason}; {self.remedy}")
+
+
+class ValueType:
+    """Converts values of one declared type to JSON and back.
+
+    Raises:
+        PydanticUserError: pydantic does not support the type, or a name in it is not defined.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self._adapter = adapter_of(annotation) or _ANY
+        self._may_have_sets = _may_have_sets(self._adapter.core_schema)
+
+    def dump(self, value: Any, path: str) -> Any:
+        """Return the usual form of a value as JSON has it, which need not arrive equal.
+
+        Raises:
+            PayloadError: JSON cannot represent the value.
+        """
+        kind = type(value)
+        if kind in PLAIN and (kind is not float or math.isfinite(value)):
+            return value
+        return self._dump(value, path)
+
+    def read(self, plain: Any) -> Any:
+        """Return a value from JSON.
+
+        Raises:
+            ValidationError: It does not fit the type.
+        """
+        return self._adapter.validate_json(json.dumps(plain))
+
+    def encode(self, value: Any, path: str, *, in_union: bool = False) -> Any:
+        """Return the form of a value that arrives as it was sent.
+
+        Args:
+            value: A value of the type; or one that pydantic converts to it, also in the form of JSON.
+            path: The path of the value, for errors.
+            in_union: Whether its reader may have a union of types, which a field distinguishes.
+
+        Raises:
+            PayloadError: JSON cannot represent the value, or it would not arrive equal.
+            ValidationError: It does not fit the type.
+        """
+        if isinstance(value, Iterator):
+            value = list(value)
+        expected: Any = _MISSING
+        difference: Difference | None = None
+        misfit: ValidationError | None = None
+        texts = set[str]()
+        for form in self._forms(value, path, in_union=in_union):
+            text = _text_of(form, path)
+            if text in texts:
+                continue
+            texts.add(text)
+            try:
+                arrived = self._adapter.validate_json(as_returned(text))
+            except ValidationError as error:
+                misfit = misfit or error
+                continue
+            found = first_difference(value, arrived)
+            if found is not None:
+                if expected is _MISSING:
+                    expected = self._converted(value)
+                if not isinstance(expected, ValidationError):
+                    found = first_difference(expected, arrived)
+                elif is_json(value) and form == value:
+                    found = None
+            if found is None:
+                return form
+            difference = difference or found
+        if (found := difference or _unrepresentable(value)) is not None:
+            raise found.error(path)
+        assert misfit is not None  # noqa: S101 - each form arrived, differed or did not fit
+        if is_json(value) or isinstance(self._converted(value), ValidationError):
+            raise misfit
+        raise _unread(misfit).error(path) from misfit
+
+    def _converted(self, value: Any) -> Any:
+        """Return a value as its type, without a detour through JSON; or the error if it does not fit.
+
+        Strict types accept JSON that they do not accept as objects.
+        """
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            return error
+
+    def _forms(self, value: Any, path: str, *, in_union: bool) -> Iterator[Any]:
+        """Yield the forms of a value, the usual one first."""
+        if not in_union:
+            yield self.dump(value, path)
+            yield self._dump(value, path, by_alias=False)
+            if is_json(value):
+                yield value
+                return
+        # Some fields that were not set are needed: those of which this object has a value of its own, and
+        # those that tell the type.
+        excluded = _unset_fields(value)
+        for by_alias in (True, False):
+            yield self._dump(value, path, by_alias=by_alias, exclude_unset=False, exclude=excluded)
+
+    def _dump(self, value: Any, path: str, **options: Any) -> Any:
+        options = {"by_alias": True, "exclude_unset": True, **options}
+        try:
+            text = self._adapter.dump_json(value, round_trip=True, warnings=False, **options)
+            form = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            found = _unrepresentable(value)
+            if found is not None:
+                raise found.error(path) from error
+            raise PayloadError(
+                f"{path} cannot be serialized by pydantic: {error}; declare a serializer for its type, or "
+                "pass None, bool, int, float, str, list or dict"
+            ) from error
+        return _with_sorted_sets(value, form) if self._may_have_sets else form
+
+
+def encode_by_class(value: Any, path: str) -> Any:
+    """Return the form as JSON of a value whose reader may have any type.
+
+    Its objects arrive as they were sent if the reader has their class.
+
+    Raises:
+        PayloadError: JSON cannot represent the value, or an object would not arrive equal.
+    """
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if kind in {list, tuple} or isinstance(value, Iterator):
+        return [encode_by_class(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    if kind in {set, frozenset}:
+        return sorted((encode_by_class(item, f"{path}[...]") for item in value), key=_order)
+    if kind is dict:
+        return {_key(key, path): encode_by_class(item, f"{path}[{key!r}]") for key, item in value.items()}
+    try:
+        return ValueType(kind).encode(value, path, in_union=True)
+    except PydanticUserError:
+        return ValueType(Any).dump(value, path)
+    except ValidationError as error:
+        raise _unread(error).error(path) from error
+
+
+def _text_of(form: Any, path: str) -> str:
+    try:
+        return json.dumps(form)
+    except (ValueError, RecursionError) as error:
+        check_json(form, path)
+        raise PayloadError(f"{path} cannot be serialized: {error}") from error
+
+
+def is_json(value: Any) -> bool:
+    """Return whether a value is JSON as it is."""
+    kind = type(value)
+    if kind in PLAIN:
+        return True
+    if kind is list:
+        return all(map(is_json, value))
+    return kind is dict and all(type(key) is str and is_json(item) for key, item in value.items())
+
+
+def as_returned(text: str) -> str:
+    """Return JSON as the database returns it, as far as Python reads it otherwise than as it was written."""
+    if LARGE not in text:
+        return text
+    return json.dumps(json.loads(text, parse_float=_returned_number))
+
+
+def _returned_number(digits: str) -> float:
+    return int(Decimal(digits)) if LARGE in digits.lower() else float(digits)
+
+
+def _key(key: Any, path: str) -> str:
+    """Return the text of a key of an object."""
+    if isinstance(key, str):
+        return str.__str__(key)
+    (text,) = ValueType(dict[type(key), None]).encode({key: None}, path)  # type: ignore[misc]
+    return str(text)
+
+
+# -- comparison ----------------------------------------------------------------------------------------
+
+
+def first_difference(given: Any, arrived: Any) -> Difference | None:  # noqa: PLR0911 - one for each kind
+    """Return what of a value does not arrive as it was sent; None if all does."""
+    kind, other = type(given), type(arrived)
+    if kind is other:
+        if kind in COMPARABLE:
+            return None if given == arrived or given != given else _changed(given, arrived)  # noqa: PLR0124
+        if kind is list or kind is tuple:
+            return _in_items(given, arrived)
+        if kind is dict:
+            return _in_dicts(given, arrived)
+    if isinstance(given, BaseModel):
+        return _in_models(given, arrived)
+    if is_dataclass(kind):
+        return _in_dataclasses(given, arrived)
+    if isinstance(given, datetime) and isinstance(arrived, datetime):
+        return None if _is_same_time(given, arrived) else _changed(given, arrived)
+    return _in_others(given, arrived)
+
+
+def _in_others(given: Any, arrived: Any) -> Difference | None:  # noqa: PLR0911 - one for each kind
+    kind, other = type(given), type(arrived)
+    if isinstance(arrived, Iterator):
+        given, arrived = _items(given), list(arrived)
+        return _changed(given, arrived) if given is None else _in_items(given, arrived)
+    if isinstance(given, Iterator):
+        return Difference("is an iterator, which can be read only once", "pass a list")
+    if kind is tuple and other is list:
+        return _in_items(given, arrived)
+    if isinstance(given, tuple) and kind is other:
+        return _in_items(given, arrived)
+    if isinstance(given, Mapping) and isinstance(arrived, dict):
+        if isinstance(arrived, OrderedDict) and isinstance(given, OrderedDict) and not _has_kept_order(given):
+            return Difference(
+                "is an OrderedDict, whose order the database does not keep", "pass a list of pairs"
+            )
+        return _in_dicts(given, arrived)
+    is_alike = issubclass(kind, other) or any(
+        isinstance(given, family) and isinstance(arrived, family) for family in (Number, Set)
+    )
+    return None if is_alike and _is_equal(given, arrived) else _changed(given, arrived)
+
+
+def _in_items(given: Sequence[Any], arrived: Sequence[Any]) -> Difference | None:
+    if len(given) != len(arrived):
+        return _changed(given, arrived)
+    kinds = [*map(type, given)]
+    if set(kinds) <= COMPARABLE and kinds == [*map(type, arrived)] and [*given] == [*arrived]:
+        return None
+    for index, (item, other) in enumerate(zip(given, arrived, strict=True)):
+        if (found := first_difference(item, other)) is not None:
+            return found.within(f"[{index}]")
+    return None
+
+
+def _in_dicts(given: Mapping[Any, Any], arrived: Mapping[Any, Any]) -> Difference | None:
+    if given.keys() != arrived.keys():
+        return Difference(
+            "is a dict with keys that JSON changes: there they are texts",
+            "use keys of type str, or pass a list of pairs",
+        )
+    for key, item in given.items():
+        if (found := first_difference(item, arrived[key])) is not None:
+            return found.within(f"[{key!r}]")
+    return None
+
+
+def _in_models(given: BaseModel, arrived: Any) -> Difference | None:
+    kind, other = type(given), type(arrived)
+    if kind is not other and _origin(kind) is not _origin(other):
+        return _changed(given, arrived)
+    values, others = given.__dict__, arrived.__dict__
+    for name, field in kind.model_fields.items():
+        value, arrived_value = values.get(name, _MISSING), others.get(name, _MISSING)
+        if value is arrived_value:
+            continue
+        if (found := first_difference(value, arrived_value)) is not None:
+            return _of_field(field, found).within("" if isinstance(given, RootModel) else f".{name}")
+    if (found := _in_dicts(given.__pydantic_extra__ or {}, arrived.__pydantic_extra__ or {})) is not None:
+        return found
+    for name, value in (given.__pydantic_private__ or {}).items():
+        # Clients, locks and the like are made anew where the value arrives.
+        if type(value) in COMPARABLE or isinstance(value, CONTAINERS):
+            arrived_value = (arrived.__pydantic_private__ or {}).get(name, _MISSING)
+            if first_difference(value, arrived_value) is not None:
+                return Difference(
+                    "is a private attribute, which JSON leaves out", "make it a field", path=f".{name}"
+                )
+    return _in_fields_set(given, arrived)
+
+
+def _in_fields_set(given: BaseModel, arrived: BaseModel) -> Difference | None:
+    names, others = given.model_fields_set, arrived.model_fields_set
+    if names == others:
+        return None
+    for name in type(given).model_fields:
+        if name in names and name not in others:
+            return Difference("is set, and would arrive as not set", REMEDY_OF_SET, path=f".{name}")
+        if name in others and name not in names and _is_default(given, name):
+            return Difference("is not set, and would arrive as set", REMEDY_OF_SET, path=f".{name}")
+    return None
+
+
+REMEDY_OF_SET: Final = "let the serializer of the model dump the fields that are set, and no others"
+
+
+def _in_dataclasses(given: Any, arrived: Any) -> Difference | None:
+    if type(given) is not type(arrived):
+        return _changed(given, arrived)
+    for field in fields(given):
+        if field.compare:
+            value, other = (getattr(each, field.name, _MISSING) for each in (given, arrived))
+            if (found := first_difference(value, other)) is not None:
+                return found.within(f".{field.name}")
+    return None
+
+
+def _is_same_time(given: datetime, arrived: datetime) -> bool:
+    """Return whether two times are the same instant, or, without a zone, the same text."""
+    offset, other = given.utcoffset(), arrived.utcoffset()
+    if offset is None or other is None:
+        return offset is other and given == arrived and given.fold == arrived.fold
+    # == is always false for times that a change of the clock makes ambiguous.
+    return not given - arrived
+
+
+def _is_equal(given: Any, arrived: Any) -> bool:
+    """Return whether two values are ``==``; True if that has no meaning for them."""
+    has_equality: bool = getattr(type(given), "__eq__", None) is not object.__eq__
+    if not has_equality:
+        return type(given) is type(arrived)
+    try:
+        equal: Any = given == arrived
+        return not isinstance(equal, bool) or equal or bool(given != given)  # noqa: PLR0124 - NaN
+    except BaseException as error:  # user code
+        if is_ctrl_c(error):
+            raise
+        return True
+
+
+def _has_kept_order(given: Mapping[Any, Any]) -> bool:
+    """Return whether the database keeps the order of keys: the shorter ones first."""
+    keys = [str(key).encode() for key in given]
+    return keys == sorted(keys, key=lambda key: (len(key), key))
+
+
+def _origin(kind: type[BaseModel]) -> type:
+    generic: Mapping[str, Any] = getattr(kind, "__pydantic_generic_metadata__", {})
+    return generic.get("origin") or kind
+
+
+def _is_default(model: BaseModel, name: str) -> bool:
+    """Return whether a field that was not set has the value that it gets wherever the model arrives."""
+    field = type(model).model_fields[name]
+    if field.default_factory is not None or get_origin(field.annotation) is Literal:
+        return False
+    return first_difference(getattr(model, name, _MISSING), field.default) is None
+
+
+def _items(value: Any) -> list[Any] | None:
+    is_read_once = isinstance(value, Iterator) or not isinstance(value, Iterable)
+    return None if is_read_once or isinstance(value, str | bytes) else [*value]
+
+
+# -- the words for a difference ------------------------------------------------------------------------
+
+
+def _changed(given: Any, arrived: Any) -> Difference:
+    name, other = type(given).__qualname__, type(arrived).__qualname__
+    if hasattr(given, "get_secret_value"):
+        return Difference(
+            f"is a {name}, which JSON shows as asterisks",
+            "pass a reference to the secret, or its get_secret_value() where a codec encrypts the values",
+        )
+    if (found := _unrepresentable(given)) is not None:
+        return found
+    if arrived is _MISSING:
+        return Difference(f"is a {name}, and would be missing", "declare a serializer that dumps it")
+    if type(given) is not type(arrived):
+        if isinstance(given, type(arrived)):
+            remedy = f"declare {name} where {other} is declared, or a union with a discriminator"
+        else:
+            remedy = DECLARE if type(arrived) in PLAIN else f"pass a {other}"
+        return Difference(f"is a {name}, and would arrive as a {other}", remedy)
+    return Difference(
+        f"is a {name} that its JSON does not hold completely",
+        "declare a serializer and a validator that fit each other",
+    )
+
+
+def _of_field(field: Any, found: Difference) -> Difference:
+    """Return a difference in the words for the field of a model that has it."""
+    if found.path or _is_secret(found):
+        return found
+    if field.exclude:
+        return found._replace(
+            reason="is excluded from JSON by its field",
+            remedy="remove exclude=True, or pass it as an argument",
+        )
+    if field.serialization_alias != field.validation_alias:
+        return found._replace(
+            reason="is lost: its alias for serialization is none for validation",
+            remedy="add populate_by_name=True to the model_config, or use one alias for both",
+        )
+    return found
+
+
+def _is_secret(found: Difference) -> bool:
+    return found.reason.endswith("asterisks")
+
+
+def _unread(error: ValidationError) -> Difference:
+    """Return why pydantic does not read what it has written."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place, message = first["loc"], first["msg"]
+    if "[key]" in place:
+        return Difference(
+            "has keys of a type that cannot be read from JSON, where keys are texts",
+            "use keys of type str, or pass a list of pairs",
+            path=path_of(place[: place.index("[key]") - 1]),
+        )
+    if first["type"] in {"missing", "extra_forbidden"}:
+        return Difference(
+            f"cannot be read from its JSON: {message}",
+            "add populate_by_name=True to the model_config, so that its aliases fit both directions",
+            path=path_of(place),
+        )
+    return Difference(
+        f"cannot be read from its JSON: {message}",
+        "declare a serializer whose JSON the validator of the type accepts",
+        path=path_of(place),
+    )
+
+
+def path_of(place: Iterable[int | str]) -> str:
+    """Return the path of a part within a value, such as ``.lines[0].price``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+
+
+def _unrepresentable(value: Any, depth: int = 0) -> Difference | None:
+    """Return which part of a value no JSON can represent as it is; None if there is none."""
+    match value:
+        case bytes():
+            try:
+                value.decode()
+            except UnicodeDecodeError:
+                return Difference(
+                    "is bytes that are not UTF-8, which JSON cannot represent",
+                    "declare Base64Bytes, or set ser_json_bytes and val_json_bytes of the model to 'base64'",
+                )
+        case str():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                return Difference(
+                    f"contains a lone surrogate at position {error.start}, which PostgreSQL cannot store",
+                    "remove it",
+                )
+        case float() if not math.isfinite(value):
+            return Difference(
+                f"is {value}, which JSON cannot represent",
+                "pass a finite float, or declare ser_json_inf_nan='strings' in a model_config",
+            )
+        case _ if depth < MAX_DEPTH:
+            for part, item in _parts(value):
+                if (found := _unrepresentable(item, depth + 1)) is not None:
+                    return found.within(part)
+    return None
+
+
+MAX_DEPTH: Final = 50
+"""Levels in which the words of an error are looked for."""
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a value with their paths."""
+    if isinstance(value, Mapping):
+        yield from ((f"[{key!r}]", item) for key, item in value.items())
+    elif isinstance(value, Set):
+        yield from (("[...]", item) for item in value)
+    elif isinstance(value, list | tuple):
+        yield from ((f"[{index}]", item) for index, item in enumerate(value))
+    elif isinstance(value, BaseModel):
+        yield from ((f".{name}", item) for name, item in value.__dict__.items())
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from ((f".{each.name}", getattr(value, each.name, None)) for each in fields(value))
+
+
+# -- forms ---------------------------------------------------------------------------------------------
+
+
+def _unset_fields(value: Any) -> Any:
+    """Return which fields of models are left out, as pydantic takes it for ``exclude=``; None for none."""
+    if isinstance(value, RootModel):
+        return _unset_fields(value.root)
+    parts: Iterable[tuple[Any, Any]]
+    left_out: dict[Any, Any] = {}
+    if isinstance(value, BaseModel):
+        names = type(value).model_fields.keys() - value.model_fields_set
+        left_out = {name: True for name in names if _is_default(value, name)}
+        parts = value.__dict__.items()
+    elif isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, list | tuple):
+        parts = enumerate(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        parts = ((each.name, getattr(value, each.name, None)) for each in fields(value))
+    else:
+        return None
+    inner = {name: found for name, item in parts if name not in left_out and (found := _unset_fields(item))}
+    return {**left_out, **inner} or None
+
+
+def _may_have_sets(schema: Any) -> bool:
+    """Return whether a value of a type may contain a set."""
+    if isinstance(schema, Mapping):
+        return schema.get("type") in {"set", "frozenset", "any"} or any(map(_may_have_sets, schema.values()))
+    return isinstance(schema, list | tuple) and any(map(_may_have_sets, schema))
+
+
+def _with_sorted_sets(given: Any, form: Any) -> Any:
+    """Return the form of a value with the members of its sets in one order.
+
+    The form has them in the order of the set object. Where a serializer has changed the shape, it stays.
+    """
+    if isinstance(given, RootModel):
+        return _with_sorted_sets(given.root, form)
+    if isinstance(form, list) and isinstance(given, list | tuple | Set) and len(given) == len(form):
+        items = [*map(_with_sorted_sets, given, form)]
+        return sorted(items, key=_order) if isinstance(given, Set) else items
+    if not isinstance(form, dict):
+        return form
+    if isinstance(given, Mapping):
+        if len(given) != len(form):
+            return form
+        items = [*map(_with_sorted_sets, given.values(), form.values())]
+        return dict(zip(form, items, strict=True))
+    return {**form, **dict(_sorted_fields(given, form))}
+
+
+def _sorted_fields(given: Any, form: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of an object as its form has them: by their aliases or by their names."""
+    aliases: dict[str, str | None] = {}
+    if isinstance(given, BaseModel):
+        aliases = {name: field.serialization_alias for name, field in type(given).model_fields.items()}
+    elif is_dataclass(given):
+        aliases = dict.fromkeys(each.name for each in fields(given))
+    for name, alias in aliases.items():
+        key = name if alias is None or alias not in form else alias
+        if key in form:
+            yield key, _with_sorted_sets(getattr(given, name, None), form[key])
+
+
+def _order(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True)
