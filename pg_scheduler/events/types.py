@@ -439,6 +439,31 @@ class LeaseLost(Event):
 
 
 @logged(
+    logging.ERROR,
+    "outcome of job %(job_name)s (id %(job_id)s, attempt %(attempt)s) refused by the table, %(effect)s: "
+    "%(error)s",
+)
+@dataclass(frozen=True, slots=True)
+class OutcomeRefused(Event):
+    """A trigger or a constraint of the table rejected the outcome of an attempt. Those of others are written.
+
+    The outcome is written without the error and the value of the job, or else the job fails. If the table
+    accepts neither, the job stays running, and its worker retries that every minute.
+    """
+
+    job_id: str
+    """The id of the job."""
+    job_name: str
+    """The name of the job."""
+    attempt: int
+    """The number of the attempt."""
+    error: str
+    """The class and the message of the error."""
+    effect: str
+    """What was written instead."""
+
+
+@logged(
     logging.WARNING,
     "outcome of job %(job_name)s (id %(job_id)s, attempt %(attempt)s) not written for %(seconds)s, because "
     "a row is locked: %(holders)s; end that transaction (outcomes that wait: %(number)s)",

@@ -54,8 +54,9 @@ class AttemptError:
     outcome: str
     """How it ended: ``error``, ``timeout``, ``crashed`` (its worker died), ``released`` (at a shutdown),
     ``cancelled``, ``lost`` (the lease expired, or the status was set by hand), ``skipped`` (another attempt
-    holds the advisory lock), ``snoozed`` or ``parent`` (not started: a job that it waited for did not
-    complete; the message names that job)."""
+    holds the advisory lock), ``refused`` (a trigger or a constraint of the table rejected what the attempt
+    was to write; the message has its error), ``snoozed`` or ``parent`` (not started: a job that it waited
+    for did not complete; the message names that job)."""
     error_type: str | None
     """The path of the exception's class, such as ``shop.errors.OutOfStock``; that of Python's own classes is
     their name. None without an exception."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from pg_scheduler.events import (
     JobCancelled,
@@ -176,6 +176,18 @@ class Outcome:
             return self
         return replace(self, change=replace(self.change, retries=self.change.retries - claim.retry_count))
 
+    def without_texts(self, reason: str) -> Outcome:
+        """Return the outcome with a reason in place of the error and the value of the job."""
+        change = self.change
+        kept = change.kept
+        if kept is not None and kept.error is not None:
+            kept = kept_error(kept.seconds, reason, None)
+        elif kept is not None:
+            kept = KeptResult(kept.seconds, no_value_reason=reason)
+        error = None if change.error is None else reason
+        entry = history_entry("refused", message=reason)
+        return replace(self, change=replace(change, error=error, entry=entry, kept=kept), after_crashes=None)
+
     def event_of(self, claim: Claim, *, accepted: bool = True) -> JobEvent | None:
         """Return the event about an attempt; ``JobLost`` if the database refused the outcome."""
         if self.make_event is None:
@@ -247,6 +259,50 @@ RELEASE: Final = Outcome(RowChange(JobStatus.PENDING, entry=history_entry("relea
 
 REVOKED: Final = Outcome(RowChange(JobStatus.CANCELLED, is_revoked=True), None)
 """Report that an attempt has ended whose job was ended before, as by a caller who cancelled it."""
+
+
+class Substitute(NamedTuple):
+    """An outcome to write where the table refuses that of an attempt.
+
+    Attributes:
+        outcome: The outcome.
+        follows: Whether the consequences of the end are written with it; if not, a scan applies them later.
+        description: What it is, for people.
+    """
+
+    outcome: Outcome
+    follows: bool
+    description: str
+
+
+def substitutes(outcome: Outcome, reason: str, state: str, error: Exception) -> list[Substitute]:
+    """Return what may be written where the table refuses an outcome, in the order in which to try it.
+
+    A trigger or a constraint may reject a text or a value of the job, an effect of its end such as an alert,
+    or the status. So each is left out in turn; in the end the job fails with a text of the library alone.
+
+    Args:
+        outcome: The refused outcome.
+        reason: Why it was refused, with the message of the server.
+        state: The SQLSTATE, for a reason without that message.
+        error: The error.
+    """
+    ends = outcome.change.status is not JobStatus.PENDING
+    changes = outcome.change
+    found: list[Substitute] = []
+    if ends:
+        found.append(Substitute(outcome, False, "what follows from the end of the job is written later"))
+    if changes.is_revoked:
+        return found
+    if changes.error or changes.kept or changes.entry:
+        reduced = outcome.without_texts(reason)
+        found.append(Substitute(reduced, True, "it was written without the error and the value of the job"))
+        if ends:
+            found.append(Substitute(reduced, False, found[-1].description))
+    for text in (reason, f"outcome refused by the table, SQLSTATE {state}"):
+        failed = Outcome.fail(text, error, history_entry("refused", message=text))
+        found += [Substitute(failed, follows, "the job failed instead") for follows in (True, False)]
+    return found
 
 
 def quarantine_error(workers: int) -> str:

@@ -9,13 +9,16 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
+import asyncpg
+
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.outcome import RELEASE, describe
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.sqltext import qualify
+from pg_scheduler.store.connections.options import LOCK_TIMEOUT_MS
 from pg_scheduler.store.connections.session import Connection, transact
-from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
+from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout, is_refusal
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.statements import Statements, Transaction
 
@@ -140,6 +143,12 @@ class ClaimRepository:
                 raise
             locked = await self.complete(worker_id, completed, keep=keep)
             rows = await self._statements.fetch("exchange_jobs", *about, [], 0, *options)
+        except asyncpg.PostgresError as error:
+            if not (ids and is_refusal(error)):
+                raise
+            # A completion or a claim: the claim is refused again if it was that one.
+            locked = {*ids}
+            rows = await self._statements.fetch("exchange_jobs", *about, [], 0, *options)
         last = rows.pop()
         jobs: list[Claim] = []
         expired: list[Claim] = []
@@ -258,11 +267,17 @@ class ClaimRepository:
     async def complete(self, worker_id: str, completed: Sequence[Claim], *, keep: bool) -> set[str]:
         """Write completions of distinct jobs with one attempt number; return the ids of the rejected ones.
 
-        The statement does not wait for locked rows: it rejects their completions.
+        The statement does not wait for locked rows: it rejects their completions. If the table refuses one,
+        none is written.
         """
         ids, attempt = [claim.job_id for claim in completed], completed[0].attempt
         now = self._statements.now
-        done = await self._statements.fetch("complete_unlocked", worker_id, now, ids, attempt, keep)
+        try:
+            done = await self._statements.fetch("complete_unlocked", worker_id, now, ids, attempt, keep)
+        except asyncpg.PostgresError as error:
+            if not is_refusal(error):
+                raise
+            return {*ids}
         return {*ids} - {row[0] for row in done}
 
     async def quarantine_unreadable(
@@ -338,7 +353,7 @@ class ClaimRepository:
             limit: The maximum number of jobs.
         """
         args = worker_id, json.dumps(known), self._statements.now, limit
-        async with self._statements.transaction() as transaction:
+        async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
             rows = await self._statements.fetch("lock_unacknowledged", *args, on=transaction.connection)
             changes = {(row["job_id"], row["attempt"]): RELEASE.change for row in rows}
-            return sorted(await self._results.settle_within(changes, worker_id, transaction))
+            return sorted(await self._results.settle_divided(changes, worker_id, transaction))

@@ -14,14 +14,24 @@ A consequence is a handler for one key of ``on_end``. It may end further jobs, w
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
 
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.faults import is_refusal
 from pg_scheduler.store.statements import Statements, Transaction
+
+LOCKED_PAUSE_S: Final = 4.0
+"""Seconds for which a scan leaves out a job of whose consequences a row is locked."""
+
+REFUSED_PAUSE_S: Final = 60.0
+"""The same for a job whose consequences the table refuses."""
 
 MAX_GENERATIONS: Final = 100
 """Jobs that end because another one ended, in a row. The scan continues with the next ones."""
@@ -62,6 +72,7 @@ class Consequences:
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
         self.handlers: Final[dict[str, Handler]] = {}
+        self._left: dict[str, float] = {}  # until when a scan leaves out a job, by the monotonic clock
 
     async def run(self, job_ids: Collection[str], transaction: Transaction) -> None:
         """Apply the consequences of those jobs that have ended."""
@@ -81,38 +92,53 @@ class Consequences:
             job_ids = ended
 
     async def apply(self, job_ids: Collection[str]) -> None:
-        """Apply the consequences of jobs that have ended before, in a transaction, and publish the events."""
-        if job_ids:
-            await self._statements.run_retrying(lambda transaction: self.run(job_ids, transaction))
+        """Apply the consequences of jobs that have ended before, and publish the events.
+
+        Those that meet a lock of another transaction, or that the table refuses, are left for a later scan.
+        """
+        now = time.monotonic()
+        for job_id, error in (await self._statements.run_divided(job_ids, self.run)).items():
+            is_refused = is_refusal(error)
+            self._left[job_id] = now + (REFUSED_PAUSE_S if is_refused else LOCKED_PAUSE_S)
+            if is_refused:
+                logger.error(
+                    "consequences of the end of job %s refused by the table, next attempt in %s s: %s",
+                    job_id,
+                    round(REFUSED_PAUSE_S),
+                    describe(error),
+                    extra=record_fields(job_id=job_id),
+                )
 
     async def report_ends(
-        self, attempts: Mapping[str, int], worker_id: str, transaction: Transaction
+        self, attempts: Mapping[str, int], worker_id: str, transaction: Transaction, *, follows: bool = True
     ) -> None:
-        """Apply consequences that wait for the real end of attempts, which are given by job id."""
+        """Apply consequences that wait for the real end of attempts, which are given by job id.
+
+        Where ``follows`` is False, they no longer wait for it, and a scan applies them later.
+        """
         args = list(attempts), list(attempts.values()), worker_id
         rows = await self._statements.fetch("report_ends", *args, on=transaction.connection)
-        await self.run([row["job_id"] for row in rows], transaction)
+        if follows:
+            await self.run([row["job_id"] for row in rows], transaction)
 
     async def report_gone(self, worker_id: str, known: Mapping[str, int], limit: int) -> int:
-        """Apply consequences that wait for attempts of workers that are gone; return the number of jobs.
+        """Let the consequences follow that wait for attempts of workers that are gone; return their number.
+
+        ``apply_lost()`` applies them.
 
         Args:
             worker_id: This worker, whose attempts end without a report if it lost its lease.
             known: The attempts that it runs or has not reported, by job id.
             limit: The maximum number of jobs.
         """
-
-        async def report(transaction: Transaction) -> int:
-            args = worker_id, json.dumps(known), self._statements.now, limit
-            rows = await self._statements.fetch("report_gone", *args, on=transaction.connection)
-            await self.run([row["job_id"] for row in rows], transaction)
-            return len(rows)
-
-        return await self._statements.run_retrying(report)
+        args = worker_id, json.dumps(known), self._statements.now, limit
+        return len(await self._statements.fetch("report_gone", *args))
 
     async def apply_lost(self, limit: int) -> int:
-        """Apply consequences that a crash or a change by hand left behind; return the number of jobs."""
-        lost = [row[0] for row in await self._statements.fetch("find_ended", limit)]
+        """Apply consequences that a crash, a lock or a change by hand left; return the number of jobs."""
+        now = time.monotonic()
+        self._left = {job_id: until for job_id, until in self._left.items() if until > now}
+        lost = [row[0] for row in await self._statements.fetch("find_ended", limit, list(self._left))]
         await self.apply(lost)
         return len(lost)
 

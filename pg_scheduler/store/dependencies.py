@@ -278,7 +278,7 @@ class DependencyRepository:
         page = await self._statements.fetch("blocked_jobs", *position.job, jobs)
         suspects = {row[0] for row in broken} | {row["job_id"] for row in page if not row["waits"]}
         if suspects:
-            await self._statements.run_retrying(lambda transaction: self.resolve(suspects, transaction))
+            await self._statements.run_divided(suspects, self.resolve)  # what is locked has the next scan
         last = page[-1] if len(page) == jobs else None
         return ScanPosition(
             end if end < size else 0,

@@ -63,6 +63,9 @@ SERIALIZATION_FAILURE: Final = "40001"
 MISSING: Final = frozenset({"3F000", "42703", "42883", "42P01"})
 """Schema, column, function or table that does not exist."""
 
+MISTAKES: Final = frozenset({"0A", "26", "42", "XX"})
+"""Classes of errors of a statement itself, or of a broken database."""
+
 FOREIGN_LIBRARIES: Final = frozenset({"django", "psycopg", "psycopg2", "sqlalchemy"})
 """Libraries of callers, whose errors have the classes of PEP 249."""
 
@@ -158,17 +161,29 @@ def _summary(error: BaseException) -> str:
     return str(_source_of(error)).partition("\n")[0] if is_foreign else str(error)
 
 
-def is_conflict(fault: DatabaseUnavailableError) -> bool:
+def is_conflict(fault: Exception) -> bool:
     """Return whether a transaction lost against another one, and can run again at once."""
     return sqlstate_of(fault.__cause__) in {DEADLOCK, SERIALIZATION_FAILURE}
 
 
-def is_lock_timeout(fault: DatabaseUnavailableError) -> bool:
+def is_lock_timeout(fault: Exception) -> bool:
     """Return whether a statement failed because a row was locked. Its connection stays usable."""
     return sqlstate_of(fault.__cause__) == LOCK_NOT_AVAILABLE
 
 
-def is_locked_out(fault: DatabaseUnavailableError) -> bool:
+def is_refusal(error: BaseException) -> bool:
+    """Return whether a constraint, or a trigger of the application, refused a row; others may be written."""
+    if isinstance(error, asyncpg.PostgresError):
+        return _is_of_trigger(error) or (error.sqlstate or "")[:2] not in MISTAKES
+    return isinstance(error, PayloadError)
+
+
+def _is_of_trigger(error: BaseException) -> bool:
+    """Return whether a function raised an error: no statement of this library calls one of another kind."""
+    return bool(getattr(error, "context", None))
+
+
+def is_locked_out(fault: Exception) -> bool:
     """Return whether a transaction met the locks of others: a part of its work may have no such fault."""
     return is_lock_timeout(fault) or is_conflict(fault)
 
@@ -276,9 +291,10 @@ def raise_translated(error: Exception) -> None:
         ) from error
     _remove_values(error)
     state = sqlstate_of(error)
-    if state in MISSING:
+    is_of_trigger = _is_of_trigger(error)  # which may lack a table or a privilege of its own
+    if state in MISSING and not is_of_trigger:
         raise SchemaMissingError(f"the scheduler's tables are missing or old ({_summary(error)})") from error
-    if state == FORBIDDEN:
+    if state == FORBIDDEN and not is_of_trigger:
         raise SchemaForbiddenError(
             f"this database role lacks a privilege on the scheduler's tables ({_summary(error)}); grant "
             "it as their owner (the documentation lists, under Roles, the privileges of each role)"

@@ -53,7 +53,7 @@ class Route(StrEnum):
     STICKY_RESERVED = "sticky-reserved"
     """The same, or the dedicated connection while jobs use up the pool."""
     TUNED = "tuned"
-    """A transaction of its own with planner settings, on a reserved connection."""
+    """A transaction of its own with settings, on a reserved connection. It waits for a lock for a second."""
 
 
 class Timeout(StrEnum):

@@ -11,19 +11,24 @@ from typing import Final, NamedTuple, TypeAlias
 
 import asyncpg
 
-from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
-from pg_scheduler.jobs.outcome import Outcome, RowChange
+from pg_scheduler.jobs.outcome import Outcome, RowChange, describe
 from pg_scheduler.jobs.progress import JobProgress, progress_text
 from pg_scheduler.jobs.rows import EPOCH, Claim
 from pg_scheduler.jobs.step_values import CHILD, SIGNAL
 from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.status import JobStatus
-from pg_scheduler.store.connections.options import LOCK_TIMEOUT_MS, TRANSACTION_SETTINGS
+from pg_scheduler.store.connections.options import (
+    DIVIDED_LOCK_TIMEOUT_MS,
+    LOCK_TIMEOUT_MS,
+    TRANSACTION_SETTINGS,
+)
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
-from pg_scheduler.store.faults import REFUSALS, translated
+from pg_scheduler.store.faults import REFUSALS, is_locked_out, is_refusal, translated
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.locks import Blocker, LockRepository, due_message
 from pg_scheduler.store.passed_results import PassedResultRepository
@@ -38,9 +43,6 @@ INVALID_VALUES: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolation
 UNSTORABLE_TEXTS: Final = (asyncpg.UntranslatableCharacterError, asyncpg.CharacterNotInRepertoireError)
 """Errors of a text with characters that the encoding of the database lacks."""
 
-
-TURN_TIMEOUT_MS: Final = 20
-"""Longest wait for a lock of outcomes that have met one before, while others wait for their turn."""
 
 REPORT_TIMEOUT_MS: Final = 500
 """Longest wait of an outcome for a lock whose holder is looked up meanwhile."""
@@ -123,17 +125,19 @@ class ResultRepository:
         outcomes: Sequence[tuple[Claim, Outcome]],
         *,
         deleted: Counter[JobStatus] | None = None,
+        follows: bool = True,
     ) -> Settled:
         """Write those outcomes of which no other transaction has locked a row; see ``settle()``.
 
         Rows that an outcome changes are those of its job, of jobs that wait for it, and of its schedule. The
-        transaction may still meet other locks, such as that of a unique key, and then it fails soon.
+        transaction may still meet other locks, such as that of a unique key, and then it fails soon. Where
+        ``follows`` is False, the consequences of jobs that end are left to the deadline scanner.
         """
         changes = _changes_of(outcomes)
         try:
-            return await self._write_unlocked(changes, worker_id, deleted)
+            return await self._write_unlocked(changes, worker_id, deleted, follows=follows)
         except UNSTORABLE_TEXTS:
-            return await self._write_unlocked(_in_ascii(changes), worker_id, deleted)
+            return await self._write_unlocked(_in_ascii(changes), worker_id, deleted, follows=follows)
 
     async def find_blockers(self, worker_id: str, claim: Claim, outcome: Outcome) -> list[Blocker]:
         """Return the sessions for whose locks an outcome waits, and write nothing."""
@@ -206,16 +210,21 @@ class ResultRepository:
         return accepted
 
     async def _write_unlocked(
-        self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None
+        self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None, *, follows: bool
     ) -> Settled:
-        ending = [job_id for (job_id, _), change in changes.items() if change.status is not JobStatus.PENDING]
-        async with self._statements.transaction(lock_timeout_ms=TURN_TIMEOUT_MS) as transaction:
+        ending = [
+            job_id
+            for (job_id, _), change in changes.items()
+            if follows and change.status is not JobStatus.PENDING
+        ]
+        async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
             locked = await self._lock_unlocked([job_id for job_id, _ in changes], ending, transaction)
             unlocked = {key: change for key, change in changes.items() if key[0] not in locked}
             accepted, number = set[str](), 0
             if unlocked:
-                deletes = deleted is not None
-                accepted, number = await self._write(unlocked, worker_id, transaction, deletes=deletes)
+                accepted, number = await self._write(
+                    unlocked, worker_id, transaction, deletes=deleted is not None, follows=follows
+                )
         if deleted is not None:
             deleted[JobStatus.COMPLETED] += number
         return Settled(accepted, locked)
@@ -232,10 +241,16 @@ class ResultRepository:
         return {row["job_id"] for row in rows}
 
     async def _write(
-        self, changes: Changes, worker_id: str, transaction: Transaction, *, deletes: bool
+        self,
+        changes: Changes,
+        worker_id: str,
+        transaction: Transaction,
+        *,
+        deletes: bool,
+        follows: bool = True,
     ) -> tuple[set[str], int]:
         """Write changes; return the accepted ids, and the number of completed jobs that were deleted."""
-        accepted = await self.settle_within(changes, worker_id, transaction)
+        accepted = await self.settle_within(changes, worker_id, transaction, follows=follows)
         completed = [
             job_id
             for (job_id, _), change in changes.items()
@@ -246,7 +261,9 @@ class ResultRepository:
         rows = await self._statements.fetch("delete_completed", completed, on=transaction.connection)
         return accepted, len(rows)
 
-    async def settle_within(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
+    async def settle_within(
+        self, changes: Changes, worker_id: str, transaction: Transaction, *, follows: bool = True
+    ) -> set[str]:
         """Write changes in the caller's transaction, with the consequences of the jobs that end.
 
         A refused change may have been written before, by a call whose answer was lost.
@@ -255,27 +272,67 @@ class ResultRepository:
             changes: The changes.
             worker_id: The worker whose attempts ended.
             transaction: The transaction.
+            follows: Whether the consequences are applied. If not, a scan applies them later.
 
         Returns:
             The ids that were accepted.
         """
-        accepted = await self._settle_held(changes, worker_id, transaction)
+        accepted = await self._settle_held(changes, worker_id, transaction, follows=follows)
         if ended := {job_id: attempt for job_id, attempt in changes if job_id not in accepted}:
             # Consequences of a job that was cancelled meanwhile may wait for this.
-            await self.consequences.report_ends(ended, worker_id, transaction)
+            await self.consequences.report_ends(ended, worker_id, transaction, follows=follows)
         if left := _unaccepted(changes, accepted):
             accepted |= await self._find_settled(left, worker_id, transaction)
         return accepted
 
-    async def _settle_held(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
-        """Write changes of jobs that the worker holds. A replacement may wait."""
+    async def settle_divided(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
+        """Write changes as ``settle_within()``, without those that meet a lock or that the table refuses.
+
+        Before a change is left out, it is tried without its consequences, which a scan applies then.
+        """
+        try:
+            async with self._statements.transaction(within=transaction) as savepoint:
+                return await self.settle_within(changes, worker_id, savepoint)
+        except (DatabaseUnavailableError, asyncpg.PostgresError, PayloadError) as error:
+            if not (is_locked_out(error) or is_refusal(error)):
+                raise
         accepted: set[str] = set()
-        for step in (self._change_rows, self._replace):
-            if left := _unaccepted(changes, accepted):
-                accepted |= await step(left, worker_id, transaction)
+        for (job_id, attempt), change in changes.items():
+            for follows in (True, False):
+                try:
+                    async with self._statements.transaction(within=transaction) as savepoint:
+                        accepted |= await self.settle_within(
+                            {(job_id, attempt): change}, worker_id, savepoint, follows=follows
+                        )
+                except (DatabaseUnavailableError, asyncpg.PostgresError, PayloadError) as error:
+                    if not (is_locked_out(error) or is_refusal(error)):
+                        raise
+                    if not follows:
+                        logger.warning(
+                            "job %s of worker %s not reclaimed yet: %s",
+                            job_id,
+                            worker_id,
+                            describe(error),
+                            extra=record_fields(job_id=job_id, attempt=attempt),
+                        )
+                else:
+                    break
         return accepted
 
-    async def _change_rows(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
+    async def _settle_held(
+        self, changes: Changes, worker_id: str, transaction: Transaction, *, follows: bool = True
+    ) -> set[str]:
+        """Write changes of jobs that the worker holds. A replacement may wait."""
+        accepted: set[str] = set()
+        if left := _unaccepted(changes, accepted):
+            accepted |= await self._change_rows(left, worker_id, transaction, follows=follows)
+        if left := _unaccepted(changes, accepted):
+            accepted |= await self._replace(left, worker_id, transaction)
+        return accepted
+
+    async def _change_rows(
+        self, changes: Changes, worker_id: str, transaction: Transaction, *, follows: bool
+    ) -> set[str]:
         """Write the rows, keep the results, then apply the consequences, which may pass results to others."""
         each = changes.values()
         rows = await self._statements.fetch(
@@ -300,7 +357,9 @@ class ResultRepository:
         }
         if kept:
             await self._kept.keep(kept, transaction.connection)
-        await self.consequences.run([row["job_id"] for row in rows if row["has_consequences"]], transaction)
+        if follows:
+            ended = [row["job_id"] for row in rows if row["has_consequences"]]
+            await self.consequences.run(ended, transaction)
         if waits := _waits(changes, settled):
             await self._look_at_waits(waits, transaction.connection)
         if children := _child_waits(changes, settled):
@@ -462,6 +521,30 @@ class ProgressRepository(Repository):
             return await self._write(worker_id, reports, in_ascii=False)
         except UNSTORABLE_TEXTS:
             return await self._write(worker_id, reports, in_ascii=True)
+        except asyncpg.PostgresError as error:
+            if not is_refusal(error):
+                raise
+            return await self._write_accepted(worker_id, reports, error)
+
+    async def _write_accepted(
+        self, worker_id: str, reports: Mapping[str, tuple[Claim, JobProgress]], error: Exception
+    ) -> set[str]:
+        """Write the progress that the table accepts; drop the report that it refuses, with a log record."""
+        items = list(reports.items())
+        if len(items) == 1:
+            ((job_id, (claim, _)),) = items
+            logger.error(
+                "progress of job %s (id %s, attempt %s) refused by the table: %s",
+                claim.job_name,
+                job_id,
+                claim.attempt,
+                describe(error),
+                extra=record_fields(job_id=job_id, job_name=claim.job_name, attempt=claim.attempt),
+            )
+            return {job_id}
+        middle = len(items) // 2
+        written = await self.write_progress(worker_id, dict(items[:middle]))
+        return written | await self.write_progress(worker_id, dict(items[middle:]))
 
     async def _write(
         self, worker_id: str, reports: Mapping[str, tuple[Claim, JobProgress]], *, in_ascii: bool

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -12,15 +13,26 @@ from typing import Any, Final, NamedTuple, TypeVar
 import asyncpg
 
 from pg_scheduler.clock import Clock
-from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.migrate import home_schema
 from pg_scheduler.store.author import Author, current_author, writes_records
+from pg_scheduler.store.connections.options import (
+    DIVIDED_LOCK_TIMEOUT_MS,
+    LOCK_TIMEOUT_MS,
+    SHARED_LOCK_TIMEOUT_MS,
+)
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.connections.shared import SharedConnection
-from pg_scheduler.store.faults import is_conflict, raise_translated, translated
+from pg_scheduler.store.faults import (
+    is_conflict,
+    is_locked_out,
+    is_refusal,
+    raise_translated,
+    translated,
+)
 from pg_scheduler.store.queries import Query, Route, Timeout, channel_of, load_query, load_unrecorded
 
 MAX_ATTEMPTS: Final = 5
@@ -78,7 +90,9 @@ class Statements:
             Route.STEP: connections.step,
             Route.STICKY: connections.sticky,
             Route.STICKY_RESERVED: partial(connections.sticky, reserved=True),
-            Route.TUNED: partial(connections.transaction, reserved=True),
+            Route.TUNED: partial(
+                connections.transaction, reserved=True, lock_timeout_ms=SHARED_LOCK_TIMEOUT_MS
+            ),
         }
 
     @property
@@ -218,6 +232,33 @@ class Statements:
                     raise
         async with self.transaction(within=within, reserved=reserved, savepoints=savepoints) as transaction:
             return await run(transaction)
+
+    async def run_divided(
+        self, job_ids: Collection[str], run: Callable[[Sequence[str], Transaction], Awaitable[None]]
+    ) -> dict[str, Exception]:
+        """Run statements for jobs in a transaction that waits for no lock for long, in halves if it fails.
+
+        Returns:
+            The jobs that are left, with the errors: another transaction holds a lock, or the table refused a
+            row.
+        """
+        parts = deque([list(job_ids)] if job_ids else [])
+        left: dict[str, Exception] = {}
+        lock_timeout_ms = LOCK_TIMEOUT_MS
+        while parts:
+            part = parts.popleft()
+            try:
+                async with self.transaction(lock_timeout_ms=lock_timeout_ms) as transaction:
+                    await run(part, transaction)
+            except (DatabaseUnavailableError, asyncpg.PostgresError, PayloadError) as error:
+                if not (is_refusal(error) or is_locked_out(error)):
+                    raise
+                lock_timeout_ms = DIVIDED_LOCK_TIMEOUT_MS
+                if len(part) == 1:
+                    left[part[0]] = error
+                else:
+                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+        return left
 
     async def value(self, name: str, *args: Any, on: Connection | None = None) -> Any:
         """Run a statement and return the first value of its first row, or None."""

@@ -16,6 +16,7 @@ from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.outcome import RowChange, reclaim_change
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.author import release_of, report_refused, with_record
+from pg_scheduler.store.connections.options import LOCK_TIMEOUT_MS
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import RECORD_REFUSALS
 from pg_scheduler.store.records import worker_from
@@ -306,7 +307,7 @@ class WorkerRepository:
         by_worker: dict[str, dict[tuple[str, int], RowChange]] = defaultdict(dict)
         rescued: set[str] = set()
         now = self._statements.now
-        async with self._statements.transaction() as transaction:
+        async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
             connection = transaction.connection
             rows = await self._statements.fetch("delete_dead_workers", now, suspects, on=connection)
             dead = [row["worker_id"] for row in rows]
@@ -324,7 +325,7 @@ class WorkerRepository:
                 changes[row["job_id"]] = change
                 by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
             for worker_id, own in by_worker.items():
-                rescued |= await self._results.settle_within(own, worker_id, transaction)
+                rescued |= await self._results.settle_divided(own, worker_id, transaction)
         await self._record(rows, orphans, rescued)
         quarantined = [
             Quarantined(row["job_id"], row["job_name"], row["attempt"], changes[row["job_id"]].error or "")

@@ -153,6 +153,7 @@ async def test_job_behind_a_queued_one_that_is_cancelled_waits_for_the_running_o
     claim = await queue(store)
     assert (await store.jobs.cancel("b")).changed
     await store.consequences.report_gone("w2", {}, 10)
+    await store.consequences.apply_lost(10)
     await store.dependencies.repair(ScanPosition(), blocks=10, jobs=10)
     assert await state(pool, "b", "c") == [CANCELLED, BLOCKED]
     assert not await store.jobs.retry("b")
@@ -186,6 +187,7 @@ async def test_scan_reports_the_attempts_of_workers_that_are_gone(store: Store, 
     assert (await store.workers.scan_deadlines(30, 120)).has_ended
     await store.workers.deregister("w1")
     assert await store.consequences.report_gone("w2", {}, 10) == 1
+    assert await store.consequences.apply_lost(10) == 1
     assert await state(pool, "b") == [FREE]
     assert not (await store.workers.scan_deadlines(30, 120)).has_ended
 
@@ -199,6 +201,7 @@ async def test_scan_reports_attempts_that_their_worker_does_not_know_any_more(
     clock.advance(MINUTE)
     assert await store.consequences.report_gone("w1", {"a": 1}, 10) == 0
     assert await store.consequences.report_gone("w1", {"a": 2}, 10) == 1
+    assert await store.consequences.apply_lost(10) == 1
     assert await state(pool, "b") == [FREE]
 
 

@@ -16,6 +16,7 @@ from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.measure.meter import Meter
 from pg_scheduler.store.connections.options import (
     HOT_TRANSACTION_SETTINGS,
+    SHARED_LOCK_TIMEOUT_MS,
     TRANSACTION_SETTINGS,
     ConnectionOptions,
 )
@@ -32,6 +33,7 @@ NAMES |= {
     "BEGIN;": "begin",
     "COMMIT;": "commit",
     TRANSACTION_SETTINGS: "settings",
+    f"{TRANSACTION_SETTINGS}; SET LOCAL lock_timeout = {SHARED_LOCK_TIMEOUT_MS}": "settings",
     HOT_TRANSACTION_SETTINGS: "settings",
 }
 

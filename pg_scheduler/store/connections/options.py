@@ -11,6 +11,9 @@ MIN_FREE_CONNECTIONS: Final = 2
 LOCK_TIMEOUT_MS: Final = 100
 """Longest wait of a hot statement for a locked row."""
 
+DIVIDED_LOCK_TIMEOUT_MS: Final = 20
+"""Longest wait for a lock of statements that have met one before, in a part of the work."""
+
 SHARED_LOCK_TIMEOUT_MS: Final = 1000
 """Longest wait on the shared connection for a locked row."""
 

@@ -23,10 +23,10 @@ WHERE job_id = ANY ($1) AND finished_at IS NOT NULL;
 
 -- name: find_ended
 -- route: reserved
--- Return at most $1 jobs that have ended and whose consequences have not been applied.
+-- Return at most $1 jobs that have ended and whose consequences have not been applied, without the jobs $2.
 SELECT job_id
 FROM {schema}scheduled_jobs
-WHERE finished_at IS NOT NULL AND on_end IS NOT NULL AND NOT {may_run_on}
+WHERE finished_at IS NOT NULL AND on_end IS NOT NULL AND NOT {may_run_on} AND job_id <> ALL ($2)
 LIMIT $1;
 
 -- name: report_ends
@@ -43,7 +43,7 @@ WHERE job_id = ANY ($1)
 RETURNING job_id;
 
 -- name: report_gone
--- route: caller
+-- route: tuned
 -- Do the same for at most $4 attempts whose worker is gone, and for those that worker $1 no longer knows.
 --
 -- $2 maps the jobs that it knows to attempts. It does not know the jobs of a claim whose answer is on its way: so

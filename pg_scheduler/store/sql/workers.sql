@@ -1,5 +1,5 @@
 -- name: register_worker
--- route: reserved
+-- route: tuned
 -- Write a worker's row with a new lease, and record the first worker of a release ($18).
 WITH released AS (
     {into_audit}
@@ -130,7 +130,7 @@ audited AS (
 SELECT worker_id, pg_notify({channel}, $3 || ' ' || worker_id) FROM requested;
 
 -- name: announce_subscriptions
--- route: reserved
+-- route: tuned
 -- Write the classes of events that a worker wants ($2), and notify every worker ($3).
 WITH announced AS (
     UPDATE {schema}scheduler_workers SET subscriptions = $2 WHERE worker_id = $1 RETURNING worker_id
@@ -138,12 +138,12 @@ WITH announced AS (
 SELECT pg_notify({channel}, $3) FROM announced;
 
 -- name: mark_stopping
--- route: reserved
+-- route: tuned
 -- Mark a worker that has stopped while threads of its process run on: their jobs are not released as crashed.
 UPDATE {schema}scheduler_workers SET stopping = true WHERE worker_id = $1;
 
 -- name: deregister_worker
--- route: reserved
+-- route: tuned
 -- Delete a worker's row.
 DELETE FROM {schema}scheduler_workers WHERE worker_id = $1;
 

@@ -16,15 +16,21 @@ from datetime import UTC, datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
-from pg_scheduler.events import JobFailed, JobReleased, OutcomesDelayed
-from pg_scheduler.jobs.outcome import Outcome
+from pg_scheduler.events import JobFailed, JobReleased, OutcomeRefused, OutcomesDelayed
+from pg_scheduler.jobs.outcome import Outcome, describe, substitutes
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.status import JobStatus
-from pg_scheduler.store.faults import is_locked_out
+from pg_scheduler.store.faults import REFUSALS, is_locked_out, is_refusal, sqlstate_of
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import OutcomeBatch
 from pg_scheduler.worker.service import NEVER, Service, Wakeup
+
+MAX_REFUSAL_LENGTH: Final = 500
+"""Characters of the error of a trigger or a constraint that the row of the job keeps."""
+
+REFUSED_PAUSE_S: Final = 60.0
+"""Seconds between two turns of an outcome for which the table accepts nothing."""
 
 RETRY_DELAY_S: Final = 0.2
 """Seconds between two attempts to write the last outcomes at shutdown."""
@@ -49,6 +55,7 @@ class Completer(Service):
         self._signals = node.signals
         self._failures = node.waiters.failures
         self._report_at = 0.0
+        self._follows = True
 
     async def run_once(self) -> float:
         """Write one batch of completions, one of all other outcomes, and those late ones whose turn it is."""
@@ -82,7 +89,14 @@ class Completer(Service):
         except DatabaseUnavailableError as fault:
             if not is_locked_out(fault):
                 raise
-            self._postpone(batch)
+            self._divide(batch)
+        except REFUSALS as error:
+            if not is_refusal(error):
+                raise
+            if len(batch.outcomes) > 1:
+                self._divide(batch)
+            else:
+                await self._substitute(batch, error)
         written = [outcome for outcome in batch.outcomes if outcome[0].job_id not in batch.late]
         if written:
             due = _due(written)
@@ -103,18 +117,54 @@ class Completer(Service):
                     raise
             else:
                 return
-        settled = await store.settle_unlocked(self._worker_id, batch.outcomes, deleted=deleted)
+        settled = await store.settle_unlocked(
+            self._worker_id, batch.outcomes, deleted=deleted, follows=self._follows
+        )
         locked = [outcome for outcome in batch.outcomes if outcome[0].job_id in settled.locked]
         results.late.postpone(locked, former=batch.former)
         batch.accepted, batch.late = settled
 
-    def _postpone(self, batch: OutcomeBatch) -> None:
-        """Divide a batch that waits for a lock which no row has, or let the only outcome wait."""
+    def _divide(self, batch: OutcomeBatch, *, pause_s: float | None = None) -> None:
+        """Halve a batch that failed although no row of it is locked, or let the only outcome wait."""
         batch.late = {claim.job_id for claim, _ in batch.outcomes}
         if len(batch.outcomes) > 1:
             self._results.late.divide(batch.outcomes, former=batch.former)
         else:
-            self._results.late.postpone(batch.outcomes, former=batch.former)
+            self._results.late.postpone(batch.outcomes, former=batch.former, pause_s=pause_s)
+
+    async def _substitute(self, batch: OutcomeBatch, refusal: Exception) -> None:
+        """Write something else for an attempt whose outcome the table refuses, or let it wait for long."""
+        ((claim, outcome),) = batch.outcomes
+        deleted = None if self._results.keeps_completed else self._results.deleted
+        error = describe(refusal)[:MAX_REFUSAL_LENGTH]
+        reason = f"the table refused the outcome of this attempt: {error}"
+        for substitute in substitutes(outcome, reason, sqlstate_of(refusal) or "unknown", refusal):
+            outcomes = [(claim, substitute.outcome)]
+            try:
+                settled = await self._store.results.settle_unlocked(
+                    self._worker_id, outcomes, deleted=deleted, follows=substitute.follows
+                )
+            except REFUSALS as again:
+                if not is_refusal(again):
+                    raise
+                continue
+            except DatabaseUnavailableError as fault:
+                if not is_locked_out(fault):
+                    raise
+                self._divide(batch)
+                return
+            if settled.locked:
+                self._divide(batch)
+                return
+            batch.outcomes, batch.accepted = outcomes, settled.accepted
+            self._publish_refusal(claim, error, substitute.description)
+            return
+        self._divide(batch, pause_s=REFUSED_PAUSE_S)
+        self._publish_refusal(claim, error, "nothing else was accepted either, so it waits")
+
+    def _publish_refusal(self, claim: Claim, error: str, effect: str) -> None:
+        about = (claim.job_id, claim.job_name, claim.attempt)
+        self._events.publish(OutcomeRefused(*about, error=error, effect=effect))
 
     async def _report_late(self) -> None:
         """Publish for which sessions outcomes have waited for some seconds, from time to time."""
@@ -153,6 +203,7 @@ class Completer(Service):
         deadline = time.monotonic() + self._flush_timeout
         pause = Wakeup()
         self._results.late.hurry()
+        self._follows = True
         while self._results.has_results:
             fault: DatabaseUnavailableError | None = None
             delay = RETRY_DELAY_S
@@ -161,7 +212,13 @@ class Completer(Service):
             except DatabaseUnavailableError as error:
                 fault = error
             if (fault is not None or delay) and self._results.has_results:
-                if time.monotonic() >= deadline or isinstance(fault, PoolClosedError):
+                is_over = time.monotonic() >= deadline
+                if is_over and fault is None and self._follows:
+                    # The job does not run again if its row is free and only those of others are locked.
+                    self._follows = False
+                    self._results.late.hurry()
+                    continue
+                if is_over or isinstance(fault, PoolClosedError):
                     raise await self.unwritten_error(fault) from fault
                 await pause.wait(delay)
 

@@ -63,18 +63,22 @@ class LateOutcomes:
         for group in self.groups:
             group.due_at = 0.0
 
-    def postpone(self, outcomes: Sequence[AttemptOutcome], *, former: LateGroup | None) -> None:
+    def postpone(
+        self, outcomes: Sequence[AttemptOutcome], *, former: LateGroup | None, pause_s: float | None = None
+    ) -> None:
         """Let outcomes wait whose rows are locked, longer than before.
 
         Args:
             outcomes: The outcomes.
             former: The group that they were in at their last turn; None if this was the first.
+            pause_s: The seconds until the next turn; None to double those until the last one.
         """
         if outcomes:
             now = time.monotonic()
-            pause_s = FIRST_PAUSE_S
-            if former is not None and former.pause_s:
-                pause_s = min(former.pause_s * 2, LONGEST_PAUSE_S)
+            if pause_s is None:
+                pause_s = FIRST_PAUSE_S
+                if former is not None and former.pause_s:
+                    pause_s = min(former.pause_s * 2, LONGEST_PAUSE_S)
             self.groups.append(LateGroup(outcomes, _since(former, now), now + pause_s, pause_s))
 
     def divide(self, outcomes: Sequence[AttemptOutcome], *, former: LateGroup | None) -> None:

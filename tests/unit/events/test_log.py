@@ -175,6 +175,17 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         {"job_id": "7f3a", "job_name": "mail.send", "attempt": 2},
     ),
     (
+        events.OutcomeRefused(
+            "7f3a", "mail.send", 2, error="RaiseError: no", effect="the job failed instead"
+        ),
+        "ERROR",
+        (
+            "outcome of job mail.send (id 7f3a, attempt 2) refused by the table, the job failed instead: "
+            "RaiseError: no"
+        ),
+        {"job_id": "7f3a", "job_name": "mail.send", "attempt": 2},
+    ),
+    (
         events.OutcomesDelayed("7f3a", "mail.send", 2, 5.0, (), 1),
         "WARNING",
         (
