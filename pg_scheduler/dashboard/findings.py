@@ -60,6 +60,7 @@ TITLES: Final[Mapping[FindingCode, str]] = {
     FindingCode.CONNECTIONS: "Connections may run out: {}",
     FindingCode.SCHED_OVERDUE: "Schedule {} is overdue",
     FindingCode.SCHED_UNKNOWN: "Scheduled jobs of {} will not start: no live worker has this task",
+    FindingCode.SCHED_LOST: "Schedule {} of the code has no row, so it never fires",
     FindingCode.SCHED_BROKEN: "Schedule {} was paused because of an error",
     FindingCode.SCHED_DST: "A clock change affects schedule {}",
     FindingCode.SCHED_HERD: "Many schedules fire at {}",

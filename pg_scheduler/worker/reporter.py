@@ -43,6 +43,12 @@ MAX_ALIASES: Final = 1000
 MAX_PARAMETERS_BYTES: Final = 50_000
 """Bytes of the parameters that a worker reports; those of further tasks are left out."""
 
+MAX_DECLARED_BYTES: Final = 50_000
+"""Bytes of the ids of declared schedules that a worker reports; further ones are left out."""
+
+DECLARED: Final = "schedules"
+"""Where a worker reports the ids of the schedules that its code declares."""
+
 MAX_MISSING: Final = 100
 """Names of functions without an executor that a worker reports."""
 
@@ -68,7 +74,7 @@ def worker_of(node: Node) -> Worker:
         role=config.role,
         identity=config.identity,
         metadata=config.metadata or {},
-        settings=settings_of(config, node.tasks),
+        settings={**settings_of(config, node.tasks), **_declared_by(node)},
     )
 
 
@@ -108,6 +114,18 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
         "positional": {name: count for name, count in positional.items() if count},
         "tzdata": data_version(),
     }
+
+
+def _declared_by(node: Node) -> dict[str, list[str]]:
+    """Return the ids of the schedules that the code declares, if this worker writes them."""
+    ids: list[str] = []
+    size = 0
+    for schedule_id in sorted(node.declared.configs()) if node.config.plans else []:
+        size += len(json.dumps(schedule_id))
+        if size > MAX_DECLARED_BYTES:
+            break
+        ids.append(schedule_id)
+    return {DECLARED: ids} if ids else {}
 
 
 def _parameters_of(tasks: TaskRegistry) -> dict[str, list[tuple[str, bool]]]:

@@ -478,6 +478,7 @@ STORE_CALLS: dict[str, Call] = {
     "payloads": lambda it, _: it.people.doctor.payloads(9, 9),
     "oldest": lambda it, _: it.people.doctor.oldest(),
     "overdue": lambda it, _: it.people.doctor.overdue(9.0),
+    "lost_schedules": lambda it, _: it.people.doctor.lost_schedules(["a"]),
     "schedule_tasks": lambda it, _: it.people.doctor.schedule_tasks(),
     "herds": lambda it, _: it.people.doctor.herds(9),
     "broken": lambda it, _: it.people.doctor.broken(),

@@ -404,6 +404,7 @@ async def use_path(store: Store) -> object:
     assert set(await people.doctor.oldest()) <= {"failed", "cancelled", "expired"}
     assert await people.doctor.overdue(9.0) == []
     assert await people.doctor.schedule_tasks() == []
+    assert await people.doctor.lost_schedules(["a"]) == ["a"]
     assert await people.doctor.herds(0) == []
     assert await people.doctor.broken() == []
     assert await people.doctor.zoned() == []

@@ -83,6 +83,8 @@ class FindingCode(StrEnum):
     """A schedule should have fired."""
     SCHED_UNKNOWN = "SCHED-UNKNOWN"
     """No live worker has the task of a schedule."""
+    SCHED_LOST = "SCHED-LOST"
+    """A schedule that the code of a live worker declares has no row."""
     SCHED_BROKEN = "SCHED-BROKEN"
     """The planner paused a schedule because of an error."""
     SCHED_DST = "SCHED-DST"
@@ -265,6 +267,10 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     FindingCode.SCHED_UNKNOWN: Advice(
         "no live worker has registered the task of a schedule, so nothing runs its jobs",
         "import the module of the task in a worker, or remove the schedule",
+    ),
+    FindingCode.SCHED_LOST: Advice(
+        "the code of a live worker declares a schedule that has no row, so it never fires",
+        "restart a worker that declares it; every start writes the schedules of its code",
     ),
     FindingCode.SCHED_BROKEN: Advice(
         "the planner paused a schedule because its row or its trigger is invalid",

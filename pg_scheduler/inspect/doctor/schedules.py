@@ -12,12 +12,15 @@ from pg_scheduler.inspect.clock_changes import clock_effects
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, hint_at_new_name, info
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
+from pg_scheduler.inspect.doctor.workers import DECLARED
 from pg_scheduler.inspect.store.doctor import OverdueRow, ZonedRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, short
 
 AHEAD: Final = timedelta(days=7)
+STARTING: Final = timedelta(seconds=10)
+"""How long a worker has started before its schedules must have rows."""
 MAX_SECONDS: Final = 2.0
 """Seconds for computing fire times, which blocks the event loop."""
 
@@ -47,6 +50,27 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
             f"({listed(row.ids, row.schedules)}) is claimed by none of "
             f"{counted(len(claiming), 'live worker')}",
             f"import its module in a worker, or {command('schedules', 'pause', row.ids[0])}{renamed}",
+        )
+
+
+@check(FindingCode.SCHED_LOST)
+async def _check_lost(facts: SharedFacts, _: Thresholds) -> Found:
+    workers = await facts.once(facts.store.workers.list_workers)
+    now = await facts.store.schedules.now()
+    declaring: dict[str, str] = {}
+    for worker in workers:
+        # A worker that has just started writes its schedules after its row.
+        if worker.is_alive and not worker.is_stopping and now - worker.started_at > STARTING:
+            declaring |= dict.fromkeys(map(str, worker.settings.get(DECLARED) or ()), worker.worker_id)
+    if not declaring:
+        return
+    for schedule_id in await facts.store.doctor.lost_schedules(declaring):
+        yield error(
+            FindingCode.SCHED_LOST,
+            schedule_id,
+            f"the code of worker {declaring[schedule_id]} declares the schedule {schedule_id!r}, which "
+            "has no row",
+            "restart that worker: every start writes the schedules of its code",
         )
 
 

@@ -26,6 +26,9 @@ MAX_RESUMED: Final = 20
 """Workers that the command of a remedy resumes."""
 MAX_RECORDS: Final = 100
 
+DECLARED: Final = "schedules"
+"""Where workers report the ids of the schedules that their code declares, which SCHED-LOST compares."""
+
 ZONE_DATA: Final = "tzdata"
 """Where workers report the version of their time zone data."""
 
@@ -168,7 +171,7 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
                 "finish the deployment",
             )
     reporting = [each for each in alive if each.settings]
-    names = sorted({name for each in reporting for name in each.settings} - {ZONE_DATA})
+    names = sorted({name for each in reporting for name in each.settings} - {ZONE_DATA, DECLARED})
     for name in names:
         values = {_shown(each.settings.get(name)) for each in reporting}
         if len(values) > 1:

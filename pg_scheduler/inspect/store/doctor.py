@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -270,6 +270,11 @@ class DoctorRepository(Repository):
     async def overdue(self, seconds: float) -> list[OverdueRow]:
         """Return the 100 schedules that are most overdue, by more than these seconds."""
         return await self._rows(OverdueRow, "doctor_overdue", seconds, MAX_FOUND, self._statements.now)
+
+    async def lost_schedules(self, schedule_ids: Collection[str]) -> list[str]:
+        """Return the first 100 of these ids that no schedule has."""
+        rows = await self._statements.fetch("doctor_lost_schedules", list(schedule_ids), MAX_FOUND)
+        return [row[0] for row in rows]
 
     async def schedule_tasks(self) -> list[ScheduleTaskRow]:
         """Return the tasks of the first 10,000 schedules that fire next."""

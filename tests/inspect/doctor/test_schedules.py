@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler
+from pg_scheduler import Scheduler, periodic
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.events import PassFinished
 from pg_scheduler.inspect import FindingCode, Severity, Thresholds
 from pg_scheduler.inspect.doctor.examination import examine as examine_store
 from pg_scheduler.inspect.doctor.schedules import judge_clock_changes, judge_overdue
@@ -22,6 +23,7 @@ from pg_scheduler.triggers import Cron, Every, Trigger
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, find, subjects, until
 from tests.support.cases import each_case
+from tests.support.worker import Recorder
 
 SPRING = datetime(2027, 3, 25, tzinfo=UTC)
 AUTUMN = datetime(2027, 10, 28, tzinfo=UTC)
@@ -88,6 +90,46 @@ async def test_schedule_of_an_unknown_task_is_found_until_a_worker_registers_it(
     scheduler.register(work, name="doctor.reports")
     await beat(scheduler)
     assert await subjects(pool, FindingCode.SCHED_UNKNOWN) == []
+
+
+async def test_declared_schedule_without_a_row_is_found_until_it_is_declared_again(
+    pool: asyncpg.Pool, make: Make
+) -> None:
+    periodic(every=timedelta(hours=1), dedup_key="declared")(work)
+    scheduler = await make()
+    await pool.execute("UPDATE scheduler_workers SET started_at = now() - interval '1 minute'")
+    assert await subjects(pool, FindingCode.SCHED_LOST) == []
+    await pool.execute("DELETE FROM scheduler_schedules")
+    finding = await find(pool, FindingCode.SCHED_LOST)
+    assert (finding.subject, finding.severity) == ("declared", Severity.ERROR)
+    assert finding.evidence.endswith("declares the schedule 'declared', which has no row")
+    await scheduler.shutdown()
+    await make()
+    await pool.execute("UPDATE scheduler_workers SET started_at = now() - interval '1 minute'")
+    assert await subjects(pool, FindingCode.SCHED_LOST) == []
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        "TRUNCATE scheduled_jobs, scheduler_schedules, scheduler_workers",
+        "DELETE FROM scheduler_schedules; DELETE FROM scheduler_workers",
+    ],
+)
+async def test_worker_that_lost_its_row_declares_its_schedules_again(
+    pool: asyncpg.Pool, make: Make, lose: str
+) -> None:
+    periodic(every=timedelta(hours=1), dedup_key="declared")(work)
+    scheduler = await make()
+    seen = Recorder(scheduler)
+    await pool.execute(lose)
+    await beat(scheduler)
+    passes = len(seen.of(PassFinished, service="planner"))
+    while await pool.fetchval("SELECT count(*) FROM scheduler_schedules") == 0:
+        passes += 1
+        await seen.until(PassFinished, passes, service="planner")
+    rows = await pool.fetch("SELECT schedule_id, owner FROM scheduler_schedules")
+    assert [tuple(row) for row in rows] == [("declared", "code")]
 
 
 async def test_broken_schedule_is_found_until_it_has_a_valid_trigger(pool: asyncpg.Pool, make: Make) -> None:

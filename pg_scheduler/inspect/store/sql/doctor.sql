@@ -156,6 +156,17 @@ WHERE {awaits_planner}
 ORDER BY {due_at}
 LIMIT $2::bigint;
 
+-- name: doctor_lost_schedules
+-- route: pool
+-- Return $2 of the ids $1 that no schedule has.
+SELECT declared.schedule_id
+FROM unnest($1::text[]) AS declared (schedule_id)
+WHERE NOT EXISTS (
+    SELECT FROM {schema}scheduler_schedules AS schedule WHERE schedule.schedule_id = declared.schedule_id
+)
+ORDER BY declared.schedule_id COLLATE "C"
+LIMIT $2::bigint;
+
 -- name: doctor_schedule_tasks
 -- route: tuned
 -- Return the tasks of the first $1 schedules that fire next, how many schedules each has, and the first five of them.
