@@ -131,7 +131,10 @@ class ClusterCollector(Collector):
 
     def _add_jobs(self, families: Families, figures: ClusterFigures) -> None:
         claimed = sorted(figures.claimed)
-        empty = [(name, JobFigures()) for name in claimed]  # increase() finds no first value of a series
+        # increase() does not see the first value of a series. So each name begins with zeros, also one
+        # that no worker claims: its jobs are due for a while before they expire.
+        begun = sorted({*claimed, *(row.name for row in figures.backlog)})
+        empty = [(name, JobFigures()) for name in begun]
         totals = self._names.merge([*figures.jobs, *empty], JobFigures.added)
         numbers = [(row.name, row.due) for row in figures.backlog]
         due = self._names.merge([*numbers, *((name, 0) for name in claimed)], add)
@@ -203,17 +206,18 @@ def _add_workers(families: Families, figures: ClusterFigures) -> None:
 
 
 def _add_schedules(families: Families, figures: ClusterFigures) -> None:
-    rows = figures.schedules
-    enabled = {(row.schedule_id,): float(row.is_enabled) for row in rows}
+    labels = "schedule", "task"
+    rows = [((row.schedule_id, row.task), row) for row in figures.schedules]
+    enabled = {key: float(row.is_enabled) for key, row in rows}
     text = "Whether the schedule is neither paused nor finished."
-    families.gauge("schedule_enabled", text, enabled, "schedule")
-    following = {(row.schedule_id,): row.next_fire_at.timestamp() for row in rows if row.next_fire_at}
-    families.gauge("schedule_next_fire_timestamp_seconds", "Next fire time.", following, "schedule")
-    last = {(row.schedule_id,): row.last_fire_at.timestamp() for row in rows if row.last_fire_at}
-    families.gauge("schedule_last_fire_timestamp_seconds", "Last fire time.", last, "schedule")
-    overdue = {(row.schedule_id,): row.overdue_s for row in rows}
+    families.gauge("schedule_enabled", text, enabled, *labels)
+    next_fires = {key: row.next_fire_at.timestamp() for key, row in rows if row.next_fire_at}
+    families.gauge("schedule_next_fire_timestamp_seconds", "Next fire time.", next_fires, *labels)
+    last_fires = {key: row.last_fire_at.timestamp() for key, row in rows if row.last_fire_at}
+    families.gauge("schedule_last_fire_timestamp_seconds", "Last fire time.", last_fires, *labels)
+    overdue = {key: row.overdue_s for key, row in rows}
     text = "Seconds since the next fire time of an enabled schedule; 0 before it."
-    families.gauge("schedule_overdue_seconds", text, overdue, "schedule")
+    families.gauge("schedule_overdue_seconds", text, overdue, *labels)
 
 
 def _by_name(values: dict[str, int] | dict[str, float]) -> dict[tuple[str], float]:

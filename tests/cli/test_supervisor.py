@@ -41,7 +41,7 @@ def supervise(
 ) -> tuple[Supervisor, StopRequest]:
     stop = StopRequest()
     command = [sys.executable, "-S", "-c", PROGRAM.format(log=str(path)) + code]
-    return Supervisor(command, dict(os.environ), count, stop, ends_when_done=ends_when_done), stop
+    return Supervisor([command] * count, dict(os.environ), stop, ends_when_done=ends_when_done), stop
 
 
 async def wait_for(condition: object) -> None:

@@ -239,6 +239,18 @@ async def test_application_may_clean_up_for_the_time_that_the_shutdown_leaves(st
         assert await program.end() == ExitCode.DONE, program.text
 
 
+async def test_each_process_serves_metrics_at_a_port_of_its_own(start: Start) -> None:
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        port = first.getsockname()[1]
+        second.bind(("127.0.0.1", port + 1))
+    with start(JOBS, "--processes", "2", "--metrics-port", str(port)) as program:
+        for number in range(2):
+            address = f"http://127.0.0.1:{port + number}/metrics"
+            await program.read_until(f"metrics at {address}")
+            assert "pg_scheduler_workers_declared_dead_total" in await asyncio.to_thread(fetch, address)
+
+
 async def test_usr1_stops_claiming_until_the_worker_is_resumed(
     start: Start, scheduler: Scheduler, tmp_path: Path
 ) -> None:
@@ -572,7 +584,10 @@ class TestCheck:
         [
             (("--max-age", "soon"), "--max-age must be a duration such as 90s, 15m, 1h30m or 2d"),
             (("--max-age", "0s"), "--max-age must be more than 0s"),
-            (("--metrics-port", "0", "--processes", "2"), "--metrics-port serves one process"),
+            (
+                ("--metrics-port", "65535", "--processes", "2"),
+                "--metrics-port 65535 leaves no port for each of 2 processes",
+            ),
             (("--log-format", "xml"), "--log-format must be text or json, not 'xml'"),
             (("--slots", "0"), "max_concurrent_jobs must be greater than or equal to 1, not 0"),
             (("--schema", "jobs", f"{JOBS}:plain"), "is connected by its own pool; omit --schema"),

@@ -29,12 +29,16 @@ CASES: dict[str, tuple[str, Series, Series]] = {
         {C + 'workers{state="alive"}': "1x9", C + 'workers{state="dead"}': "0x9"},
     ),
     "JobsLate": (
-        "8m",
-        {C + 'oldest_due_seconds{job_name="mail"}': "61x9"},
-        {C + "oldest_due_seconds": "59x9"},
+        "5m",
+        {C + 'oldest_due_seconds{job_name="mail"}': "61x9", C + 'task_paused{job_name="mail"}': "0x9"},
+        {
+            C + 'oldest_due_seconds{job_name="mail"}': "59x9",
+            C + 'oldest_due_seconds{job_name="paused"}': "999x9",
+            C + 'task_paused{job_name="paused"}': "1x9",
+        },
     ),
     "NameUnknown": (
-        "12m",
+        "4m",
         {C + 'jobs_unknown_name{job_name="mail"}': "1x20"},
         {C + 'jobs_unknown_name{job_name="mail"}': "0x20"},
     ),
@@ -156,6 +160,46 @@ def test_target_that_is_down_is_found_by_the_name_of_its_job(job: str, tmp_path:
     promtool("test", "rules", str(file))
 
 
+BEFORE_GRACE = "4m30s"
+"""The misfire grace time is 5 minutes by default: jobs that are due at 0 s are lost then."""
+
+LOSSES: dict[str, tuple[str, Series]] = {
+    "no worker claims the name": ("NameUnknown", {C + 'jobs_unknown_name{job_name="mail"}': "50x20"}),
+    "its workers are too slow": ("JobsLate", {C + 'oldest_due_seconds{job_name="mail"}': "0+15x20"}),
+    "there is no worker": ("NoWorker", {C + 'workers{state="alive"}': "0x20"}),
+    "no planner plans the schedule": (
+        "ScheduleOverdue",
+        {
+            C + 'schedule_overdue_seconds{schedule="a",task="mail"}': "0+15x20",
+            C + 'schedule_enabled{schedule="a",task="mail"}': "1x20",
+        },
+    ),
+    "the exporter cannot read the database": ("ExporterDown", {'up{job="pg-scheduler"}': "0x20"}),
+    "its worker died": ("WorkerDied", {P + "workers_declared_dead_total": "0x4 1x20"}),
+}
+"""The ways in which jobs wait until they are lost, with the alert that fires before, and what a Prometheus
+scrapes every 15 s from the moment at which they are due."""
+
+
+@each_case("way", LOSSES)
+def test_alert_fires_before_the_first_job_is_lost(way: str, tmp_path: Path) -> None:
+    name, series = LOSSES[way]
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": key, "values": value} for key, value in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f'count(ALERTS{{alertname="PgScheduler{name}",alertstate="firing"}})',
+                "eval_time": BEFORE_GRACE,
+                "exp_samples": [{"labels": "{}", "value": 1}],
+            }
+        ],
+    }
+    file = tmp_path / "tests.yaml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "15s", "tests": [test]}))
+    promtool("test", "rules", str(file))
+
+
 def test_expired_jobs_of_a_failed_exporter_raise_no_alert_when_it_returns(tmp_path: Path) -> None:
     """Totals of the database are large at the first scrape."""
     firing = {"alertname": "PgSchedulerExpiring", "alertstate": "firing"}
@@ -183,8 +227,10 @@ def test_page_lists_every_alert_and_states_their_number() -> None:
     page = complete_metrics()["operations/metrics"]
     table = page.partition("| Alert | Condition | For | Severity |\n")[2].partition("\n\n")[0]
     assert ["PgScheduler" + name for name in re.findall(r"^\| \[`(\w+)`\]", table, re.MULTILINE)] == NAMES
-    late = "max without (instance) (pg_scheduler_cluster_oldest_due_seconds) > 60"
-    assert f"| [`JobsLate`](runbook.md#pgschedulerjobslate) | `{late}` | 5 min | warning |\n" in table
+    unknown = "max without (instance) (pg_scheduler_cluster_jobs_unknown_name) > 0"
+    assert (
+        f"| [`NameUnknown`](runbook.md#pgschedulernameunknown) | `{unknown}` | 2 min | warning |\n" in table
+    )
     assert re.findall(r"(\d+) rules", page) == [str(len(NAMES))] * 2
 
 

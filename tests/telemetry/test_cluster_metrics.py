@@ -121,6 +121,8 @@ async def test_jobs_are_counted_by_the_name_that_a_worker_must_claim(pool: async
     assert 180 <= ages["mail"] < 3600
     assert ages["idle"] == 0
     assert found.by(C + "jobs_unknown_name", "job_name") == {"report": 4, "mail": 0, "idle": 0}
+    expired = found.by(C + "jobs_ended_total", "job_name", outcome="expired")
+    assert expired["report"] == 0, "the first expired job of a name that no worker claims is an increase"
     assert found.by(C + "jobs_blocked", "on") == {
         "after": 2,
         "limit:stripe": 3,
@@ -172,6 +174,7 @@ async def test_schedules_have_their_fire_times(pool: asyncpg.Pool) -> None:
         " WHERE schedule_id = 'strange'"
     )
     found = await scrape_anew(pool)
+    assert found.by(C + "schedule_enabled", "task") == {"cluster.task": 1}
     assert found.by(C + "schedule_enabled", "schedule") == {"late": 1, "paused": 0, "strange": 1}
     overdue = found.by(C + "schedule_overdue_seconds", "schedule")
     assert 120 <= overdue["late"] < 1000

@@ -28,6 +28,8 @@ PREFIX: Final = "PG_SCHEDULER_WORKER_"
 PASSED_ON: Final = ("slots", "batch", "names", "migrations", "max-jobs", "max-rss", "max-age", "log-format")
 """Options of each process; the supervisor answers the probes."""
 
+MAX_PORT: Final = 65535
+
 _FORMATS: Final = ("text", "json")
 
 
@@ -58,8 +60,11 @@ def _check_options(options: WorkerOptions) -> None:
         read_duration("--max-age", options.max_age)
     if options.processes > 1 and options.reload:
         raise UsageError("--reload runs one process; leave out --processes")
-    if options.processes > 1 and options.metrics_port is not None:
-        raise UsageError("--metrics-port serves one process; with --processes, start pg-scheduler exporter")
+    if options.metrics_port and options.metrics_port + options.processes - 1 > MAX_PORT:
+        raise UsageError(
+            f"--metrics-port {options.metrics_port} leaves no port for each of {options.processes} "
+            f"processes, which follow one another up to {MAX_PORT}; pass a lower one, or 0 for free ports"
+        )
 
 
 async def _check(command: Command, source: Source | None, options: WorkerOptions) -> ExitCode:
@@ -81,9 +86,11 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
 async def _supervise(command: Command, targets: list[str], options: WorkerOptions) -> ExitCode:
     stop = StopRequest()
     supervisor = Supervisor(
-        [*program(), "worker", *_arguments(options), "--", *targets],
+        [
+            [*program(), "worker", *_arguments(options, number), "--", *targets]
+            for number in range(options.processes)
+        ],
         _environment(command),
-        options.processes,
         stop,
         ends_when_done=options.drain,
     )
@@ -101,10 +108,13 @@ async def _supervise(command: Command, targets: list[str], options: WorkerOption
     return ExitCode.DONE
 
 
-def _arguments(options: WorkerOptions) -> list[str]:
-    """Return the options of each process."""
+def _arguments(options: WorkerOptions, number: int) -> list[str]:
+    """Return the options of a process. Its number counts from 0; each has a port of its own for metrics."""
     values = ((name, getattr(options, name.replace("-", "_"))) for name in PASSED_ON)
     given = [f"--{name}={value}" for name, value in values if value is not None]
+    if options.metrics_port is not None:
+        port = options.metrics_port and options.metrics_port + number
+        given += [f"--metrics-port={port}", f"--health-host={options.health_host}"]
     return [*given, *(["--drain"] if options.drain else [])]
 
 

@@ -31,7 +31,12 @@ class WorkerOptions:
         int | None, typer.Option(min=0, max=65535, help="Answer /livez, /readyz, /startupz.")
     ] = None
     metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Serve metrics to Prometheus.")
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Serve metrics to Prometheus; with --processes, one port per process, from this one on.",
+        ),
     ] = None
     health_host: Annotated[str, typer.Option(help="The address of both ports.")] = "127.0.0.1"
     log_format: Annotated[str | None, typer.Option(metavar="FORMAT", help="text or json.")] = None

@@ -160,24 +160,23 @@ PERMANENT: Final = frozenset({ExitCode.USAGE, ExitCode.REFUSED, ExitCode.SCHEMA}
 
 
 class Supervisor:
-    """Runs processes of one command until it is to stop."""
+    """Runs a process of each command until it is to stop."""
 
     def __init__(
         self,
-        command: Sequence[str],
+        commands: Sequence[Sequence[str]],
         environment: Mapping[str, str],
-        count: int,
         stop: StopRequest,
         *,
         ends_when_done: bool = False,
     ) -> None:
-        self._command = command
+        self._commands = commands
         self._environment = environment
         self._stop = stop
         self._ends_when_done = ends_when_done
         self._children: dict[int, asyncio.subprocess.Process] = {}
         self._was_ready = False
-        self.reports: Final = HealthReports(count)
+        self.reports: Final = HealthReports(len(commands))
         self._hurried = asyncio.Event()
         stop.on_hurry(self._hurried.set)
 
@@ -244,7 +243,7 @@ class Supervisor:
         reading, writing = os.pipe()
         try:
             child = await asyncio.create_subprocess_exec(
-                *self._command,
+                *self._commands[index],
                 env={**self._environment, REPORT_FD: str(writing)},
                 pass_fds=(writing,),
                 process_group=0,

@@ -22,11 +22,13 @@ class ScheduleRow(NamedTuple):
     """A schedule and its fire times.
 
     Attributes:
+        task: The task of its jobs. Without it, an id that is a hash names no job.
         is_enabled: Whether it is neither paused nor finished.
         overdue_s: Seconds since its next fire time; 0 before it, and while it is not enabled.
     """
 
     schedule_id: str
+    task: str
     is_enabled: bool
     next_fire_at: datetime | None
     last_fire_at: datetime | None

@@ -68,7 +68,7 @@ LIMIT $1;
 -- name: inspect_schedules
 -- route: pool
 -- Return $2 schedules, their fire times, and for how many seconds each has been overdue.
-SELECT schedule_id, paused_at IS NULL AND finished_at IS NULL AS is_enabled,
+SELECT schedule_id, task, paused_at IS NULL AND finished_at IS NULL AS is_enabled,
     CASE WHEN next_fire_at IS NOT NULL THEN least(greatest(next_fire_at, {first_instant}), {last_instant}) END
         AS next_fire_at,
     CASE WHEN last_fire_at IS NOT NULL THEN least(greatest(last_fire_at, {first_instant}), {last_instant}) END
