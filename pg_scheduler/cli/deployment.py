@@ -1,7 +1,8 @@
-"""Files that the package contains: for a deployment, alerting rules and dashboards for Grafana."""
+"""Files that the package contains: for a deployment, alerting rules with their runbook, and dashboards."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from importlib.resources import files
 from pathlib import Path
@@ -98,6 +99,36 @@ def _shipped(kind: str) -> dict[str, str]:
 def alerts(command: Command) -> None:
     """Print the alerting rules for Prometheus, as YAML."""
     command.output.write_text((_OPS / "alerts" / "pg_scheduler.rules.yaml").read_text(encoding="utf-8"))
+
+
+PREFIX: Final = "PgScheduler"
+"""The start of the name of each alert."""
+
+
+def runbook(
+    command: Command,
+    alert: Annotated[str | None, typer.Argument(metavar="ALERT", help="An alert, such as JobsLate.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The job name of the alert.")] = None,
+    subject: Annotated[str | None, typer.Option("--id", help="The id of a job or a schedule.")] = None,
+) -> None:
+    """Print what to do about an alert, also offline; without one, the alerts. NAME completes its commands."""
+    text = (_OPS / "runbook" / "alerts.md").read_text(encoding="utf-8")
+    entries = dict(re.findall(r"^### (\w+)\n\n(.*?)\n*(?=^### |\Z)", text, re.MULTILINE | re.DOTALL))
+    if alert is None:
+        command.output.write_text("".join(f"{title}\n" for title in entries))
+        return
+    known = {title.removeprefix(PREFIX).lower(): title for title in entries}
+    title = known.get(alert.lower().removeprefix(PREFIX.lower()))
+    if title is None:
+        hint = hint_at(
+            alert.removeprefix(PREFIX), [key.removeprefix(PREFIX) for key in entries], title="alerts"
+        )
+        raise NotFoundError(f"no alert is named {alert!r}{hint}")
+    entry = entries[title]
+    for placeholder, value in (("NAME", name), ("ID", subject)):
+        if value is not None:
+            entry = re.sub(rf"\b{placeholder}\b", lambda _, value=value: value, entry)
+    command.output.write_paragraph(f"{title}\n\n{entry}")
 
 
 def grafana(

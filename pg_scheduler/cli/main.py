@@ -50,6 +50,7 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     "exporter": "servers:exporter",
     "dashboard": "servers:dashboard",
     "alerts": "deployment:alerts",
+    "runbook": "deployment:runbook",
     "grafana": "deployment:grafana",
     "shapes": "shapes:shapes",
     "demo": "demo:demo",

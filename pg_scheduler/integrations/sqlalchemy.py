@@ -17,6 +17,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    Uuid,
 )
 from sqlalchemy.dialects.postgresql import JSONB, OID
 from sqlalchemy.types import TypeEngine
@@ -35,6 +36,7 @@ _TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
     "jsonb": JSONB(),
     "text": Text(),
     "timestamp with time zone": DateTime(timezone=True),
+    "uuid": Uuid(),
 }
 
 

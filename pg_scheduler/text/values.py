@@ -48,7 +48,7 @@ def json_text(
 
     Example:
         >>> print(json_text({"error": "zu spät: " + chr(155) + "31m"}))
-        {"error": "zu spät: \\u009b31m"}
+        {"error": "zu spät: \u009b31m"}
     """
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=default)
     if text.isascii():  # json.dumps() escapes the control characters of ASCII

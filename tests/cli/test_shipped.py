@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 
 import pytest
@@ -31,3 +32,21 @@ def test_unknown_dashboard_is_not_found(call: Run, name: str, hint: str) -> None
     ran = call("grafana", name)
     assert (ran.code, ran.out) == (ExitCode.NOT_FOUND, "")
     assert f"no dashboard is named '{name}'; {hint}" in ran.err
+
+
+def test_runbook_lists_the_alerts_and_completes_the_commands_of_an_entry(call: Run) -> None:
+    names = call("runbook").out.split()
+    assert names == re.findall(r"alert: (\w+)", call("alerts").out)
+    for name in names:
+        assert call("runbook", name).out.startswith(f"{name}\n\n**Symptom:** ")
+    plain = call("runbook", "NameUnknown").out
+    assert "'name:NAME status:expired'" in plain
+    entry = call("runbook", "pgschedulernameunknown", "mail.send").out
+    assert entry == plain.replace("NAME", "mail.send")
+    assert "jobs explain mail:9" in call("runbook", "JobsLate", "mail.send", "--id", "mail:9").out
+
+
+def test_unknown_alert_is_not_found(call: Run) -> None:
+    ran = call("runbook", "JobLate")
+    assert (ran.code, ran.out) == (ExitCode.NOT_FOUND, "")
+    assert "no alert is named 'JobLate'; did you mean JobsLate?" in ran.err

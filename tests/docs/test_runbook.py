@@ -19,13 +19,28 @@ from tools.reference.findings import with_findings
 
 PARTS = ["Symptom", "Cause", "Remedy", "Verification"]
 PAGE = (ROOT / "docs" / "operations" / "runbook.md").read_text(encoding="utf-8")
-COMPLETE = complete_findings()["operations/runbook"]
-ENTRIES = dict(re.findall(r"^### ([\w-]+)\n\n(.*?)\n(?=\n##|\Z)", COMPLETE, re.MULTILINE | re.DOTALL))
-COMMANDS = sorted(set(re.findall(r"`(pg-scheduler [^`]+)`", PAGE)))
+COMPLETE, _, ALERTS = complete_findings()["operations/runbook"].partition("\n## Alerts of Prometheus\n")
+ENTRY = re.compile(r"^### ([\w-]+)\n\n(.*?)\n(?=\n##|\Z)", re.MULTILINE | re.DOTALL)
+ENTRIES = dict(ENTRY.findall(COMPLETE))
+ALERT_ENTRIES = dict(ENTRY.findall(ALERTS))
+SHOWN = {
+    line.partition("#")[0].strip() for line in re.findall(r"^\$ (pg-scheduler .*)", ALERTS, re.MULTILINE)
+}
+COMMANDS = sorted({*re.findall(r"`(pg-scheduler [^`]+)`", PAGE), *SHOWN})
 
 
 def test_every_heading_is_an_entry() -> None:
     assert list(ENTRIES) == re.findall(r"^### (.+)$", PAGE, re.MULTILINE)
+
+
+def test_entry_of_an_alert_leads_from_the_symptom_to_the_cure_in_ten_lines() -> None:
+    form = re.compile(
+        r"\*\*Symptom:\*\* .+\*\*Cause:\*\* .+```console\n.+```.*\*\*Verification:\*\* .+\.", re.DOTALL
+    )
+    assert ALERT_ENTRIES
+    assert [name for name, text in ALERT_ENTRIES.items() if not form.fullmatch(text.strip())] == []
+    lines = {name: [line for line in text.splitlines() if line] for name, text in ALERT_ENTRIES.items()}
+    assert {name: len(found) for name, found in lines.items() if len(found) > 12} == {}
 
 
 def test_every_entry_has_symptom_cause_remedy_and_verification() -> None:
@@ -75,12 +90,6 @@ def test_entry_of_a_reason_begins_its_cause_with_the_docstring_of_the_code() -> 
     rest = "**Cause:** it failed. **Remedy:** three."
     check = "`pg-scheduler jobs wait ID` ends with `completed`."
     assert failed == f"**Symptom:** one. {rest} **Verification:** {check}\n"
-
-
-def test_entry_of_an_alert_begins_with_the_summary_of_its_rule() -> None:
-    (alert,) = with_findings("### PgSchedulerJobsLate\n\n**Cause:** two.\n").split("\n\n")[1::2]
-    rest = "**Cause:** two. **Remedy:** see there. **Verification:** the alert ends."
-    assert alert == f"**Symptom:** jobs `job_name` are late. {rest}\n"
 
 
 def test_entry_of_a_finding_with_an_unknown_part_is_rejected() -> None:

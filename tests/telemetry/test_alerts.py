@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.snippets import ROOT
 from tests.support.cases import each_case
 from tests.support.prometheus import promtool
 from tools.reference.extension import complete_metrics
@@ -215,9 +214,8 @@ def test_expired_jobs_of_a_failed_exporter_raise_no_alert_when_it_returns(tmp_pa
 
 
 def test_every_alert_has_an_entry_in_the_runbook_and_a_link_to_it() -> None:
-    page = (ROOT / "docs" / "operations" / "runbook.md").read_text(encoding="utf-8")
-    part = page.partition("\n## Alerts of Prometheus\n")[2].partition("\n## ")[0]
-    assert re.findall(r"^### (\w+)$", part, re.MULTILINE) == NAMES
+    runbook = (RULES.parent.parent / "runbook" / "alerts.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### (\w+)$", runbook, re.MULTILINE) == NAMES
     links = re.findall(r"^          runbook_url: (\S+)$", RULES.read_text(), re.MULTILINE)
     base = "https://pg-scheduler.github.io/pg-scheduler/operations/runbook.html#"
     assert links == [base + name.lower() for name in NAMES]

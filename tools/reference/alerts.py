@@ -1,8 +1,7 @@
-"""The alerts of ``pg-scheduler alerts``: their summaries, and their table in the place of a comment."""
+"""The table of the alerts of ``pg-scheduler alerts``, in the place of a comment."""
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import yaml
@@ -15,21 +14,12 @@ COMMENT: Final = "<!-- alerts -->"
 PREFIX: Final = "PgScheduler"
 
 _RULES = ROOT / "pg_scheduler" / "ops" / "alerts" / "pg_scheduler.rules.yaml"
-_LABEL = re.compile(r"{{ \$labels\.(\w+) }}")
 _UNITS = {"m": "min", "h": "h"}
 
 
 def with_alerts(page: str) -> str:
     """Return a page with the table of all alerts, if it has the comment for it."""
     return page.replace(COMMENT, _table()) if COMMENT in page else page
-
-
-def summaries() -> dict[str, str]:
-    """Return the summary of each alert, with the names of labels for their values."""
-    return {
-        each["alert"]: _LABEL.sub(lambda label: f"`{label[1]}`", each["annotations"]["summary"])
-        for each in _rules()
-    }
 
 
 def _rules() -> list[dict[str, Any]]:

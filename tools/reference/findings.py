@@ -2,8 +2,7 @@
 
 A table of all findings takes the place of a comment. In the runbook, the entry of a finding has the symptom
 and what the advice omits; its cause and its remedy begin with the advice. The cause of a reason begins with
-the docstring of its code. A part that an entry leaves out is that of its kind; an alert without a symptom has
-the summary of its rule.
+the docstring of its code. A part that an entry leaves out is that of its kind.
 """
 
 from __future__ import annotations
@@ -13,11 +12,16 @@ from typing import Final
 
 from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode
 from pg_scheduler.inspect.reasons import ReasonCode
-from tools.reference.alerts import PREFIX, summaries
+from tools.environment import ROOT
 from tools.reference.source import find
 
 COMMENT: Final = "<!-- findings -->"
 """A page has the table of all findings in the place of this comment."""
+
+ALERTS: Final = "<!-- runbook: alerts -->"
+"""A page has the entries of the alerts, which the package contains, in the place of this comment."""
+
+_RUNBOOK: Final = ROOT / "pg_scheduler" / "ops" / "runbook" / "alerts.md"
 
 _ENTRY = re.compile(r"^### (?P<code>[\w-]+)\n\n(?P<parts>.+?)(?=\n\n|\n?\Z)", re.MULTILINE | re.DOTALL)
 _PARTS = ("Symptom", "Cause", "Remedy", "Verification")
@@ -33,7 +37,7 @@ _CODE = re.compile(
 
 def with_findings(page: str) -> str:
     """Return a page with complete entries, and with the table of findings if it has the comment for it."""
-    return _ENTRY.sub(_complete, page.replace(COMMENT, _table()))
+    return _ENTRY.sub(_complete, page.replace(COMMENT, _table())).replace(ALERTS, _RUNBOOK.read_text("utf-8"))
 
 
 def _table() -> str:
@@ -51,9 +55,6 @@ def _complete(entry: re.Match[str]) -> str:
         return entry[0]
     if name in set(FindingCode):
         default = _parts_of_finding(FindingCode(name), written)
-    elif name.startswith(PREFIX):
-        symptom = f"{summaries()[name]}."
-        default = {"Symptom": symptom, "Remedy": "see there.", "Verification": "the alert ends."}
     else:
         default = _parts_of_reason(ReasonCode(name), written)
     parts = {part: written.pop(part, None) or default[part] for part in _PARTS}
