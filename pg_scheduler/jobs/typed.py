@@ -208,9 +208,11 @@ class TypedArguments:
             capture.__signature__ = self._signature.replace(return_annotation=Any)  # type: ignore[attr-defined]
             adapter = TypeAdapter(cast("Any", capture), config=ConfigDict(hide_input_in_errors=True))
         except (PydanticUserError, NameError, TypeError) as error:
+            remedy = "define the types at the top level of a module, or omit typed="
+            if getattr(error, "code", None) == "typed-dict-version":
+                remedy = "import TypedDict from typing_extensions"
             raise ConfigurationError(
-                f"typed=True cannot use the annotations of {self._func.__qualname__}: {error}; "
-                "define the types at the top level of a module, or omit typed="
+                f"typed=True cannot use the annotations of {self._func.__qualname__}: {error}; {remedy}"
             ) from error
         for name, each in parameters.items():
             kind = _value_type(hints.get(name, Any))

@@ -83,7 +83,7 @@ MODULES = [FUTURE] + ([""] if sys.version_info >= (3, 14) else [])
 )
 def test_undefined_names_do_not_matter_where_no_value_is_converted(start: str, source: str) -> None:
     func = undefined(start + source)
-    job(name="undefined")(func)
+    job(name=func.__qualname__)(func)
     assert "session" not in own_signature(func).parameters
     assert text_of(annotations_of(func).get("return", "None")) in {"None", "Order", "Decimal", None}
     assert ReturnType(func).to_json("step", None) is None

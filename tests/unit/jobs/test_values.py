@@ -1,0 +1,95 @@
+"""The form of values as JSON, as far as the table of ``tests/api/test_values.py`` does not show it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pg_scheduler import ConfigurationError, PayloadError
+from pg_scheduler.jobs.typed import TypedArguments
+from pg_scheduler.jobs.values import ValueType, as_returned, encode_by_class
+from tests.support.values import Aliased, Cat, Event, Patch, Strict, Tree
+
+PROGRAM = """
+from pg_scheduler.jobs.values import ValueType, encode_by_class
+names = {f"name-{number}" for number in range(20)}
+by_type = ValueType(dict[str, set[str]]).encode({"a": names}, "")
+print(by_type["a"] == encode_by_class(names, "") == sorted(names))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_set_has_one_form_in_every_process(seed: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={"PYTHONHASHSEED": seed, "PATH": ""},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert run.stdout == "True\n"
+
+
+def test_model_is_dumped_without_the_fields_that_were_not_set() -> None:
+    assert ValueType(Patch).encode(Patch(name="ann"), "") == {"name": "ann"}
+    assert ValueType(Aliased).encode(Aliased(displayName="ann"), "") == {"displayName": "ann"}
+    assert ValueType(Tree).encode(Tree(name="a", children=[Tree(name="b")]), "") == {
+        "name": "a",
+        "children": [{"name": "b"}],
+    }
+
+
+def test_field_of_this_object_alone_is_dumped_and_others_are_not() -> None:
+    event = Event()
+    assert ValueType(Event).encode(event, "") == {"event_id": str(event.event_id)}
+    assert encode_by_class(Cat(), "") == {"kind": "cat"}
+
+
+def test_row_of_an_earlier_checkout_is_read() -> None:
+    former = {"name": "ann", "phone": None}
+    assert ValueType(Patch).read(former) == Patch(name="ann", phone=None)
+    assert ValueType(set[str]).read(["b", "a"]) == {"a", "b"}
+
+
+def test_json_that_a_strict_type_reads_is_accepted_as_it_is() -> None:
+    plain = {"when": "2030-01-01T00:00:00Z", "amount": "1.1"}
+    assert ValueType(Strict).encode(plain, "") == plain
+    with pytest.raises(ValidationError):
+        ValueType(Strict).encode({"when": "2030-01-01T00:00:00Z"}, "")
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"a": [1, {"b": datetime(2030, 1, 1, tzinfo=UTC)}]}, "args[0]['a'][1]['b'] is a datetime"),
+        ([(1, {2})], "args[0][0][1] is a set"),
+    ],
+)
+def test_refusal_has_the_path_of_the_part(value: Any, path: str) -> None:
+    with pytest.raises(PayloadError) as raised:
+        ValueType(Any).encode(value, "args[0]")
+    assert str(raised.value).startswith(path)
+
+
+def test_large_float_is_read_as_the_database_returns_it() -> None:
+    assert json.loads(as_returned("[1e+23, 1.5, -0.0]")) == [10**23, 1.5, 0.0]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic supports it")
+def test_typed_dict_of_the_standard_library_has_its_remedy() -> None:
+    from typing import TypedDict
+
+    Movie = TypedDict("Movie", {"title": str})  # noqa: UP013
+
+    async def show(movie: Any) -> None: ...
+
+    show.__annotations__["movie"] = Movie
+    with pytest.raises(ConfigurationError, match=r"; import TypedDict from typing_extensions$"):
+        TypedArguments(show).encode(({"title": "Alien"},), None)
