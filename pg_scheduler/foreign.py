@@ -29,6 +29,7 @@ _module: Final = vars(type)["__module__"].__get__
 _qualname: Final = vars(type)["__qualname__"].__get__
 _cause: Final = vars(BaseException)["__cause__"].__get__
 _traceback: Final = vars(BaseException)["__traceback__"].__get__
+_exceptions: Final = vars(BaseExceptionGroup)["exceptions"].__get__
 
 
 def call_in_daemon(call: Callable[[], T], name: str) -> Future[Returned[T]]:
@@ -119,6 +120,21 @@ def cause_of(error: BaseException) -> BaseException | None:
     """Return the cause of an exception."""
     found: BaseException | None = _cause(error)
     return found
+
+
+def leaves_of(error: BaseException) -> tuple[BaseException, ...]:
+    """Return the exceptions in a group and in the groups in it, in their order; another exception itself."""
+    if not is_a(error, BaseExceptionGroup):
+        return (error,)
+    leaves: list[BaseException] = []
+    open_groups: list[BaseException] = [error]
+    while open_groups:
+        node = open_groups.pop()
+        if is_a(node, BaseExceptionGroup):
+            open_groups.extend(reversed(_exceptions(node)))
+        else:
+            leaves.append(node)
+    return tuple(leaves)
 
 
 def traceback_of(error: BaseException) -> TracebackType | None:

@@ -20,9 +20,11 @@ from sentry_sdk.utils import capture_internal_exceptions, event_from_exception
 from pg_scheduler.errors import ConfigurationError, SchedulerError
 from pg_scheduler.events import JobFailed
 from pg_scheduler.events.types import TEXTS
+from pg_scheduler.foreign import is_a, traceback_lines
 from pg_scheduler.jobs.context import CurrentJob
 from pg_scheduler.jobs.metadata import trace_from
 from pg_scheduler.jobs.middleware import ScheduledCall, SendingMiddleware
+from pg_scheduler.jobs.retry import naming_leaf_of
 from pg_scheduler.telemetry.outcomes import ERRORS, outcome_of
 from pg_scheduler.triggers import Cron, Every, Trigger
 from pg_scheduler.worker.runners.call import JobCall
@@ -280,12 +282,15 @@ def _capture(call: JobCall, raised: BaseException, cause: BaseException) -> None
     """Report an error, and remember that its log record would report it again."""
     if cause is not raised and call.cancelled_by == "timeout":
         cause = cause.with_traceback(raised.__traceback__)  # where the job was when its time was up
+    is_group = is_a(cause, BaseExceptionGroup)
     with capture_internal_exceptions():
         event, hint = event_from_exception(
-            cause,
+            naming_leaf_of(cause) if is_group else cause,  # Sentry would call every failure ExceptionGroup
             client_options=sentry_sdk.get_client().options,
             mechanism={"type": "pg_scheduler", "handled": False},
         )
+        if is_group:
+            event.setdefault("extra", {})["exception_group"] = "".join(traceback_lines(cause))
         sentry_sdk.capture_event(event, hint=hint)
     with _lock:
         _reported[call.job.job_id, call.job.attempt] = None

@@ -18,9 +18,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pg_scheduler.foreign import cause_of, class_path, guarded, message_of, traceback_lines, traceback_of
+from pg_scheduler.foreign import (
+    cause_of,
+    class_path,
+    guarded,
+    leaves_of,
+    message_of,
+    traceback_lines,
+    traceback_of,
+)
 from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
 from pg_scheduler.jobs.payload import value_from
+from pg_scheduler.jobs.retry import naming_leaf_of
 from pg_scheduler.sqltext import storable
 
 PARENT: Final = "parent"
@@ -110,15 +119,25 @@ def _storable_trace(trace: object) -> dict[str, str] | None:
 def exception_entry(
     outcome: str, error: BaseException, log: Sequence[str] = (), trace: Mapping[str, str] | None = None
 ) -> str:
-    """Return the entry of an attempt that an exception ended, with the lines that it logged and its trace."""
+    """Return the entry of an attempt that an exception ended, with the lines that it logged and its trace.
+
+    A group is named by an exception in it. The traceback has all of them.
+    """
+    leaf = naming_leaf_of(error)
     return history_entry(
         outcome,
-        error_type=storable(class_path(error)),
-        message=storable(message_of(error)),
+        error_type=storable(class_path(leaf)),
+        message=storable(message_of(leaf) + count_others(error)),
         traceback=_traceback_of(error),
         log=log,
         trace=trace,
     )
+
+
+def count_others(error: BaseException) -> str:
+    """Return what follows the message of an exception that stands for a group; empty for only one."""
+    others = len(leaves_of(error)) - 1
+    return f" (and {others} more)" if others > 0 else ""
 
 
 def entry_in_ascii(entry: str) -> str:

@@ -28,18 +28,19 @@ from pg_scheduler.events import (
     JobSuspended,
 )
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.foreign import class_name, guarded, is_a, message_of
+from pg_scheduler.foreign import class_name, guarded, message_of
 from pg_scheduler.jobs.codec import PayloadCodec
-from pg_scheduler.jobs.history import exception_entry, history_entry
+from pg_scheduler.jobs.history import count_others, exception_entry, history_entry
 from pg_scheduler.jobs.result import KeptResult, keep_seconds, kept_error, kept_value
 from pg_scheduler.jobs.retry import (
     DEFAULT_RETRY_POLICY,
-    Abort,
-    Retry,
     RetryPolicy,
-    Snooze,
     delay_of,
+    may_repeat,
+    naming_leaf_of,
     reason_of,
+    retry_of,
+    snooze_of,
 )
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.steps import Suspension
@@ -353,14 +354,15 @@ def decide(  # noqa: PLR0911 - one for each result
     match result:
         case ReturnResult(value):
             return completion_of(claim, value, max_result_bytes, codec)
-        case ErrorResult(error) if is_a(error, Snooze):
-            return Outcome.snooze(delay_of(error))
+        case ErrorResult(error) if (snooze := snooze_of(error)) is not None:
+            return Outcome.snooze(delay_of(snooze))
         case ErrorResult(error, timed_out, log, trace):
             reason = reason_of(error)
             entry = exception_entry("timeout" if timed_out else "error", reason, log, trace)
             if not may_retry(claim, error, policy):
                 return _fail(claim, reason, entry)
-            delay = delay_of(error) if is_a(error, Retry) else _retry_delay(claim, policy, spread)
+            retry = retry_of(error)
+            delay = _retry_delay(claim, policy, spread) if retry is None else delay_of(retry)
             return Outcome.retry(delay, describe(reason), reason, entry)
         case UnrunnableResult(error):
             return _fail(claim, error, exception_entry("error", error))
@@ -387,10 +389,11 @@ def completion_of(
 
 def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
     """Return whether the job is retried after this error of an attempt."""
-    if claim.retry_count >= claim.max_retries or is_a(error, Abort):
+    if claim.retry_count >= claim.max_retries:
         return False
-    return is_a(error, Retry) or guarded(
-        lambda: bool(policy.allows(error)), partial(_broken_policy, claim, True)
+    return guarded(
+        lambda: may_repeat(error, policy),
+        lambda kind: _broken_policy(claim, may_repeat(error, DEFAULT_RETRY_POLICY), kind),
     )
 
 
@@ -421,6 +424,10 @@ def _fail(claim: Claim, error: BaseException, entry: str) -> Outcome:
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception as text that PostgreSQL can hold: without NUL and surrogates."""
-    name, message = class_name(error), message_of(error)
-    return storable((f"{name}: {message}" if message else name)[:MAX_ERROR_LENGTH])
+    """Return an exception as text that PostgreSQL can hold: without NUL and surrogates.
+
+    Of a group it is one exception in it, with the number of the others.
+    """
+    leaf, others = naming_leaf_of(error), count_others(error)
+    name, message = class_name(leaf), message_of(leaf)
+    return storable((f"{name}: {message}" if message else name)[: MAX_ERROR_LENGTH - len(others)] + others)

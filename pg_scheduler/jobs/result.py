@@ -9,10 +9,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.foreign import MAX_MESSAGE_LENGTH, class_name, guarded, is_a, traceback_of
+from pg_scheduler.foreign import (
+    MAX_MESSAGE_LENGTH,
+    class_name,
+    guarded,
+    is_a,
+    traceback_lines,
+    traceback_of,
+)
 from pg_scheduler.jobs.codec import PayloadCodec, decode_text, encoding_of, is_encoded
 from pg_scheduler.jobs.history import to_ascii
 from pg_scheduler.jobs.payload import encode_value, object_from, size_beyond, value_from
+from pg_scheduler.jobs.retry import naming_leaf_of
 from pg_scheduler.jobs.validation import MAX_KEEP_S
 from pg_scheduler.sqltext import storable
 
@@ -161,9 +169,11 @@ def kept_error(seconds: float, message: str, exception: BaseException | None) ->
     """
     kind, trace = "", None
     if exception is not None:
-        kind = class_name(exception)
+        kind = class_name(naming_leaf_of(exception))
         message = message.removeprefix(kind).removeprefix(": ")
         lines = traceback.format_exception(type(exception), _Unprinted(), traceback_of(exception))[:-1]
+        if is_a(exception, BaseExceptionGroup):
+            lines = traceback_lines(exception)  # those of the exceptions in it
         remote = guarded(lambda: getattr(exception, "remote_traceback", None), lambda _: None)
         text = str.__str__(remote) if is_a(remote, str) else "".join(lines)
         trace = storable(text)[-MAX_TRACEBACK_LENGTH:] or None

@@ -1,4 +1,9 @@
-"""The delay before a failed attempt is retried, and exceptions by which a job controls its own retries."""
+"""The delay before a failed attempt is retried, and exceptions by which a job controls its own retries.
+
+Code that makes several calls at once, as in an ``asyncio.TaskGroup``, raises an exception group. What counts
+are its leaves, the exceptions in it. An ``Abort`` among them is the strongest, since the job cannot succeed
+any more. A ``Snooze`` is the weakest: with any other leaf the attempt has failed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.foreign import cause_of, guarded, is_a
+from pg_scheduler.foreign import cause_of, guarded, is_a, leaves_of
 from pg_scheduler.jobs.validation import check_delay
 
 MAX_DELAY: Final = timedelta(days=3650)
@@ -19,7 +24,8 @@ class RetryPolicy:
 
     The delay before retry ``n`` (from 0) is ``base * factor**n``, at most ``maximum``. It varies by up to the
     fraction ``jitter`` of itself, so that jobs that failed together are not retried together. A timeout is a
-    ``TimeoutError``.
+    ``TimeoutError``. Of an exception group, as of ``asyncio.TaskGroup``, the exceptions in it count: ``only``
+    must name all of them, ``never`` any of them.
 
     Raises:
         ConfigurationError: A value is out of range or has the wrong type; a ValueError.
@@ -74,8 +80,12 @@ class RetryPolicy:
 
     def allows(self, error: BaseException) -> bool:
         """Return whether an attempt that raised this exception is retried."""
-        kind = type(error)
-        return not issubclass(kind, self.never) and (not self.only or issubclass(kind, self.only))
+        kinds = [type(leaf) for leaf in leaves_of(error)]
+        if issubclass(type(error), self.never) or any(issubclass(kind, self.never) for kind in kinds):
+            return False
+        if not self.only or issubclass(type(error), self.only):
+            return True
+        return all(issubclass(kind, self.only) for kind in kinds)
 
     def delay(self, retry_count: int, *, spread: float) -> timedelta:
         """Return the delay before the next attempt.
@@ -172,11 +182,6 @@ def delay_of(again: RunAgain) -> timedelta:
     return timedelta(seconds=seconds) if seconds else DEFAULT_DELAY
 
 
-def reason_of(error: BaseException) -> BaseException:
-    """Return the error for which an attempt failed: the cause of a `Retry` that has one."""
-    return cause_of(error) or error if is_a(error, Retry) else error
-
-
 class Abort(Exception):
     """Raise it in a job to fail the job at once, whatever retries are left.
 
@@ -193,3 +198,53 @@ class Abort(Exception):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
+
+
+# -- exception groups ----------------------------------------------------------------------------------
+
+
+def snooze_of(error: BaseException) -> Snooze | None:
+    """Return the `Snooze` that ends an attempt, with the longest delay in a group of nothing else."""
+    snoozes = [leaf for leaf in leaves_of(error) if is_a(leaf, Snooze)]
+    return max(snoozes, key=delay_of) if len(snoozes) == len(leaves_of(error)) else None
+
+
+def retry_of(error: BaseException) -> Retry | None:
+    """Return the `Retry` that an attempt raised, with the longest delay in a group; None without one."""
+    return max((leaf for leaf in leaves_of(error) if is_a(leaf, Retry)), key=delay_of, default=None)
+
+
+def may_repeat(error: BaseException, policy: RetryPolicy) -> bool:
+    """Return whether a policy and the exceptions of an attempt permit a retry.
+
+    The policy, whose class may be derived by the user, decides about ordinary exceptions.
+    """
+    leaves = leaves_of(error)
+    if any(is_a(leaf, Abort) for leaf in leaves):
+        return False
+    ordinary = [leaf for leaf in leaves if not is_a(leaf, RunAgain)]
+    if len(ordinary) == len(leaves) and type(policy).allows is RetryPolicy.allows:
+        return policy.allows(error)  # the policy may name a class of groups
+    return all(bool(policy.allows(leaf)) for leaf in ordinary)
+
+
+def reason_of(error: BaseException) -> BaseException:
+    """Return the error for which an attempt failed: the cause of a `Retry` that has one."""
+    return cause_of(error) or error if is_a(error, Retry) else error
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Return whether an attempt failed for another reason than a `Retry` without a cause."""
+    return any(not is_a(reason_of(leaf), Retry) for leaf in leaves_of(error))
+
+
+def naming_leaf_of(error: BaseException) -> BaseException:
+    """Return the exception that names an error: the first one of the strongest in a group."""
+    leaf = min(leaves_of(error), key=_weakness)
+    return cause_of(leaf) or leaf if is_a(leaf, Retry) else leaf
+
+
+def _weakness(leaf: BaseException) -> int:
+    if is_a(leaf, Abort):
+        return 0
+    return 3 if is_a(leaf, Snooze) else 2 if is_a(leaf, Retry) else 1

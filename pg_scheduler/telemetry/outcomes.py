@@ -5,7 +5,7 @@ from __future__ import annotations
 from pg_scheduler.api.base import Parts
 from pg_scheduler.foreign import is_a
 from pg_scheduler.jobs.outcome import may_retry
-from pg_scheduler.jobs.retry import Snooze
+from pg_scheduler.jobs.retry import snooze_of
 from pg_scheduler.worker.pipeline.attempt_runner import timeout_result
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, RaisedError
 
@@ -21,7 +21,7 @@ def outcome_of(parts: Parts, call: JobCall, raised: BaseException) -> tuple[str,
     """
     if call.has_completed:
         return "completed", raised
-    if is_a(raised, Snooze):
+    if snooze_of(raised) is not None:
         return "snoozed", raised
     if is_a(raised, CrashedError):
         return "crashed", raised

@@ -31,6 +31,7 @@ from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.metadata import trace_from
 from pg_scheduler.jobs.middleware import ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.retry import naming_leaf_of
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.observed import Attributes, JobHistograms, MessagingMetrics
 from pg_scheduler.telemetry.outcomes import ERRORS, outcome_of
@@ -234,7 +235,7 @@ class Tracing(SendingMiddleware):
 
 def _fail(span: Span, error: BaseException) -> str:
     """Mark a span as failed; return the class of the error."""
-    name = class_path(error)
+    name = class_path(naming_leaf_of(error))
     span.set_attribute("error.type", name)
     span.set_status(StatusCode.ERROR)
     return name

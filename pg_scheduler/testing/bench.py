@@ -22,7 +22,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.foreign import is_a
 from pg_scheduler.jobs.outcome import Outcome, describe
-from pg_scheduler.jobs.retry import Retry
+from pg_scheduler.jobs.retry import is_mistake
 from pg_scheduler.jobs.rows import AnyJob, Claim, ExtendedJob
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.completer import Completer
@@ -66,7 +66,7 @@ class Tally:
             self.counts[name] += 1
         if self.error is None and isinstance(event, JobFailed | JobRetried):
             error = event.exception or RuntimeError(f"job {event.job_id!r} failed: {event.error}")
-            if not is_a(error, Retry):  # which is no mistake
+            if is_mistake(error):
                 self.error = error
 
 

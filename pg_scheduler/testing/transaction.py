@@ -16,10 +16,9 @@ from typing import Any, Final, NoReturn, TypeAlias
 from pg_scheduler.clock import PythonClock
 from pg_scheduler.errors import JobResult
 from pg_scheduler.events import JobEvent, JobExpired, JobLost
-from pg_scheduler.foreign import is_a
 from pg_scheduler.jobs.context import GetScheduler
 from pg_scheduler.jobs.model import Job, JobFunction
-from pg_scheduler.jobs.retry import Retry
+from pg_scheduler.jobs.retry import retry_of
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.settings import SchedulerConfig
@@ -246,7 +245,7 @@ class KitScheduler(NamingScheduler):
         if outcome is None or outcome.change.status is JobStatus.COMPLETED:
             return returned[0]
         error = getattr(outcome.event_of(claim), "exception", None)
-        if error is None or (raised and is_a(raised[0], Retry)):  # whose cause the event has
+        if error is None or (raised and retry_of(raised[0]) is not None):  # whose cause the event has
             error = raised[0]
         return raise_of_job(error)
 

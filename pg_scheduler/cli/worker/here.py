@@ -8,10 +8,11 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from pg_scheduler import Job, JobCall, JobStatus, Scheduler, Snooze
+from pg_scheduler import Job, JobCall, JobStatus, Scheduler
 from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.jobs.retry import snooze_of
 from pg_scheduler.store.author import Author, acting_as
 from pg_scheduler.threads import run_in_thread
 
@@ -94,9 +95,9 @@ async def _run(scheduler: Scheduler, job_id: str) -> Job:
 async def _debug(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ARG001 - a middleware
     try:
         return await call_next()
-    except Snooze:
-        raise
     except Exception as error:  # user code: the job
+        if snooze_of(error) is not None:
+            raise
         await run_in_thread(_post_mortem, error)  # the event loop keeps the lease meanwhile
         raise
 

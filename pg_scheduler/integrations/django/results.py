@@ -19,6 +19,7 @@ from pg_scheduler.integrations.django.compat import Task, TaskError, TaskResult,
 from pg_scheduler.integrations.django.task import changed, queue_in
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.retry import naming_leaf_of
 from pg_scheduler.status import JobStatus
 
 STATUSES: Final[Mapping[JobStatus, Any]] = {
@@ -153,7 +154,7 @@ def result_of(job: Job, task: Task, backend: str, kept: JobResult | None) -> Job
 
 def error_of(error: BaseException) -> TaskError:
     """Return the error of an attempt that is about to end."""
-    kind = type(error)
+    kind = type(naming_leaf_of(error))
     return TaskError(
         exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
         traceback="".join(format_exception(error)),

@@ -18,7 +18,7 @@ from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from pg_scheduler.annotations import signature_of
-from pg_scheduler.foreign import current_task, ends_task, is_a
+from pg_scheduler.foreign import current_task, ends_task
 from pg_scheduler.integrations.django.compat import (
     Task,
     TaskContext,
@@ -36,7 +36,7 @@ from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.outcome import may_retry
 from pg_scheduler.jobs.payload import encode_value
 from pg_scheduler.jobs.registry import catalogue
-from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, Snooze, reason_of
+from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, reason_of, snooze_of
 from pg_scheduler.jobs.task import NO_OPTIONS, TaskOptions
 
 _runners: Final[dict[Callable[..., Any], Callable[..., Any]]] = {}
@@ -205,7 +205,11 @@ class _Attempt:
     def fail(self, error: BaseException) -> None:
         """Send ``task_finished``, unless the attempt was cancelled or another one follows."""
         policy = getattr(self._task, "retry", None) or DEFAULT_RETRY_POLICY
-        if current_job().is_cancelled or is_a(error, Snooze) or may_retry(self._claim, error, policy):
+        if (
+            current_job().is_cancelled
+            or snooze_of(error) is not None
+            or may_retry(self._claim, error, policy)
+        ):
             return
         errors = [*self.result.errors, error_of(reason_of(error))]
         self._finish(status=TaskResultStatus.FAILED, errors=errors)

@@ -8,9 +8,9 @@ import struct
 import sys
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from pg_scheduler.foreign import class_name, guarded, is_a, message_of, traceback_lines
+from pg_scheduler.foreign import class_name, guarded, is_a, leaves_of, message_of, traceback_lines
 from pg_scheduler.jobs.result import NoValue, keep_seconds, kept_value
 from pg_scheduler.jobs.retry import Retry, Snooze, delay_of, reason_of
 from pg_scheduler.jobs.rows import Claim
@@ -20,6 +20,11 @@ HEADER: Final = struct.Struct("!I")
 """The length of a message in bytes."""
 
 MAX_TRACEBACK_LENGTH: Final = 100_000
+
+MAX_LEAVES: Final = 1000
+"""Exceptions of a group that are sent."""
+
+MAX_LEAF_TRACEBACK_LENGTH: Final = 2000
 
 MAX_VALUE_BYTES: Final = 2**28
 """Bytes of a value as JSON that a process returns. No column holds a larger one."""
@@ -63,17 +68,30 @@ def claim_from(values: dict[str, Any]) -> Claim:
     return Claim(**values)._replace(execution_time=datetime.fromisoformat(values["execution_time"]))
 
 
-def error_to(error: BaseException) -> dict[str, Any]:
-    """Return an exception as values of JSON."""
+def error_to(error: BaseException, *, length: int = MAX_TRACEBACK_LENGTH) -> dict[str, Any]:
+    """Return an exception as values of JSON, with that many characters of its traceback."""
+    if is_a(error, BaseExceptionGroup):
+        leaves = leaves_of(error)[:MAX_LEAVES]
+        # The traceback of the group has those of its leaves.
+        values = [error_to(leaf, length=MAX_LEAF_TRACEBACK_LENGTH) for leaf in leaves]
+        return {**_values_of(error, length), "leaves": values}
     if is_a(error, Snooze):
         return {"snooze": delay_of(error).total_seconds()}
     if is_a(error, Retry):
-        return {**_values_of(reason_of(error)), "retry": delay_of(error).total_seconds()}
-    return _values_of(error)
+        return {**_values_of(reason_of(error), length), "retry": delay_of(error).total_seconds()}
+    return _values_of(error, length)
 
 
 def error_from(values: dict[str, Any]) -> BaseException:
-    """Return an exception of the same name and text, and of the first class that is loaded here."""
+    """Return an exception of the same name and text, and of the first class that is loaded here.
+
+    A group, however deep, becomes one group of its leaves.
+    """
+    if "leaves" in values:
+        group: Any = BaseExceptionGroup(values["text"], [error_from(leaf) for leaf in values["leaves"]])
+        group.remote_traceback = values["traceback"]
+        group.__cause__ = RemoteTraceback(values["traceback"])
+        return cast("BaseException", group)
     if "snooze" in values:
         return Snooze(values["snooze"])
     error = _derived(values)
@@ -100,12 +118,12 @@ def value_from(values: dict[str, Any]) -> Any:
     return None if values.get("value") is None else json.loads(values["value"])
 
 
-def _values_of(error: BaseException) -> dict[str, Any]:
+def _values_of(error: BaseException, length: int) -> dict[str, Any]:
     return {
         "name": class_name(error),
         "text": storable(message_of(error)),
         "classes": guarded(lambda: _classes_of(error), lambda _: []),
-        "traceback": "".join(traceback_lines(error))[-MAX_TRACEBACK_LENGTH:],
+        "traceback": "".join(traceback_lines(error))[-length:],
     }
 
 
