@@ -62,6 +62,7 @@ TITLES: Final[Mapping[FindingCode, str]] = {
     FindingCode.SCHED_UNKNOWN: "Scheduled jobs of {} will not start: no live worker has this task",
     FindingCode.SCHED_LOST: "Schedule {} of the code has no row, so it never fires",
     FindingCode.SCHED_BROKEN: "Schedule {} was paused because of an error",
+    FindingCode.SCHED_AHEAD: "Schedule {} waits for a time that the clock has left",
     FindingCode.SCHED_DST: "A clock change affects schedule {}",
     FindingCode.SCHED_HERD: "Many schedules fire at {}",
     FindingCode.RETENTION: "Finished jobs are kept for long: {}",
@@ -86,6 +87,7 @@ LINKS: Final[Mapping[FindingCode, tuple[str, str, str]]] = {
     FindingCode.POOL_SMALL: ("Show the worker", "/worker", ""),
     FindingCode.SCHED_OVERDUE: ("Show the schedule", "/schedule", ""),
     FindingCode.SCHED_BROKEN: ("Show the schedule", "/schedule", ""),
+    FindingCode.SCHED_AHEAD: ("Show the schedule", "/schedule", ""),
     FindingCode.SCHED_DST: ("Show the schedule", "/schedule", ""),
     FindingCode.SCHED_UNKNOWN: ("Show the schedules", "/schedules", ""),
 }

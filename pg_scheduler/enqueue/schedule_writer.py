@@ -16,7 +16,13 @@ from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.definition import Definition
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
-from pg_scheduler.schedules.timing import find_next_fire, fire_times_between, must_retime, request_search
+from pg_scheduler.schedules.timing import (
+    find_next_fire,
+    fire_times_between,
+    is_ahead,
+    must_retime,
+    request_search,
+)
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
@@ -110,7 +116,8 @@ class ScheduleWriter:
             row = definition.applied_to(
                 old, max_bytes=self._max_bytes, codec=self._jobs.codec, resets_options=True
             )
-        if row == old:
+        is_kept = conflict_resolution is not ConflictResolution.REPLACE
+        if row == old and (is_kept or not is_ahead(old, now)):
             return old, "kept"
         return await self._write(row, old, now, on=on), "updated"
 
@@ -118,7 +125,7 @@ class ScheduleWriter:
         self, row: ScheduleRow, old: ScheduleRow, now: datetime, *, on: Connection
     ) -> ScheduleRow:
         """Write an edited schedule; return its row with the next fire time that it now has."""
-        if must_retime(row, old, read_trigger(row.trigger)):
+        if must_retime(row, old, read_trigger(row.trigger), now):
             row = await _timed(row, now=now)
         row = replace(row, version=next_version(old), updated_at=now)
         await self._store.schedules.write(row, _kinds(row), on=on)

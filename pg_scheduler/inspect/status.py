@@ -27,7 +27,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     "jobs": ("LATE", "NAME-UNKNOWN", "STUCK"),
     "results": ("FAILING", "QUARANTINE"),
     "workers": ("WORKER-NONE", "WORKER-DEAD", "WORKER-NO-LISTEN", "WORKER-DRAINING", "LOOP-BLOCKED"),
-    "schedules": ("SCHED-OVERDUE", "SCHED-UNKNOWN", "SCHED-LOST", "SCHED-BROKEN"),
+    "schedules": ("SCHED-OVERDUE", "SCHED-UNKNOWN", "SCHED-LOST", "SCHED-BROKEN", "SCHED-AHEAD"),
     "tasks": (),
     "limits": (),
     "tables": ("INDEX-MISSING", "INDEX-INVALID", "HOT-LOST", "BLOAT", "WRAPAROUND", "XMIN-HELD"),

@@ -18,7 +18,7 @@ from pg_scheduler.jobs.validation import check_kind, check_text
 from pg_scheduler.schedules.definition import Definition, check_trigger, to_seconds
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version
-from pg_scheduler.schedules.timing import first_to_plan, must_retime, request_search, with_next_fire
+from pg_scheduler.schedules.timing import first_to_plan, is_ahead, must_retime, request_search, with_next_fire
 from pg_scheduler.triggers.base import Trigger, is_quick
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
@@ -291,7 +291,7 @@ def _moved_from(
 def _edited(config: PeriodicJobConfig, old: ScheduleRow, now: datetime) -> ScheduleRow:
     """Return the row with the declaration; the same row if it has it."""
     row = _declared(definition_of(config).applied_to(old, resets_options=True), config)
-    if row == old:
+    if row == old and not is_ahead(old, now):
         return old
     if old.enabled_in_code != config.enabled:
         row = replace(row, paused_at=None if config.enabled else now, **_NO_PAUSE)
@@ -299,7 +299,7 @@ def _edited(config: PeriodicJobConfig, old: ScheduleRow, now: datetime) -> Sched
         row = replace(row, paused_at=None, **_NO_PAUSE)
     if old.paused_at is not None and row.paused_at is None and row.next_fire_at and row.next_fire_at <= now:
         row = replace(row, resume_from=now)
-    if not must_retime(row, old, config.trigger):
+    if not must_retime(row, old, config.trigger, now):
         return row
     return _find_or_finish(request_search(row, config.trigger, now=now), config.trigger, now)
 

@@ -22,6 +22,9 @@ from pg_scheduler.triggers.missed import FireCount, count_fire_times, fire_times
 from pg_scheduler.triggers.search import INSTANT, Search
 from pg_scheduler.triggers.zones import data_version
 
+CLOCK_TOLERANCE: Final = timedelta(seconds=5)
+"""A clock that was set back by less catches up soon. The SQL fragment ``is_ahead`` has the same value."""
+
 _ZONE: Final = re.compile(r'"timezone": ?"(?!UTC")')
 """A field of a trigger's JSON with a time zone whose rules may change."""
 
@@ -57,8 +60,10 @@ class Advance:
     following: datetime | None = None
 
 
-def must_retime(row: ScheduleRow, old: ScheduleRow, trigger: Trigger) -> bool:
+def must_retime(row: ScheduleRow, old: ScheduleRow, trigger: Trigger, now: datetime) -> bool:
     """Return whether an edit requires a search for the next fire time."""
+    if old.next_fire_at is not None and is_ahead(old, now):
+        return True
     has_same_fire_times = row.trigger == old.trigger and row.start_at == old.start_at
     if has_same_fire_times and row.end_at == old.end_at and row.max_runs == old.max_runs:
         return False
@@ -78,6 +83,8 @@ def request_search(row: ScheduleRow, trigger: Trigger, *, now: datetime, is_new:
     """
     if _has_run_out(row):
         return replace(row, next_fire_at=None, resume_from=None, finished_at=now)
+    if is_ahead(row, now) and row.last_fire_at is not None:  # the clock was set back
+        row = replace(row, last_fire_at=min(row.last_fire_at, now))
     anchor, after, start = row.anchor, now, row.start_at
     if start is not None:
         anchor = _anchor_for(trigger, start)
@@ -163,6 +170,12 @@ def pass_time(
         if row.next_fire_at is None:  # only its pause ends
             return Advance(is_finished=row.finished_at is not None)
         row = after_pause(row, row.paused_until)
+    handled_until = None
+    if row.next_fire_at is not None and is_ahead(row, now) and not _is_due(row, now):
+        # Nothing up to now fires: it has fired before the clock was set back.
+        handled_until = None if row.last_fire_at is None else min(row.last_fire_at, now)
+        after = now if row.resume_from is None else min(row.resume_from, now)
+        row = replace(row, last_fire_at=None, resume_from=after)
     if row.resume_from is None and row.next_fire_at is not None and row.next_fire_at > now:
         row = _request_search_again(row)
     trigger, anchor, end = read_trigger(row.trigger), row.anchor, row.end_at
@@ -170,7 +183,11 @@ def pass_time(
     if first is None or (end is not None and first > end):
         return Advance(is_finished=True)
     if first > now:
-        return Advance(next_fire_at=first, searched_from=row.resume_from or row.searched_from)
+        return Advance(
+            next_fire_at=first,
+            last_fire_at=handled_until,
+            searched_from=row.resume_from or row.searched_from,
+        )
     limit = now if end is None else min(now, end)
     latest, following = fire_times_around(trigger, first=first, now=limit, anchor=anchor)
     if following is not None and end is not None and following > end:
@@ -287,6 +304,21 @@ def zone_data_of(row: ScheduleRow) -> str | None:
     None if the trigger has no time zone but UTC, or the version is unknown.
     """
     return data_version() if _ZONE.search(row.trigger) else None
+
+
+def is_ahead(row: ScheduleRow, now: datetime) -> bool:
+    """Return whether a schedule was written, or has fired, at an instant that the clock has not reached.
+
+    The pending job of a chain of pg_scheduler 0.2 may be due later. Its fire time is the anchor.
+    """
+    limit = now + CLOCK_TOLERANCE
+    last = row.last_fire_at
+    return row.updated_at > limit or (last is not None and last > limit and last != row.anchor)
+
+
+def _is_due(row: ScheduleRow, now: datetime) -> bool:
+    first = first_to_plan(row)
+    return first is not None and first <= now
 
 
 def _request_search_again(row: ScheduleRow) -> ScheduleRow:

@@ -40,7 +40,7 @@ def wiring(to: Runtime) -> Wiring:
             signals.notifications_up,
             (to.supervisor.retry, to.claimer.rescan, to.heartbeat.wake, to.planner.wake, to.pauses.wake),
         ),
-        (signals.clock_stepped, (to.planner.wake, to.pauses.wake)),
+        (signals.clock_stepped, (to.planner.check_fire_times, to.pauses.wake)),
         (signals.subscriptions_changed, (to.relay.follow,)),
         (signals.worker_registered, (to.relay.announce_again, to.planner.declare_again)),
         (signals.database_up, (to.supervisor.retry,)),

@@ -407,6 +407,7 @@ async def use_path(store: Store) -> object:
     assert await people.doctor.lost_schedules(["a"]) == ["a"]
     assert await people.doctor.herds(0) == []
     assert await people.doctor.broken() == []
+    assert isinstance(await people.doctor.ahead(), list)
     assert await people.doctor.zoned() == []
     assert "scheduled_jobs" in await people.deploy.tables()
     pages = [page async for page in people.deploy.unfinished(is_migrated=True)]

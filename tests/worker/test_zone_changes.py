@@ -158,7 +158,7 @@ async def test_running_node_looks_for_older_data_once_per_poll_interval(
     zones("2026b", 2)
     await newer.run_once()
     assert await bench.next_at() == NINE
-    newer._check_zones_at = time.monotonic()
+    newer._check_fire_times_at = time.monotonic()
     await newer.run_once()
     assert await bench.next_at() == NINE - HOUR
 

@@ -87,6 +87,8 @@ class FindingCode(StrEnum):
     """A schedule that the code of a live worker declares has no row."""
     SCHED_BROKEN = "SCHED-BROKEN"
     """The planner paused a schedule because of an error."""
+    SCHED_AHEAD = "SCHED-AHEAD"
+    """The next fire time of a schedule comes from a clock that was set back, so it does not fire."""
     SCHED_DST = "SCHED-DST"
     """A clock change in the next seven days skips or repeats a fire time."""
     SCHED_HERD = "SCHED-HERD"
@@ -275,6 +277,10 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     FindingCode.SCHED_BROKEN: Advice(
         "the planner paused a schedule because its row or its trigger is invalid",
         "update the schedule with a valid trigger and resume it, or remove it",
+    ),
+    FindingCode.SCHED_AHEAD: Advice(
+        "the server's clock was set back since a schedule fired, whose next fire time is of the clock before",
+        "start a worker that has its task; it computes the time again within two minutes",
     ),
     FindingCode.SCHED_DST: Advice(
         "a clock change in the next seven days skips or repeats a fire time of a schedule",

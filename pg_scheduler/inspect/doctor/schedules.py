@@ -86,6 +86,18 @@ async def _check_broken(facts: SharedFacts, _: Thresholds) -> Found:
         )
 
 
+@check(FindingCode.SCHED_AHEAD)
+async def _check_ahead(facts: SharedFacts, _: Thresholds) -> Found:
+    for row in await facts.store.doctor.ahead():
+        yield error(
+            FindingCode.SCHED_AHEAD,
+            row.schedule_id,
+            f"the schedule {row.schedule_id!r} fires next at {instant(row.next_fire_at)}, which was computed "
+            f"at {instant(row.computed_at)}; the server's clock was set back since then",
+            f"start a worker with the task {row.task!r}, whose planner computes it again within two minutes",
+        )
+
+
 @check(FindingCode.SCHED_DST)
 async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> Found:
     now, ends_at = await facts.store.schedules.now(), monotonic() + MAX_SECONDS

@@ -175,6 +175,15 @@ class BrokenRow(NamedTuple):
     note: str | None
 
 
+class AheadRow(NamedTuple):
+    """A schedule whose next fire time was computed at a time that the clock has not reached."""
+
+    schedule_id: str
+    task: str
+    next_fire_at: datetime
+    computed_at: datetime
+
+
 class ZonedRow(NamedTuple):
     """A trigger that names a time zone, as JSON."""
 
@@ -288,6 +297,10 @@ class DoctorRepository(Repository):
         """Return 100 of the first 10,000 schedules that the planner paused because of an error."""
         rows = await self._statements.fetch("doctor_broken", MAX_SCHEDULES)
         return [BrokenRow(row["schedule_id"], row["note"]) for row in rows]
+
+    async def ahead(self) -> list[AheadRow]:
+        """Return 100 of the first 10,000 schedules whose next fire time a clock gave that was set back."""
+        return await self._rows(AheadRow, "doctor_ahead", self._statements.now, MAX_SCHEDULES)
 
     async def zoned(self) -> list[ZonedRow]:
         """Return the triggers with a time zone among the first 1,000 schedules that fire next."""

@@ -301,11 +301,21 @@ coalesce(schedule.paused_until, schedule.next_fire_at)
     AND CASE WHEN owner = 'code' THEN schedule_id = ANY ($2::text[]) ELSE task = ANY ($3::text[]) END
     AND kinds <@ $4::text[]
 
--- Whether older time zone data than the node's ($5) gave the next fire time, which is not due. None has without $5.
+-- Whether the next fire time, which is not due, is to be computed again: older time zone data than the node's ($5) gave
+-- it, or a clock that was set back since then. None is without $5.
 
 -- fragment: is_outdated
 schedule.paused_at IS NULL AND schedule.next_fire_at > coalesce($1, now())
-    AND schedule.tzdata < $5::text COLLATE "C"
+    AND (schedule.tzdata < $5::text COLLATE "C" OR ($5::text IS NOT NULL AND {is_ahead}))
+
+-- Whether a schedule was written, or has fired, at an instant that the clock has not reached: it was set back since then.
+-- The last job of pg_scheduler 0.2, which is the anchor, may be due later.
+
+-- fragment: is_ahead
+(
+    schedule.updated_at > (coalesce($1, now()) + interval '5 s')
+    OR schedule.last_fire_at > (coalesce($1, now()) + interval '5 s') AND schedule.last_fire_at <> schedule.anchor
+)
 
 -- fragment: levels
 (VALUES ({critical}), ({high}), ({normal}), ({low})) AS level (priority)

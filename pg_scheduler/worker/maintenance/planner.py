@@ -7,7 +7,8 @@ job's id, so even a row that was set back by hand cannot enqueue a fire time twi
 
 If older time zone data gave a next fire time, the first pass computes it again. So does one pass in each poll
 interval, since nodes with older data may advance or add schedules. A fire time that has passed by the newer
-data is planned as after a downtime.
+data is planned as after a downtime. The same passes, and one after a step of the server's clock, compute
+those times again that came from a clock which was set back since then.
 
 An error of one trigger pauses its own schedule only. Triggers of the application, which may take any time,
 are called in a thread, and planned in a transaction without the others. It keeps their rows locked, so no
@@ -49,7 +50,7 @@ from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, has_built_in_trigger
-from pg_scheduler.schedules.timing import Advance, pass_time, without_rejected, zone_data_of
+from pg_scheduler.schedules.timing import Advance, is_ahead, pass_time, without_rejected, zone_data_of
 from pg_scheduler.store.faults import is_locked_out
 from pg_scheduler.store.locks import Blocker
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
@@ -88,6 +89,10 @@ MAX_TURNS: Final = 5
 LATE: Final = (
     "schedule %r is %d s late, because it needs a lock that an open transaction holds: %s; end that "
     "transaction"
+)
+
+AHEAD: Final = (
+    "the server's clock was set back since schedule %r fired; its next fire time is computed again: %s"
 )
 
 MAX_ROWS: Final = 500
@@ -141,8 +146,8 @@ class Planner(Service):
         """Seconds from the last pass to the next fire time, for the test kit; None for none."""
         self.jobs_planned = 0
         """How many jobs it has enqueued, for the test kit."""
-        self._check_zones_at = 0.0
-        """When a pass next looks for fire times that older time zone data gave, by the monotonic clock."""
+        self._check_fire_times_at = 0.0
+        """When a pass next looks for fire times to compute again, by the monotonic clock."""
         self._late = LateSchedules()
         self._to_cancel: dict[str, None] = {}
         """Last jobs that new ones replace, and that are not cancelled yet: they were locked."""
@@ -150,6 +155,11 @@ class Planner(Service):
     def declare_again(self) -> None:
         """Write the schedules declared in code again: with the row of this worker, theirs may be lost."""
         self.declared.forget_sync()
+        self.wake()
+
+    def check_fire_times(self) -> None:
+        """Let the next pass compute fire times again that the clock gave before it was set back."""
+        self._check_fire_times_at = 0.0
         self.wake()
 
     async def prepare(self) -> None:
@@ -162,7 +172,8 @@ class Planner(Service):
             await self.declared.sync()
             await self._write_switches()
         declared = self.declared.ids
-        zone_data = data_version() if time.monotonic() >= self._check_zones_at else None
+        # An empty text is older than all data: if the version is unknown, only the clock counts.
+        zone_data = data_version() or "" if time.monotonic() >= self._check_fire_times_at else None
         plannable = Plannable(declared, self._tasks.lists.names, sorted(registered_kinds), zone_data)
         self.next_fire_in = None
         if not declared and not plannable.tasks:
@@ -180,7 +191,7 @@ class Planner(Service):
         if next_in is not None and (next_in <= 0 or late != self._late.ids):
             next_in = await self._store.schedules.next_fire_in(plannable, self._late.ids)
         if zone_data is not None and (not changed or next_in is None or next_in > 0):
-            self._check_zones_at = time.monotonic() + POLL_INTERVAL_S
+            self._check_fire_times_at = time.monotonic() + POLL_INTERVAL_S
         if declared:
             await self.declared.refresh()
         await self._cancel_replaced()
@@ -376,6 +387,13 @@ class Planner(Service):
             is_unique=builder.unique is not None,
         )
         advance = search() if built_in else await search_in_own_thread(row.trigger, search)
+        if is_ahead(row, now) and not advance.fire_times:
+            logger.warning(
+                AHEAD,
+                row.schedule_id,
+                advance.next_fire_at,
+                extra=record_fields(),
+            )
         jobs = [
             builder.fire_time_job(fire_time, due_time, now)
             for fire_time, due_time in zip(advance.fire_times, advance.due_times, strict=True)

@@ -148,6 +148,28 @@ async def test_broken_schedule_is_found_until_it_has_a_valid_trigger(pool: async
     assert await subjects(pool, FindingCode.SCHED_BROKEN) == []
 
 
+async def test_schedule_that_fired_ahead_of_the_clock_is_found_until_a_planner_has_computed_it_again(
+    pool: asyncpg.Pool, make: Make
+) -> None:
+    scheduler = Scheduler(pool)
+    start = datetime.now(UTC) + timedelta(days=700)
+    await scheduler.schedules.add("doctor.ahead", Every(hours=1), schedule_id="later", start=start)
+    await scheduler.schedules.add("doctor.ahead", Every(hours=1), schedule_id="ahead")
+    assert await subjects(pool, FindingCode.SCHED_AHEAD) == []
+    await pool.execute(
+        """UPDATE scheduler_schedules SET last_fire_at = now() + interval '10 years',
+               next_fire_at = now() + interval '10 years 1 hour'
+           WHERE schedule_id = 'ahead'"""
+    )
+    assert await subjects(pool, FindingCode.SCHED_AHEAD) == ["ahead"]
+    await make(tasks={"doctor.ahead": work})
+    await until(pool, FindingCode.SCHED_AHEAD, [])
+    schedule = await scheduler.schedules.get("ahead")
+    assert schedule is not None
+    assert schedule.next_fire_at is not None
+    assert schedule.next_fire_at <= datetime.now(UTC) + timedelta(hours=1)
+
+
 async def test_schedules_that_fire_in_the_same_second_are_found_until_they_differ(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool)
     for number in range(4):

@@ -223,6 +223,22 @@ WHERE examined.is_broken
 ORDER BY examined.schedule_id COLLATE "C"
 LIMIT 100;
 
+-- name: doctor_ahead
+-- route: pool
+-- Return those of the first $2 schedules that were written, or have fired, ahead of the clock ($1).
+SELECT first.schedule_id, first.task, least(first.next_fire_at, {last_fire_day}) AS next_fire_at,
+    least(first.computed_at, {last_fire_day}) AS computed_at
+FROM (
+    SELECT schedule_id, task, next_fire_at, {is_ahead} AND {awaits_planner} AS is_ahead,
+        greatest(last_fire_at, updated_at) AS computed_at
+    FROM {schema}scheduler_schedules AS schedule
+    ORDER BY schedule_id COLLATE "C"
+    LIMIT $2::bigint
+) AS first
+WHERE first.is_ahead
+ORDER BY first.schedule_id COLLATE "C"
+LIMIT 100;
+
 -- name: doctor_zoned
 -- route: tuned
 -- Return the triggers of the first $1 schedules that fire next, of at most $2 bytes and with a time zone.
