@@ -10,4 +10,6 @@ SELECT setval(
     false
 );
 
+ALTER TABLE {schema}scheduler_steps DROP COLUMN timeouts;
+
 ALTER TABLE {schema}scheduler_after DROP COLUMN edge_id;

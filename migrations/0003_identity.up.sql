@@ -19,3 +19,6 @@ ALTER TABLE {schema}scheduler_audit
             true
         )::bigint
     );
+
+-- The ends of the waits for a signal that have timed out before the last one of the name; NULL for none.
+ALTER TABLE {schema}scheduler_steps ADD COLUMN timeouts timestamptz[];

@@ -62,7 +62,7 @@ from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.retry import Abort, Retry, RetryPolicy, Snooze
 from pg_scheduler.jobs.shares import Share
-from pg_scheduler.jobs.steps import StepCursor, Steps
+from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Steps, Wait
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.scheduler import Scheduler
@@ -86,6 +86,7 @@ __all__ = [
     "AttemptError",
     "Call",
     "CatchUp",
+    "Child",
     "Codec",
     "ConfigurationError",
     "ConflictResolution",
@@ -95,6 +96,7 @@ __all__ = [
     "CurrentJob",
     "DatabaseUnavailableError",
     "DuplicateStepError",
+    "First",
     "Injected",
     "Job",
     "JobCall",
@@ -143,6 +145,7 @@ __all__ = [
     "SchemaTooNewError",
     "ServiceCancelledError",
     "Share",
+    "Sleep",
     "Snooze",
     "StepCursor",
     "Steps",
@@ -153,6 +156,7 @@ __all__ = [
     "VacuumConfig",
     "VacuumPolicy",
     "VacuumTrigger",
+    "Wait",
     "Worker",
     "__version__",
     "call",

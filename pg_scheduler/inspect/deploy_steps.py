@@ -17,7 +17,10 @@ from pg_scheduler.jobs.step_values import ReturnType
 CALLING: Final = frozenset({"run", "transaction"})
 """The methods of steps whose second argument is a function that returns the value."""
 
-METHODS: Final = CALLING | {"cursor", "sleep", "wait", "child", "gather"}
+METHODS: Final = CALLING | {"cursor", "sleep", "wait", "child", "gather", "first"}
+
+WAITS: Final = frozenset({"Wait", "Sleep", "Child"})
+"""The classes of what ``first()`` waits for."""
 
 OWN: Final = "steps"
 """The attribute of a job that has these methods, and a usual name of its value."""
@@ -73,6 +76,11 @@ def _steps_in(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[NamedS
                 function = args[1] if text and method in CALLING and len(args) > 1 else None
                 # The jobs of gather() have names that begin with its own.
                 yield NamedStep(text, is_prefix or method == "gather", _returns(function, namespace))
+            case ast.Call(func=ast.Name(id=kind) | ast.Attribute(attr=kind), args=[name, *_]) if (
+                kind in WAITS
+            ):
+                text, is_prefix = _name_in(name)
+                yield NamedStep(text, is_prefix, None)
 
 
 def _aliases_in(tree: ast.Module) -> Iterator[str]:

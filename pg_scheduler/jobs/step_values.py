@@ -37,6 +37,7 @@ CURSOR: Final = "cursor"
 SLEEP: Final = "sleep"
 SIGNAL: Final = "signal"
 CHILD: Final = "child"
+FIRST: Final = "first"
 
 NO_TIMEOUT: Final = datetime(9999, 1, 1, tzinfo=UTC)
 """Until when a job waits that waits without a limit."""
@@ -56,6 +57,7 @@ class StoredStep(NamedTuple):
         left_s: The seconds until then, by the clock of the database; negative after it.
         is_awaited: Whether children of the step have not ended. A step that is neither over nor awaited has
             lost them: an older node has ended them, or they were deleted by hand.
+        timeouts: The ends of those waits for a signal that have timed out and were followed by another one.
     """
 
     name: str
@@ -65,6 +67,7 @@ class StoredStep(NamedTuple):
     until: datetime | None = None
     left_s: float | None = None
     is_awaited: bool = False
+    timeouts: tuple[datetime, ...] = ()
 
 
 def version_of(options: str | None) -> int | None:

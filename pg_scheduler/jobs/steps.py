@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
+from pg_scheduler.errors import DuplicateStepError
 from pg_scheduler.jobs.model import UNSET, Call
+from pg_scheduler.jobs.step_values import check_step_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,6 +28,71 @@ class Suspension:
     """Its name."""
     until: datetime
     """When the job is due at the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A signal that ``Steps.first()`` waits for, as ``Steps.wait()`` does. For a timeout, add a `Sleep`."""
+
+    name: str
+    """The name of the signal."""
+    kind: type[Any] | None = None
+    """The type of its value, for pydantic; None for the value as JSON carries it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """A time that ``Steps.first()`` waits for, as ``Steps.sleep()`` does. Its value is None."""
+
+    name: str
+    """The name of the step."""
+    delay: float | timedelta | None = None
+    """Seconds or a timedelta; it begins when the first attempt comes here."""
+    until: datetime | None = None
+    """A time instead of a delay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A job that ``Steps.first()`` runs and waits for, as ``Steps.child()`` does."""
+
+    name: str
+    """The name of the step."""
+    func: Call[Any]
+    """The ``call()`` with the arguments of the child."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of ``enqueue()``."""
+
+
+class First(NamedTuple):
+    """Which of several waits has ended first."""
+
+    name: str
+    """Its name."""
+    value: Any
+    """The value of the signal or of the child; None for a sleep."""
+
+
+def check_waits(waits: Sequence[object]) -> Sequence[Wait | Sleep | Child]:
+    """Return what ``first()`` waits for.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: There is none, or two have the same name.
+    """
+    found: list[Wait | Sleep | Child] = []
+    for wait in waits:
+        if not isinstance(wait, Wait | Sleep | Child):
+            raise TypeError(
+                f"first() needs Wait, Sleep and Child objects, not {wait!r}; pass Wait('approval')"
+            )
+        check_step_name(wait.name)
+        if any(wait.name == other.name for other in found):
+            raise DuplicateStepError(f"first() has two waits named {wait.name!r}; give them two names")
+        found.append(wait)
+    if not found:
+        raise ValueError("first() needs at least one Wait, Sleep or Child; pass what the job waits for")
+    return found
 
 
 class StepCursor(ABC):
@@ -212,8 +279,10 @@ class Steps(ABC):
     ) -> None:
         """Continue later, in another attempt. Meanwhile the job is pending, and uses no worker and no memory.
 
-        The attempt ends as at a shutdown, as soon as its other steps are stored: ``finally`` blocks run, and
-        what they raise has no effect. It uses no retry. A sleep that is over returns at once.
+        The attempt ends as at a shutdown, as soon as all that its function has begun waits for steps:
+        ``finally`` blocks run, and what they raise has no effect. It uses no retry. While other code of the
+        job works, the attempt stays in memory, and a sleep that ends returns there. A sleep that is over
+        returns at once.
 
         Args:
             name: The name of the step, as in ``run()``.
@@ -262,7 +331,9 @@ class Steps(ABC):
             The value, the same in each later attempt.
 
         Raises:
-            TimeoutError: No signal came in time. None is accepted any more, in later attempts neither.
+            TimeoutError: No signal came in time. None is accepted any more, until the job waits for the name
+                again: after a timeout it may, and the new timeout begins then. Later attempts raise the
+                error of the first wait again, and continue with the second one.
             Abort: The value does not fit ``kind``, so the job fails.
             ConfigurationError: pydantic does not support ``kind``.
             TypeError: A value has the wrong type.
@@ -321,6 +392,39 @@ class Steps(ABC):
             ...     return f"label-{order}"
             >>> async def ship(order: int) -> None:
             ...     label = await current_job().steps.child("label", call(print_label, order), max_retries=3)
+        """
+
+    @abstractmethod
+    async def first(self, name: str, *waits: Wait | Sleep | Child) -> First:
+        """Wait for the first of several signals, times and children, and return which one it is.
+
+        The winner is stored, so each later attempt gets the same one. If several have ended when the job
+        looks, the first of them in the order of the arguments wins. The others continue: the job may wait for
+        them again under the same names, also in another ``first()``, where a `Sleep` keeps the end that it
+        has. The wait is as in ``sleep()``.
+
+        Args:
+            name: The name of the step, as in ``run()``, for the winner.
+            waits: `Wait`, `Sleep` and `Child` objects, whose names are those of steps too.
+
+        Returns:
+            The name of the winner and its value, which is None for a `Sleep`.
+
+        Raises:
+            TypeError: Something else is passed, or as in ``sleep()`` and ``child()``.
+            ValueError: Nothing is passed, or as in ``sleep()`` and ``child()``.
+            DuplicateStepError: Two of the waits have the same name, or as in ``run()``.
+            JobEndedError: The winner is a child that has no value; see ``child()`` for the errors.
+            Abort: The stored winner is not passed any more, or a value does not fit its type; the job fails.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from pg_scheduler import Sleep, Wait, current_job
+            >>> async def order(order_id: int) -> str:
+            ...     steps = current_job().steps
+            ...     limit = Sleep("limit", timedelta(days=7))
+            ...     winner = await steps.first("decision", Wait("approved", str), Wait("withdrawn"), limit)
+            ...     return f"approved by {winner.value}" if winner.name == "approved" else winner.name
         """
 
     @abstractmethod

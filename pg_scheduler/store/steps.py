@@ -31,7 +31,8 @@ class StepRepository(Repository):
 
     async def load(self, job_id: str) -> list[StoredStep]:
         """Return the stored steps of a job; an empty list if its options have no mark."""
-        return await self._rows(StoredStep, "load_steps", job_id, self._statements.now)
+        rows = await self._rows(StoredStep, "load_steps", job_id, self._statements.now)
+        return [row._replace(timeouts=tuple(row.timeouts)) for row in rows]
 
     async def store(
         self,
@@ -120,6 +121,25 @@ class StepRepository(Repository):
         if not rows:
             raise JobLostError(claim.job_id)
         return FormerJobs(*map(frozenset, rows[0]))
+
+    async def repeat_wait(
+        self,
+        worker_id: str,
+        claim: Claim,
+        name: str,
+        count: int,
+        *,
+        delay_s: float | None,
+        until: datetime | None,
+    ) -> None:
+        """Let a wait begin again that has timed out so many times, or give one that lasts another end.
+
+        Raises:
+            JobLostError: The attempt does not hold its job any more; nothing was changed.
+        """
+        args = claim.job_id, worker_id, claim.attempt, name, count, delay_s, until
+        if not await self._statements.fetch("repeat_wait", *args, self._statements.now):
+            raise JobLostError(claim.job_id)
 
     async def is_locked_by(self, job_id: str, transaction_id: int) -> bool:
         """Return whether a transaction lasts, and the row of a job is locked."""

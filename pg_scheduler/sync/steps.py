@@ -23,7 +23,7 @@ from pg_scheduler.foreign import Returned
 from pg_scheduler.jobs.context import current_job
 from pg_scheduler.jobs.model import UNSET, Call
 from pg_scheduler.jobs.step_values import is_coroutine_function
-from pg_scheduler.jobs.steps import StepCursor
+from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Wait
 from pg_scheduler.store.foreign.adapter import ConnectionAdapter
 from pg_scheduler.worker.pipeline.steps import calling_thread
 from pg_scheduler.worker.runners.call import RaisedError
@@ -231,6 +231,20 @@ class BlockingSteps:
         """Run another job, and return its value when it has ended. See ``Steps.child()``."""
         value: R = _Call(self._attempt, "child").run_method(name, func, **options)
         return value
+
+    def first(self, name: str, *waits: Wait | Sleep | Child) -> First:
+        """Wait for the first of several signals, times and children. See ``Steps.first()``.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from pg_scheduler import Sleep, Wait
+            >>> from pg_scheduler.sync import current_steps
+            >>> def order(order_id: int) -> str:
+            ...     limit = Sleep("limit", timedelta(days=7))
+            ...     return current_steps().first("decision", Wait("approved"), limit).name
+        """
+        winner: First = _Call(self._attempt, "first").run_method(name, *waits)
+        return winner
 
     def gather(self, name: str, calls: Sequence[Call[R]]) -> list[R]:
         """Run several jobs, and return their values when all have ended. See ``Steps.gather()``."""

@@ -81,6 +81,10 @@ class OpenSteps(Steps):
         """Yield the results that were passed to the job, in the order of the ids of the other jobs."""
 
     @abstractmethod
+    def suspend_at_timeout(self) -> bool:
+        """Suspend the attempt if its function only waits, while tasks or threads that it has begun work."""
+
+    @abstractmethod
     def close(self) -> None:
         """Refuse further steps: the attempt has ended."""
 

@@ -23,6 +23,7 @@ from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.signals import Signals
+from pg_scheduler.worker.waiting import SuspensionPass
 
 
 @dataclass(eq=False, kw_only=True)
@@ -56,6 +57,7 @@ class Node:
         self.routing = Routing(self.tasks, self.executors, config.only, config.skip, worker_id=self.worker_id)
         self.clock = ServerClock(self.signals.clock_stepped)
         self.audience = Audience()
+        self.suspensions = SuspensionPass()
 
 
 class Audience:

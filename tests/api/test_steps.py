@@ -915,11 +915,7 @@ async def test_steps_that_undo_others_do_not_hide_an_error_beside_a_sleep(
     assert log[-1] == "undone"
 
 
-async def test_job_that_catches_the_error_of_a_step_beside_a_sleep_is_suspended(
-    t: TestScheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_steps, "ERROR_GRACE_S", 0.01)
-
+async def test_job_that_catches_the_error_of_a_step_beside_a_sleep_is_suspended(t: TestScheduler) -> None:
     async def place() -> list[str]:
         steps = current_job().steps
         rest, failed = steps.sleep("rest", DAY), steps.run("fail", fail_beside_a_sleep, t)
@@ -1082,15 +1078,18 @@ async def test_attempt_that_lost_its_job_stores_nothing(t: TestScheduler, pool: 
     async def place() -> None:
         steps = current_job().steps
         await steps.run("a", log.note, 1)
-        for refused in (steps.run("b", stand_still), steps.sleep("c", 1)):
+        with pytest.raises(TimeoutError):
+            await steps.wait("w", timeout=0)
+        for refused in (steps.run("b", stand_still), steps.sleep("c", 1), steps.wait("w", timeout=1)):
             with pytest.raises(JobLostError, match="does not hold job"):
                 await refused
             log.append("refused")
 
     await t.scheduler.enqueue(place)
     await t.drain()
-    assert log == [1, "refused", "refused"]
-    assert [row["name"] for row in await pool.fetch("SELECT name FROM scheduler_steps")] == ["a"]
+    assert log == [1, "refused", "refused", "refused"]
+    rows = await pool.fetch("SELECT name, timeouts FROM scheduler_steps ORDER BY name")
+    assert [tuple(row) for row in rows] == [("a", None), ("w", None)]
     assert await pool.fetchval("SELECT worker_id FROM scheduled_jobs") == "other"
 
 
@@ -1818,7 +1817,6 @@ async def test_crash_before_or_after_any_statement_changes_no_end_state(dsn: str
         while True:
             calls.clear()
             await pool.execute("TRUNCATE stock, scheduled_jobs, scheduler_steps, scheduler_results")
-            crashes.count, crashes.at = 0, points / 2 + 1
             async with TestScheduler(pool, now=START, max_crashes=None) as kit:
 
                 def crash() -> None:
@@ -1827,6 +1825,7 @@ async def test_crash_before_or_after_any_statement_changes_no_end_state(dsn: str
                     kit.crash()
 
                 crashes.crash = crash
+                crashes.count, crashes.at = 0, points / 2 + 1
                 job_id = await kit.scheduler.enqueue(place, keep_result=30 * DAY, max_retries=3)
                 await kit.run_until(3 * DAY)
                 result = await kit.scheduler.get_job_result(job_id, wait=False)

@@ -232,17 +232,21 @@ async def test_type_that_pydantic_does_not_support_is_refused(t: TestScheduler, 
     await value_of(t.scheduler)
 
 
-async def test_name_is_unique_in_an_attempt_also_after_a_timeout(t: TestScheduler) -> None:
+async def test_name_of_a_wait_is_unique_in_an_attempt_until_it_times_out(t: TestScheduler) -> None:
     async def wait_twice() -> None:
         steps = current_job().steps
-        with pytest.raises(TimeoutError):
-            await steps.wait("go", timeout=0)
-        with pytest.raises(DuplicateStepError):
-            await steps.wait("go", timeout=0)
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await steps.wait("go", timeout=0)
         with pytest.raises(DuplicateStepError):
             await steps.sleep("go", 1)
+        await steps.wait("here")
+        for repeated in (steps.wait("here"), steps.wait("here", timeout=0)):
+            with pytest.raises(DuplicateStepError):
+                await repeated
 
     await enqueue(t, wait_twice)
+    await t.scheduler.signal("job", "here")
     await t.run_until(NOW)
     await value_of(t.scheduler)
 

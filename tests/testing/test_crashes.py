@@ -13,7 +13,17 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import ConflictResolution, JobStatus, Scheduler, call, current_job, embedded, job
+from pg_scheduler import (
+    ConflictResolution,
+    JobStatus,
+    Scheduler,
+    Sleep,
+    Wait,
+    call,
+    current_job,
+    embedded,
+    job,
+)
 from pg_scheduler.jobs.outcome import RowChange
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.results import ResultRepository
@@ -379,6 +389,36 @@ async def wait_for_approval() -> str:
         name = "nobody"
     await steps.transaction("ship", ship, name)
     return name
+
+
+async def decide() -> list[str]:
+    """Wait for the first of two, and twice for one."""
+    steps = current_job().steps
+    winner = await steps.first("decision", Wait("approval"), Sleep("limit", timedelta(hours=1)))
+    names = [winner.name]
+    try:
+        await steps.wait("approval", timeout=timedelta(hours=1))
+    except TimeoutError:
+        names.append("reminded")
+    names.append(str(await steps.wait("approval")))
+    await steps.transaction("ship", ship, " ".join(names))
+    return names
+
+
+async def test_job_that_waits_for_the_first_of_several_and_again_passes(crash: CrashEverywhere) -> None:
+    seen: list[list[str]] = []
+
+    async def approve(scheduler: Scheduler) -> None:
+        assert await scheduler.signal("crash_everywhere", "approval", "ann")
+
+    async def observe(pool: Pool) -> list[str]:
+        seen.append(await read_table(pool))
+        return seen[-1]
+
+    at, until = {timedelta(hours=12): approve}, timedelta(days=1)
+    report = await crash(decide, at=at, until=until, observe=observe)
+    assert seen[0] == ["limit reminded ann"]
+    assert report.most(ship) == 2
 
 
 @pytest.mark.parametrize(

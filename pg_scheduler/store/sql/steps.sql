@@ -25,7 +25,7 @@ step.kind = 'child' AND step.ended_at IS NULL AND EXISTS (
 -- Return the steps of the job $1, if it is marked; without the results of other jobs that were passed to it.
 SELECT name, kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
     extract(epoch FROM {bounded_until} - coalesce($2, now()))::double precision AS left_s,
-    {awaits_children} AS is_awaited
+    {awaits_children} AS is_awaited, coalesce(timeouts, ARRAY[]::timestamptz[]) AS timeouts
 FROM {schema}scheduler_steps AS step
 WHERE job_id = $1
   AND kind <> 'result'
@@ -87,7 +87,8 @@ stored AS (
             THEN EXCLUDED.value ELSE step.value END,
         until      = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.until ELSE step.until END,
         started_at = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.started_at ELSE step.started_at END,
-        ended_at   = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.ended_at ELSE step.ended_at END
+        ended_at   = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.ended_at ELSE step.ended_at END,
+        timeouts   = CASE WHEN (SELECT is_unmarked FROM held) THEN NULL ELSE step.timeouts END
     WHERE (step.kind = EXCLUDED.kind AND NOT $11::boolean) OR (SELECT is_unmarked FROM held)
     RETURNING kind, value, until, ended_at
 )
@@ -113,6 +114,38 @@ ended AS (
 )
 SELECT EXISTS (SELECT FROM ended) AS was_open FROM held;
 
+-- name: repeat_wait
+-- route: step
+-- Let the wait $4 of the job $1 begin again, for its attempt $3 on the worker $2: after its timeout, or with another end.
+--
+-- It has timed out $5 times. $6 is its length in seconds or $7 its end. From now on it accepts a signal again. No row:
+-- the attempt does not hold its job any more.
+WITH held AS (
+    SELECT job_id
+    FROM {schema}scheduled_jobs
+    WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
+    FOR NO KEY UPDATE
+),
+repeated AS (
+    UPDATE {schema}scheduler_steps AS step SET
+        timeouts = CASE WHEN step.ended_at IS NULL THEN step.timeouts
+            ELSE array_append(step.timeouts, {bounded_until}) END,
+        attempt  = $3,
+        until    = at.ending,
+        ended_at = CASE WHEN at.ending > at.now THEN NULL ELSE at.now END
+    FROM held, (
+        SELECT coalesce($8, now()) AS now,
+            coalesce($7::timestamptz, coalesce($8, now()) + make_interval(secs => $6)) AS ending
+    ) AS at
+    WHERE step.job_id = held.job_id
+      AND step.name = $4
+      AND step.kind = 'signal'
+      AND step.value IS NULL
+      AND coalesce(cardinality(step.timeouts), 0)
+          = (CASE WHEN step.ended_at IS NULL THEN $5::integer ELSE $5::integer - 1 END)
+)
+SELECT true AS is_held FROM held;
+
 -- name: is_locked_by
 -- route: step
 -- Return whether the transaction $2 lasts, and the row of the job $1 is locked.
@@ -126,7 +159,7 @@ SELECT coalesce(txid_status($2::bigint) = 'in progress', false) AND NOT EXISTS (
 -- Delete the step $2 of jobs ($1) that retry_job has made pending, and the later ones; return the jobs that had it.
 --
 -- Of steps of one instant, such as two that ran at once, all are later. Signals that have come stay, unless
--- $2 names one: their senders do not repeat them. A finished job waits for no other one, so its edges go.
+-- $2 names one: their senders do not repeat them. The first wait gets them then. A finished job waits for no other one, so its edges go.
 WITH first AS (
     SELECT step.job_id, step.started_at
     FROM {named_steps}
@@ -140,6 +173,16 @@ deleted AS (
 ),
 freed AS (
     DELETE FROM {schema}scheduler_after WHERE child_id = ANY (ARRAY (SELECT job_id FROM first))
+),
+forgotten AS (
+    UPDATE {schema}scheduler_steps AS step SET timeouts = NULL
+    FROM first
+    WHERE step.job_id = first.job_id
+      AND step.name <> $2
+      AND step.started_at >= first.started_at
+      AND step.kind = 'signal'
+      AND step.value IS NOT NULL
+      AND step.timeouts IS NOT NULL
 )
 SELECT job_id FROM first;
 
@@ -185,7 +228,8 @@ ON CONFLICT (job_id, name) DO UPDATE SET
     value      = EXCLUDED.value,
     until      = CASE WHEN EXISTS (SELECT FROM marked) THEN EXCLUDED.until ELSE step.until END,
     started_at = CASE WHEN EXISTS (SELECT FROM marked) THEN EXCLUDED.started_at ELSE step.started_at END,
-    ended_at   = EXCLUDED.ended_at
+    ended_at   = EXCLUDED.ended_at,
+    timeouts   = CASE WHEN EXISTS (SELECT FROM marked) THEN NULL ELSE step.timeouts END
 WHERE step.kind = 'signal' AND step.ended_at IS NULL OR EXISTS (SELECT FROM marked)
 RETURNING until IS NOT NULL AS was_awaited;
 

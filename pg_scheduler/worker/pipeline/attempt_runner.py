@@ -197,6 +197,8 @@ class AttemptRunner:
     @staticmethod
     def time_out(attempt: Attempt) -> None:
         """Interrupt an attempt whose time limit has expired."""
+        if attempt.steps is not None and attempt.steps.suspend_at_timeout():
+            return
         attempt.has_timed_out = True
         attempt.interrupt()
 

@@ -1,20 +1,34 @@
 """The durable steps of an attempt: store them under its fencing token, and suspend it while its job waits.
 
-A suspension is an outcome. The attempt waits until its other steps are stored, its task is cancelled, and the
+A suspension is an outcome. When all code of the attempt waits for steps, its task is cancelled, and the
 coroutine ends. Only then the row changes, in the batch of the other outcomes, so attempts never overlap.
+Until then a step that ends continues the call that waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from pg_scheduler.errors import (
     DatabaseUnavailableError,
@@ -25,12 +39,15 @@ from pg_scheduler.errors import (
     PoolClosedError,
     SchedulerError,
 )
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.foreign import current_task, is_ctrl_c
 from pg_scheduler.jobs.model import UNSET, Call
 from pg_scheduler.jobs.payload import value_from
+from pg_scheduler.jobs.retry import Abort
 from pg_scheduler.jobs.step_values import (
     CHILD,
     CURSOR,
+    FIRST,
     MAX_STEP_BYTES,
     MAX_STEPS,
     NO_TIMEOUT,
@@ -46,13 +63,20 @@ from pg_scheduler.jobs.step_values import (
     step_value,
     version_of,
 )
-from pg_scheduler.jobs.steps import StepCursor, Suspension
+from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Suspension, Wait, check_waits
 from pg_scheduler.jobs.validation import check_delay, check_execution_time
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.passed_results import RESULTS_AT_ONCE
 from pg_scheduler.worker.in_flight import Attempt, OpenSteps
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.children import ChildJob, Children
+from pg_scheduler.worker.waiting import (
+    OWN_TASK_PREFIX,
+    describe_task,
+    tasks_by_attempt,
+    thread_waits,
+    waits_for_steps,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,11 +88,12 @@ RETRY_DELAY_S: Final = 0.2
 CURSOR_GAP_S: Final = 1.0
 """Seconds between two writes of a cursor."""
 
-ERROR_GRACE_S: Final = 1.0
-"""Seconds in which an attempt may end after an error of one of several steps, before it is suspended."""
+MIN_PAUSE_S: Final = 0.001
+MAX_PAUSE_S: Final = 0.25
+"""The shortest and the longest pause between two looks whether all code of an attempt waits."""
 
-IDLE_ITERATIONS: Final = 10
-"""Iterations of the event loop in which code may continue after a step, also through gather() or wait()."""
+LOOK_INTERVAL_S: Final = 1.0
+"""Seconds between two looks for the ends of steps for which an attempt waits in memory."""
 
 _called_by: Final[ContextVar[str]] = ContextVar("pg_scheduler_step")
 """The name of the step whose function runs."""
@@ -85,6 +110,39 @@ class OpenTransaction(NamedTuple):
     connection: Connection
     transaction_id: int
     caller: object
+
+
+class WaitingCall(NamedTuple):
+    """A call that waits for steps, and the task or thread that made it."""
+
+    suspensions: tuple[Suspension, ...]
+    caller: object
+
+
+@dataclass(frozen=True)
+class PendingWait:
+    """A sleep, a signal or children that code of an attempt waits for."""
+
+    name: str
+    kind: str
+    find: Callable[[], Awaitable[StoredStep]]
+    """Returns the step, after it was stored if it is new."""
+    take: Callable[[StoredStep], Awaitable[Any]]
+    """Returns the value of the step, which has ended."""
+    seen: list[StoredStep] = field(default_factory=list)
+
+    @property
+    def stored(self) -> StoredStep:
+        """The step as it was seen last."""
+        return self.seen[-1]
+
+    async def look(self) -> None:
+        """See whether the step has ended."""
+        self.seen[:] = [await self.find()]
+
+    async def value(self) -> Any:
+        """Return the value, or raise the error that stands for it."""
+        return await self.take(self.stored)
 
 
 class AttemptSteps(OpenSteps):
@@ -115,9 +173,15 @@ class AttemptSteps(OpenSteps):
         self._loading = asyncio.Lock()
         self._bytes = 0
         self._names: set[str] = set()
-        self._in_progress = self._ended_steps = 0
-        self._has_failed = False
-        self._waiting: dict[asyncio.Future[NoReturn], Suspension] = {}
+        self._timeouts = Counter[str]()
+        self._in_progress = 0
+        self._waiting: dict[asyncio.Future[None], WaitingCall] = {}
+        self._threads = WeakSet[threading.Thread]()
+        self._pass = node.suspensions
+        self._timer: asyncio.Handle | None = None
+        self._pause_s = MIN_PAUSE_S
+        self._look_at = math.inf
+        self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
         self._open_transaction: OpenTransaction | None = None
 
@@ -187,40 +251,38 @@ class AttemptSteps(OpenSteps):
         self, name: str, delay: float | timedelta | None = None, *, until: datetime | None = None
     ) -> None:
         """See `Steps`."""
-        if (delay is None) == (until is None):
-            raise TypeError(f"sleep {name!r} needs either a delay or until=, not both; pass one of them")
-        seconds = None if delay is None else check_delay("delay", delay)
-        end = None if until is None else check_execution_time(until, name="until")
-        self._check_may_wait(name)
-        async with self._step(name, SLEEP) as former:
-            if (stored := former) is None:
-                stored = await self._store(name, SLEEP, delay_s=seconds, until=end)
-            if await self._is_over(stored):
-                return
-            waiter = self._wait_for(stored)
-        await self._suspended(waiter)
+        await self._alone(self._sleep(name, delay, until))
 
     async def wait(
         self, name: str, *, timeout: float | timedelta | None = None, kind: type[Any] | None = None
     ) -> Any:
         """See `Steps`."""
-        seconds = None if timeout is None else check_delay("timeout", timeout)
-        store = partial(
-            self._store, name, SIGNAL, delay_s=seconds, until=NO_TIMEOUT if seconds is None else None
-        )
-        value_type, waiter = SignalType(kind), None
+        return await self._alone(self._signal(name, timeout, kind))
+
+    async def first(self, name: str, *waits: Wait | Sleep | Child) -> First:
+        """See `Steps`."""
+        begun = {wait.name: self._alternative(wait) for wait in check_waits(waits)}
         self._check_may_wait(name)
-        async with self._step(name, SIGNAL) as former:
-            stored = former or await store()
-            if not stored.has_ended and await self._is_over(stored):
-                stored = await store()  # which finds a signal that came before the end of the wait
-            if not stored.has_ended:
-                waiter = self._wait_for(stored)
-        if waiter is not None:
-            await self._suspended(waiter)
-        if stored.value is None:
-            raise TimeoutError(f"no signal {name!r} came for job {self._claim.job_id!r} until {stored.until}")
-        return value_type.from_json(name, step_value(name, stored.value, self._codec))
+        pending = list(begun.values())
+        async with self._step(name, FIRST) as former:
+            await self._take_names(begun)
+            try:
+                if former is not None:
+                    pending = [self._winner(former, begun)]
+                for wait in pending:
+                    await wait.look()
+            except BaseException:
+                self._names -= begun.keys()
+                raise
+        try:
+            winner = await self._first_of(pending)
+            if former is None:
+                await self._store(name, FIRST, winner.name)
+        except BaseException:
+            self._names -= {name, *begun}
+            raise
+        self._names -= begun.keys() - {winner.name}  # the job may wait for the others again
+        return First(winner.name, await winner.value())
 
     async def predecessors(self) -> AsyncIterator[JobResult]:
         """See `OpenSteps`."""
@@ -254,29 +316,143 @@ class AttemptSteps(OpenSteps):
 
     async def _values_of(self, name: str, jobs: Sequence[ChildJob]) -> list[Any]:
         """Return the values of children, or raise the error of the first one that has none."""
-        self._check_may_wait(name)
+        values: list[Any] = await self._alone(self._children_of(name, jobs))
+        return values
+
+    # -- what waits ------------------------------------------------------------------------------------
+
+    def _alternative(self, wait: Wait | Sleep | Child) -> PendingWait:
+        """Return one of several waits."""
+        match wait:
+            case Wait(name, kind):
+                return self._signal(name, None, kind)
+            case Sleep(name, delay, until):
+                return self._sleep(name, delay, until)
+            case Child(name, func, options):
+                job = ChildJob.of(f"{self._claim.job_id}:{name}", func, options)
+                children = self._children_of(name, [job])
+
+                async def only(stored: StoredStep) -> Any:
+                    return (await children.take(stored))[0]
+
+                return replace(children, take=only)
+
+    def _sleep(self, name: str, delay: float | timedelta | None, until: datetime | None) -> PendingWait:
+        if (delay is None) == (until is None):
+            raise TypeError(f"sleep {name!r} needs either a delay or until=, not both; pass one of them")
+        seconds = None if delay is None else check_delay("delay", delay)
+        end = None if until is None else check_execution_time(until, name="until")
+
+        async def find() -> StoredStep:
+            stored = await self._known(name, SLEEP)
+            if stored is None:
+                stored = await self._store(name, SLEEP, delay_s=seconds, until=end)
+            return stored._replace(has_ended=await self._is_over(stored))
+
+        async def take(_: StoredStep) -> None: ...
+
+        return PendingWait(name, SLEEP, find, take)
+
+    def _signal(self, name: str, timeout: float | timedelta | None, kind: type[Any] | None) -> PendingWait:
+        seconds = None if timeout is None else check_delay("timeout", timeout)
+        end = NO_TIMEOUT if seconds is None else None
+        value_type = SignalType(kind)
+        store = partial(self._store, name, SIGNAL, delay_s=seconds, until=end)
+
+        async def find() -> StoredStep:
+            stored = await self._known(name, SIGNAL)
+            count = self._timeouts[name]
+            if stored is None:
+                stored = await store()
+            elif count < len(stored.timeouts):
+                return stored._replace(value=None, has_ended=True, until=stored.timeouts[count])
+            elif count > len(stored.timeouts) or (
+                # Another wait for this name, which was cancelled or did not win, has left it open.
+                not stored.has_ended and (stored.until == NO_TIMEOUT) != (seconds is None)
+            ):
+                stored = await self._repeat_wait(name, count, seconds, end)
+            if not stored.has_ended and await self._is_over(stored):
+                stored = await store()  # which finds a signal that came before the end of the wait
+            return stored
+
+        async def take(stored: StoredStep) -> Any:
+            if stored.value is None:
+                self._timeouts[name] += 1
+                self._names.discard(name)
+                raise TimeoutError(
+                    f"no signal {name!r} came for job {self._claim.job_id!r} until {stored.until}"
+                )
+            return value_type.from_json(name, step_value(name, stored.value, self._codec))
+
+        return PendingWait(name, SIGNAL, find, take)
+
+    def _children_of(self, name: str, jobs: Sequence[ChildJob]) -> PendingWait:
         kinds = [ReturnType(job.call.func) for job in jobs]
-        waiter, results = None, list[JobResult]()
-        async with self._step(name, CHILD) as former:
-            if (stored := former) is None or not (stored.has_ended or stored.is_awaited):
+
+        async def find() -> StoredStep:
+            stored = await self._known(name, CHILD)
+            if stored is None or not (stored.has_ended or stored.is_awaited):
                 self._check_room(name, await self._load(), None, count=len(jobs))
                 stored = await self._persistently(
                     partial(self._children.insert, self._claim, name, jobs, self._version)
                 )
                 self._keep(stored)
-            if stored.has_ended:
-                results = await self._persistently(partial(self._children.results, self._claim, stored))
-            else:
-                waiter = self._wait_for(stored)
-        if waiter is not None:
-            await self._suspended(waiter)
-        values = [result.unwrap() for result in results]
-        converted = [kind.from_json(name, value) for kind, value in zip(kinds, values, strict=False)]
-        return [*converted, *values[len(kinds) :]]  # the calls are those of the first attempt
+            return stored
+
+        async def take(stored: StoredStep) -> list[Any]:
+            results = await self._persistently(partial(self._children.results, self._claim, stored))
+            values = [result.unwrap() for result in results]
+            converted = [kind.from_json(name, value) for kind, value in zip(kinds, values, strict=False)]
+            return [*converted, *values[len(kinds) :]]  # the calls are those of the first attempt
+
+        return PendingWait(name, CHILD, find, take)
+
+    async def _alone(self, wait: PendingWait) -> Any:
+        """Wait for one step, and return its value."""
+        self._check_may_wait(wait.name)
+        async with self._step(wait.name, wait.kind):
+            await wait.look()
+        try:
+            await self._first_of([wait])
+        except BaseException:
+            self._names.discard(wait.name)
+            raise
+        return await wait.value()
+
+    async def _first_of(self, waits: Sequence[PendingWait]) -> PendingWait:
+        """Return the first of several waits in their order that has ended, as soon as one has."""
+        while (ended := next((wait for wait in waits if wait.stored.has_ended), None)) is None:
+            await self._check_open()
+            await self._suspended([wait.stored for wait in waits])
+            with self._progressing():
+                for wait in waits:
+                    await wait.look()
+        return ended
+
+    def _winner(self, stored: StoredStep, waits: Mapping[str, PendingWait]) -> PendingWait:
+        name = step_value(stored.name, stored.value, self._codec)
+        if name not in waits:
+            raise Abort(
+                f"the stored winner of step {stored.name!r}, {name!r}, is none of its waits any more; keep "
+                "that wait, or give the step another name"
+            )
+        return waits[name]
+
+    async def _repeat_wait(
+        self, name: str, count: int, seconds: float | None, end: datetime | None
+    ) -> StoredStep:
+        """Let a wait begin again that has timed out so many times, or that has another kind of end."""
+        await self._check_transaction(name, None)
+        repeat = partial(self._repository.repeat_wait, self._worker_id, self._claim, name, count)
+        await self._persistently(partial(repeat, delay_s=seconds, until=end))
+        steps = await self._persistently(lambda: self._repository.load(self._claim.job_id))
+        self._refresh(steps, {name})
+        return (await self._load())[name]
 
     def close(self) -> None:
         """See `OpenSteps`."""
         self._is_closed = True
+        self._set_timer(None)
         self._release()
 
     # -- a step ----------------------------------------------------------------------------------------
@@ -290,15 +466,12 @@ class AttemptSteps(OpenSteps):
         """
         check_step_name(name)
         await self._check_open()
-        if name in self._names:
-            raise DuplicateStepError(
-                f"step {name!r} occurs twice in attempt {self._claim.attempt} of job {self._claim.job_id!r}; "
-                f'use names such as f"{name}-{{number}}"'
-            )
-        self._names.add(name)
+        if (thread := calling_thread.get(None)) is not None:
+            self._threads.add(thread)
+        await self._take_names([name])
         try:
             with self._progressing():
-                stored = self._checked(kind, (await self._load()).get(name))
+                stored = await self._known(name, kind)
                 if stored is None or not stored.has_ended:
                     await self._check_transaction(name, connection)
                 yield stored
@@ -307,6 +480,22 @@ class AttemptSteps(OpenSteps):
             if isinstance(error, asyncio.CancelledError):  # its row may be committed nevertheless
                 self._stored = None
             raise
+
+    async def _take_names(self, names: Collection[str]) -> None:
+        """Use names in this attempt."""
+        if not self._names.isdisjoint(names):
+            await asyncio.sleep(0)  # a wait that has just been cancelled frees its name
+        for name in names:
+            if name in self._names:
+                raise DuplicateStepError(
+                    f"step {name!r} occurs twice in attempt {self._claim.attempt} of job "
+                    f'{self._claim.job_id!r}; use names such as f"{name}-{{number}}"'
+                )
+        self._names.update(names)
+
+    async def _known(self, name: str, kind: str) -> StoredStep | None:
+        """Return the step that is stored under a name; None if there is none."""
+        return self._checked(kind, (await self._load()).get(name))
 
     def _checked(self, kind: str, stored: StoredStep | None) -> StoredStep | None:
         """Return a step unless it is of another kind."""
@@ -342,16 +531,9 @@ class AttemptSteps(OpenSteps):
         self._in_progress += 1
         try:
             yield
-        except BaseException:  # whatever it was, it may be the end of the attempt
-            self._has_failed = self._has_failed or bool(self._waiting) or self._in_progress > 1
-            raise
         finally:
             self._in_progress -= 1
-            if self._has_failed:
-                asyncio.get_running_loop().call_later(ERROR_GRACE_S, self._end_if_idle)
-            else:
-                self._ended_steps += 1
-                self._end_soon(IDLE_ITERATIONS, self._ended_steps)
+            self._look_soon()
 
     async def _load(self) -> dict[str, StoredStep]:
         """Return the steps that are stored, by name."""
@@ -396,6 +578,8 @@ class AttemptSteps(OpenSteps):
         if connection is not None:
             return await store(connection=connection, must_be_new=kind == STEP)
         step = await self._persistently(store)
+        if (former := stored.get(name)) is not None:
+            step = step._replace(timeouts=former.timeouts)
         self._keep(step)
         return step
 
@@ -487,6 +671,7 @@ class AttemptSteps(OpenSteps):
         if stored.left_s is None or stored.left_s > 0:
             return False
         await self._persistently(lambda: self._repository.end(self._worker_id, self._claim, stored.name))
+        self._refresh([stored._replace(has_ended=True)], {stored.name})
         return True
 
     async def _persistently(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -523,17 +708,16 @@ class AttemptSteps(OpenSteps):
                 "wait between steps"
             )
 
-    def _wait_for(self, stored: StoredStep) -> asyncio.Future[NoReturn]:
-        """End the attempt after the block of this step, unless others are in progress then."""
-        assert stored.until is not None  # noqa: S101 - of every sleep and wait
-        waiter: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
-        # The end of children is not a time: that of their row is when the job was due before.
-        until = NO_TIMEOUT if stored.kind == CHILD else stored.until
-        self._waiting[waiter] = Suspension(stored.kind, stored.name, until)
-        return waiter
-
-    async def _suspended(self, waiter: asyncio.Future[NoReturn]) -> NoReturn:
-        """Wait until the task is cancelled, or the attempt has ended otherwise."""
+    async def _suspended(self, steps: Sequence[StoredStep]) -> None:
+        """Wait until one of several steps may have ended, or the attempt is suspended, which cancels this."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiting[waiter] = WaitingCall(tuple(map(_suspension, steps)), _caller())
+        left_s = min(
+            (step.left_s for step in steps if step.kind != CHILD and step.left_s is not None), default=0
+        )
+        self._look_at = min(self._look_at, loop.time() + min(max(left_s, MIN_PAUSE_S), LOOK_INTERVAL_S))
+        self._look_soon()
         try:
             await waiter
         finally:
@@ -544,22 +728,127 @@ class AttemptSteps(OpenSteps):
         for waiter in self._waiting:
             waiter.cancel()
 
-    def _end_soon(self, iterations: int, ended_steps: int) -> None:
-        """End the attempt, unless its code comes to another step or to its end within some iterations."""
-        if ended_steps != self._ended_steps:  # the code after a later one continues as long
-            return
-        if self._waiting and iterations:
-            asyncio.get_running_loop().call_soon(self._end_soon, iterations - 1, ended_steps)
-        elif not self._has_failed:  # else a timer does
-            self._end_if_idle()
+    @property
+    def _may_end(self) -> bool:
+        """Whether the attempt may be suspended: some of its code waits, and no step is in progress."""
+        return bool(self._waiting) and not (self._in_progress or self.suspensions or self._is_closed)
 
-    def _end_if_idle(self) -> None:
-        """End the attempt if it waits and no other step is in progress."""
-        if self._waiting and not self._in_progress and not self.suspensions and not self._is_closed:
-            self.suspensions = tuple(sorted(self._waiting.values(), key=lambda each: each.until))
-            self._attempt.interrupt()
-            if self._attempt.is_unstoppable:  # its threads wait for the calls, which no task awaits
-                self._release()
+    def _look_soon(self) -> None:
+        """Look whether all code waits, as soon as what runs now has come to its next wait."""
+        self._pause_s = MIN_PAUSE_S
+        if self._waiting:
+            self._set_timer(asyncio.get_running_loop().call_soon(self._look, context=Context()))
+
+    def _set_timer(self, timer: asyncio.Handle | None) -> None:
+        former, self._timer = self._timer, timer
+        if former is not None:
+            former.cancel()
+
+    def _look(self) -> None:
+        """Suspend the attempt if all of its code waits; else find out what has ended, and look later."""
+        if not self._waiting or self.suspensions or self._is_closed:
+            return
+        if self._may_end:
+            if self._attempt.call is not None:
+                if self._all_threads_wait():
+                    self._suspend()
+                    return
+            elif self._function_waits():
+                self._pass.request(self)
+        loop = asyncio.get_running_loop()
+        self._set_timer(loop.call_later(self._pause_s, self._look, context=Context()))
+        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+        if loop.time() >= self._look_at and self._looking is None:
+            self._looking = loop.create_task(
+                self._find_ends(), name=f"{OWN_TASK_PREFIX}waits", context=Context()
+            )
+
+    @property
+    def key(self) -> int:
+        """See `Waiting`."""
+        return id(self._attempt)
+
+    def decide(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+        """See `Waiting`."""
+        if self._may_end and all(waits_for_steps(task, self._waiting) for task in tasks):
+            self._suspend()
+
+    def suspend_at_timeout(self) -> bool:
+        """See `OpenSteps`."""
+        if not self._may_end:
+            return False
+        if self._attempt.call is not None:
+            thread = self._attempt.call.thread
+            if thread is None or not thread_waits(thread, self._waiting_threads()):
+                return False
+            others = [repr(each.name) for each in self._threads if each is not thread and each.is_alive()]
+        else:
+            if not self._function_waits():
+                return False
+            tasks = tasks_by_attempt(asyncio.get_running_loop())[self.key]
+            others = [describe_task(each) for each in tasks if not waits_for_steps(each, self._waiting)]
+        claim = self._claim
+        logger.warning(
+            "job %s (id %s, attempt %s) is suspended at its timeout, since its function only waits; these "
+            "tasks or threads that it has begun were at work, which kept it in memory: %s; let the job await "
+            "or cancel them before it waits",
+            claim.job_name,
+            claim.job_id,
+            claim.attempt,
+            ", ".join(others) or "unknown",
+            extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
+        )
+        self._suspend()
+        return True
+
+    def _function_waits(self) -> bool:
+        task = self._attempt.task
+        return task is not None and waits_for_steps(task, self._waiting)
+
+    def _waiting_threads(self) -> set[threading.Thread]:
+        callers = (call.caller for call in self._waiting.values())
+        return {caller for caller in callers if isinstance(caller, threading.Thread)}
+
+    def _all_threads_wait(self) -> bool:
+        own = self._attempt.call and self._attempt.call.thread
+        waiting = self._waiting_threads()
+        return all(thread_waits(each, waiting) for each in {*self._threads, *([own] if own else [])})
+
+    def _suspend(self) -> None:
+        """End the attempt."""
+        found = {each for call in self._waiting.values() for each in call.suspensions}
+        self.suspensions = tuple(sorted(found, key=lambda each: (each.until, each.kind, each.name)))
+        self._set_timer(None)
+        self._attempt.interrupt()
+        if self._attempt.is_unstoppable:  # its threads wait for the calls, which no task awaits
+            self._release()
+
+    async def _find_ends(self) -> None:
+        """Let those calls continue whose steps have ended, while other code keeps the attempt in memory."""
+        try:
+            steps = await self._repository.load(self._claim.job_id)
+        except DatabaseUnavailableError:
+            return
+        finally:
+            self._looking = None
+            self._look_at = asyncio.get_running_loop().time() + LOOK_INTERVAL_S
+        names = {each.name for call in self._waiting.values() for each in call.suspensions}
+        self._refresh(steps, names)
+        over = {step.name for step in steps if _may_continue(step)}
+        for waiter, call in self._waiting.items():
+            if not waiter.done() and over & {each.name for each in call.suspensions}:
+                waiter.set_result(None)
+                self._set_timer(None)
+        self._look_soon()
+
+    def _refresh(self, steps: Sequence[StoredStep], names: Collection[str]) -> None:
+        """Replace some of the steps that are loaded."""
+        if self._stored is None:
+            return
+        for step in steps:
+            if step.name in names:
+                self._bytes += _size(step) - _size(self._stored.get(step.name))
+                self._stored[step.name] = step
 
 
 class AttemptCursor(StepCursor):
@@ -614,6 +903,19 @@ class AttemptCursor(StepCursor):
             raise RuntimeError(
                 f"the block of cursor {self._name!r} has ended; set its value within the block"
             )
+
+
+def _suspension(step: StoredStep) -> Suspension:
+    """Return why a job is suspended by a step. The end of children is no time."""
+    assert step.until is not None  # noqa: S101 - of every step that waits
+    return Suspension(step.kind, step.name, NO_TIMEOUT if step.kind == CHILD else step.until)
+
+
+def _may_continue(step: StoredStep) -> bool:
+    """Return whether a step that waited has ended, or has no more reason to wait."""
+    if step.has_ended or step.kind == CHILD:
+        return step.has_ended or not step.is_awaited
+    return step.left_s is not None and step.left_s <= 0
 
 
 def _caller() -> object:

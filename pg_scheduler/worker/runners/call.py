@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -67,6 +68,7 @@ class JobCall:
         "is_typed",
         "kwargs",
         "stop_grace",
+        "thread",
         "trace",
         "was_cancelled",
     )
@@ -101,6 +103,8 @@ class JobCall:
         self._report = report_abandoned
         self._on_cancel: Callable[[], None] | None = None
         self._is_running: Callable[[], bool] | None = None
+        self.thread: threading.Thread | None = None
+        """The thread that calls the function; None if the executor does not tell."""
         self.trace: Mapping[str, str] | None = None
         self.cancelled_by: str | None = None
         """Why: ``timeout``, ``cancelled``, ``lost`` (its lease), ``shutdown``, ``middleware``; or

@@ -113,6 +113,7 @@ class Work:
     def execute(self) -> Returned[Any]:
         """Call the function; in the thread."""
         call = self._call
+        call.thread = threading.current_thread()
         returned: Returned[Any]
         try:
             returned = self._context.run(self._invoke, call), None

@@ -1,0 +1,254 @@
+"""Find out whether all code of an attempt waits for its steps, and for nothing else.
+
+An attempt is suspended only then, so code that does anything else is never cancelled. Two questions are
+answered from what Python knows about its tasks and threads, and nothing is counted or guessed.
+
+Which tasks are those of an attempt? Those whose context has it: a task inherits the context of the code that
+creates it. What does a task wait for? For a future: that of a step, another task, or several of them, by
+``gather()``, ``wait()`` or the end of a TaskGroup. Any other future counts as work in progress, and so does a
+timer around the wait, such as that of ``asyncio.timeout()``, which ends it at a time that no later attempt
+knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import thread as pool_threads
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType, MethodType
+from typing import Any, Final, Protocol
+
+from pg_scheduler.jobs.context import current
+
+Task = asyncio.Task[Any]
+
+OWN_TASK_PREFIX: Final = "pg_scheduler "
+"""The names of tasks of the library, which code of a job may begin, and which are not its work."""
+
+PASS_SHARE: Final = 0.05
+"""The part of the time of an event loop that is spent on looking at its tasks."""
+
+TIMER_ATTRIBUTES: Final = ("_timeout_handler", "_timeout_handle")
+"""Where ``asyncio.timeout()``, async_timeout and anyio keep their timers."""
+
+# asyncio has no public names for what its combinators wait by.
+GATHERING: Final[type[asyncio.Future[Any]]] = asyncio.tasks._GatheringFuture  # type: ignore[attr-defined]  # noqa: SLF001
+WAIT_CODE: Final = asyncio.tasks._wait.__code__  # type: ignore[attr-defined]  # noqa: SLF001
+GROUP_EXITS: Final = frozenset({"__aexit__", "_aexit"})
+JOIN_CODE: Final = threading.Thread.join.__code__
+IDLE_CODE: Final = pool_threads._worker.__code__  # noqa: SLF001
+
+BLOCK_EXITS: Final = frozenset({"__exit__", "__aexit__"})
+"""The methods that a block calls at its end, which the frame of its code has."""
+
+Futures = Collection["asyncio.Future[Any]"]
+
+
+def tasks_by_attempt(loop: asyncio.AbstractEventLoop) -> Mapping[int, Sequence[Task]]:
+    """Return the tasks that the code of attempts has begun and that run, by the id of the attempt."""
+    tasks = defaultdict[int, list[Task]](list)
+    for task in asyncio.all_tasks(loop):
+        context = _context_of(task)
+        known = None if context is None else context.get(current)
+        if known is not None and known[-1] is not None and not task.get_name().startswith(OWN_TASK_PREFIX):
+            tasks[id(known[-1])].append(task)
+    return tasks
+
+
+def waits_for_steps(task: Task, steps: Futures) -> bool:
+    """Return whether a task waits for steps only, directly or through other tasks.
+
+    Args:
+        task: The task.
+        steps: The futures of the steps that wait.
+    """
+    return _waits(task, steps, set())
+
+
+def thread_waits(thread: threading.Thread, waiting: Collection[threading.Thread]) -> bool:
+    """Return whether a thread waits for steps only: in one of them, or for the end of a thread that does.
+
+    Args:
+        thread: The thread.
+        waiting: Those that wait in a step.
+    """
+    if thread in waiting or not thread.is_alive() or thread.ident is None:
+        return True
+    frame = sys._current_frames().get(thread.ident)  # noqa: SLF001 - as faulthandler does
+    if frame is None or frame.f_code is IDLE_CODE:
+        return True
+    joined = _joined_by(frame)
+    return joined is not None and joined is not thread and thread_waits(joined, waiting)
+
+
+def describe_task(task: Task) -> str:
+    """Return the name of a task, and where its code is, for people."""
+    frames = task.get_stack(limit=1)
+    place = f" at {frames[0].f_code.co_qualname}:{frames[0].f_lineno}" if frames else ""
+    return f"{task.get_name()!r}{place}"
+
+
+class Waiting(Protocol):
+    """The steps of an attempt that waits."""
+
+    @property
+    def key(self) -> int:
+        """The id of the object that the contexts of its tasks have."""
+
+    def decide(self, tasks: Sequence[Task]) -> None:
+        """Suspend the attempt if all of its tasks wait."""
+
+
+class SuspensionPass:
+    """Looks at the tasks of attempts that may be suspended: all of them at once, as rarely as it takes long.
+
+    To list the tasks of an event loop takes the longer the more jobs run, so attempts share a list.
+    """
+
+    def __init__(self) -> None:
+        self._requests: dict[Waiting, None] = {}
+        self._next_at = 0.0
+
+    def request(self, attempt: Waiting) -> None:
+        """Look at an attempt soon."""
+        if not self._requests:
+            loop = asyncio.get_running_loop()
+            if (delay_s := self._next_at - loop.time()) > 0:
+                loop.call_later(delay_s, self._run, context=contextvars.Context())
+            else:
+                loop.call_soon(self._run, context=contextvars.Context())
+        self._requests[attempt] = None
+
+    def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        requests, self._requests = self._requests, {}
+        tasks = tasks_by_attempt(loop)
+        for attempt in requests:
+            attempt.decide(tasks.get(attempt.key, ()))
+        self._next_at = loop.time() + (loop.time() - began) / PASS_SHARE
+
+
+# -- tasks ---------------------------------------------------------------------------------------------
+
+
+def _context_of(task: Task) -> contextvars.Context | None:
+    if sys.version_info >= (3, 12):
+        return task.get_context()
+    context = getattr(task, "_context", None)  # of a task in Python
+    if context is None:
+        found = (each for each in gc.get_referents(task) if type(each) is contextvars.Context)
+        context = next(found, None)
+    return context
+
+
+def _waits(task: Task, steps: Futures, visited: set[Task]) -> bool:
+    future = getattr(task, "_fut_waiter", None)
+    if task in visited or future is None or future.done():  # of a cycle, or about to continue
+        return False
+    frames = list(_awaiting(task.get_coro()))
+    if any(_has_timer(frame) for frame in frames):
+        return False
+    if future in steps:
+        return True
+    awaited = _awaited(future, frames[-1] if frames else None)
+    return awaited is not None and all(_ends(each, steps, visited | {task}) for each in awaited)
+
+
+def _ends(future: asyncio.Future[Any], steps: Futures, visited: set[Task]) -> bool:
+    """Return whether a future has ended, or waits for steps only."""
+    if future.done() or future in steps:
+        return True
+    if isinstance(future, asyncio.Task):
+        return _waits(future, steps, visited)
+    return isinstance(future, GATHERING) and all(_ends(each, steps, visited) for each in _gathered(future))
+
+
+def _awaited(future: asyncio.Future[Any], innermost: Any) -> Iterable[asyncio.Future[Any]] | None:
+    """Return the futures that a task waits for by a future; None if they are not known."""
+    if isinstance(future, asyncio.Task):
+        return [future]
+    if isinstance(future, GATHERING):
+        return _gathered(future)
+    frame: FrameType | None = getattr(innermost, "cr_frame", None)
+    if frame is None:
+        return None
+    if frame.f_code is WAIT_CODE:
+        return None if frame.f_locals["timeout"] is not None else list(frame.f_locals["fs"])
+    if frame.f_code.co_name in GROUP_EXITS:
+        tasks = _attribute(frame.f_locals.get("self"), "_tasks")
+        if isinstance(tasks, set) and all(isinstance(task, asyncio.Task) for task in tasks):
+            return list(tasks)
+    return None
+
+
+def _gathered(future: asyncio.Future[Any]) -> list[asyncio.Future[Any]]:
+    children: list[asyncio.Future[Any]] = _attribute(future, "_children")
+    return children
+
+
+def _awaiting(coroutine: Any) -> Iterator[Any]:
+    """Yield the coroutines and generators of a task, from the outermost to the one that waits."""
+    while isinstance(coroutine, CoroutineType | GeneratorType | AsyncGeneratorType):
+        yield coroutine
+        for name in ("cr_await", "gi_yieldfrom", "ag_await"):
+            if hasattr(coroutine, name):
+                coroutine = getattr(coroutine, name)
+                break
+        if coroutine is not None and not isinstance(coroutine, CoroutineType | GeneratorType):
+            coroutine = _behind(coroutine)
+
+
+def _behind(awaitable: Any) -> Any:
+    """Return the coroutine or generator behind what Python wraps it in, such as a step of ``async for``."""
+    kinds = CoroutineType | GeneratorType | AsyncGeneratorType  # type: ignore[type-arg]
+    return next((each for each in gc.get_referents(awaitable) if isinstance(each, kinds)), None)
+
+
+def _has_timer(coroutine: Any) -> bool:
+    """Return whether code is in a block of ``asyncio.timeout()`` or the like, whose timer runs."""
+    for referent in gc.get_referents(coroutine):
+        if type(referent) is MethodType and referent.__name__ in BLOCK_EXITS:
+            manager = referent.__self__
+        elif sys.version_info >= (3, 14):  # which keeps the method and its object apart
+            manager = referent
+        else:
+            continue
+        for name in TIMER_ATTRIBUTES:
+            timer = _attribute(manager, name)
+            if timer is not None and not timer.cancelled():
+                return True
+        inner = _attribute(manager, "gen")  # of @contextmanager and @asynccontextmanager
+        if (
+            isinstance(inner, GeneratorType | AsyncGeneratorType)
+            and inner is not coroutine
+            and _has_timer(inner)
+        ):
+            return True
+    return False
+
+
+def _attribute(thing: Any, name: str) -> Any:
+    """Return an attribute without calling code of its class; None without one."""
+    try:
+        return object.__getattribute__(thing, name)
+    except AttributeError:
+        return None
+
+
+# -- threads -------------------------------------------------------------------------------------------
+
+
+def _joined_by(frame: FrameType | None) -> threading.Thread | None:
+    """Return the thread for whose end another one waits without a limit; None if it does something else."""
+    while frame is not None and frame.f_globals.get("__name__") == threading.__name__:
+        if frame.f_code is JOIN_CODE:
+            joined = frame.f_locals.get("self")
+            return joined if frame.f_locals.get("timeout") is None else None
+        frame = frame.f_back
+    return None
